@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .model.position_added import AddedPosition
     from .model.position_alibi import AlibiPosition
     from .model.position_base import PositionScheme
+    from .model.position_cosine_bias import CosineBiasPosition
     from .model.position_deberta import DebertaPosition
     from .model.position_distance import DistanceBias
     from .model.position_fire import FirePosition
@@ -70,6 +71,7 @@ __all__ = [
     "AlibiPosition",
     "CheckResult",
     "ConversionReport",
+    "CosineBiasPosition",
     "DebertaPosition",
     "DistanceBias",
     "ExportReport",

@@ -43,6 +43,7 @@ OTHER_SCHEMES = {
     "shaw": "relative_key",
     "disentangled": "deberta",
     "cpb": "mlp_bias",
+    "flashbias": "cosine_bias",
 }
 # Schemes that aren't here, with the reason.
 REFUSED_SCHEMES = {

@@ -32,6 +32,8 @@ class CombinedPosition(PositionScheme):
         lengths = [part.max_length for part in parts.values() if part.max_length is not None]
         self.max_length = min(lengths, default=None)
         self.query_scale = math.prod(part.query_scale for part in parts.values())
+        for part in parts.values():
+            part.total_query_scale = self.query_scale
         seen = [part.shift_invariant for part in parts.values()]
         self.shift_invariant = False if False in seen else (None if None in seen else True)
         self.order_blind = all(part.order_blind for part in parts.values())

@@ -6,6 +6,7 @@ A checkpoint's file of this name is written by `save_pretrained`, and has those 
 from .position_alibi import AlibiPosition
 from .position_augmentation import sample_positions, shift_positions
 from .position_base import PositionScheme
+from .position_cosine_bias import CosineBiasPosition
 from .position_deberta import DebertaPosition
 from .position_fire import FirePosition
 from .position_fourier import FourierPosition
@@ -36,6 +37,7 @@ SCHEMES: dict[str, type[PositionScheme]] = {
     "relative_key": RelativeKeyPosition,
     "relative_key_query": RelativeKeyQueryPosition,
     "deberta": DebertaPosition,
+    "cosine_bias": CosineBiasPosition,
 }
 
 AUGMENTATIONS = {"shift": shift_positions, "random": sample_positions}

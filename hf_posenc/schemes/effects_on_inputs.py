@@ -10,7 +10,8 @@ from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import make_position
 
-from .hooks import one_text, rotated_units
+from .effects_on_logits import bias_effect
+from .hooks import appended_bias, one_text, rotated_units
 from .panel_types import (
     Effect,
     Maps,
@@ -98,11 +99,23 @@ def _pairs(turned: Tensor) -> tuple[list[int], np.ndarray]:
     return pairs, to_numpy(2 * torch.pi / angle[pairs])
 
 
-def rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
-    """Panels of how one layer turns queries and keys at the first `length` positions."""
+def rotation_effects(subject: Subject, length: int, layer: int) -> list[Effect]:
+    """How one layer turns queries and keys at the first `length` positions, and what it appends to them."""
     head_dim = size_of(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
     heads = subject.config.num_attention_heads if subject.config else getattr(subject.scheme, "num_heads", 1)
     turned = rotated_units(subject.scheme, heads, head_dim, length, layer)
+    bias = appended_bias(subject.scheme, heads, head_dim, length, layer)
+    if bias is None:
+        return [_rotation_effect(subject, turned, head_dim, heads, layer)]
+    appended = bias_effect(bias, "appended", f", layer {layer}")
+    if turned.shape[-1] == head_dim and bool((turned == torch.eye(head_dim)).all()):
+        return [appended]
+    return [_rotation_effect(subject, turned, head_dim, heads, layer), appended]
+
+
+def _rotation_effect(subject: Subject, turned: Tensor, head_dim: int, heads: int, layer: int) -> Effect:
+    """Panels of the rotated unit vectors (H or 1, S, d, d)."""
+    length = turned.shape[1]
     if turned.shape[-1] != head_dim:
         text = f"{head_dim} entries of queries and keys become {turned.shape[-1]}:\nthere are no angles to draw."
         return Effect("queries", (Note("Queries and keys", text),), None, None)

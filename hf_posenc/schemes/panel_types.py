@@ -72,7 +72,7 @@ class Effect:
     """One way in which a scheme acts: all its panels, and the two that stand in a comparison."""
 
     kind: str
-    """`embeddings`, `rotation`, `bias` or `layer bias`."""
+    """`embeddings`, `queries`, `rotation`, `appended`, `bias` or `layer bias`."""
     panels: tuple[Panel, ...]
     matrix: Maps | None
     """Positions against positions, one map."""

@@ -18,7 +18,7 @@ from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 
-from .effects_on_inputs import embedding_effect, encodings_of, rotation_effect
+from .effects_on_inputs import embedding_effect, encodings_of, rotation_effects
 from .effects_on_logits import bias_effect, layer_bias_effect
 from .hooks import one_text
 from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Note, Panel, curves, signed_distances, to_numpy
@@ -56,6 +56,7 @@ def position_panels(
       of the scheme's defaults beside it, where they differ); wavelengths.
     - Bias: against distance for each head, with its sign; the attention that it gives to tokens of equal content; all
       pairs of positions for each head, where distance alone doesn't decide.
+    - Bias by entries that are appended to q and k: the same.
     - Bias that depends on q and k: deviation over q and k of unit variance, cosines between the vectors of distances,
       and a few draws.
 
@@ -149,7 +150,7 @@ def read_effects(subject: Subject, max_positions: int | None, layer: int) -> lis
         if encodings.any():
             effects.append(embedding_effect(encodings))
     if scheme.uses("rotate"):
-        effects.append(rotation_effect(subject, length, layer))
+        effects += rotation_effects(subject, length, layer)
     if scheme.uses("bias"):
         bias = scheme.bias(one_text(length))
         if bias is not None:

@@ -56,6 +56,7 @@ _WHERE = {
     "nothing": "nothing",
     "embeddings": "embeddings, once",
     "rotation": "queries and keys, in each layer",
+    "appended": "attention logits, by more entries of queries and keys",
     "bias": "attention logits, the same in all layers",
     "layer bias": "attention logits, in each layer",
 }

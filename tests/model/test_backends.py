@@ -17,6 +17,8 @@ EVERY = [*SCHEMES, *COMBINED]
 MADE = {name: make_position(tiny_config(name)) for name in EVERY}
 BIASED = [name for name in EVERY if MADE[name].uses("bias") or MADE[name].uses("layer_bias")]
 FLEXIBLE = [name for name in EVERY if name not in BIASED or MADE[name].uses("score_mod")]
+WIDENED = ["cosine_bias", "rope+cosine_bias"]
+"""Their queries and keys are wider than their values."""
 IDS, MASK = padded([tokens(n, seed=n) for n in (9, 1, 4, 6)])
 BATCHES = {"padded": (IDS, MASK), "full": (tokens(3, 8), None)}
 
@@ -42,7 +44,7 @@ def fake_flash(module, q, k, v, mask, dropout, scaling, is_causal, cu_seq_lens_q
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("scheme", [name for name in BY_HOOK if name not in BIASED])
+@pytest.mark.parametrize("scheme", [*(name for name in BY_HOOK if name not in BIASED), *WIDENED])
 def test_flash_attention_gets_the_borders_of_the_sequences(scheme, batch, monkeypatch):
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "flash_fake", fake_flash)
     ids, mask = BATCHES[batch]
@@ -69,11 +71,11 @@ ARRANGEMENTS = {
 # Of every scheme `check_position` compares eager attention, sdpa and flex_attention; and bfloat16 with float32.
 MATRIX = [
     (scheme, backend, dtype)
-    for scheme in BY_HOOK
+    for scheme in (*BY_HOOK, *WIDENED)
     for backend in ("eager", "sdpa", "flex_attention")
     for dtype in TOLERANCES
     # flex_attention refuses the others (below), and is too slow on a CPU for all dtypes.
-    if backend != "flex_attention" or (scheme in FLEXIBLE and dtype in ("float32", "autocast"))
+    if backend != "flex_attention" or (scheme in (*FLEXIBLE, *WIDENED) and dtype in ("float32", "autocast"))
 ]
 
 

@@ -209,8 +209,10 @@ class Wide(RotaryPosition):
         return tuple(torch.cat((x, x), -1) for x in (q, k))
 
 
-def test_heads_that_a_rotation_made_wider_are_refused(monkeypatch):
+@pytest.mark.parametrize("scheme", ["wide", "cosine_bias", "rope+cosine_bias"])
+def test_heads_that_a_rotation_made_wider_are_refused(scheme, monkeypatch):
     monkeypatch.setitem(POSITIONS, "wide", Wide)
-    model = served(PosEncModel(config_of("wide")).eval())
-    with pytest.raises(ValueError, match=r"'vllm' takes heads of width \d+, and 'wide' makes heads \d+ wide"):
+    model = served(PosEncModel(config_of(scheme)).eval())
+    message = rf"'vllm' takes heads of width \d+, and '{re.escape(scheme)}' makes heads \d+ wide"
+    with pytest.raises(ValueError, match=message):
         call(model)

@@ -231,7 +231,7 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
     skipping = check_position(broken.SoundWaves, checks=["shift", "score_mod"])
     assert ": 0 of 2 checks ran in " in skipping.summary
     assert "doesn't declare shift_invariant" in str(skipping)
-    assert "adds nothing to the logits" in str(skipping)
+    assert "overrides neither bias nor layer_bias" in str(skipping)
     assert "has no score_mod" in check_position("fire", checks=["score_mod"])["score_mod"].message
 
 

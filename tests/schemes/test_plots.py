@@ -47,8 +47,9 @@ def test_what_a_scheme_does_decides_what_is_shown(scheme):
         assert titles == "No positions"
         return
     assert ("What is added" in titles) == position.uses("embed")
-    assert ("Wavelengths" in titles) == position.uses("rotate")
-    assert ("Attention among equal tokens" in titles) == position.uses("bias")
+    appends = scheme == "cosine_bias"
+    assert ("Wavelengths" in titles) == (position.uses("rotate") and not appends)
+    assert ("Attention among equal tokens" in titles) == (position.uses("bias") or appends)
     assert ("random q, k" in titles) == position.uses("layer_bias")
 
 
@@ -268,6 +269,20 @@ def test_a_checkpoint_of_another_model_or_without_its_weights_is_refused(tmp_pat
 
 
 # Pictures
+
+
+@pytest.mark.parametrize("scheme", ["cosine_bias", "rope+cosine_bias", "tupe+rope+cosine_bias"])
+def test_a_bias_that_is_appended_to_queries_and_keys_is_shown_as_one(scheme):
+    model = encoder(scheme, position_embedding_kwargs=None)
+    part = model.position if scheme == "cosine_bias" else model.position.cosine_bias
+    shown = panels(model)
+    bias = part.of_distance(torch.from_numpy(DISTANCES), 0).detach().numpy()
+    np.testing.assert_allclose(shown["Bias against distance, layer 0"].y, bias.T, atol=1e-4)
+    rotation = {title for title in shown if title in ("Wavelengths", "Mean of 8 entries")}
+    assert rotation == ({"Wavelengths", "Mean of 8 entries"} if "rope" in scheme else set())
+    if rotation:
+        alone = panels(tiny_config("rope"))
+        np.testing.assert_allclose(shown["Mean of 8 entries"].y, alone["Mean of 8 entries"].y, atol=1e-6)
 
 
 @pytest.mark.parametrize("scheme", ["lspe", "rope", "kerple", "fire", "relative_key"])

@@ -151,7 +151,7 @@ def check_score_mod(case: Case) -> None:
     """`score_mod` adds, entry by entry, what `bias` and `layer_bias` give."""
     position = case.classifier().model.position
     if not position.uses("bias") and not position.uses("layer_bias"):
-        raise Skip("the scheme adds nothing to the logits.")
+        raise Skip("the scheme overrides neither bias nor layer_bias.")
     if not position.uses("score_mod"):
         raise Skip("the scheme has no score_mod, so that flex attention can't run it.")
     for position_ids in (torch.arange(case.longest(80))[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 20]])):
