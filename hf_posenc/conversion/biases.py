@@ -28,9 +28,7 @@ def fit_biases(
     had no effect, they are brought as near to 0 as possible.
     """
     lines: list[dict[str, Any]] = []
-    effect = _effect_by_distance(model, original, rows)  # (L, H, 2 R + 1)
-    if is_tied:
-        effect = torch.zeros_like(effect)
+    effect = effect_by_distance(model, original, rows, is_tied)  # (L, H, 2 R + 1)
     is_silent = bool(effect.square().mean() < _NO_EFFECT)
     if is_silent:
         effect = torch.zeros_like(effect)
@@ -146,8 +144,13 @@ def reorder_heads(attention: Any, heads: Tensor) -> None:
     attention.dense.weight.copy_(attention.dense.weight[:, rows])
 
 
-def _effect_by_distance(model: PreTrainedModel, original: PreTrainedModel, rows: Tensor) -> Tensor:
-    """Mean difference of log attention probabilities, original minus a model without the new biases: (L, H, 2R + 1)."""
+def effect_by_distance(
+    model: PreTrainedModel, original: PreTrainedModel, rows: Tensor, is_tied: bool = False
+) -> Tensor:
+    """Mean difference of log attention probabilities, original minus a model without the new biases: (L, H, 2R + 1).
+
+    0 where `is_tied`: the scheme that had the effect stays.
+    """
     with _without_positions(model):
         plain = base_of(model)(rows, output_attentions=True).attentions
     theirs = base_of(original)(rows, output_attentions=True).attentions
@@ -168,7 +171,7 @@ def _effect_by_distance(model: PreTrainedModel, original: PreTrainedModel, rows:
     reach = max(1, size // 2)
     effect = effect[..., size - 1 - reach : size + reach]
     weight = (rows.shape[1] - torch.arange(-reach, reach + 1).abs()).float()
-    return effect - _mean(effect, weight).unsqueeze(-1)
+    return torch.zeros_like(effect) if is_tied else effect - _mean(effect, weight).unsqueeze(-1)
 
 
 class _without_positions:

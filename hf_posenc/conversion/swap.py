@@ -13,9 +13,11 @@ The steps, and why:
   layers share a bias, each layer's heads are first put in order of how local they are (which changes nothing else), so
   that the same slot means the same in all layers; `alibi`'s fixed slopes are assigned to the heads that they disturb
   least.
+- **`cosine_bias`** is fitted by least squares to a bias that is a function of the distance, see `cosine_fit`.
 - **query_scale** of the new scheme is undone in the query's weights.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -37,8 +39,9 @@ from .added_vectors import (
     vectors_of,
     zero_output,
 )
-from .biases import fit_biases
+from .biases import effect_by_distance, fit_biases
 from .building import build_config
+from .cosine_fit import check_extension, fit_cosines, has_other_waves
 from .fitting import base_of, layer_input, parts_of, random_rows
 from .rotations import choose_basis
 from .tables import EXTENSIONS, copy_part, has_table
@@ -183,11 +186,13 @@ def _carry_over(
     model: PreTrainedModel, original: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, extension: str
 ) -> list[dict[str, Any]]:
     old, new = parts_of(original), parts_of(model)
+    check_extension(new, model.config.max_position_embeddings, original.config.max_position_embeddings)
     carried: list[dict[str, Any]] = []
-    for name in (name for name in new if name in old):
+    kept = [name for name in new if name in old and not has_other_waves(name, old[name], new[name])]
+    for name in kept:
         carried += copy_part(name, old[name], new[name], extension)
-    gone = {name: part for name, part in old.items() if name not in new}
-    came = {name: part for name, part in new.items() if name not in old}
+    gone = {name: part for name, part in old.items() if name not in kept}
+    came = {name: part for name, part in new.items() if name not in kept}
     carried += _carry_vectors(model, old, gone, came, tokenizer)
     scale = _query_scale(old) / _query_scale(new)
     if scale != 1.0:
@@ -195,8 +200,8 @@ def _carry_over(
             layer.attention.query.weight.mul_(scale)
             layer.attention.query.bias.mul_(scale)
         carried.append({"what": "query weights undo the scheme's factor", "factor": scale})
-    stays = [part for name, part in new.items() if name in old]
-    return carried + _carry_attention(model, original, came, stays, tokenizer)
+    stays = [new[name] for name in kept]
+    return carried + _carry_attention(model, original, gone, came, stays, tokenizer)
 
 
 def _carry_vectors(
@@ -229,26 +234,32 @@ def _carry_vectors(
 def _carry_attention(
     model: PreTrainedModel,
     original: PreTrainedModel,
+    gone: Parts,
     came: Parts,
     stays: list[PositionScheme],
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> list[dict[str, Any]]:
     """Fits new rotations and biases to the old schemes' effect on attention."""
+    cosines = came.pop("cosine_bias", None)
     turning = [part for part in came.values() if part.uses("rotate")]
     biased = {n: p for n, p in came.items() if p.uses("bias") or p.uses("layer_bias")}
-    if not turning and not biased:
+    if not turning and not biased and cosines is None:
         return []
     shorter = min(original.config, model.config, key=lambda config: config.max_position_embeddings)
     rows = random_rows(shorter, tokenizer)
-    if any(part.uses(hook) for part in stays for hook in ("rotate", "bias", "layer_bias")):
-        # A scheme that stays acts on attention already, and depends on q and k as they are.
-        return fit_biases(model, original, biased, rows, is_tied=True)
+    # A scheme that stays acts on attention already, and depends on q and k as they are.
+    is_tied = any(part.uses(hook) for part in stays for hook in ("rotate", "bias", "layer_bias"))
     carried: list[dict[str, Any]] = []
-    if turning:
+    if cosines is not None:
+        effect = functools.partial(effect_by_distance, model, original, rows, is_tied)
+        carried.append(fit_cosines(cosines, gone, model.config.num_hidden_layers, effect))
+    if turning and not is_tied:
         for index, layer in enumerate(base_of(model).layers):
             choose_basis(layer.attention, turning[0], layer_input(original, rows, index), index)
         carried.append({"what": "q and k in a basis whose slow pairs hold most of q.k"})
-    return carried + fit_biases(model, original, biased, rows) if biased else carried
+    if not biased:
+        return carried
+    return carried + fit_biases(model, original, biased, rows, is_tied=is_tied or cosines is not None)
 
 
 def _query_scale(parts: Parts) -> float:
