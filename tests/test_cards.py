@@ -102,10 +102,19 @@ def test_the_sheet_is_drawn_from_the_same_numbers():
     assert cards.shows(FOLDER, "comparison", [recorded[name] for name in cards.COMPARED]), RUN
 
 
+UNMEASURED = {"cosine_bias"}
+"""No results of them are committed."""
+
+
 @pytest.mark.parametrize("name", SCHEMES)
 def test_the_metadata_are_what_the_hub_reads(name, results):
     card = ModelCard(page(name))
     data = card.data
+    if name in UNMEASURED:
+        assert not on_the_hub(results, name)
+        assert data.eval_results is None
+        assert "No measurement of it has been committed yet" in page(name)
+        return
     assert (data.license, data.library_name, data.pipeline_tag) == ("apache-2.0", "transformers", "text-classification")
     assert {"posenc", name, "custom_code"} <= set(data.tags)
     assert data.eval_results

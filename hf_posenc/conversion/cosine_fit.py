@@ -8,12 +8,8 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..model.position_base import PositionScheme
-from ..model.position_cosine_bias import geometric_frequencies
+from ..model.position_cosine_bias import cut_bias, fit_cosines, geometric_frequencies
 
-_LEAST = -12.0
-"""A bias is followed down to here below its largest value: what lies lower gets e^-12 of the attention at most."""
-_RIDGE = 1e-4
-"""On squared coefficients. Slow cosines are nearly alike: without it their coefficients reach 10^7, and cancel."""
 _ROUGH = 0.1
 """A fit that moves more than this share of attention is reported as rough."""
 _COUNTS = (8, 16, 32, 64)
@@ -44,7 +40,7 @@ def check_extension(parts: dict[str, PositionScheme], length: int, before: int) 
         )
 
 
-def fit_cosines(
+def carry_biases(
     part: Any, gone: dict[str, PositionScheme], layers: int, effect: Callable[[], Tensor]
 ) -> dict[str, Any]:
     """Fits `cosine_bias` to the biases that it replaces, and says how near it comes.
@@ -76,7 +72,7 @@ def fit_cosines(
         reach = (measured.shape[-1] - 1) // 2
         source = f"the old effect by distance, constant from {reach} on"
         wanted = measured[..., distance.clamp(-reach, reach) + reach].double()
-    return _fit(part, wanted, distance, source)
+    return _fit(part, wanted, source)
 
 
 def _total(parts: dict[str, Any], distance: Tensor, layer: int) -> Tensor:
@@ -92,51 +88,33 @@ def _total(parts: dict[str, Any], distance: Tensor, layer: int) -> Tensor:
     return torch.stack(torch.broadcast_tensors(*(bias.double().T for bias in biases))).sum(0)
 
 
-def _fit(part: Any, wanted: Tensor, distance: Tensor, source: str) -> dict[str, Any]:
+def _fit(part: Any, wanted: Tensor, source: str) -> dict[str, Any]:
     """Fits to biases (L, H, R), to their mean over layers where the scheme has one for all; a line of the report."""
-    heads = part.num_heads
-    wanted = wanted.expand(-1, heads, -1)
-    wanted = (wanted - wanted.amax(-1, keepdim=True)).clamp(min=_LEAST)
-    target = wanted if part.per_layer else wanted.mean(0, keepdim=True)
-    moved = {}
-    for count in sorted({*_COUNTS, len(part.frequencies)}):
-        waves = _waves(distance, geometric_frequencies(count, part.max_length))
-        solution = torch.stack([_solve(waves, layer) for layer in target])  # (L or 1, H, 2 K + 1)
-        fitted = solution @ waves.T
+    wanted = cut_bias(wanted.expand(-1, part.num_heads, -1))
+    targets = wanted if part.per_layer else cut_bias(wanted.mean(0, keepdim=True))
+    moved, own = {}, len(part.frequencies)
+    for count in sorted({*_COUNTS, own}):
+        fits = [fit_cosines(target, geometric_frequencies(count, part.max_length)) for target in targets]
+        fitted = torch.stack([bias for _, bias in fits])
         moved[count] = float(_attention_moved(wanted, fitted).max())
-        if count == len(part.frequencies):
+        if count == own:
             error = (fitted - wanted).abs()
-            for table, rows in zip(part.coefficients, solution, strict=True):
-                table.weight.copy_(rows[:, :-1].T)  # softmax ignores the constant
-    own = moved.pop(len(part.frequencies))
+            for table, (coefficients, _) in zip(part.coefficients, fits, strict=True):
+                table.weight.copy_(coefficients)
     what = f"fitted to {source}" if wanted.any() else "starts without effect"
-    if own > _ROUGH:
+    if moved[own] > _ROUGH:
         what = f"only roughly {what}: more num_frequencies, or a smoother bias, may be met closer"
+    others = {str(count): round(value, 4) for count, value in moved.items() if count != own}
     return {
         "scheme": part.name,
         "what": what,
         "max_length": part.max_length,
-        "num_frequencies": len(part.frequencies),
+        "num_frequencies": own,
         "largest_error": float(error.max()),
         "mean_error": float(error.mean()),
-        "attention_moved": own,
-        "attention_moved_by_num_frequencies": {str(count): round(value, 4) for count, value in moved.items()},
+        "attention_moved": moved[own],
+        "attention_moved_by_num_frequencies": others,
     }
-
-
-def _waves(distance: Tensor, frequencies: tuple[float, ...]) -> Tensor:
-    """Cosines, sines and a constant, float64: (R,) -> (R, 2 K + 1)."""
-    angle = distance.double().unsqueeze(-1) * torch.tensor(frequencies, dtype=torch.float64)
-    return torch.cat((angle.cos(), angle.sin(), torch.ones_like(angle[:, :1])), -1)
-
-
-def _solve(waves: Tensor, target: Tensor) -> Tensor:
-    """Coefficients (H, 2 K + 1) of least squares weighted by exp(bias / 2): what gets most attention counts most."""
-    weight = target.exp()  # of squares
-    products = waves.T @ (weight.unsqueeze(-1) * waves)  # (H, 2 K + 1, 2 K + 1)
-    ridge = torch.full((waves.shape[1],), _RIDGE, dtype=torch.float64)
-    ridge[-1] = 0
-    return torch.linalg.solve(products + torch.diag(ridge), (weight * target) @ waves)
 
 
 def _attention_moved(old: Tensor, new: Tensor) -> Tensor:

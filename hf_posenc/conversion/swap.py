@@ -41,7 +41,7 @@ from .added_vectors import (
 )
 from .biases import effect_by_distance, fit_biases
 from .building import build_config
-from .cosine_fit import check_extension, fit_cosines, has_other_waves
+from .cosine_fit import carry_biases, check_extension, has_other_waves
 from .fitting import base_of, layer_input, parts_of, random_rows
 from .rotations import choose_basis
 from .tables import EXTENSIONS, copy_part, has_table
@@ -252,7 +252,7 @@ def _carry_attention(
     carried: list[dict[str, Any]] = []
     if cosines is not None:
         effect = functools.partial(effect_by_distance, model, original, rows, is_tied)
-        carried.append(fit_cosines(cosines, gone, model.config.num_hidden_layers, effect))
+        carried.append(carry_biases(cosines, gone, model.config.num_hidden_layers, effect))
     if turning and not is_tied:
         for index, layer in enumerate(base_of(model).layers):
             choose_basis(layer.attention, turning[0], layer_input(original, rows, index), index)

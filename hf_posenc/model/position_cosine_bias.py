@@ -7,14 +7,45 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position_base import PositionScheme
-from .position_math import constant, positive, require, whole
+from .position_math import constant, require, whole
 from .unpadding import Tokens
+
+_LEAST = -12.0
+_RIDGE = 1e-4
+"""On squared coefficients. Slow cosines are nearly alike: without it their coefficients reach 10^7, and cancel."""
 
 
 def geometric_frequencies(count: int, length: int) -> tuple[float, ...]:
     """From pi / length, whose half period is the longest input, to pi, the fastest that whole positions can tell."""
     steps = max(count - 1, 1)
     return tuple(math.pi / length * length ** (k / steps) for k in range(count))
+
+
+def cut_bias(bias: Tensor) -> Tensor:
+    """A bias by distance (..., R) less its largest value, and no lower than -12: the rest gets hardly any attention."""
+    return (bias.double() - bias.double().amax(-1, keepdim=True)).clamp(min=_LEAST)
+
+
+def fit_cosines(bias: Tensor, frequencies: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """Least squares over all distances, weighted by exp(bias / 2): what gets most attention counts most.
+
+    Args:
+        bias: from `cut_bias`, float64 (H, 2 S - 1) at the distances 1 - S to S - 1, on the CPU.
+        frequencies: K of them.
+
+    Returns:
+        a and then b, (2 K, H); and the bias that they give, up to a constant for each head, (H, 2 S - 1).
+    """
+    length = (bias.shape[-1] + 1) // 2
+    distance = torch.arange(1 - length, length, dtype=torch.float64, device="cpu")
+    angle = distance.unsqueeze(-1) * torch.tensor(frequencies, dtype=torch.float64, device="cpu")
+    waves = torch.cat((angle.cos(), angle.sin(), torch.ones_like(angle[:, :1])), -1)  # with the constant
+    weight = bias.exp()  # of squares
+    ridge = torch.full_like(waves[0], _RIDGE)
+    ridge[-1] = 0
+    products = torch.stack([waves.T @ (row.unsqueeze(-1) * waves) for row in weight])  # (H, 2 K + 1, 2 K + 1)
+    solution = torch.linalg.solve(products + ridge.diag(), (weight * bias) @ waves)
+    return solution[:, :-1].T, solution @ waves.T
 
 
 class CosineBiasPosition(PositionScheme):
@@ -24,7 +55,8 @@ class CosineBiasPosition(PositionScheme):
     sqrt(d) (a cos(w p) - b sin(w p), a sin(w p) + b cos(w p)), and k gets (cos(w p), sin(w p)). Every kernel of q.k
     computes the bias with them, FlashAttention too. Wu et al. 2025 (FlashBias), arXiv 2505.12044, write biases as such
     products. Here a and b are learned, and the K frequencies w are fixed, from pi / max_length to pi in geometric
-    steps. A frequency of 0 would add a constant, which softmax ignores.
+    steps; 0 would add a constant, which softmax ignores. They start as near as they come to the penalties of `alibi`:
+    from 0, or at random, a short training learned less about word order with some seeds.
 
     Costs 2 K more entries of q, k and v in each layer, and zeros up to a multiple of 8; 2 K H weights (times the layers
     if `per_layer`); inputs longer than max_length are an error: past half its period the slowest cosine turns back, so
@@ -34,10 +66,9 @@ class CosineBiasPosition(PositionScheme):
     Args:
         head_dim, num_heads, num_layers, max_positions (int): d, H, L, and `max_length` where that isn't given.
         num_frequencies (int): K.
-        max_length (int, optional): the longest input. It sets the frequencies, so that it stays what training had.
+        max_length (int, optional): the longest input, up to 131,072. It sets the frequencies, so it stays what training
+            had.
         per_layer (bool): coefficients of its own for each layer, instead of one set for all.
-        initial_std (float): standard deviation of the bias at each distance at the start. With 0 instead, a short
-            training learns less about word order.
 
     Raises:
         ValueError: an argument is out of range.
@@ -58,15 +89,15 @@ class CosineBiasPosition(PositionScheme):
         num_frequencies: int = 16,
         max_length: int | None = None,
         per_layer: bool = False,
-        initial_std: float = 1.0,
     ) -> None:
         super().__init__()
         require("num_frequencies", num_frequencies, whole(most=2**10))
-        self.max_length: int = require("max_length", max_positions if max_length is None else max_length, whole(2))
+        self.max_length: int = require(
+            "max_length", max_positions if max_length is None else max_length, whole(2, 2**17)
+        )
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.per_layer = per_layer
-        self.initial_std = require("initial_std", initial_std, positive())
         self.frequencies = geometric_frequencies(num_frequencies, self.max_length)
         self.coefficients = nn.ModuleList(
             [nn.Embedding(2 * num_frequencies, num_heads) for _ in range(num_layers if per_layer else 1)]
@@ -105,10 +136,15 @@ class CosineBiasPosition(PositionScheme):
         table = self.coefficients[layer if self.per_layer else 0]
         return table(torch.arange(2 * len(self.frequencies), device=device)).float().unflatten(0, (2, -1))
 
+    @torch.no_grad()
     def init_weights(self, std: float) -> None:
-        """Normal, so that the bias has the scheme's own standard deviation: each frequency has a share of it."""
+        """As near as they come to ALiBi's penalties, those to the right in the opposite order of heads."""
+        far = torch.arange(1 - self.max_length, self.max_length, dtype=torch.float64, device="cpu")
+        left = 2.0 ** (-8.0 * torch.arange(1, self.num_heads + 1, dtype=torch.float64, device="cpu") / self.num_heads)
+        penalty = left.outer(far.clamp(max=0)) - left.flip(0).outer(far.clamp(min=0))
+        start, _ = fit_cosines(cut_bias(penalty), self.frequencies)
         for weight in self.coefficients.parameters():
-            init.normal_(weight, std=self.initial_std / math.sqrt(len(self.frequencies)))
+            init.copy_(weight, start.to(weight.dtype))
 
 
 def _append(x: Tensor, entries: Tensor) -> Tensor:
