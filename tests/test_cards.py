@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import SCHEMES
+from common import SCHEMES, UNMEASURED
 from huggingface_hub import EvalResult, ModelCard, metadata_eval_result
 from scipy import stats
 
@@ -100,10 +100,6 @@ def test_pictures_show_what_the_scheme_does(name):
 def test_the_sheet_is_drawn_from_the_same_numbers():
     recorded = cards.read_record(FOLDER)
     assert cards.shows(FOLDER, "comparison", [recorded[name] for name in cards.COMPARED]), RUN
-
-
-UNMEASURED = {"cosine_bias"}
-"""No results of them are committed."""
 
 
 @pytest.mark.parametrize("name", SCHEMES)
