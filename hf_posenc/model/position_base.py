@@ -43,10 +43,6 @@ class PositionScheme(nn.Module):
     query_scale: float = 1.0
     """Factor on the query besides 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
-    total_query_scale: float = 1.0
-    """The product of `query_scale` over all schemes that this one is combined with, itself included. It acts on what
-    `rotate` appends too, so that a scheme that adds logits there divides by it."""
-
     conversion_kwargs: ClassVar[dict[str, Any]] = {}
     """Arguments that suit pretrained weights better than the defaults; conversion to this scheme uses them."""
 
@@ -66,7 +62,7 @@ class PositionScheme(nn.Module):
     def rotate(self, q: Tensor, k: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
         """Rotates queries and keys in each layer. Token layout: q and k (..., H, d) -> the same, or both (..., H, r).
 
-        Logits are divided by sqrt(d) whatever r is, and multiplied by `total_query_scale`.
+        Logits are divided by sqrt(d) whatever r is, and multiplied by all schemes' `query_scale`.
         """
         return q, k
 

@@ -33,7 +33,7 @@ class CombinedPosition(PositionScheme):
         self.max_length = min(lengths, default=None)
         self.query_scale = math.prod(part.query_scale for part in parts.values())
         for part in parts.values():
-            part.total_query_scale = self.query_scale
+            part.total_query_scale = self.query_scale  # type: ignore[assignment]  # `cosine_bias` reads it
         seen = [part.shift_invariant for part in parts.values()]
         self.shift_invariant = False if False in seen else (None if None in seen else True)
         self.order_blind = all(part.order_blind for part in parts.values())

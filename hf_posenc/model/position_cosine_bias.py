@@ -78,6 +78,8 @@ class CosineBiasPosition(PositionScheme):
     shift_invariant = True
     conversion_kwargs = {"num_frequencies": 32, "per_layer": True}
     learning_rate_factor = 30.0
+    total_query_scale = 1.0
+    """`query_scale` of all schemes that it is combined with, which set it: it acts on what is appended, too."""
 
     def __init__(
         self,
