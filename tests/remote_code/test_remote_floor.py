@@ -32,7 +32,7 @@ def assert_names_the_floor(said: dict[str, str]) -> None:
     assert said.get("error") == "ImportError", said
     assert said["chained"] == "None", "the user reads about one error, not two"
     for part in (
-        f"transformers >= {MINIMUM_TRANSFORMERS}",
+        f"need transformers>={MINIMUM_TRANSFORMERS}",
         TOO_OLD,
         f'pip install -U "transformers>={MINIMUM_TRANSFORMERS}"',
     ):
