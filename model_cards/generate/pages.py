@@ -116,12 +116,24 @@ def gpu_tables(folder: Path) -> str:
     return f"Measured on one {machine_line(results)}\n\n{targets_table(results)}\n\n{speed_table(without)}"
 
 
-def serving_part(folder: Path) -> str:
-    """What `hf-posenc benchmark --serving` measured; a sentence where it hasn't run."""
-    if not (folder / "results" / "benchmark_serving.json").is_file():
-        return "Serving hasn't been measured yet."
-    results = read_results(folder, "benchmark_serving")
+def serving_part(results: dict[str, Any]) -> str:
+    """What `hf-posenc benchmark --serving` measured."""
     return f"{serving_table(results)}\n\nMeasured on an {machine_line(results)}"
+
+
+def file_speeds(results: dict[str, Any]) -> str:
+    """How fast a file of texts is predicted in each runtime, and what that costs in accuracy."""
+    rows = [row for row in results["rows"] if row["work"] == "file"]
+    ours = [row for row in rows if row["contender"].startswith("posenc")]
+    stock = {row["contender"].partition(":")[2]: f"{row['ratio']:.1f}" for row in rows if row not in ours}
+    shown = []
+    for row in ours:
+        runtime = row["contender"].partition(":")[2]
+        shown.append(
+            (runtime.replace(":", ", "), f"{row['ratio']:.1f}", stock.get(runtime, ""), f"{row['accuracy']:.3f}")
+        )
+    head = ("runtime, precision", "a checkpoint with `rope`", "stock BERT of its size", "accuracy of the checkpoint")
+    return f"{markdown_table(head, shown)}\n\nMeasured on an {machine_line(results)}"
 
 
 def linear_line(profiled: dict[str, Any]) -> str:
@@ -165,12 +177,13 @@ def render_pages(folder: Path) -> dict[Path, str]:
             "_startup",
         )
     }
+    served = read_results(folder, "benchmark_serving")
     parts = {
         "sizes": "\n\n".join(f"{size}:\n\n{ratio_table(found['_sizes'], size)}" for size in _sizes(found["_sizes"])),
         "bfloat16": ratio_table(found["_bfloat16"]),
         "processors": "\n\n".join(processor_tables(folder)),
         "gpu": gpu_tables(folder),
-        "serving": serving_part(folder),
+        "serving": serving_part(served),
         "schemes": cost_table(found["_schemes"]),
         "memory": memory_table([found["_2048"], found["_8192"]]),
         "profile": profile_table(found["_profile"]),
@@ -181,6 +194,7 @@ def render_pages(folder: Path) -> dict[Path, str]:
     root = folder.parent
     pages = {
         folder / "speed.md": parts,
+        root / "docs" / "serving.md": {"file": file_speeds(served)},
         root / "README.md": {
             "quickstart": seeds_table(Study.read(folder / "results" / "compare-quickstart")),
             "schemes": short_table(),
