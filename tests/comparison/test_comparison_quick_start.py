@@ -33,10 +33,10 @@ def test_the_pair_is_one_of_the_test_split():
 
 
 @pytest.mark.slow
-def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch, command, capfd):
+def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch, command, capsys):
     console = quiet()
     study = quickstart(tmp_path, ("none", "rope"), options=FAST, console=console)
-    assert "Loading weights" not in capfd.readouterr().err  # no bars between what is shown
+    assert "Loading weights" not in capsys.readouterr().err  # no bars between what is shown
     shown = printed(console)
     assert shown.startswith("2 encoders of 2 layers, about ")
     (task,) = study.tasks
