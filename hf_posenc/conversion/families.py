@@ -100,6 +100,7 @@ class Family:
         layers: where the layers are.
         pooler: whether the encoder has one, which a bare encoder can be made without.
         first_row: of its table of positions, position 0's. None: the row after the padding token's number.
+        scheme: of its checkpoints, unless they name another one.
     """
 
     model_type: str
@@ -112,6 +113,7 @@ class Family:
     layers: str = "encoder.layer"
     pooler: bool = False
     first_row: int | None = 0
+    scheme: str = "learned"
 
     @property
     def native(self) -> Native:
@@ -225,11 +227,8 @@ FAMILIES = _by_type(
         _SUMMARY_HEADS,
         decoder_bias="cls.predictions.bias",
         fields={"classifier_dropout": "hidden_dropout_prob"},
+        scheme="rope",
     ),
-)
-"""The architectures that can be converted."""
-
-TARGETS = FAMILIES | _by_type(
     Family(
         "jina_embeddings_v3",
         "JinaEmbeddingsV3",
@@ -239,6 +238,7 @@ TARGETS = FAMILIES | _by_type(
         layer=_JINA_LAYER,
         layers="layers",
         pooler=True,
+        scheme="rope",
     ),
     Family(
         "mpnet",
@@ -250,7 +250,12 @@ TARGETS = FAMILIES | _by_type(
         layer=_MPNET_LAYER,
         pooler=True,
         first_row=2,
+        scheme="learned+t5",
     ),
+)
+"""The architectures that can be converted."""
+
+TARGETS = FAMILIES | _by_type(
     Family(
         "deberta-v2",
         "DebertaV2",

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from ..errors import UserError
+from ..natives import like, mismatches
 from .families import Family
 
 _CANT = {
@@ -59,18 +60,17 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
 
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
-    distil = family.model_type == "distilbert"
     fields: dict[str, Any] = {name: getattr(config, family.fields.get(name, name)) for name in SAME}
     fields |= {
-        "layer_norm_eps": 1e-12 if distil else config.layer_norm_eps,
-        "type_vocab_size": 0 if distil else config.type_vocab_size,
+        "layer_norm_eps": getattr(config, "layer_norm_eps", 1e-12),
+        "type_vocab_size": getattr(config, "type_vocab_size", 0),
         "norm_position": "post",
         "classifier_pooling": "cls",
         "classifier_hidden_act": family.classifier_act(_act(family, config)),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
     }
-    if distil and task == "token-classification":
+    if family.model_type == "distilbert" and task == "token-classification":
         fields["classifier_dropout"] = None
     if getattr(config, "embedding_size", None) not in (None, config.hidden_size):
         fields["embedding_size"] = config.embedding_size
@@ -78,19 +78,27 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
 
 
 def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str, Any]:
-    """The scheme, and how many positions it has."""
-    fields = {"max_position_embeddings": config.max_position_embeddings}
-    if family.model_type == "roformer":
-        return {**fields, "position_embedding_type": "rope", "position_embedding_kwargs": {"interleaved": True}}
-    if kind == "absolute":
-        fields["max_position_embeddings"] -= family.rows_before(config)
-        return {**fields, "position_embedding_type": "learned"}
-    if kind in ("relative_key", "relative_key_query") and family.model_type != "distilbert":
-        return {**fields, "position_embedding_type": kind}
-    raise UserError(
-        f"{source!r} has position_embedding_type={kind!r}, which a {family.model_type} model can't have. Known are "
-        "absolute, relative_key and relative_key_query."
-    )
+    """The scheme with its arguments, and how many positions it has."""
+    if family.scheme == "learned" and kind != "absolute":
+        if kind in ("relative_key", "relative_key_query") and family.model_type != "distilbert":
+            return {"position_embedding_type": kind, "max_position_embeddings": config.max_position_embeddings}
+        raise UserError(
+            f"{source!r} has position_embedding_type={kind!r}, which a {family.model_type} model can't have. Known are "
+            "absolute, relative_key and relative_key_query."
+        )
+    arguments = like(family.model_type, {"position_embedding_type": family.scheme})["position_embedding_kwargs"]
+    if family.model_type == "mpnet":
+        arguments["t5"]["num_buckets"] = config.relative_attention_num_buckets
+    fields = {
+        "position_embedding_type": family.scheme,
+        "position_embedding_kwargs": arguments,
+        "max_position_embeddings": config.max_position_embeddings - family.rows_before(config),
+    }
+    if getattr(config, "rope_parameters", None):
+        fields["rope_parameters"] = dict(config.rope_parameters)
+    if problems := mismatches(family.model_type, {**fields, "pad_token_id": config.pad_token_id}, ()):
+        raise UserError(f"{source!r} has {'; '.join(problems)}: PosEnc wouldn't compute the same.")
+    return fields
 
 
 def _check_head(family: Family, config: Any, task: str, source: str) -> None:

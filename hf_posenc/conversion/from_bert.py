@@ -16,12 +16,22 @@ from .recognition import normalise, reason_to_drop, task_of
 from .report import Accounting
 from .sources import Source
 
+_TABLE = "embeddings.position_embeddings.weight"
+_JINA_FILES = {
+    "emb_ln": "embeddings.LayerNorm",
+    "encoder.layers": "layers",
+    "mixer.out_proj": "self_attn.o_proj",
+    "norm1": "post_attention_layernorm",
+    "norm2": "post_mlp_layernorm",
+}
+
 
 def load_bert(source: Source, family: Family, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     name = source.name
     theirs = read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
-    state = _by_name(source.tensors, normalise(list(source.tensors), family), name)
+    tensors = _jina_tensors(source.tensors) if family.model_type == "jina_embeddings_v3" else source.tensors
+    state = _by_name(tensors, normalise(list(tensors), family), name)
     own = task_of(family, theirs.architectures, set(state), name, wanted)
     task = wanted or own
     assert task is not None
@@ -40,6 +50,20 @@ def load_bert(source: Source, family: Family, wanted: str | None, num_labels: in
     model = fill(model_class(task), config, places.ours, places.new, name, {**names, **head}, seed)
     keys = Accounting(used=sorted(places.used), dropped=dict(sorted(places.drop.items())), new=places.new)
     return Loaded(model, task, family.model_type, source.folder, source.dtype, source.fingerprint, keys, places.notes)
+
+
+def _jina_tensors(stored: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights under the names of the class, in place of those of the files, where q, k and v are one weight."""
+    tensors: dict[str, Tensor] = {}
+    for key, tensor in stored.items():
+        for old, name in _JINA_FILES.items():
+            key = key.replace(old, name)
+        if "mixer.Wqkv" in key:
+            names = (key.replace("mixer.Wqkv", f"self_attn.{part}_proj") for part in "qkv")
+            tensors |= zip(names, tensor.chunk(3), strict=True)
+        else:
+            tensors[key] = tensor
+    return tensors
 
 
 def _by_name(tensors: dict[str, Tensor], names: dict[str, str], source: str) -> dict[str, Tensor]:
@@ -98,10 +122,10 @@ class _Places:
                 )
             self.take(ours, name)
         first = self.family.rows_before(theirs)
-        if first and config.position_embedding_type == "learned":
+        table = next((ours for ours, name in names.items() if name == _TABLE), None)
+        if first and table is not None:
             # The first rows belong to padding and to no token.
-            key = f"{prefix}position.embedding.weight"
-            self.ours[key] = self.ours[key][first:]
+            self.ours[table] = self.ours[table][first:]
             self.notes.append(f"The first {first} rows of its table of positions are padding's: left out.")
         return names
 
@@ -162,7 +186,7 @@ class _Places:
         """Gives a reason for every weight that has no place yet."""
         for name in sorted(self.state.keys() - self.used - self.drop.keys()):
             reason = reason_to_drop(self.family, name, self.task)
-            if name == "embeddings.position_embeddings.weight" and config.position_embedding_type != "learned":
+            if name == _TABLE:
                 reason = f"absolute positions, which a {config.position_embedding_type} model builds and doesn't add"
             if reason is None:
                 raise UserError(

@@ -2,6 +2,9 @@
 
 import re
 
+import transformers
+from transformers import CONFIG_MAPPING
+
 from ..errors import UserError
 from ..tasks import task_of as class_task
 from .families import FAMILIES, Family
@@ -20,6 +23,18 @@ _WHY_NOT = {
 }
 
 
+def check_known(model_type: str) -> None:
+    """Refuses a type that this transformers hasn't.
+
+    Raises:
+        UserError: it is too old.
+    """
+    if model_type not in CONFIG_MAPPING:
+        raise UserError(
+            f"transformers {transformers.__version__} has no {model_type}. Update it: pip install -U transformers."
+        )
+
+
 def family_of(model_type: str | None, source: str) -> Family:
     """The family of a `model_type`.
 
@@ -27,6 +42,7 @@ def family_of(model_type: str | None, source: str) -> Family:
         UserError: it isn't one that can be converted; the message lists those that can, and says why where we know.
     """
     if model_type in FAMILIES:
+        check_known(model_type)
         return FAMILIES[model_type]
     reason = f": {_WHY_NOT[model_type]}" if model_type in _WHY_NOT else ""
     what = f"is a {model_type!r} model" if model_type else "has no model_type in its config.json"

@@ -11,6 +11,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoint_files import open_weights, weight_files
 from ..conversion.families import TARGETS, Family
 from ..conversion.fields import SAME, summary
+from ..conversion.recognition import check_known
 from ..conversion.sources import read_config
 from ..data.columns import remembered_columns
 from ..errors import UserError
@@ -85,11 +86,7 @@ def to_native(
         raise UserError(f"{config.name_or_path!r} is a {config.model_type} model of transformers' own already.")
     task = CLASSES[type(checkpoint).__name__]
     family = _target(config, task, like)
-    if family.model_type not in CONFIG_MAPPING:
-        raise UserError(
-            f"transformers {transformers.__version__} has no {family.model_type}. Update it with "
-            "`pip install -U transformers`, or export with --to onnx."
-        )
+    check_known(family.model_type)
     theirs: Any = CONFIG_MAPPING[family.model_type](**_their_fields(family, config, task))
     model = _empty(family, theirs, task)
     written = _weights(checkpoint, family, theirs, task)

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertMode
 
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.conversion import convert
+from hf_posenc.errors import UserError
 
 
 def batch(pad: int = 0):
@@ -62,7 +63,9 @@ def test_every_head_of_every_family_equals_transformers_own_and_goes_back(family
         pytest.skip(f"this transformers gives {family}'s multiple-choice head no pooler, and can't run it")
     pad = theirs.config.pad_token_id
     model, report = convert(tmp_path / "source", tmp_path / "out")
-    assert report.to_scheme == ("rope" if family == "roformer" else "learned")
+    assert report.to_scheme == {"roformer": "rope", "jina_embeddings_v3": "rope", "mpnet": "learned+t5"}.get(
+        family, "learned"
+    )
     assert report.keys.new == []
     assert report.exact.hidden_max < 1e-5
     assert (report.exact.logits_max is None) == (task == "feature-extraction")
@@ -76,6 +79,32 @@ def test_every_head_of_every_family_equals_transformers_own_and_goes_back(family
     assert type(back) is type(theirs)
     again = type(theirs).from_pretrained(tmp_path / "back")
     assert_same(again, theirs, task, pad)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "named"),
+    [
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id=0"),
+        ("mpnet", {"relative_attention_num_buckets": 16}, "t5.num_buckets=16"),
+        (
+            "jina_embeddings_v3",
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            "dynamic",
+        ),
+    ],
+)
+def test_positions_that_would_not_be_the_same_are_refused(family, changes, named, tmp_path):
+    tiny_source(tmp_path / "source", family, **changes)
+    with pytest.raises(UserError, match=named):
+        convert(tmp_path / "source", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_mpnet_gets_another_scheme(tmp_path):
+    tiny_source(tmp_path / "source", "mpnet")
+    tiny_tokenizer(tmp_path / "source", pad_token_id=1)
+    _, report = convert(tmp_path / "source", tmp_path / "out", position_embedding_type="rope")
+    assert (report.from_scheme, report.to_scheme) == ("learned+t5", "rope")
 
 
 def test_the_account_holds_every_key_of_the_source(tmp_path):
