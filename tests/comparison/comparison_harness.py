@@ -83,8 +83,8 @@ def change_runs(folder: Path, change: Callable[[dict[str, Any]], Any], runs: str
 
 
 def read_run(results: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((results / RUNS_NAME / name / RUN_NAME).read_text())
-    return found
+    run: dict[str, Any] = json.loads((results / RUNS_NAME / name / RUN_NAME).read_text())
+    return run
 
 
 def done_run(plan: Plan, run: PlannedRun, tests: list[dict[str, Any]] | None = None, **fields: Any) -> dict[str, Any]:

@@ -30,8 +30,8 @@ def test_trials_are_listed_before_the_runs_that_need_them(command, tmp_path):
 
 
 def test_options_replace_the_plans(command, tmp_path):
-    given = ("--plan", "quick", "--schemes", "all", "--seeds", "1", "--data", "halves", "--baseline", "rope")
-    code, out, _ = command("compare", "-o", tmp_path, *given, "--dry-run")
+    options = ("--plan", "quick", "--schemes", "all", "--seeds", "1", "--data", "halves", "--baseline", "rope")
+    code, out, _ = command("compare", "-o", tmp_path, *options, "--dry-run")
     assert (code, len(out.splitlines())) == (0, len(POSITIONS))
     assert all(line.startswith("halves-") for line in out.splitlines())
     assert len(command("compare", "-o", tmp_path, "--quick", "--dry-run")[1].splitlines()) == 12  # by itself: two seeds
@@ -96,8 +96,8 @@ def test_the_quick_plan_from_end_to_end(command, draw_run, monkeypatch, tmp_path
         assert test["value"] == 0.5
     for test in json.loads((tmp_path / "results/runs/halves-none-seed0/run.json").read_text())["tests"]:
         assert test["value"] > 0.95
-    found = json.loads((tmp_path / "results/runs/probes-alibi-seed0/run.json").read_text())
-    assert found["tests"][0]["value"] > 0.6
+    run = json.loads((tmp_path / "results/runs/probes-alibi-seed0/run.json").read_text())
+    assert run["tests"][0]["value"] > 0.6
     assert command("report", tmp_path / "results")[0] == 0
     text = (tmp_path / "results" / "report.md").read_text()
     assert "can't be tested: `learned`" in text

@@ -53,10 +53,10 @@ def test_the_time_that_a_plan_says_it_took_is_what_its_runs_took(studies):
     guide = (ROOT / "docs/comparing.md").read_text()
     assert "(82 minutes of a CPU core)" in guide
     for name, study in studies.items():
-        said = re.search(r"(\d+) runs, (\d+) minutes of one CPU core", about(name))
-        assert said, f"The plan {name!r} doesn't say how long it took."
-        assert int(said[1]) == len(study.done)
-        assert int(said[2]) == pytest.approx(sum(run["seconds"] for run in study.done) / 60, rel=0.03)
+        match = re.search(r"(\d+) runs, (\d+) minutes of one CPU core", about(name))
+        assert match, f"The plan {name!r} doesn't say how long it took."
+        assert int(match[1]) == len(study.done)
+        assert int(match[2]) == pytest.approx(sum(run["seconds"] for run in study.done) / 60, rel=0.03)
 
 
 def test_the_control_and_none_are_what_they_must_be(studies):
@@ -64,8 +64,8 @@ def test_the_control_and_none_are_what_they_must_be(studies):
     probes, halves = study.tasks
     for length in study.lengths(probes):
         for part in study.parts(probes):
-            found = study.score(probes, "none", length, part)
-            assert (found.mean, found.low, found.high) == (0.5, 0.5, 0.5)
+            score = study.score(probes, "none", length, part)
+            assert (score.mean, score.low, score.high) == (0.5, 0.5, 0.5)
     assert study.score(halves, "none", 64).mean > 0.99
 
 
@@ -73,7 +73,7 @@ def test_lengths_of_the_same_texts_are_compared_in_pairs():
     """Published as "no evidence" while exact tests of each run (McNemar) said p < 0.001."""
     study = evidence.studies()["long"]
     (task,) = study.tasks
-    found = study.changes(task, 256, 2048)
+    changes = study.changes(task, 256, 2048)
     runs = study.runs(task, "rope")
     for run in runs:
         units = [
@@ -83,8 +83,9 @@ def test_lengths_of_the_same_texts_are_compared_in_pairs():
         ]
         more, less = (units[1] > units[0]).sum(), (units[1] < units[0]).sum()
         assert stats.binomtest(int(more), int(more + less)).pvalue < 0.001
-    assert found["rope"].p < 0.001
-    assert {scheme for scheme, one in found.items() if one.verdict() == "better"} == {"none", "rope", "alibi", "t5"}
+    assert changes["rope"].p < 0.001
+    better = {scheme for scheme, change in changes.items() if change.verdict() == "better"}
+    assert better == {"none", "rope", "alibi", "t5"}
     study.plan = dataclasses.replace(
         study.plan, schemes=tuple(name for name in study.plan.schemes if name != "sinusoidal")
     )
@@ -97,8 +98,8 @@ def test_the_guide_says_of_lengths_what_the_tests_say(studies):
     for name, ends in {"listops": (128, 1024), "probes": (64, 512), "long": (256, 2048)}.items():
         study = studies[name]
         changes = study.changes(study.tasks[0], *ends)
-        worse[name] = [one.verdict() for one in changes.values()]
-    assert [scheme for scheme, one in changes.items() if one.verdict() != "better"] == ["sinusoidal"]
+        worse[name] = [change.verdict() for change in changes.values()]
+    assert [scheme for scheme, change in changes.items() if change.verdict() != "better"] == ["sinusoidal"]
     assert set(worse["listops"]) == {"worse"}
     assert worse["probes"].count("worse") > len(worse["probes"]) / 2
     assert "worse" not in worse["long"]
@@ -131,9 +132,9 @@ def test_every_comparison_has_what_is_to_be_beaten_and_it_is_measured_once(tmp_p
     plan = toy(tasks=[{"kind": "probes", "probes": ["swap"]}])
     write_json(place / "plan.json", plan.to_dict())
     (path,) = evidence.measure_baselines(tmp_path)
-    found = json.loads(path.read_text())["baselines"]
-    assert [one["scheme"] for one in found] == [MAJORITY, WORD_PAIRS]
-    assert [test["value"] for test in found[1]["tests"]] == [1.0, 1.0]
+    baselines = json.loads(path.read_text())["baselines"]
+    assert [baseline["scheme"] for baseline in baselines] == [MAJORITY, WORD_PAIRS]
+    assert [test["value"] for test in baselines[1]["tests"]] == [1.0, 1.0]
 
 
 def test_a_folder_without_comparisons_is_named(tmp_path):

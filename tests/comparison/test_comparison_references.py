@@ -40,13 +40,13 @@ def compared(tmp_path_factory):
 def test_the_baselines_are_tested_on_the_examples_of_the_runs(compared):
     _, results = compared
     run = read_run(results, "colours-none-seed0")
-    found = json.loads((results / "baselines" / "colours.json").read_text())["baselines"]
-    assert [one["scheme"] for one in found] == [MAJORITY, WORD_PAIRS]
-    for reference in found:
+    baselines = json.loads((results / "baselines" / "colours.json").read_text())["baselines"]
+    assert [baseline["scheme"] for baseline in baselines] == [MAJORITY, WORD_PAIRS]
+    for reference in baselines:
         keys = ("part", "length", "examples", "data")
         assert [[t[k] for k in keys] for t in reference["tests"]] == [[t[k] for k in keys] for t in run["tests"]]
-    assert {test["value"] for test in found[1]["tests"]} == {1.0}  # "good" and "bad" are words
-    assert found[0]["tests"][0]["value"] == 0.5
+    assert {test["value"] for test in baselines[1]["tests"]} == {1.0}  # "good" and "bad" are words
+    assert baselines[0]["tests"][0]["value"] == 0.5
 
 
 def test_a_table_that_word_pairs_win_says_so_first(compared, tmp_path):
@@ -56,12 +56,12 @@ def test_a_table_that_word_pairs_win_says_so_first(compared, tmp_path):
     longer["units"] = right_outcome(np.zeros(longer["examples"])).to_dict()  # else both lengths have the same answers
     write_json(results / "runs/colours-none-seed0/run.json", run)
     study = Study.read(results)
-    said = conclusions(study)
-    assert said[0].startswith("**colours, 24 tokens: word pairs win** with 1.000; the best scheme")
+    sentences = conclusions(study)
+    assert sentences[0].startswith("**colours, 24 tokens: word pairs win** with 1.000; the best scheme")
     text = write_report(results)[0].read_text()
     assert row(text, "word pairs").endswith("| 1.000 |")  # the table of all tasks
     ranking = text[text.index("### colours: ranking") : text.index("### colours: accuracy against")]
-    assert ranking.splitlines()[2] == f"{said[0]}"
+    assert ranking.splitlines()[2] == f"{sentences[0]}"
     lines = [line for line in ranking.splitlines() if line.startswith("|")]
     assert lines[2].startswith("| word pairs | 1.000 ")
     assert lines[3].startswith("| 1. ")  # places are those of schemes
@@ -100,9 +100,9 @@ def test_texts_of_a_pair_stay_two():
 
 def test_a_step_is_measured_in_turns_and_shown_with_its_spread(compared):
     _, results = compared
-    found = json.loads((results / "speed.json").read_text())["colours"]
-    assert found["schemes"]["none"]["cost"] == found["schemes"]["none"]["low"] == 1
-    rope = found["schemes"]["rope"]
+    speed = json.loads((results / "speed.json").read_text())["colours"]
+    assert speed["schemes"]["none"]["cost"] == speed["schemes"]["none"]["low"] == 1
+    rope = speed["schemes"]["rope"]
     assert rope["low"] <= rope["cost"] <= rope["high"]
     assert rope["milliseconds"] > 0
     text = write_report(results)[0].read_text()
@@ -118,18 +118,18 @@ def test_speed_is_measured_when_all_have_run_and_again_for_new_schemes(tmp_path,
     def pretend(plan, task, runs, baseline):
         measured.append(sorted(runs))
         cost = {"milliseconds": 1.0, "cost": 1.0, "low": 1.0, "high": 1.0}
-        found = {"schemes": dict.fromkeys(runs, cost), "baseline": baseline, "rows": 8, "tokens": 32}
-        return {**found, "machine": {"device": "a machine"}}
+        timings = {"schemes": dict.fromkeys(runs, cost), "baseline": baseline, "rows": 8, "tokens": 32}
+        return {**timings, "machine": {"device": "a machine"}}
 
     monkeypatch.setattr(executor, "measure_speed", pretend)
     plan = toy()
     made_up(tmp_path, plan, {"none": 0.5, "rope": 0.9}, config={})
     run = tmp_path / "runs" / "probes-rope-seed0" / "run.json"
-    found = run.read_text()
+    content = run.read_text()
     run.unlink()
     executor._add_speed(plan, tmp_path, quiet())
     assert measured == []
-    run.write_text(found)
+    run.write_text(content)
     for _ in range(2):
         executor._add_speed(plan, tmp_path, quiet())
     assert measured == [["none", "rope"]]

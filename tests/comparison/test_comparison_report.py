@@ -82,15 +82,15 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
+        values = dict(attributes)
         self.sources += [value for name, value in attributes if name == "src"]
         self.links += [value for name, value in attributes if name == "href"]
         self.names |= {value for name, value in attributes if name == "id"}
         self.images += tag == "img"
-        assert tag != "img" or found["alt"]
+        assert tag != "img" or values["alt"]
         assert tag not in ("script", "link", "iframe")
         if tag == "meta":
-            self.metas.append(found)
+            self.metas.append(values)
         elif tag != "img":
             self.open.append(tag)
 
@@ -248,12 +248,14 @@ def test_the_best_is_compared_with_all_and_each_with_itself_at_other_lengths(tmp
     study = Study.read(folder)
     changes = study.changes(task, 32, 48)
     assert {scheme for scheme, value in changes.items() if value.verdict() != NO_EVIDENCE} == {"rope"}
-    said = conclusions(study)
-    assert re.search(r"Best mean: `(rope|t5)`, better than .*; no evidence of a difference from `(rope|t5)`", said[0])
+    sentences = conclusions(study)
+    assert re.search(
+        r"Best mean: `(rope|t5)`, better than .*; no evidence of a difference from `(rope|t5)`", sentences[0]
+    )
     assert re.search(
         r"no evidence of a difference: `none`, `t5`, `alibi` \(smallest gap found in 80 % of cases: 0\.0\d\d to "
         r"0\.\d+\); worse: `rope` \(-0\.3",
-        said[-1],
+        sentences[-1],
     )
 
 
@@ -278,10 +280,10 @@ def test_a_scheme_that_has_no_run_is_left_out(results):
 def test_without_the_baseline_no_scheme_is_better_than_it(results):
     for path in (results / "runs").glob("*-none-*"):
         (path / "run.json").unlink()
-    said = "".join(conclusions(Study.read(results)))
-    assert "against" not in said
-    assert "can't be tested: `learned`" in said
-    assert "to 48 tokens**: " in said
+    text = "".join(conclusions(Study.read(results)))
+    assert "against" not in text
+    assert "can't be tested: `learned`" in text
+    assert "to 48 tokens**: " in text
     assert len(make_report(Study.read(results))) > 10
 
 
@@ -441,11 +443,11 @@ def test_counts_mean_the_same_in_any_order(results):
     [
         (lambda _: "{", "plan.json' is damaged: it can't be read"),
         (lambda _: "[]", r"plan.json' is damaged: it holds \[\], which is no object"),
-        (lambda found: {**found, "seeds": "x"}, "plan.json' is no plan: The plan has seeds: 'x'"),
-        (lambda found: {**found, "seeds": [[]]}, r"is no plan: The plan has seeds: \[\[\]\]. Give"),
-        (lambda found: {**found, "test_lengths": ["a"]}, r"is no plan: The plan has test_lengths: \['a'\]"),
-        (lambda found: {**found, "tasks": [{**found["tasks"][0], "name": "../x"}]}, "'../x' can't name a folder"),
-        (lambda found: {**found, "tasks": None}, "is no plan: The plan names no tasks"),
+        (lambda plan: {**plan, "seeds": "x"}, "plan.json' is no plan: The plan has seeds: 'x'"),
+        (lambda plan: {**plan, "seeds": [[]]}, r"is no plan: The plan has seeds: \[\[\]\]. Give"),
+        (lambda plan: {**plan, "test_lengths": ["a"]}, r"is no plan: The plan has test_lengths: \['a'\]"),
+        (lambda plan: {**plan, "tasks": [{**plan["tasks"][0], "name": "../x"}]}, "'../x' can't name a folder"),
+        (lambda plan: {**plan, "tasks": None}, "is no plan: The plan names no tasks"),
     ],
 )
 def test_a_damaged_plan_is_an_error_that_names_it(tmp_path, damage, reason):

@@ -97,19 +97,19 @@ def test_a_run_says_all_about_itself(tmp_path, monkeypatch, draw_run):
     # The Trainer makes its folder even where it writes nothing.
     writable = (tmp_path, Path(tempfile.gettempdir()), Path.home())
     assert made
-    assert not [path for path in made if not any(path.absolute().is_relative_to(one) for one in writable)]
-    found = read_run(tmp_path, "probes-learned-seed0")
-    assert (found["status"], found["steps"], found["max_length"]) == ("done", 8, 32)
+    assert not [path for path in made if not any(path.absolute().is_relative_to(folder) for folder in writable)]
+    run = read_run(tmp_path, "probes-learned-seed0")
+    assert (run["status"], run["steps"], run["max_length"]) == ("done", 8, 32)
     tests = [("order", 32), ("parity", 32), ("order", 48), ("parity", 48)]
-    assert [(test["part"], test["length"]) for test in found["tests"]] == tests
-    assert found["tests"][2]["skipped"] == "learned has 32 positions"
-    assert found["tests"][0]["metrics"].keys() == {"accuracy", "macro_f1", "matthews_correlation"}
-    assert found["parameters"] > found["positional_parameters"] == 32 * 32
-    assert found["config"]["position_embedding_kwargs"]["std"] == 0.1
-    assert found["settings"]["train_length"] == 32
-    assert found["versions"]["torch"]
-    assert found["machine"]["threads"] >= 1
-    assert found["resumed"] is False
+    assert [(test["part"], test["length"]) for test in run["tests"]] == tests
+    assert run["tests"][2]["skipped"] == "learned has 32 positions"
+    assert run["tests"][0]["metrics"].keys() == {"accuracy", "macro_f1", "matthews_correlation"}
+    assert run["parameters"] > run["positional_parameters"] == 32 * 32
+    assert run["config"]["position_embedding_kwargs"]["std"] == 0.1
+    assert run["settings"]["train_length"] == 32
+    assert run["versions"]["torch"]
+    assert run["machine"]["threads"] >= 1
+    assert run["resumed"] is False
     folder = tmp_path / "runs" / "probes-learned-seed0"
     assert {path.name for path in folder.iterdir()} == {"run.json", "learned.png"}
 
@@ -152,9 +152,9 @@ def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
     (tmp_path / "first" / ".locks").mkdir()
     console = quiet()
     with FileLock(tmp_path / "first" / ".locks" / "probes-rope-seed0.lock"):
-        found = execute(plan, tmp_path / "first", console=console)
-    assert (found.elsewhere, found.failed) == (["probes-rope-seed0"], {})
-    assert found.done == made == ["probes-none-seed0", "probes-t5-seed0"]
+        outcome = execute(plan, tmp_path / "first", console=console)
+    assert (outcome.elsewhere, outcome.failed) == (["probes-rope-seed0"], {})
+    assert outcome.done == made == ["probes-none-seed0", "probes-t5-seed0"]
     assert "another process is making it" in printed(console)
     assert "One seed gives no intervals" in printed(console)
     again = execute(plan, tmp_path / "first", console=console)
@@ -183,8 +183,8 @@ def test_a_run_that_another_process_made_in_the_meantime_is_not_made_again(tmp_p
         return done_run(plan, run)
 
     monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
-    found = execute(plan, tmp_path, console=quiet())
-    assert (found.done, found.skipped) == (["probes-none-seed0"], ["probes-rope-seed0"])
+    outcome = execute(plan, tmp_path, console=quiet())
+    assert (outcome.done, outcome.skipped) == (["probes-none-seed0"], ["probes-rope-seed0"])
 
 
 def test_without_locks_a_process_makes_all_runs(tmp_path, pretended, monkeypatch):
@@ -206,9 +206,9 @@ def test_a_full_disk_costs_one_run_and_nothing_else(tmp_path, pretended, monkeyp
         path.write_text(json.dumps(value))
 
     monkeypatch.setattr("hf_posenc.comparison.executor.write_json", no_room)
-    found = execute(toy(schemes=["none", "rope", "t5"]), tmp_path, console=quiet())
-    assert found.done == ["probes-none-seed0", "probes-t5-seed0"]
-    assert "No space left on device" in found.failed["probes-rope-seed0"]
+    outcome = execute(toy(schemes=["none", "rope", "t5"]), tmp_path, console=quiet())
+    assert outcome.done == ["probes-none-seed0", "probes-t5-seed0"]
+    assert "No space left on device" in outcome.failed["probes-rope-seed0"]
     assert read_run(tmp_path, "probes-none-seed0")["status"] == "done"
     broken.clear()
     assert execute(toy(schemes=["none", "rope", "t5"]), tmp_path, console=quiet()).done == ["probes-rope-seed0"]
@@ -224,11 +224,11 @@ def test_a_disk_that_fills_up_while_a_model_trains(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
     try:
-        found = execute(plan, tmp_path, console=quiet())
+        outcome = execute(plan, tmp_path, console=quiet())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert found.skipped == ["probes-none-seed0"]
-    assert list(found.failed) == ["probes-rope-seed0"]
+    assert outcome.skipped == ["probes-none-seed0"]
+    assert list(outcome.failed) == ["probes-rope-seed0"]
     failed = read_run(tmp_path, "probes-rope-seed0")
     assert failed["status"] == "failed"
     assert failed["error"].startswith("writing failed: ")
@@ -353,8 +353,8 @@ def test_texts_are_tested_in_parts_and_cut_to_each_length(tmp_path):
     task = {"data": str(data), "extra_tests": "test_long.jsonl", "part_column": "hard", "group_column": "pair"}
     plan = toy(**{**TEXT, "tasks": [task]})
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
-    found = read_run(tmp_path / "results", "colours-none-seed0")["tests"]
-    assert {(test["part"], test["length"], test["examples"]) for test in found} == {
+    tests = read_run(tmp_path / "results", "colours-none-seed0")["tests"]
+    assert {(test["part"], test["length"], test["examples"]) for test in tests} == {
         ("colours", 24, 40),
         ("colours", 36, 40),
         ("colours", 48, 40),  # the longest has 43 tokens: nothing is cut any more
@@ -364,7 +364,7 @@ def test_texts_are_tested_in_parts_and_cut_to_each_length(tmp_path):
         ("colours/test_long", 24, 10),
         ("colours/test_long/hard", 24, 3),
     }
-    units = next(test["units"] for test in found if test["part"] == "colours")
+    units = next(test["units"] for test in tests if test["part"] == "colours")
     assert units["of"] == "2x20"
     learned = read_run(tmp_path / "results", "colours-learned-seed0")["tests"]
     assert {test["length"] for test in learned if "skipped" in test} == {36, 48}
@@ -376,26 +376,26 @@ def test_texts_are_tested_in_buckets_of_their_length(tmp_path):
     task = {"data": str(data), "lengths": "buckets", "metric": "matthews_correlation"}
     plan = toy(**{**TEXT, "tasks": [task], "schemes": ["none"]})
     execute(plan, tmp_path / "results", console=quiet())
-    found = read_run(tmp_path / "results", "colours-none-seed0")["tests"]
+    tests = read_run(tmp_path / "results", "colours-none-seed0")["tests"]
     # Words plus [CLS] and [SEP]: 5 to 43 tokens.
-    assert [(test["length"], test["examples"]) for test in found] == [(24, 21), (36, 12), (48, 7)]
-    assert all(set(test["units"]) <= {"0>0", "0>1", "1>0", "1>1"} for test in found)
-    assert all(test["value"] == pytest.approx(test["metrics"]["matthews_correlation"]) for test in found)
+    assert [(test["length"], test["examples"]) for test in tests] == [(24, 21), (36, 12), (48, 7)]
+    assert all(set(test["units"]) <= {"0>0", "0>1", "1>0", "1>1"} for test in tests)
+    assert all(test["value"] == pytest.approx(test["metrics"]["matthews_correlation"]) for test in tests)
 
 
 def test_a_masked_language_model_has_perplexity_by_length(tmp_path):
     data = write_text_data(tmp_path / "colours")
     plan = toy(**{**TEXT, "tasks": [{"masked_lm": str(data), "metric": "perplexity"}], "schemes": ["rope"]})
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
-    found = read_run(tmp_path / "results", "masked_lm_colours-rope-seed0")["tests"]
-    assert [test["length"] for test in found] == [24, 36, 48]
-    assert found[0]["examples"] > found[2]["examples"]
-    for test in found:
+    tests = read_run(tmp_path / "results", "masked_lm_colours-rope-seed0")["tests"]
+    assert [test["length"] for test in tests] == [24, 36, 48]
+    assert tests[0]["examples"] > tests[2]["examples"]
+    for test in tests:
         assert 1 < test["value"] < 500
         nll, tokens = (np.array([float(word) for word in test["units"][name].split()]) for name in ("nll", "tokens"))
         assert test["value"] == pytest.approx(np.exp(nll.sum() / tokens.sum()), rel=1e-4)
         asked = sum(float(word) for word in test["units"]["tokens"].split())
-        assert asked == sum(float(word) for word in found[0]["units"]["tokens"].split())
+        assert asked == sum(float(word) for word in tests[0]["units"]["tokens"].split())
 
 
 def parts_of(folder, **task):
@@ -404,10 +404,10 @@ def parts_of(folder, **task):
     texts = [row["text"] for row in read_rows(folder / "train.jsonl")]
     tokenizer = train_tokenizer([*texts, "first second"], model_max_length=512)
     labels = ("bad", "good")
-    found = {}
+    parts = {}
     for part in tasks.test_parts(plan, plan.tasks[0], tokenizer, labels, "single_label_classification", None):
-        found[part.name, part.length] = (tokenizer.batch_decode(list(part.dataset["input_ids"])), part)
-    return found
+        parts[part.name, part.length] = (tokenizer.batch_decode(list(part.dataset["input_ids"])), part)
+    return parts
 
 
 def test_a_pair_is_cut_as_in_training(tmp_path):
@@ -416,9 +416,9 @@ def test_a_pair_is_cut_as_in_training(tmp_path):
     for name in ("train", "test"):
         path = folder / f"{name}.jsonl"
         write_rows(path, [{**row, "text_pair": "first second"} for row in read_rows(path)])
-    found = parts_of(folder)
-    assert [length for _, length in found] == [24, 36, 48]
-    for (_, length), (texts, part) in found.items():
+    parts = parts_of(folder)
+    assert [length for _, length in parts] == [24, 36, 48]
+    for (_, length), (texts, part) in parts.items():
         assert part.longest == min(length, 46)
         assert all(text.endswith("first second [SEP]") for text in texts)
 
@@ -450,8 +450,8 @@ def test_a_test_without_examples_fails_and_says_so(tmp_path):
     path = folder / "test.jsonl"
     write_rows(path, [{**row, "text": "good " * 60} for row in read_rows(path)])
     plan = toy(**{**TEXT, "tasks": [{"data": str(folder), "lengths": "buckets"}], "schemes": ["none"]})
-    found = execute(plan, tmp_path / "results", console=quiet())
-    assert "No test example of 'colours' is of one of the lengths [24, 36, 48]" in found.failed["colours-none-seed0"]
+    outcome = execute(plan, tmp_path / "results", console=quiet())
+    assert "No test example of 'colours' is of one of the lengths [24, 36, 48]" in outcome.failed["colours-none-seed0"]
 
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

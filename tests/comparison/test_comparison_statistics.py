@@ -28,9 +28,9 @@ def sample(right, test="a"):
     return Sample.of({seed: {test: right_outcome(row)} for seed, row in enumerate(right)})
 
 
-def difference(one, other):
+def difference(first, second):
     """The difference of two that are a family of their own."""
-    return paired({"x": (one, other)})["x"]
+    return paired({"x": (first, second)})["x"]
 
 
 def of_values(values, bounds=(-np.inf, np.inf)):
@@ -42,9 +42,9 @@ def of_values(values, bounds=(-np.inf, np.inf)):
 def test_the_mean_is_over_seeds_and_tests():
     most, half = right_outcome(np.array([True, True, True, False])), right_outcome(np.array([True, False]))
     all_right = right_outcome(np.ones(4, bool))
-    found = Sample.of({0: {"a": most, "b": half}, 1: {"a": all_right, "b": half}})
-    assert found.values.tolist() == [(0.75 + 0.5) / 2, (1 + 0.5) / 2]
-    assert interval(found).mean == pytest.approx(0.6875)
+    scores = Sample.of({0: {"a": most, "b": half}, 1: {"a": all_right, "b": half}})
+    assert scores.values.tolist() == [(0.75 + 0.5) / 2, (1 + 0.5) / 2]
+    assert interval(scores).mean == pytest.approx(0.6875)
     with pytest.raises(ValueError, match="different tests"):
         Sample.of({0: {"a": most}, 1: {"b": half}})
 
@@ -53,8 +53,8 @@ def test_groups_are_drawn_together():
     right = np.array([True, False] * 50)  # each pair has one right: the metric can't vary
     grouped = right_outcome(right, np.repeat(np.arange(50), 2))
     assert grouped.units.shape == (50, 2)
-    found = interval(Sample.of({0: {"a": grouped}, 1: {"a": grouped}}))
-    assert (found.low, found.mean, found.high) == (0.5, 0.5, 0.5)
+    estimate = interval(Sample.of({0: {"a": grouped}, 1: {"a": grouped}}))
+    assert (estimate.low, estimate.mean, estimate.high) == (0.5, 0.5, 0.5)
     alone = interval(Sample.of({0: {"a": right_outcome(right)}, 1: {"a": right_outcome(right)}}))
     assert alone.low < 0.45 < 0.55 < alone.high
 
@@ -75,8 +75,8 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
         hard = draw.normal(0, 0.15, 120)
         luck = draw.normal(0, 0.05, 6)
         right = draw.random((6, 120)) < np.clip(0.7 + hard[None] + luck[:, None], 0, 1)
-        found = interval(sample(right))
-        hits += found.low <= 0.7 <= found.high
+        estimate = interval(sample(right))
+        hits += estimate.low <= 0.7 <= estimate.high
         middle = interval(sample(right[:1].repeat(2, 0)))
         narrow += middle.low <= 0.7 <= middle.high
     assert hits / 80 > 0.87
@@ -85,12 +85,12 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
 
 def test_where_only_seeds_vary_the_test_is_the_paired_t_test():
     first, second = [0.9, 0.8, 0.95, 0.85], [0.5, 0.5, 0.55, 0.5]
-    one, other = of_values(first), of_values(second)
-    found = difference(one, other)
-    assert found.p == pytest.approx(stats.ttest_rel(first, second).pvalue)
-    assert found.interval.mean == pytest.approx(np.mean(first) - np.mean(second))
+    first_sample, second_sample = of_values(first), of_values(second)
+    comparison = difference(first_sample, second_sample)
+    assert comparison.p == pytest.approx(stats.ttest_rel(first, second).pvalue)
+    assert comparison.interval.mean == pytest.approx(np.mean(first) - np.mean(second))
     theirs = stats.ttest_1samp(first, 0).confidence_interval()
-    assert interval(one).ends == (pytest.approx(theirs.low), pytest.approx(theirs.high))
+    assert interval(first_sample).ends == (pytest.approx(theirs.low), pytest.approx(theirs.high))
     assert interval(of_values([0.9, 0.99], (0.0, 1.0))).high == 1.0  # no further than the metric goes
 
 
@@ -98,7 +98,7 @@ def test_where_only_seeds_vary_the_test_is_the_paired_t_test():
 def test_with_few_seeds_intervals_hold_the_truth_as_often(seeds):
     draw = np.random.default_rng(0)
     made = [interval(of_values(draw.normal(2.0, 0.1, seeds))) for _ in range(300)]
-    hits = sum(found.low <= 2.0 <= found.high for found in made)
+    hits = sum(estimate.low <= 2.0 <= estimate.high for estimate in made)
     assert 0.92 < hits / 300 < 0.98
 
 
@@ -109,8 +109,10 @@ def test_seeds_that_agree_by_chance_are_no_proof():
     for _ in range(60):
         samples = {name: of_values(draw.choice([0.5, 1.0], 3)) for name in range(6)}
         family = {two: (samples[two[0]], samples[two[1]]) for two in itertools.combinations(samples, 2)}
-        wrong += any(found.corrected < 0.05 for found in holm(paired(family)).values())
-        alone += any(found.corrected < 0.05 for found in holm({k: difference(*v) for k, v in family.items()}).values())
+        wrong += any(comparison.corrected < 0.05 for comparison in holm(paired(family)).values())
+        alone += any(
+            comparison.corrected < 0.05 for comparison in holm({k: difference(*v) for k, v in family.items()}).values()
+        )
     assert wrong <= 6 < alone
 
 
@@ -120,9 +122,9 @@ def test_one_scheme_whose_seeds_differ_much_decides_nothing_of_the_others():
     family = {n: (of_values(0.6 + 0.01 * draw.normal(size=3)), base) for n in "abcd"}
     wild = (of_values([0.1, 0.5, 0.9]), base)
     alone, together = paired(family), paired({**family, "wild": wild})
-    for name, found in alone.items():
-        assert found.p < 0.01
-        assert together[name].p == pytest.approx(found.p, rel=1.0)
+    for name, comparison in alone.items():
+        assert comparison.p < 0.01
+        assert together[name].p == pytest.approx(comparison.p, rel=1.0)
 
 
 def test_a_gap_of_the_named_size_is_found_in_80_percent_of_cases():
@@ -132,18 +134,18 @@ def test_a_gap_of_the_named_size_is_found_in_80_percent_of_cases():
     spread = Difference(Interval(0.0, 0.0, 0.0, 5), 0.5, error=0.1 / 5**0.5, freedom=4)
     gap = smallest_gap(spread, 0.05)
     assert smallest_gap(replace(spread, error=0.0), 0.05) is None  # two models that answer one class each
-    found = [difference(of_values(1 + gap + 0.1 * draw.normal(size=5)), base).p < 0.05 for _ in range(400)]
-    assert sum(found) / 400 == pytest.approx(0.8, abs=0.05)
+    significant = [difference(of_values(1 + gap + 0.1 * draw.normal(size=5)), base).p < 0.05 for _ in range(400)]
+    assert sum(significant) / 400 == pytest.approx(0.8, abs=0.05)
 
 
 def test_the_smallest_gap_is_that_of_the_level_which_a_scheme_had_to_reach():
     family = {"a": 0.001, "b": 0.3, "c": 0.4, "none": None}
-    given = {n: Difference(Interval(0.0, 0.0, 0.0, 3), p, error=0.02, freedom=10.0) for n, p in family.items()}
-    found = holm(given)
-    assert found["a"].gap is None  # it was found
-    assert found["none"].gap is None
-    assert found["b"].gap == found["c"].gap == smallest_gap(given["b"], 0.05 / 2)
-    assert found["b"].gap > smallest_gap(given["b"], 0.05)
+    differences = {n: Difference(Interval(0.0, 0.0, 0.0, 3), p, error=0.02, freedom=10.0) for n, p in family.items()}
+    corrected = holm(differences)
+    assert corrected["a"].gap is None  # it was found
+    assert corrected["none"].gap is None
+    assert corrected["b"].gap == corrected["c"].gap == smallest_gap(differences["b"], 0.05 / 2)
+    assert corrected["b"].gap > smallest_gap(differences["b"], 0.05)
     one_seed = holm({"x": difference(of_values([1.2]), of_values([1.0]))})["x"]
     assert one_seed.gap is None
 
@@ -161,16 +163,16 @@ def test_a_run_has_learned_what_chance_would_give_one_in_a_thousand(twice, once,
 
 def test_a_score_that_is_no_number_hides_no_other():
     nothing = Interval(0.0, 0.0, 0.0, 3)
-    found = holm({"x": Difference(nothing, float("nan")), "y": Difference(nothing, 0.001)})
-    assert (found["y"].corrected, found["x"].verdict()) == (0.002, NO_EVIDENCE)
+    corrected = holm({"x": Difference(nothing, float("nan")), "y": Difference(nothing, 0.001)})
+    assert (corrected["y"].corrected, corrected["x"].verdict()) == (0.002, NO_EVIDENCE)
 
 
 def test_varying_examples_make_the_test_stricter():
     draw = np.random.default_rng(1)
     better, base = draw.random((5, 60)) < 0.75, draw.random((5, 60)) < 0.65
-    found = difference(sample(better), sample(base))
+    comparison = difference(sample(better), sample(base))
     seeds_alone = stats.ttest_rel(better.mean(1), base.mean(1)).pvalue
-    assert found.p > seeds_alone
+    assert comparison.p > seeds_alone
 
 
 def test_equal_schemes_and_clear_differences():
@@ -186,9 +188,9 @@ def test_equal_schemes_and_clear_differences():
 def test_one_seed_says_nothing():
     right = np.random.default_rng(2).random((1, 100)) < 0.6
     assert interval(sample(right)).low is None
-    found = holm({"x": difference(sample(right), sample(~right))})["x"]
-    assert found.p is None
-    assert found.verdict() == "one seed: can't be said"
+    comparison = holm({"x": difference(sample(right), sample(~right))})["x"]
+    assert comparison.p is None
+    assert comparison.verdict() == "one seed: can't be said"
 
 
 def test_only_common_seeds_are_compared():
@@ -201,8 +203,8 @@ def test_only_common_seeds_are_compared():
 def test_holm_corrects_as_its_paper_says():
     nothing = Interval(0.0, 0.0, 0.0, 3)
     p = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}
-    found = holm({name: Difference(nothing, value) for name, value in p.items()})
-    assert [round(found[name].corrected, 6) for name in "abcd"] == [0.03, 0.06, 0.06, 0.02]
+    corrected = holm({name: Difference(nothing, value) for name, value in p.items()})
+    assert [round(corrected[name].corrected, 6) for name in "abcd"] == [0.03, 0.06, 0.06, 0.02]
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -213,8 +215,8 @@ def test_the_matthews_correlation_is_scikit_learns(classes):
     outcome = classification_outcome("matthews_correlation", labels, predictions, classes)
     assert outcome.value() == pytest.approx(matthews_corrcoef(labels, predictions))
     weights = np.random.default_rng(5).multinomial(80, [1 / 80] * 80, size=3)
-    for row, found in zip(weights, outcome.scores(weights), strict=True):
-        assert found == pytest.approx(matthews_corrcoef(labels.repeat(row), predictions.repeat(row)))
+    for row, score in zip(weights, outcome.scores(weights), strict=True):
+        assert score == pytest.approx(matthews_corrcoef(labels.repeat(row), predictions.repeat(row)))
     assert classification_outcome("matthews_correlation", labels, np.zeros(80, int), classes).value() == 0
 
 
