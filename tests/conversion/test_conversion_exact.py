@@ -160,10 +160,10 @@ def test_a_bare_encoder_becomes_a_classifier_with_its_pooler(tmp_path):
 def test_half_precision_stays_half_precision(tmp_path):
     tiny_source(tmp_path, "bert").to(torch.bfloat16).save_pretrained(tmp_path)
     convert(tmp_path, tmp_path / "out")
-    found = load_file(tmp_path / "out/model.safetensors")
-    assert {tensor.dtype for tensor in found.values()} == {torch.bfloat16}
+    saved = load_file(tmp_path / "out/model.safetensors")
+    assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}
     assert torch.equal(
-        found["layers.0.attention.query.weight"],
+        saved["layers.0.attention.query.weight"],
         load_file(tmp_path / "model.safetensors")["encoder.layer.0.attention.self.query.weight"],
     )
 
@@ -204,8 +204,8 @@ def test_relative_bert_is_loaded_with_its_relative_positions_and_says_so(kind, t
     assert "transformers 5 ignores that silently" in report.notes[0]
     assert report.notes[-1].startswith("How exact it is can't be measured")
     assert "doesn't add" in report.keys.dropped["embeddings.position_embeddings.weight"]
-    given = part["input"]
-    mine = model(given["ids"], attention_mask=given["mask"], token_type_ids=given["types"])
+    inputs = part["input"]
+    mine = model(inputs["ids"], attention_mask=inputs["mask"], token_type_ids=inputs["types"])
     torch.testing.assert_close(mine.logits, part["output"]["logits"], atol=1e-5, rtol=1e-5)
 
 

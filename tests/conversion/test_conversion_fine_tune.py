@@ -33,7 +33,7 @@ def source(tmp_path):
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
-    found = {}
+    paths = {}
     for split, count, seed in (("train", 48, 0), ("validation", 16, 1), ("test", 16, 2)):
         # which of two words is first: nothing but order decides
         first, second = WORDS[2:4]
@@ -44,8 +44,8 @@ def files(tmp_path, monkeypatch):
         ]
         path = tmp_path / f"{split}.jsonl"
         path.write_text("".join(json.dumps(example) + "\n" for example in examples))
-        found[f"{split}_file"] = str(path)
-    return found
+        paths[f"{split}_file"] = str(path)
+    return paths
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def run(tmp_path, files):
 
     def call(**options):
         console = Console(file=StringIO(), width=200)
-        given = {
+        arguments = {
             **files,
             **dict.fromkeys(("do_train", "do_eval", "do_predict", "disable_tqdm", "use_cpu"), True),
             "max_steps": 2,
@@ -64,7 +64,7 @@ def run(tmp_path, files):
             "seed": 1,
             **options,
         }
-        return fine_tune(*make_arguments(**given), console=console), console.file.getvalue()
+        return fine_tune(*make_arguments(**arguments), console=console), console.file.getvalue()
 
     return call
 
@@ -85,9 +85,9 @@ def test_a_run_begins_with_the_converted_weights(run, tmp_path, source, scheme):
     _, printed = run(pretrained=source, position_embedding_type=scheme, learning_rate=0.0)
     kind = scheme or "learned"
     convert(source, tmp_path / "converted", position_embedding_type=scheme, task="feature-extraction", seed=1)
-    wanted, found = (load_file(tmp_path / name / "model.safetensors") for name in ("converted", "run"))
+    wanted, trained = (load_file(tmp_path / name / "model.safetensors") for name in ("converted", "run"))
     for name, value in wanted.items():
-        torch.testing.assert_close(found[f"model.{name}"], value, rtol=0, atol=0)
+        torch.testing.assert_close(trained[f"model.{name}"], value, rtol=0, atol=0)
     assert f"positions {kind} as they were" in printed if scheme is None else f"learned to {kind}" in printed
     report = json.loads((tmp_path / "run" / "conversion.json").read_text())
     assert (report["source"], report["to_scheme"]) == ("bert", kind)
@@ -111,8 +111,8 @@ def test_pretrained_goes_with_no_other_start(run, tmp_path, source, files):
 def test_the_control_is_the_same_run_without_positions(run, tmp_path, source, monkeypatch):
     made = []
 
-    def recorded(*given, **options):
-        made.append(train_classifier(*given, **options))
+    def recorded(*arguments, **options):
+        made.append(train_classifier(*arguments, **options))
         return made[-1]
 
     monkeypatch.setattr(MODULE, "train_classifier", recorded)
@@ -132,8 +132,8 @@ def test_a_new_encoder_has_a_control_too(run, tmp_path, log):
     saving = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1, "max_steps": 3}
     transformers_logging.warning_once.cache_clear()
     _, shown = run(position_embedding_type="learned", **options, **saving)
-    found = results(tmp_path)["assessment"]["baselines"]
-    assert set(found) == {"none"}
+    baselines = results(tmp_path)["assessment"]["baselines"]
+    assert set(baselines) == {"none"}
     assert shown.count("set aside") == 1  # the run says it, the control doesn't repeat it
     assert "mtime" not in log.text
 

@@ -92,8 +92,8 @@ def test_the_loss_is_the_squared_difference_in_units_of_the_originals_variance()
     ours, theirs = torch.randn(2, 3, 2, 5, 4).double()  # three states, of them the embeddings' first: not compared
     real = torch.tensor([[True] * 5, [True, True, False, False, False]])
     expected = [((ours[i] - theirs[i])[real] ** 2).mean() / theirs[i][real].var() for i in (1, 2)]
-    found = heal_trainer.hidden_states_loss(list(ours), list(theirs), real)
-    torch.testing.assert_close(found.double(), sum(expected) / 2, rtol=1e-5, atol=0)
+    loss = heal_trainer.hidden_states_loss(list(ours), list(theirs), real)
+    torch.testing.assert_close(loss.double(), sum(expected) / 2, rtol=1e-5, atol=0)
 
 
 @pytest.mark.slow
@@ -117,9 +117,9 @@ def test_two_neighbours_change_places_in_a_share_of_the_texts(source, monkeypatc
     seen = []
     monkeypatch.setattr(module, "pad_rows", lambda rows, pad: seen.append(rows) or pad_rows(rows, pad))
     texts = sentences(120)
-    given = {} if share is None else {"swapped": share}
+    options = {} if share is None else {"swapped": share}
     # 15 steps an epoch
-    _, report = heal(source, texts=texts, max_steps=45, bf16=True, eval_texts=["a b"], measure=False, **given)
+    _, report = heal(source, texts=texts, max_steps=45, bf16=True, eval_texts=["a b"], measure=False, **options)
     assert report.healing["swapped"] == (0.5 if share is None else share)
     known = {tuple(ids) for ids in AutoTokenizer.from_pretrained(source)(texts)["input_ids"]}
     rows = [tuple(row["input_ids"]) for batch in seen[:45] for row in batch]
@@ -129,8 +129,8 @@ def test_two_neighbours_change_places_in_a_share_of_the_texts(source, monkeypatc
     assert abs(len(changed) / len(rows) - report.healing["swapped"]) < 0.1
     assert share == 0 or len(set(changed)) > 1.3 * len({tuple(sorted(row)) for row in changed})  # drawn anew each epoch
     for row in changed:
-        alike = [one for one in known if sorted(one) == sorted(row)]
-        assert min(sum(mine != other for mine, other in zip(row, one, strict=True)) for one in alike) == 2
+        alike = [text for text in known if sorted(text) == sorted(row)]
+        assert min(sum(mine != other for mine, other in zip(row, text, strict=True)) for text in alike) == 2
         assert (row[0], row[-1]) == (2, 3)
 
 
@@ -147,10 +147,10 @@ def test_two_neighbours_change_places_in_a_share_of_the_texts(source, monkeypatc
 )
 def test_special_tokens_keep_their_places(tokens, possible):
     row = {"input_ids": list(tokens), "token_type_ids": [0] * len(tokens)}
-    found = [swap_neighbours(row, {0, 2, 3}, random.Random(seed)) for seed in range(20)]
-    assert {tuple(one["input_ids"]) for one in found} == possible
+    swapped = [swap_neighbours(row, {0, 2, 3}, random.Random(seed)) for seed in range(20)]
+    assert {tuple(swapped_row["input_ids"]) for swapped_row in swapped} == possible
     assert row["input_ids"] == tokens
-    assert all(one["token_type_ids"] == row["token_type_ids"] for one in found)
+    assert all(swapped_row["token_type_ids"] == row["token_type_ids"] for swapped_row in swapped)
 
 
 @pytest.mark.parametrize("bf16", [True, False])
@@ -158,12 +158,12 @@ def test_in_mixed_precision_the_original_runs_in_it_too(source, monkeypatch, bf1
     kinds = set()
 
     def heard(trainer, model, inputs, **options):
-        watched = [one.base_model.layers[0].attention.query for one in (trainer.original, model)]
-        hooks = [one.register_forward_hook(lambda module, given, out: kinds.add(out.dtype)) for one in watched]
-        found = compute(trainer, model, inputs, **options)
+        watched = [encoder.base_model.layers[0].attention.query for encoder in (trainer.original, model)]
+        hooks = [layer.register_forward_hook(lambda module, inputs, out: kinds.add(out.dtype)) for layer in watched]
+        loss = compute(trainer, model, inputs, **options)
         for hook in hooks:
             hook.remove()
-        return found
+        return loss
 
     compute = heal_trainer.Distillation.compute_loss
     monkeypatch.setattr(heal_trainer.Distillation, "compute_loss", heard)
@@ -211,14 +211,14 @@ def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(sourc
 def test_a_healing_goes_on_where_the_fit_ended_in_other_digits_and_not_from_another_original(source, tmp_path):
     model, _ = convert(source, position_embedding_type="sinusoidal", measure=False)
     original, _ = convert(source, measure=False)
-    given = (tmp_path / "work", model, original, [{"input_ids": [1, 2, 3]}], module.Healing())
-    assert module._resume_point(*given) is None
+    arguments = (tmp_path / "work", model, original, [{"input_ids": [1, 2, 3]}], module.Healing())
+    assert module._resume_point(*arguments) is None
     with torch.no_grad():
         model.base_model.layers[0].output.weight.mul_(1 + 1e-6)  # as more threads would
-        assert module._resume_point(*given) is None
+        assert module._resume_point(*arguments) is None
         original.base_model.layers[0].output.weight.mul_(1.01)
     with pytest.raises(ValueError, match="holds the healing of something else"):
-        module._resume_point(*given)
+        module._resume_point(*arguments)
 
 
 def test_time_that_was_spent_before_an_interruption_counts(source):

@@ -37,8 +37,8 @@ def test_converted_and_exported_it_is_the_same_model(minilm, tmp_path):
     theirs = AutoModel.from_pretrained(minilm).eval()
     with torch.no_grad():
         expected = theirs(**batch).last_hidden_state[real]
-        for one in (model, back):
-            torch.testing.assert_close(one(**batch).last_hidden_state[real], expected, atol=1e-5, rtol=1e-5)
+        for candidate in (model, back):
+            torch.testing.assert_close(candidate(**batch).last_hidden_state[real], expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -270,8 +270,8 @@ def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_ben
         """Points that a healed scheme is below the original, by the mean of its seeds."""
         means = []
         for prefix in (f"stock/{task}", f"heal/{scheme}/{task}"):
-            found = [part["accuracy"] for name, part in parts.items() if name in (prefix, f"{prefix}/seed1")]
-            means.append(sum(found) / len(found))
+            accuracies = [part["accuracy"] for name, part in parts.items() if name in (prefix, f"{prefix}/seed1")]
+            means.append(sum(accuracies) / len(accuracies))
         return 100 * (means[0] - means[1])
 
     assert max(lost("rope"), lost("sinusoidal")) <= 2
@@ -290,7 +290,7 @@ def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_ben
     healings = {
         scheme: parts[f"heal/{scheme}/agreement"]["healing"] for scheme in ("alibi", "rope", "sinusoidal", "t5")
     }
-    assert {scheme for scheme, one in healings.items() if not one["bf16"]} == {"rope"}
+    assert {scheme for scheme, healing in healings.items() if not healing["bf16"]} == {"rope"}
     assert {healings[scheme]["threads"] for scheme in ("alibi", "sinusoidal", "t5")} == {2}
     assert healings["t5"]["learning_rate"] == 2 * healings["rope"]["learning_rate"]
     assert (healings["t5"]["swapped"], "swapped" in healings["rope"]) == (0.5, False)
@@ -303,8 +303,8 @@ def test_a_table_that_word_pairs_win_says_so_and_has_them_first():
     pairs = accuracies["extend/word pairs/review_polarity/2048"]
     assert pairs == max(accuracies.values())
     best = max(value for name, value in accuracies.items() if "word pairs" not in name)
-    said = f"Word pairs win on `review_polarity` with {pairs:.3f}; the best encoder has {best:.3f}."
-    assert said in long_words(results)
+    sentence = f"Word pairs win on `review_polarity` with {pairs:.3f}; the best encoder has {best:.3f}."
+    assert sentence in long_words(results)
     assert "about ±0.07 on `hyperpartisan` (125 documents) and ±0.04 on `review_polarity`" in long_words(results)
     assert short_words(results).startswith("On `cola` word pairs win with 0.154")
     for shown in (table(results), long_table(results)):
@@ -332,7 +332,7 @@ def test_what_is_to_be_beaten_reads_the_tokens_that_a_model_reads(tmp_path):
 
 
 def test_the_table_of_long_documents_leaves_out_what_was_not_measured():
-    found = long_table(
+    table = long_table(
         {
             "parts": {
                 "extend/t5/hyperpartisan/2048": {"accuracy": 0.75},
@@ -340,7 +340,7 @@ def test_the_table_of_long_documents_leaves_out_what_was_not_measured():
             }
         }
     )
-    assert found.splitlines() == [
+    assert table.splitlines() == [
         "|  | hyperpartisan, 512 | hyperpartisan, 2048 | review_polarity, 512 | review_polarity, 2048 |",
         "| --- | ---: | ---: | --- | --- |",
         "| stock BERT | 0.500 |  |  |  |",

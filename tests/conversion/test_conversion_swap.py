@@ -62,8 +62,8 @@ def test_how_much_a_model_knows_of_word_order(source):
     assert order_r2(opposite, original, rows, {2, 3}) < 0
     # By hand, a text at a time: the first pair that is drawn for a text of two words is that of the two.
     two, swapped = torch.tensor([[2, 7, 8, 3]]), torch.tensor([[2, 8, 7, 3]])
-    given = [hidden(one, ids, None)[0].double().sum(0) for one in (original, opposite) for ids in (two, swapped)]
-    change, other = given[1] - given[0], given[3] - given[2]
+    sums = [hidden(encoder, ids, None)[0].double().sum(0) for encoder in (original, opposite) for ids in (two, swapped)]
+    change, other = sums[1] - sums[0], sums[3] - sums[2]
     expected = 1 - float((other - change).square().sum() / change.square().sum())
     assert order_r2(opposite, original, [{"input_ids": [2, 7, 8, 3]}], {2, 3}) == pytest.approx(expected, rel=1e-3)
 
@@ -96,11 +96,11 @@ def test_a_bias_fitted_to_another_one_is_nearer_than_none(scheme, tmp_path):
     encoder("alibi").save_pretrained(tmp_path)
     tiny_tokenizer(tmp_path)
     _, without = convert(tmp_path, position_embedding_type="none")
-    _, found = convert(tmp_path, position_embedding_type=scheme)
+    _, report = convert(tmp_path, position_embedding_type=scheme)
     depends_on_distance_alone = scheme in ("t5", "kerple", "mlp_bias")
     share = 0.5 if depends_on_distance_alone else 0.95
-    assert found.carried[-1]["r2"] > (0.9 if depends_on_distance_alone else 0.0)
-    assert found.before.hidden_mse < share * without.before.hidden_mse
+    assert report.carried[-1]["r2"] > (0.9 if depends_on_distance_alone else 0.0)
+    assert report.before.hidden_mse < share * without.before.hidden_mse
 
 
 def test_a_network_takes_over_the_table(source):
@@ -289,8 +289,8 @@ def test_what_comes_beside_a_scheme_that_stays_begins_without_effect(scheme, sou
 
 
 def test_a_scheme_that_nothing_scales_comes_on_top_and_that_is_said(source):
-    given = {"sinusoidal": {"learned_scale": False}}
-    _, report = convert(source, position_embedding_type="learned+sinusoidal", position_embedding_kwargs=given)
+    kwargs = {"sinusoidal": {"learned_scale": False}}
+    _, report = convert(source, position_embedding_type="learned+sinusoidal", position_embedding_kwargs=kwargs)
     assert report.before.hidden_mse > 1e-3
     assert "on top of the vectors that stay" in report.carried[-1]["what"]
 
@@ -324,7 +324,7 @@ def test_rope_grows_by_its_scaling_twice_as_once(kind, source, tmp_path):
     assert (parameters["rope_type"], parameters["factor"]) == (kind, 8.0)
     assert parameters.get("original_max_position_embeddings") == (None if kind == "linear" else 40)
     assert (report.before.hidden_max == 0) == (kind == "dynamic")  # up to the trained length nothing changes
-    other = next(one for one in swap.ROPE_EXTENSIONS if one != kind)
+    other = next(extension for extension in swap.ROPE_EXTENSIONS if extension != kind)
     with pytest.raises(ValueError, match=f"scaled by '{kind}' already. Go on with extension='{kind}'"):
         convert(tmp_path / "twice", max_position_embeddings=320, extension=other)
 
