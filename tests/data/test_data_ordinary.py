@@ -58,8 +58,8 @@ def test_numbers_of_rows_are_no_label():
 @pytest.mark.parametrize("text", ["这个产品很好用我非常喜欢", "とても良い商品でした", "สินค้าดีมากฉันชอบ"])
 def test_text_without_blanks_between_words_is_text(text):
     cells = {"文本": [f"{text}{row}" for row in range(20)], "标签": ["好", "坏"] * 10}
-    found = find_columns(table(is_text=True, **cells), DataArguments())
-    assert (found.text, found.label) == (("文本",), "标签")
+    columns = find_columns(table(is_text=True, **cells), DataArguments())
+    assert (columns.text, columns.label) == (("文本",), "标签")
 
 
 def test_many_columns_are_said_in_a_short_line(tmp_path):
@@ -151,7 +151,7 @@ def test_a_list_is_named_as_no_text(tmp_path):
 
 
 def test_one_row_is_counted_in_the_singular(tmp_path):
-    found = prepared(write_csv(tmp_path / "a.csv", [*rows_with(["a", "b"]), {"text": "", "label": "a"}]))
-    assert found.summary.doubts() == ["1 train row without a text used (--skip-missing leaves such rows out)."]
+    data = prepared(write_csv(tmp_path / "a.csv", [*rows_with(["a", "b"]), {"text": "", "label": "a"}]))
+    assert data.summary.doubts() == ["1 train row without a text used (--skip-missing leaves such rows out)."]
     line = read_inputs(write_file(tmp_path / "a.txt", "a b\n\n")).line()
     assert line.endswith("1 row from 2 lines (1 empty line skipped).")

@@ -24,17 +24,17 @@ def columns_of(**columns):
 
 @pytest.mark.parametrize("label", ["kategorie", "score", "stars", "status", "Class"])
 def test_the_only_column_that_is_left_is_the_label(label, tmp_path):
-    found = prepared(write_csv(tmp_path / "a.csv", rows_with(AB, label)))
-    assert (found.columns.text, found.columns.label) == (("text",), label)
-    assert found.summary.line() == (f"Text: text; label: {label}; 2 labels (a, b); train 20 rows from 21 lines.")
+    data = prepared(write_csv(tmp_path / "a.csv", rows_with(AB, label)))
+    assert (data.columns.text, data.columns.label) == (("text",), label)
+    assert data.summary.line() == (f"Text: text; label: {label}; 2 labels (a, b); train 20 rows from 21 lines.")
 
 
 def test_ids_and_dates_are_never_the_text():
     ids = [f"TCK-{row}" for row in range(20)]
     dates = [f"2024-05-{row % 28 + 1:02} 10:00" for row in range(20)]
-    found = columns_of(ticket_id=ids, created=dates, comment=texts(20), kategorie=AB)
-    assert (found.text, found.label) == (("comment",), "kategorie")
-    assert found.sentence(["ticket_id", "created", "comment", "kategorie"]) == (
+    columns = columns_of(ticket_id=ids, created=dates, comment=texts(20), kategorie=AB)
+    assert (columns.text, columns.label) == (("comment",), "kategorie")
+    assert columns.sentence(["ticket_id", "created", "comment", "kategorie"]) == (
         "Text: comment; label: kategorie; not used: ticket_id, created"
     )
     with pytest.raises(UserError, match=r"to hold text: the data has ticket_id \(id\), created \(date"):
@@ -76,7 +76,7 @@ PARTS = [f"{what}|{who}" for what in "abcdef" for who in "uvwxyz"]
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ([str(5 * row % 415) for row in range(830)], "83 different whole numbers in 830 rows, each of which is a"),
         (PARTS * 3, "of 12 parts. If these are several labels in one cell, give --label-delimiter '|'"),
@@ -88,15 +88,15 @@ PARTS = [f"{what}|{who}" for what in "abcdef" for who in "uvwxyz"]
         ),
     ],
 )
-def test_labels_that_may_be_meant_otherwise_are_said(tmp_path, caplog, values, said):
+def test_labels_that_may_be_meant_otherwise_are_said(tmp_path, caplog, values, message):
     labelled(tmp_path, values)
-    assert said in caplog.text
+    assert message in caplog.text
 
 
 def test_decimal_commas_are_numbers_and_said(tmp_path, caplog):
-    found = labelled(tmp_path, ["5,4", "2", "3,25", "1,5"] * 3, mark=";")
-    assert found.labels.problem_type == "regression"
-    assert found.splits["train"].labels[:3] == [5.4, 2.0, 3.25]
+    data = labelled(tmp_path, ["5,4", "2", "3,25", "1,5"] * 3, mark=";")
+    assert data.labels.problem_type == "regression"
+    assert data.splits["train"].labels[:3] == [5.4, 2.0, 3.25]
     assert "decimal commas: 5,4 is read as 5.4 (--decimal . keeps it as a word)" in caplog.text
     assert labelled(tmp_path, ["5,4", "2"] * 3, mark=";", decimal=".").labels.names == ("2", "5,4")
     assert labelled(tmp_path, ["5,4", "2"] * 3, mark=";", decimal=",").labels.problem_type == "regression"
@@ -110,16 +110,16 @@ def test_blanks_and_empty_parts_are_no_labels(tmp_path):
 
 def test_one_hot_columns_are_labels(tmp_path):
     rows = [{"text": text, "a": row % 2, "b": 1 - row % 2, "c": 0} for row, text in enumerate(texts(12))]
-    found = prepared(write_csv(tmp_path / "a.csv", rows), label_column_name="a,b,c")
-    assert found.labels.problem_type == "single_label_classification"
-    assert found.labels.names == ("a", "b", "c")
-    assert found.splits["train"].labels == [1, 0] * 6
+    data = prepared(write_csv(tmp_path / "a.csv", rows), label_column_name="a,b,c")
+    assert data.labels.problem_type == "single_label_classification"
+    assert data.labels.names == ("a", "b", "c")
+    assert data.splits["train"].labels == [1, 0] * 6
     with pytest.raises(UserError, match="Columns of 0 and 1: --label-column-name a,b,c."):
         prepared(str(tmp_path / "a.csv"))
     rows[0]["c"] = 1
-    found = prepared(write_csv(tmp_path / "b.csv", rows), label_column_name="a,b,c")
-    assert found.labels.problem_type == "multi_label_classification"
-    assert found.splits["train"].labels[0] == [0.0, 1.0, 1.0]
+    data = prepared(write_csv(tmp_path / "b.csv", rows), label_column_name="a,b,c")
+    assert data.labels.problem_type == "multi_label_classification"
+    assert data.splits["train"].labels[0] == [0.0, 1.0, 1.0]
 
 
 def test_labelled_words_are_recognised(tmp_path):
@@ -131,8 +131,8 @@ def test_labelled_words_are_recognised(tmp_path):
         data = DataArguments(train_file=path)
         splits = read_splits(data)
         assert is_about_words(splits, data, Use())
-        found = prepare(splits, data, Use())
-        assert (found.labels.names, found.splits["train"].labels) == (("B-PER", "O"), [[0, 1], [1]])
+        result = prepare(splits, data, Use())
+        assert (result.labels.names, result.splits["train"].labels) == (("B-PER", "O"), [[0, 1], [1]])
 
 
 def test_numbers_and_named_classes_are_labels_of_words_too(tmp_path):
@@ -141,8 +141,8 @@ def test_numbers_and_named_classes_are_labels_of_words_too(tmp_path):
     names = ["O", "B-LOC", "B-PER"]
     features = Features({"words": List(Value("string")), "labels": List(ClassLabel(names=names))})
     Dataset.from_list(rows, features=features).to_parquet(tmp_path / "a.parquet")
-    found = prepared(str(tmp_path / "a.parquet"))
-    assert (found.labels.names, found.splits["train"].labels) == (tuple(names), [[2, 0], [0]])
+    data = prepared(str(tmp_path / "a.parquet"))
+    assert (data.labels.names, data.splits["train"].labels) == (tuple(names), [[2, 0], [0]])
 
 
 @pytest.mark.parametrize(
@@ -168,33 +168,33 @@ def test_rows_that_have_no_label_for_each_word_are_refused(tmp_path, row, messag
 
 def test_equal_texts_fall_on_one_side(tmp_path):
     """Each text stands in two rows, as in a file that was joined with itself."""
-    found = prepared(write_csv(tmp_path / "a.csv", rows_with("xy" * 50) * 2), validate=True)
-    train, validation = (found.splits[split] for split in ("train", "validation"))
+    data = prepared(write_csv(tmp_path / "a.csv", rows_with("xy" * 50) * 2), validate=True)
+    train, validation = (data.splits[split] for split in ("train", "validation"))
     assert not set(train.texts[0]) & set(validation.texts[0])
     assert len(train) + len(validation) == 200
     assert len(validation) == 20
-    assert "90 train rows with the text and the label of an earlier one." in found.summary.doubts()
+    assert "90 train rows with the text and the label of an earlier one." in data.summary.doubts()
 
 
 def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
     rows = rows_with("xy" * 20)
     train = write_csv(tmp_path / "a.csv", [*rows, {**rows[0], "label": "y"}, rows[1]])
     test = write_csv(tmp_path / "b.csv", [*rows[:10], {"text": "new", "label": "x"}])
-    found = prepared(train, test_file=test, validation_file=test, validate=True)
-    assert (found.summary.repeated, found.summary.contradictory) == (1, 1)
-    assert found.summary.shared == {"validation": 10, "test": 10}
-    doubts = found.summary.doubts()
+    data = prepared(train, test_file=test, validation_file=test, validate=True)
+    assert (data.summary.repeated, data.summary.contradictory) == (1, 1)
+    assert data.summary.shared == {"validation": 10, "test": 10}
+    doubts = data.summary.doubts()
     assert "1 training text with different labels in different rows." in doubts
     assert "10 of 11 test texts also in the training data: scores on them say little." in doubts
 
 
 def test_max_train_samples_are_the_first_rows(tmp_path):
-    found = prepared(write_csv(tmp_path / "a.csv", rows_with("xy" * 20)), validate=True, max_train_samples=5)
-    held = set(found.splits["validation"].rows)
-    train = found.splits["train"]
+    data = prepared(write_csv(tmp_path / "a.csv", rows_with("xy" * 20)), validate=True, max_train_samples=5)
+    held = set(data.splits["validation"].rows)
+    train = data.splits["train"]
     assert train.rows == [row for row in range(40) if row not in held][:5]
     assert train.places == [row + 2 for row in train.rows]  # lines, below that of the names
-    assert "the first 5 used" in found.summary.line()
+    assert "the first 5 used" in data.summary.line()
 
 
 def test_blanks_around_a_text_make_no_other_text_and_pairs_differ_where_they_are_divided():
@@ -229,17 +229,15 @@ def test_each_label_is_held_out_in_its_share(labels, percentage, train, validati
 
 def test_a_row_with_several_labels_is_held_out_by_the_rarest(tmp_path):
     values = [["a"], ["a", "b"], ["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c"]] * 4
-    found = prepared(
-        write_jsonl(tmp_path / "a.jsonl", rows_with(values)), validate=True, validation_split_percentage=13
-    )
-    assert [max(column) for column in zip(*found.splits["validation"].labels, strict=True)] == [1.0, 1.0, 1.0]
+    data = prepared(write_jsonl(tmp_path / "a.jsonl", rows_with(values)), validate=True, validation_split_percentage=13)
+    assert [max(column) for column in zip(*data.splits["validation"].labels, strict=True)] == [1.0, 1.0, 1.0]
 
 
 def test_what_is_said_of_the_data_is_kept(tmp_path):
     rows = [{**row, "id": number} for number, row in enumerate(rows_with("xy" * 10))]
     rows[3]["label"] = ""
-    found = prepared(write_csv(tmp_path / "a.csv", rows), skip_missing=True)
-    kept = json.loads(json.dumps(found.summary.to_dict()))
+    data = prepared(write_csv(tmp_path / "a.csv", rows), skip_missing=True)
+    kept = json.loads(json.dumps(data.summary.to_dict()))
     assert kept["line"] == (
         "Text: text; label: label; not used: id; 2 labels (x, y); train 20 rows from 21 lines, 1 left out."
     )

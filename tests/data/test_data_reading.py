@@ -54,8 +54,8 @@ def test_a_folder_of_files_is_a_data_set(tmp_path, validation):
     write_jsonl(tmp_path / "train.jsonl", EXAMPLES)
     write_csv(tmp_path / f"{validation}.csv", EXAMPLES[:1])
     write_jsonl(tmp_path / "train_long.jsonl", EXAMPLES * 3)  # another split, none of ours
-    found = read_splits(DataArguments(dataset_name=str(tmp_path)))
-    assert {split: len(found[split]) for split in found} == {"train": 2, "validation": 1}
+    splits = read_splits(DataArguments(dataset_name=str(tmp_path)))
+    assert {split: len(splits[split]) for split in splits} == {"train": 2, "validation": 1}
 
 
 def test_files_that_are_not_all_shards_of_one_are_refused(tmp_path):
@@ -76,18 +76,18 @@ def test_files_that_are_not_all_shards_of_one_are_refused(tmp_path):
 
 def test_a_saved_data_set_is_read_and_its_splits_can_be_named(tmp_path):
     DatasetDict({"a": Dataset.from_list(EXAMPLES), "dev": Dataset.from_list(EXAMPLES[:1])}).save_to_disk(tmp_path)
-    found = read_splits(DataArguments(dataset_name=str(tmp_path), train_split_name="a"))
-    assert {split: len(found[split]) for split in found} == {"train": 2, "validation": 1}
+    splits = read_splits(DataArguments(dataset_name=str(tmp_path), train_split_name="a"))
+    assert {split: len(splits[split]) for split in splits} == {"train": 2, "validation": 1}
     with pytest.raises(UserError, match="There is no split 'z' to use for test. The data has a, dev"):
         read_splits(DataArguments(dataset_name=str(tmp_path), test_split_name="z"))
 
 
 def test_the_package_data_is_whole():
-    found = read_splits(DataArguments(dataset_name="blimp_order"))
-    assert {split: len(found[split]) for split in found} == {"train": 13316, "validation": 1668, "test": 3136}
-    assert found["train"].names == ["text", "label", "paradigm", "pair_id"]
+    splits = read_splits(DataArguments(dataset_name="blimp_order"))
+    assert {split: len(splits[split]) for split in splits} == {"train": 13316, "validation": 1668, "test": 3136}
+    assert splits["train"].names == ["text", "label", "paradigm", "pair_id"]
     words: dict[str, list] = {}
-    for row in rows_of(found["test"]):
+    for row in rows_of(splits["test"]):
         words.setdefault(row["pair_id"], []).append((row["label"], sorted(row["text"].rstrip(".?").split())))
     # Both sentences of a pair hold the same words, so no bag of words can tell them apart.
     assert all(len(pair) == 2 and len({label for label, _ in pair}) == 2 for pair in words.values())
@@ -158,8 +158,8 @@ def test_numbers_of_a_csv_are_numbers(tmp_path):
 
 @pytest.mark.parametrize("cells", [["a", None, "b"], ["a", " ", "b"], [["a"], None, ["b"]], [0.5, None, 1.5]])
 def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
-    _, found = numbered(cells, skip_missing=True)
-    assert [value is None for value in found["train"]] == [False, True, False]
+    _, numbers = numbered(cells, skip_missing=True)
+    assert [value is None for value in numbers["train"]] == [False, True, False]
     with pytest.raises(UserError, match="row 2 has none in column 'label'. Fill it in, or leave such rows out with --"):
         numbered(cells)
     with pytest.raises(UserError, match="No row of the train data has a label in column 'label'. Name the right one"):
@@ -212,11 +212,11 @@ def test_rows_inside_an_object_are_found(tmp_path):
     ],
 )
 def test_labels_are_numbered_from_the_training_split(train, test, options, names, numbers):
-    labels, found = numbered(train, test, **options)
-    assert (labels.names, found["train"], found["test"]) == (names, *numbers)
+    labels, numbers_by_split = numbered(train, test, **options)
+    assert (labels.names, numbers_by_split["train"], numbers_by_split["test"]) == (names, *numbers)
     several = isinstance(numbers[0][0], list)
-    one = "single_label_classification" if names else "regression"
-    assert labels.problem_type == ("multi_label_classification" if several else one)
+    single_type = "single_label_classification" if names else "regression"
+    assert labels.problem_type == ("multi_label_classification" if several else single_type)
     assert labels.num_labels == len(names or [1])
 
 
@@ -230,9 +230,9 @@ def test_labels_that_the_data_set_names_keep_their_order():
     features = Features({"text": Value("string"), "label": ClassLabel(names=["neg", "pos", "neutral"])})
     train = Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]}, features=features)
     test = Dataset.from_dict({"text": ["x", "y"], "label": [-1, -1]}, features=features)  # -1: unlabelled, as in GLUE
-    labels, found = numbers_of({"train": Table.of_dataset("a", train), "test": Table.of_dataset("b", test)})
+    labels, numbers = numbers_of({"train": Table.of_dataset("a", train), "test": Table.of_dataset("b", test)})
     assert labels.names == ("neg", "pos", "neutral")
-    assert (found["train"], found["test"]) == ([1, 0], None)
+    assert (numbers["train"], numbers["test"]) == ([1, 0], None)
 
 
 @pytest.mark.parametrize(
@@ -292,8 +292,8 @@ def test_mixed_labels_in_a_file_are_refused(values, tmp_path):
     ],
 )
 def test_columns_are_found_in_any_case(names, options, text, label):
-    found = find_columns(table(**{name: ["x"] for name in names}), DataArguments(**options))
-    assert (found.text, found.label, found.is_pair) == (text, label, len(text) == 2)
+    columns = find_columns(table(**{name: ["x"] for name in names}), DataArguments(**options))
+    assert (columns.text, columns.label, columns.is_pair) == (text, label, len(text) == 2)
 
 
 @pytest.mark.parametrize(
@@ -330,11 +330,11 @@ def test_columns_that_were_not_noted_by_us_are_not_remembered(noted):
 
 def test_remembered_columns_count_where_the_data_has_them():
     known = Columns(("title", "body"), "Stars", " ", "|")
-    there = table(text=["x"], Title=["x"], body=["x"], stars=["y"])
-    assert find_columns(there, DataArguments(), known) == Columns(("Title", "body"), "stars", " ", "|")
+    new_table = table(text=["x"], Title=["x"], body=["x"], stars=["y"])
+    assert find_columns(new_table, DataArguments(), known) == Columns(("Title", "body"), "stars", " ", "|")
     other = table(text=["x"], title=["x"], label=["y"])
     assert find_columns(other, DataArguments(), known).text == ("text",)
-    assert find_columns(there, DataArguments(text_column_names="text"), known).text == ("text",)
+    assert find_columns(new_table, DataArguments(text_column_names="text"), known).text == ("text",)
 
 
 def test_joined_columns_are_one_text():
@@ -349,9 +349,9 @@ def encoded(texts, tokenizer, max_length, pairs=None, labels=None, problem="sing
 def test_numbers_go_to_a_column_of_their_own():
     """Written over a column of strings, numbers would become strings."""
     tokenizer = train_tokenizer(["a b c"], vocab_size=50)
-    found = encoded(["a b", "c"], tokenizer, 16, labels=[1, 0])
-    assert set(found.column_names) == {"input_ids", "token_type_ids", "attention_mask", "labels"}
-    assert found["labels"] == [1, 0]
+    dataset = encoded(["a b", "c"], tokenizer, 16, labels=[1, 0])
+    assert set(dataset.column_names) == {"input_ids", "token_type_ids", "attention_mask", "labels"}
+    assert dataset["labels"] == [1, 0]
     several = encoded(["a b"], tokenizer, 16, labels=[[1.0, 0.0]], problem="multi_label_classification")
     assert several.features["labels"] == List(Value("float32"))
     assert encoded(["a"], tokenizer, 16, labels=[0.5], problem="regression")["labels"] == [0.5]
@@ -361,16 +361,16 @@ def test_no_text_is_lost_between_chunks(monkeypatch):
     monkeypatch.setattr("hf_posenc.data.encoding._CHUNK", 2)
     texts = ["a", "b", "c", "a b", "b c"]
     tokenizer = train_tokenizer(texts, vocab_size=50)
-    found = encoded(texts, tokenizer, 16, labels=range(5))
-    assert list(found["input_ids"]) == tokenizer(texts)["input_ids"]
-    assert list(found["labels"]) == [0, 1, 2, 3, 4]
+    dataset = encoded(texts, tokenizer, 16, labels=range(5))
+    assert list(dataset["input_ids"]) == tokenizer(texts)["input_ids"]
+    assert list(dataset["labels"]) == [0, 1, 2, 3, 4]
 
 
 def test_pairs_are_encoded_as_pairs():
     tokenizer = train_tokenizer(["a b c"], vocab_size=50)
-    found = encoded(["a b"], tokenizer, 16, pairs=["c"])[0]
-    assert found["input_ids"] == tokenizer("a b", "c")["input_ids"]
-    assert sum(found["token_type_ids"]) == 2
+    row = encoded(["a b"], tokenizer, 16, pairs=["c"])[0]
+    assert row["input_ids"] == tokenizer("a b", "c")["input_ids"]
+    assert sum(row["token_type_ids"]) == 2
 
 
 @pytest.mark.parametrize(("long", "warns"), [(1, False), (2, True)])
@@ -379,8 +379,8 @@ def test_more_than_one_percent_truncated_warns(long, warns, monkeypatch):
     texts = ["a b c a b c a b c"] * long + ["a b"] * (100 - long)
     messages = []
     monkeypatch.setattr("hf_posenc.data.encoding.logger.warning", messages.append)
-    found = encoded(texts, tokenizer, 6)
-    assert max(map(len, found["input_ids"])) == 6
+    dataset = encoded(texts, tokenizer, 6)
+    assert max(map(len, dataset["input_ids"])) == 6
     expected = "2 of 100 train inputs (2.0%) have more than 6 tokens and were truncated. Raise --max-seq-length"
     assert [message.startswith(expected) for message in messages] == ([True] if warns else [])
 
@@ -476,17 +476,17 @@ def test_text_that_is_none_in_another_split_is_refused(tmp_path):
 def test_what_separates_the_columns_is_found(name, content, delimiter, zipped, tmp_path):
     data = content.encode()
     path = write_file(tmp_path / f"{name}{'.gz' * zipped}", gzip.compress(data) if zipped else data)
-    found = read_table(path)
+    table = read_table(path)
     names = content.lstrip("\ufeff").splitlines()[0].split(delimiter)
-    assert (found.names, found.columns["text"][0][:4]) == (names, "good")
-    assert read_table(path, DataArguments(delimiter=delimiter)).columns == found.columns
-    assert len(found) == max(1, content.count(f"{delimiter}x\n"))
+    assert (table.names, table.columns["text"][0][:4]) == (names, "good")
+    assert read_table(path, DataArguments(delimiter=delimiter)).columns == table.columns
+    assert len(table) == max(1, content.count(f"{delimiter}x\n"))
 
 
 def test_what_separates_the_columns_can_be_said(tmp_path):
     path = write_file(tmp_path / "a.csv", b"text~label\na, b~x\n")
-    found = read_splits(DataArguments(train_file=str(path), delimiter="~"))["train"]
-    assert rows_of(found) == [{"text": "a, b", "label": "x"}]
+    table = read_splits(DataArguments(train_file=str(path), delimiter="~"))["train"]
+    assert rows_of(table) == [{"text": "a, b", "label": "x"}]
     assert DataArguments(delimiter="tab").delimiter == DataArguments(delimiter="\\t").delimiter == "\t"
     with pytest.raises(UserError, match="--delimiter ';;' can't separate columns. Give one character, or tab"):
         DataArguments(delimiter=";;")

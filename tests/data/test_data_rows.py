@@ -117,7 +117,7 @@ def test_what_a_spreadsheet_writes_is_read(tmp_path, content, rows):
 def test_a_line_that_cannot_be_read_is_named(tmp_path, content, message):
     for name, data in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
         path = write_file(tmp_path / name, data)
-        for reader in (read, lambda one: list(read_inputs(one)), open_file):
+        for reader in (read, lambda path: list(read_inputs(path)), open_file):
             with pytest.raises(UserError, match=f"{name}, {message}"):
                 reader(path)
 

@@ -47,12 +47,12 @@ def test_a_stream_is_what_the_file_in_memory_is(tmp_path, kind, count):
     assert whole.labels.names == stream.labels.names
     assert whole.labels.mean == pytest.approx(stream.labels.mean)
     assert whole.labels.std == pytest.approx(stream.labels.std)
-    for one, other in (
+    for in_memory, streamed in (
         (whole.splits["train"], stream.streamed.first(10**6)),
         (whole.splits["validation"], stream.splits["validation"]),
     ):
-        assert list(map(list, one.texts)) == list(map(list, other.texts))
-        assert one.labels == other.labels
+        assert list(map(list, in_memory.texts)) == list(map(list, streamed.texts))
+        assert in_memory.labels == streamed.labels
     assert list(whole.splits["validation"].places) == list(stream.splits["validation"].places)
     assert whole.summary.notes == stream.summary.notes
 
@@ -111,8 +111,8 @@ def test_test_data_without_labels_is_left_out_and_that_is_said(tmp_path, caplog,
     train = write_csv(tmp_path / "a.csv", rows_with("xy" * 20))
     test = write_csv(tmp_path / "b.csv", [{"text": "new one"}])
     for streaming in (False, True):
-        found = prepared(train, validate=validate, test_file=test, streaming=streaming)
-        assert "test" not in found.splits
+        data = prepared(train, validate=validate, test_file=test, streaming=streaming)
+        assert "test" not in data.splits
         assert "The test split has no labels, so it isn't scored." in caplog.text
         caplog.clear()
 
@@ -138,9 +138,9 @@ def test_rows_of_shards_are_in_order(tmp_path):
     texts = []
     for streaming in (False, True):
         data = DataArguments(dataset_name=folder, streaming=streaming, validation_split_percentage=40)
-        found = prepare(read_splits(data), data, Use(validate=True))
-        train = found.streamed.first(99) if streaming else found.splits["train"]
-        texts.append([list(part.texts[0]) for part in (train, found.splits["validation"])])
+        result = prepare(read_splits(data), data, Use(validate=True))
+        train = result.streamed.first(99) if streaming else result.splits["train"]
+        texts.append([list(part.texts[0]) for part in (train, result.splits["validation"])])
     assert texts[0] == texts[1]
     numbers = [[tuple(map(int, text.split()[2:])) for text in part] for part in texts[0]]
     assert numbers == [sorted(part) for part in numbers]
@@ -156,9 +156,9 @@ def test_objects_of_shards_may_lack_a_key(tmp_path):
         )
     for streaming in (False, True):
         data = DataArguments(dataset_name=str(tmp_path), streaming=streaming)
-        found = prepare(read_splits(data), data, Use(validate=True))
-        assert "1 train row without a text used (--skip-missing leaves such rows out)." in found.summary.doubts()
-        assert len(found.streamed.first(99) if streaming else found.splits["train"]) == 18
+        result = prepare(read_splits(data), data, Use(validate=True))
+        assert "1 train row without a text used (--skip-missing leaves such rows out)." in result.summary.doubts()
+        assert len(result.streamed.first(99) if streaming else result.splits["train"]) == 18
 
 
 def test_a_batch_of_objects_may_lack_a_key(tmp_path):
