@@ -65,13 +65,13 @@ def test_openvino_rotates_q_and_k_of_each_layer_in_one_operation(turned, tmp_pat
 def test_openvino_takes_several_batches_at_once_and_answers_as_one_by_one(tmp_path):
     checkpoint(tmp_path / "model")
     export(tmp_path / "model", tmp_path / "out", "openvino")
-    one, many = (open_backend(tmp_path / "out", "openvino", throughput=several) for several in (False, True))
-    assert one.streams == 1
+    single, many = (open_backend(tmp_path / "out", "openvino", throughput=several) for several in (False, True))
+    assert single.streams == 1
     if os.cpu_count() > 1:
         assert many.streams > 1
     batches = [batch(3, length) for length in range(2, 40)]
     with ThreadPoolExecutor(many.streams) as pool:
-        for together, alone in zip(pool.map(many.logits, batches), map(one.logits, batches), strict=True):
+        for together, alone in zip(pool.map(many.logits, batches), map(single.logits, batches), strict=True):
             np.testing.assert_allclose(together, alone, atol=1e-5)
 
 

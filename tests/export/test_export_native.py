@@ -67,8 +67,8 @@ VARIANTS = [
 
 def posenc(name: str, scheme: str, task: str, **fields):
     """A tiny random PosEnc model that a class can hold."""
-    given = {"position_embedding_type": scheme, **fields}
-    fields = {**like(name, given), **given}
+    explicit = {"position_embedding_type": scheme, **fields}
+    fields = {**like(name, explicit), **explicit}
     if "pad_token_id" in NATIVES[name].schemes[scheme] or TARGETS[name].first_row is None:
         fields.setdefault("pad_token_id", 1)
     if task in ("text-classification", "token-classification"):
@@ -143,7 +143,7 @@ def exported(tmp_path_factory):
         cases.append(case_of(folder / str(number), task, batches))
         expected.append(answers_of(model, [{k: v for k, v in b.items() if k != "position_ids"} for b in batches]))
     results = in_a_fresh_process(folder, cases)
-    return {repr(case): found for case, *found in zip(every, results, expected, cases, strict=True)}
+    return {repr(case): outputs for case, *outputs in zip(every, results, expected, cases, strict=True)}
 
 
 @pytest.mark.parametrize(("name", "scheme", "task"), CASES)

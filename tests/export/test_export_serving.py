@@ -52,7 +52,9 @@ def test_figures_are_of_medians_within_a_round(monkeypatch):
 
     monkeypatch.setattr(serving, "run_alone", run_alone)
     saved = []
-    results = serving.run_serving(TORCH, size="tiny", texts=40, save=lambda found: saved.append(len(found["rows"])))
+    results = serving.run_serving(
+        TORCH, size="tiny", texts=40, save=lambda measured: saved.append(len(measured["rows"]))
+    )
     assert saved == [9, 9, 9]
     rows = {(row["work"], row["contender"]): row for row in results["rows"]}
     reference, ours = rows[serving.FILE, serving.REFERENCE], rows[serving.FILE, TORCH[0]]
@@ -99,12 +101,12 @@ def test_each_runtime_answers_alone_in_its_process(tmp_path):
     arguments = ["--serving", "--sizes", "tiny", "--rounds", "1", "--texts", "40", "--contenders", names]
     done = CliRunner().invoke(app, ["benchmark", *arguments, "-o", str(target)])
     assert done.exit_code == 0, done.output
-    found = json.loads(target.read_text())
-    assert len(found["rows"]) == 3 * 4
-    assert all(row["milliseconds"] > 0 for row in found["rows"])
-    assert all((row["linear_share"] is not None) == (":torch:" in row["contender"]) for row in found["rows"])
-    assert {row["agreement"] for row in found["rows"] if row["contender"] == "posenc:openvino:float32"} == {1.0}
-    assert target.with_suffix(".md").read_text() == benchmark.serving_table(found) + "\n"
+    results = json.loads(target.read_text())
+    assert len(results["rows"]) == 3 * 4
+    assert all(row["milliseconds"] > 0 for row in results["rows"])
+    assert all((row["linear_share"] is not None) == (":torch:" in row["contender"]) for row in results["rows"])
+    assert {row["agreement"] for row in results["rows"] if row["contender"] == "posenc:openvino:float32"} == {1.0}
+    assert target.with_suffix(".md").read_text() == benchmark.serving_table(results) + "\n"
 
 
 @pytest.mark.slow
@@ -127,12 +129,12 @@ def test_a_trained_pair_is_measured_on_labelled_and_calibrated_on_other_texts(tm
     target = tmp_path / "serving.json"
     done = CliRunner().invoke(app, [*arguments, "--stock", str(tmp_path / "stock"), "-o", str(target)])
     assert done.exit_code == 0, done.output
-    found = json.loads(target.read_text())
-    assert found["left_out"] == []
-    assert {name: found["settings"][name] for name in ("stock", "calibrate", "texts")} == {
+    results = json.loads(target.read_text())
+    assert results["left_out"] == []
+    assert {name: results["settings"][name] for name in ("stock", "calibrate", "texts")} == {
         "stock": "stock",
         "calibrate": "texts.txt",
         "texts": 24,
     }
-    assert [row["contender"] for row in found["rows"]] == [serving.REFERENCE, "bert:openvino:int8"] * 3
-    assert all(0 <= row["accuracy"] <= 1 for row in found["rows"])  # of the stock's: its weights are given
+    assert [row["contender"] for row in results["rows"]] == [serving.REFERENCE, "bert:openvino:int8"] * 3
+    assert all(0 <= row["accuracy"] <= 1 for row in results["rows"])  # of the stock's: its weights are given

@@ -112,8 +112,8 @@ def test_a_classifier_gives_the_probabilities_of_predict(export, tmp_path, schem
     _, out = export(scheme, padding_side=side, **LABELS)
     texts = [*TEXTS, LONG]
     answers = Server(out).predict(texts)
-    for scores, one in zip(answers, predict(load_classifier(str(tmp_path / "model")), map(Text, texts)), strict=True):
-        assert scores == pytest.approx(one.answer["probabilities"], abs=1e-5)
+    for scores, row in zip(answers, predict(load_classifier(str(tmp_path / "model")), map(Text, texts)), strict=True):
+        assert scores == pytest.approx(row.answer["probabilities"], abs=1e-5)
 
 
 def test_a_regression_answers_in_its_units_where_raw_scores_are_asked_for(export, tmp_path):
@@ -121,7 +121,7 @@ def test_a_regression_answers_in_its_units_where_raw_scores_are_asked_for(export
     _, out = export(**fields)
     scores = [next(iter(scores.values())) for scores in Server(out).predict(TEXTS, raw_scores=True)]
     answers = predict(load_classifier(str(tmp_path / "model")), map(Text, TEXTS))
-    assert scores == pytest.approx([one.answer["prediction"] for one in answers], abs=1e-3)
+    assert scores == pytest.approx([row.answer["prediction"] for row in answers], abs=1e-3)
 
 
 def test_a_bare_encoder_gives_the_mean_of_its_token_vectors(export):

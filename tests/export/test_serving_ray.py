@@ -76,7 +76,7 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
     assert labelled["id"].to_pylist() == list(range(ROWS))
     assert labelled.schema.field("id").type == pa.int32()
     assert set(labelled["input_label"].to_pylist()) == {"old"}
-    answers = [one.answer for one in predict(load_classifier(str(tmp_path / "model")), map(Text, TEXTS))]
+    answers = [row.answer for row in predict(load_classifier(str(tmp_path / "model")), map(Text, TEXTS))]
     for row in labelled.to_pylist():
         expected = answers[row["id"] % 3]
         assert (row["text"], row["label"]) == (TEXTS[row["id"] % 3], expected["label"])
@@ -86,7 +86,7 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--text-columns", "body"], "--input 'texts.parquet' has no text in column 'body'"),
         (["--output", "model"], "--output 'model' exists"),
@@ -94,13 +94,13 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
         (["--backend", "onnx"], "has no onnx/model.onnx"),
     ],
 )
-def test_bad_input_is_one_sentence_and_leaves_nothing(run, tmp_path, options, said):
+def test_bad_input_is_one_sentence_and_leaves_nothing(run, tmp_path, options, message):
     process = run(*options)
     try:
         _, err = process.communicate(timeout=150)
     finally:
         process.kill()
     assert process.returncode == 2
-    assert said in err.strip().splitlines()[-1]
+    assert message in err.strip().splitlines()[-1]
     assert not (tmp_path / "labelled").exists()
     assert not (tmp_path / "labelled.unfinished").exists()

@@ -64,9 +64,9 @@ def ask(address, body=None):
 
 
 def assert_answers(answers, expected):
-    assert [answer["label"] for answer in answers] == [one.answer["label"] for one in expected]
-    for answer, one in zip(answers, expected, strict=True):
-        assert answer["probabilities"] == pytest.approx(one.answer["probabilities"], abs=1e-5)
+    assert [answer["label"] for answer in answers] == [row.answer["label"] for row in expected]
+    for answer, row in zip(answers, expected, strict=True):
+        assert answer["probabilities"] == pytest.approx(row.answer["probabilities"], abs=1e-5)
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_pairs_stand_beside_texts_and_a_long_request_takes_several_batches(class
     inputs = [TEXTS[0], [TEXTS[0], TEXTS[1]], *TEXTS * 20]
     status, reply = ask(address, {"inputs": inputs})
     assert status == 200
-    expected = [Text(given) if isinstance(given, str) else Text(*given) for given in inputs]
+    expected = [Text(item) if isinstance(item, str) else Text(*item) for item in inputs]
     assert_answers(reply["answers"], list(predict(classifier, expected)))
 
 

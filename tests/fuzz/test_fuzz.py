@@ -201,8 +201,8 @@ def read_checkpoint(folder):
     for reader in (lambda: load(str(folder)), lambda: list(predict(load_classifier(str(folder)), [Text("a b")]))):
         try:
             reader()
-        except ValueError as found:
-            error = found
+        except ValueError as caught:
+            error = caught
     if error is not None:
         raise error
 
