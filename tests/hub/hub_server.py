@@ -53,10 +53,10 @@ class Blob:
         return git_name("blob", self.content)
 
     def entry(self, path: str) -> dict[str, Any]:
-        found = {"type": "file", "path": path, "oid": self.oid, "size": self.size or len(self.content)}
+        fields = {"type": "file", "path": path, "oid": self.oid, "size": self.size or len(self.content)}
         if self.sha256:
-            found["lfs"] = {"oid": self.sha256, "size": self.size, "pointerSize": len(self.content)}
-        return found
+            fields["lfs"] = {"oid": self.sha256, "size": self.size, "pointerSize": len(self.content)}
+        return fields
 
 
 @dataclass
@@ -149,10 +149,10 @@ class Hub:
 
     def files(self, repo: str, revision: str = "main") -> dict[str, bytes]:
         """What a repository holds, large files included; of those in a xet store the pointer."""
-        found = self.repos[repo]
-        sha = found.resolve(revision)
+        repository = self.repos[repo]
+        sha = repository.resolve(revision)
         assert sha is not None, f"{repo} has no {revision}"
-        return {path: self.content(blob) for path, blob in found.commits[sha].items()}
+        return {path: self.content(blob) for path, blob in repository.commits[sha].items()}
 
     def content(self, blob: Blob) -> bytes:
         return self.objects.get(blob.sha256 or "", blob.content)
@@ -258,9 +258,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, path: str) -> None:
         for method, pattern, name in self.routes:
-            if method == self.command and (found := re.fullmatch(pattern, path)):
+            if method == self.command and (match := re.fullmatch(pattern, path)):
                 with self.hub.lock:
-                    return getattr(self, name)(**found.groupdict())
+                    return getattr(self, name)(**match.groupdict())
         self.hub.problems.append(f"{self.command} {path}: the fixture doesn't know this")
         raise Stop(501, "unknown to the fixture")
 
@@ -327,15 +327,15 @@ class Api(Handler):
 
     def repository(self, name: str, write: bool = False) -> Repo:
         user = self.user()
-        found = self.hub.repos.get(name)
-        if found is None or (found.private and user != name.split("/")[0]):
+        repository = self.hub.repos.get(name)
+        if repository is None or (repository.private and user != name.split("/")[0]):
             raise Stop(404 if user else 401, "Repository not found", "RepoNotFound")
         if write and user is None:
             raise Stop(401, "Invalid username or password.")
         pull = "create_pr" in self.query or "/refs/pr/" in unquote(self.path)  # anybody may propose
         if write and user != name.split("/")[0] and not pull:
             raise Stop(403, f"You don't have the rights to write to {name}")
-        return found
+        return repository
 
     def at(self, repo: Repo, revision: str) -> str:
         sha = repo.resolve(revision)
@@ -365,15 +365,15 @@ class Api(Handler):
         return self.send(200, url)
 
     def info(self, repo: str, revision: str | None = None) -> None:
-        found = self.repository(repo)
-        sha = self.at(found, revision or "main")
-        files = found.commits[sha]
+        repository = self.repository(repo)
+        sha = self.at(repository, revision or "main")
+        files = repository.commits[sha]
         siblings = [{"rfilename": path} for path in sorted(files)]
-        self.send(200, {"id": repo, "sha": sha, "private": found.private, "siblings": siblings, "tags": []})
+        self.send(200, {"id": repo, "sha": sha, "private": repository.private, "siblings": siblings, "tags": []})
 
     def tree(self, repo: str, revision: str, path: str | None = None) -> None:
-        found = self.repository(repo)
-        files = found.commits[self.at(found, revision)]
+        repository = self.repository(repo)
+        files = repository.commits[self.at(repository, revision)]
         within = f"{path}/" if path else ""
         entries = {}
         for name, blob in sorted(files.items()):
@@ -395,11 +395,11 @@ class Api(Handler):
     # ---- references ---------------------------------------------------------------------------------------------
 
     def new_branch(self, repo: str, name: str) -> None:
-        found = self.repository(repo, write=True)
+        repository = self.repository(repo, write=True)
         asked = self.json() if self.body else {}
-        if name in found.refs:
+        if name in repository.refs:
             raise Stop(409, f"Reference {name} already exists")
-        found.refs[name] = self.at(found, asked.get("startingPoint", "main"))
+        repository.refs[name] = self.at(repository, asked.get("startingPoint", "main"))
         self.send(200, {})
 
     def _open(self, repo: Repo, title: str) -> int:
@@ -421,8 +421,8 @@ class Api(Handler):
         self.send(400 if errors else 200, {"errors": errors, "warnings": []})
 
     def preupload(self, repo: str, revision: str) -> None:
-        found = self.repository(repo, write=True)
-        files = found.commits[self.at(found, revision)]
+        repository = self.repository(repo, write=True)
+        files = repository.commits[self.at(repository, revision)]
         answers = []
         for asked in self.json()["files"]:
             blob = files.get(asked["path"])
@@ -465,15 +465,15 @@ class Api(Handler):
 
     def commit(self, repo: str, revision: str) -> None:
         pull = "create_pr" in self.query
-        found = self.repository(repo, write=True)
+        repository = self.repository(repo, write=True)
         lines = [json.loads(line) for line in self.body.splitlines()]
         assert lines[0]["key"] == "header"
         header = lines[0]["value"]
-        if revision not in found.refs:
+        if revision not in repository.refs:
             raise Stop(404, f"Invalid rev id: {revision}", "RevisionNotFound")
-        if "parentCommit" in header and header["parentCommit"] != found.refs[revision]:
+        if "parentCommit" in header and header["parentCommit"] != repository.refs[revision]:
             raise Stop(412, "A commit has happened since. Please refresh and try again.")
-        files = dict(found.commits[found.refs[revision]])
+        files = dict(repository.commits[repository.refs[revision]])
         for line in lines[1:]:
             value = line["value"]
             path = value["path"]
@@ -493,21 +493,21 @@ class Api(Handler):
                 assert line["key"] == "deletedFolder", line["key"]
                 files = {name: blob for name, blob in files.items() if not name.startswith(path.rstrip("/") + "/")}
         if pull:
-            revision = f"refs/pr/{self._open(found, header['summary'])}"
-        sha = found.add(revision, files, header["summary"])
+            revision = f"refs/pr/{self._open(repository, header['summary'])}"
+        sha = repository.add(revision, files, header["summary"])
         url = f"{self.hub.url}/{repo}"
         answer = {"success": True, "commitOid": sha, "commitUrl": f"{url}/commit/{sha}", "hookOutput": ""}
         if pull:
-            answer["pullRequestUrl"] = f"{url}/discussions/{len(found.pulls)}"
+            answer["pullRequestUrl"] = f"{url}/discussions/{len(repository.pulls)}"
         self.send(200, answer)
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
     def file(self, repo: str, revision: str, path: str) -> None:
-        found = self.repository(repo)
-        sha = self.at(found, revision)
+        repository = self.repository(repo)
+        sha = self.at(repository, revision)
         commit = {"X-Repo-Commit": sha}
-        blob = found.commits[sha].get(path)
+        blob = repository.commits[sha].get(path)
         if blob is None:
             raise Stop(404, "Entry not found", "EntryNotFound", **commit)
         if blob.sha256 is None:
@@ -525,9 +525,9 @@ class Api(Handler):
         self.repository(repo, write=kind == "write")
         # A store serves one process at a time, and the one that wrote it may still be there.
         store = self.hub.new_store(self.hub.folder / self.query["store"] if kind == "read" else None)
-        found = {"casUrl": f"local://{store}", "accessToken": "for-xet", "exp": int(time.time()) + 3600}
-        headers = {"X-Xet-Cas-Url": found["casUrl"], "X-Xet-Access-Token": "for-xet"}
-        self.send(200, found, **headers, **{"X-Xet-Token-Expiration": str(found["exp"])})
+        access = {"casUrl": f"local://{store}", "accessToken": "for-xet", "exp": int(time.time()) + 3600}
+        headers = {"X-Xet-Cas-Url": access["casUrl"], "X-Xet-Access-Token": "for-xet"}
+        self.send(200, access, **headers, **{"X-Xet-Token-Expiration": str(access["exp"])})
 
 
 class Storage(Handler):

@@ -318,8 +318,8 @@ def test_a_token_is_found_before_anything_is_sent(hub: Hub, checkpoint: Path, ca
     else:
         weights = load((checkpoint / name).read_bytes())
         save_file(weights, checkpoint / name, {"format": "pt", "by": TOKEN})
-    said = rf"{name}' holds what looks like an access token \({SERVICES.get(case, '')}"
-    with pytest.raises(UserError, match=said) as caught:
+    message = rf"{name}' holds what looks like an access token \({SERVICES.get(case, '')}"
+    with pytest.raises(UserError, match=message) as caught:
         send(hub, checkpoint)
     assert WRITER not in str(caught.value)
     assert hub.requests == []

@@ -141,14 +141,14 @@ def test_the_command_publishes_a_users_own_scheme(
 
 
 def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, unverified: None) -> None:
-    said = 'My words.\n\n## mine\n\n`pipeline("text-classification", "mine")`'
+    body = 'My words.\n\n## mine\n\n`pipeline("text-classification", "mine")`'
     loading = 'pipeline("text-classification", "{}", trust_remote_code=True)'
-    card = f"---\nlicense: mit\nlanguage: en\n---\n# mine\n\n{said}\n{loading.format(HERE)}\n"
+    card = f"---\nlicense: mit\nlanguage: en\n---\n# mine\n\n{body}\n{loading.format(HERE)}\n"
     (checkpoint / "README.md").write_text(card)
     publish(checkpoint, "me/new", endpoint=hub.url, token=WRITER)
     first = hub.files("me/new")["README.md"].decode()
     assert "license: mit\n" in first
-    assert f"---\n# new\n\n{said}\n{loading.format('me/new')}\n" in first
+    assert f"---\n# new\n\n{body}\n{loading.format('me/new')}\n" in first
     # As it comes from a clone: the generated part is replaced, not added to.
     (checkpoint / "README.md").write_text(first)
     assert not publish(checkpoint, "me/new", endpoint=hub.url, token=WRITER).changed
@@ -158,8 +158,8 @@ def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, 
 def test_a_commit_in_the_authors_words_is_not_taken_for_the_pinned_one(
     hub: Hub, checkpoint: Path, unverified: None
 ) -> None:
-    said = f'Trained with {"5" * 40}, as <!-- hf-posenc publish --> of revision="{"a" * 40}".'
-    (checkpoint / "README.md").write_text(f"# mine\n\n{said}\n")
+    sentence = f'Trained with {"5" * 40}, as <!-- hf-posenc publish --> of revision="{"a" * 40}".'
+    (checkpoint / "README.md").write_text(f"# mine\n\n{sentence}\n")
     publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
     assert not publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER).changed
 
@@ -270,8 +270,8 @@ def test_files_that_would_be_loaded_beside_it_are_refused_before_anything_is_sen
     code = '{"auto_map": {"AutoTokenizer": ["tok.Tok", null]}}'
     repo = theirs(hub, **{**dict.fromkeys(HARMLESS, ""), "tokenizer_config.json": code, "tok.py": "raise SystemExit"})
     before, token = dict(repo.commits), WRITER if create_pr else READER
-    told = r"^you/theirs: .*'tok.py', 'tokenizer_config.json'\. .*hf repos delete-files.*Nothing was published\.$"
-    with pytest.raises(UserError, match=told):
+    message = r"^you/theirs: .*'tok.py', 'tokenizer_config.json'\. .*hf repos delete-files.*Nothing was published\.$"
+    with pytest.raises(UserError, match=message):
         publish(tmp_path / "bare", "you/theirs", create_pr=create_pr, endpoint=hub.url, token=token)
     assert repo.commits == before
     assert hub.made("PUT", "/put/") == []

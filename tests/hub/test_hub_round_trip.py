@@ -28,7 +28,7 @@ class World:
     hub: Hub
     folder: Path
     commits: dict[str, Any]
-    said: str
+    printed: str
     """What the author's process printed."""
     first: Report
 
@@ -95,7 +95,7 @@ def test_a_stranger_gets_the_authors_outputs_of_the_commit_that_is_pinned(
     job = f"{mode}-{name}-{push}"
     assert world.first.hidden == "import of hf_posenc halted; None in sys.modules"
     assert_same_outputs(world.first.outputs(job), world.expected(job))
-    module = world.first.said(job)["module"]
+    module = world.first.answer(job)["module"]
     assert module.startswith("transformers_modules.")
     assert world.commits[job] in module
 
@@ -119,8 +119,8 @@ def test_files_went_the_way_that_was_asked_for(world: World) -> None:
 
 
 def _head(world: World, repo: str) -> dict[str, Any]:
-    found = world.hub.repos[repo]
-    return found.commits[found.refs["main"]]
+    repository = world.hub.repos[repo]
+    return repository.commits[repository.refs["main"]]
 
 
 def test_the_newest_is_loaded_where_nothing_is_pinned(world: World) -> None:
@@ -154,7 +154,7 @@ def test_a_missing_revision_and_missing_trust_are_said(world: World) -> None:
 
 
 def test_a_configuration_alone_is_published_with_its_schemes_code(world: World) -> None:
-    assert world.first.said("config")["class"] == "PosEncForSequenceClassification"
+    assert world.first.answer("config")["class"] == "PosEncForSequenceClassification"
     for repo in ("me/config", "me/config-2"):
         code = {"configuration_posenc.py", "modeling_posenc.py", "scheme_table.py", "recency.py"}
         assert {"config.json", *code} <= set(world.hub.files(repo))
@@ -177,20 +177,20 @@ def test_the_trainers_push_keeps_the_card_and_always_has_the_code(world: World) 
         assert {"README.md", "modeling_posenc.py", "position_alibi.py", "tokenizer.json"} <= set(files)
     local = (".bin", ".pt", ".pth", ".npy")  # pickles, and hashes of the training texts
     assert not [name for files in repo.commits.values() for name in files if name.endswith(local)]
-    found = world.first.said("trained pipeline")
-    assert found["module"].startswith("transformers_modules.")
-    assert {entry["label"] for entry in found["found"]} <= {"0", "1"}
+    answer = world.first.answer("trained pipeline")
+    assert answer["module"].startswith("transformers_modules.")
+    assert {entry["label"] for entry in answer["found"]} <= {"0", "1"}
 
 
 def test_pipelines_load_by_name(world: World) -> None:
     for mode in NAMES:
-        assert world.first.said(f"{mode}-own pipeline")["class"] == "PosEncForSequenceClassification"
+        assert world.first.answer(f"{mode}-own pipeline")["class"] == "PosEncForSequenceClassification"
 
 
 @pytest.mark.promise("Tokens", "No token is published, printed or sent to the storage")
 def test_no_token_is_published_printed_or_sent_to_the_storage(world: World) -> None:
     no_token_lies_in(world.hub)
-    assert WRITER not in world.said
+    assert WRITER not in world.printed
     for request in world.hub.requests:
         assert request.token is None or not request.path.startswith(("/put/", "/get/"))
 
@@ -209,5 +209,5 @@ def test_with_the_server_gone_what_was_loaded_once_still_loads(world: World, tmp
     later = run_clean(jobs, tmp_path, world.folder.parent / "home", environment=online, waits=False)
     assert_same_outputs(later.outputs("cached"), world.expected("lfs-own-2"))
     assert_same_outputs(later.outputs("cached commit"), world.expected("xet-own-1"))
-    said = later.jobs["never seen"]["message"]
-    assert "me/other" in said or "connect" in said
+    message = later.jobs["never seen"]["message"]
+    assert "me/other" in message or "connect" in message

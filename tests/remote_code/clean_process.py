@@ -33,9 +33,9 @@ def outputs(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
     if type(model).__name__.endswith("ForMultipleChoice"):
         batch = {name: value.unflatten(0, (-1, 2)) for name, value in batch.items()}
     with torch.no_grad():
-        found = {name: value for name, value in model(**batch).items() if isinstance(value, torch.Tensor)}
-        found["encoder"] = model.base_model(**rows).last_hidden_state
-    return {name: value.contiguous() for name, value in found.items()}
+        tensors = {name: value for name, value in model(**batch).items() if isinstance(value, torch.Tensor)}
+        tensors["encoder"] = model.base_model(**rows).last_hidden_state
+    return {name: value.contiguous() for name, value in tensors.items()}
 
 
 def load_model(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -48,7 +48,7 @@ def load_model(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, An
         options["dtype"] = getattr(torch, options["dtype"])
     auto_class = getattr(transformers, job["auto_class"])
     model, info = auto_class.from_pretrained(job["load"], output_loading_info=True, **options)
-    said = {
+    answer = {
         "class": type(model).__name__,
         "module": type(model).__module__,
         "dtypes": sorted({str(parameter.dtype) for parameter in model.parameters()}),
@@ -58,8 +58,8 @@ def load_model(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, An
     }
     if "save" in job:
         model.save_pretrained(job["save"])
-        said["saved"] = job["save"]
-    return said, outputs(model, batch)
+        answer["saved"] = job["save"]
+    return answer, outputs(model, batch)
 
 
 def run_pipeline(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -68,11 +68,11 @@ def run_pipeline(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, 
     import transformers
 
     pipe = transformers.pipeline(job["task"], model=job["load"], trust_remote_code=True)
-    found = pipe(job["texts"], batch_size=len(job["texts"]))
-    said = {"module": type(pipe.model).__module__, "class": type(pipe.model).__name__}
+    results = pipe(job["texts"], batch_size=len(job["texts"]))
+    answer = {"module": type(pipe.model).__module__, "class": type(pipe.model).__name__}
     if job["task"] == "feature-extraction":
-        return said, {str(index): torch.tensor(vectors) for index, vectors in enumerate(found)}
-    return {**said, "found": json.loads(json.dumps(found, default=float))}, {}
+        return answer, {str(index): torch.tensor(vectors) for index, vectors in enumerate(results)}
+    return {**answer, "found": json.loads(json.dumps(results, default=float))}, {}
 
 
 def load_tokenizer(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -89,12 +89,12 @@ def load_config(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, A
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(job["load"], trust_remote_code=True)
-    said = {"module": type(config).__module__, "config": json.loads(config.to_json_string(use_diff=False))}
+    answer = {"module": type(config).__module__, "config": json.loads(config.to_json_string(use_diff=False))}
     if "auto_class" in job:
         model = getattr(transformers, job["auto_class"]).from_config(config, trust_remote_code=True)
-        said["class"] = type(model).__name__
-        return said, outputs(model.eval(), batch)
-    return said, {}
+        answer["class"] = type(model).__name__
+        return answer, outputs(model.eval(), batch)
+    return answer, {}
 
 
 KINDS: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[dict[str, Any], dict[str, Any]]]] = {
@@ -142,23 +142,23 @@ def main(path: Path) -> None:
     for logger in (logging.getLogger(), logging.getLogger("transformers")):
         logger.addHandler(messages)
     batch = load_file(order["batch"])
-    said: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     tensors: dict[str, Any] = {}
     for job in order["jobs"]:
         messages.lines = []
         try:
-            said[job["id"]], found = KINDS[job["kind"]](job, batch)
-            tensors.update({f"{job['id']}#{name}": value.clone() for name, value in found.items()})
+            answers[job["id"]], job_tensors = KINDS[job["kind"]](job, batch)
+            tensors.update({f"{job['id']}#{name}": value.clone() for name, value in job_tensors.items()})
         except Exception as error:
-            said[job["id"]] = {
+            answers[job["id"]] = {
                 "error": type(error).__name__,
                 "message": str(error),
                 "chained": repr(error.__cause__ or error.__context__),
                 "traceback": traceback.format_exc(),
             }
-        said[job["id"]]["warnings"] = messages.lines
+        answers[job["id"]]["warnings"] = messages.lines
     save_file(tensors, order["tensors"])
-    report = {"hidden": hidden, "transformers": transformers.__version__, "jobs": said}
+    report = {"hidden": hidden, "transformers": transformers.__version__, "jobs": answers}
     Path(order["report"]).write_text(json.dumps(report))
 
 

@@ -46,13 +46,13 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
 def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Tensor]]]:
     """Checkpoints of schemes of a user's own, with what their author got."""
     root = tmp_path_factory.mktemp("own")
-    found = {}
+    checkpoints = {}
     with own_schemes(tmp_path_factory.mktemp("author")):
         for name, scheme in OWN.items():
             model = tiny_model(scheme, HEAD)
             model.save_pretrained(root / name)
-            found[name] = root / name, outputs(model, BATCH)
-    return found
+            checkpoints[name] = root / name, outputs(model, BATCH)
+    return checkpoints
 
 
 @pytest.fixture(scope="session")
@@ -119,11 +119,11 @@ def strangers(
         job = {"id": f"own {name}/config", "load": str(folder), "auto_class": HEADS[HEAD]}
         first.append({**job, "kind": "config"})
         local.append({**job, "kind": "model", "id": f"own {name}/no trust"})
-    one = run_clean(first, place / "first", first_home)
+    first_report = run_clean(first, place / "first", first_home)
     shutil.rmtree(first_home)
     between = run_clean(local, place / "local", place / "local_home", with_hf_posenc=True)
     floor = {"pretend_transformers_is": MINIMUM_TRANSFORMERS}
-    return one, run_clean(second, place / "second", second_home, **floor), between
+    return first_report, run_clean(second, place / "second", second_home, **floor), between
 
 
 @pytest.fixture(scope="session")

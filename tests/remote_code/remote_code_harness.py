@@ -168,14 +168,14 @@ class Report:
     jobs: dict[str, dict[str, Any]]
     tensors: dict[str, Tensor]
 
-    def said(self, job: str) -> dict[str, Any]:
+    def answer(self, job: str) -> dict[str, Any]:
         """What a job that went well said."""
-        said = self.jobs[job]
-        assert "error" not in said, f"{job} failed in the clean process:\n{said['traceback']}"
-        return said
+        answer = self.jobs[job]
+        assert "error" not in answer, f"{job} failed in the clean process:\n{answer['traceback']}"
+        return answer
 
     def outputs(self, job: str) -> dict[str, Tensor]:
-        self.said(job)
+        self.answer(job)
         return {name.partition("#")[2]: t for name, t in self.tensors.items() if name.partition("#")[0] == job}
 
 
@@ -229,15 +229,15 @@ def run_clean(
         timeout=300,
     )
     assert done.returncode == 0, f"the clean process died:\n{done.stderr[-4000:]}"
-    told = json.loads(report.read_text())
-    return Report(told["hidden"], told["jobs"], load_file(tensors) if jobs else {})
+    contents = json.loads(report.read_text())
+    return Report(contents["hidden"], contents["jobs"], load_file(tensors) if jobs else {})
 
 
-def assert_same_outputs(found: dict[str, Tensor], expected: dict[str, Tensor], atol: float = 1e-6) -> None:
+def assert_same_outputs(outputs: dict[str, Tensor], expected: dict[str, Tensor], atol: float = 1e-6) -> None:
     """Equal names, shapes and dtypes, numbers equal to `atol`; a NaN is never equal."""
-    assert found.keys() == expected.keys()
+    assert outputs.keys() == expected.keys()
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, rtol=0, atol=atol, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(outputs[name], value, rtol=0, atol=atol, msg=lambda text, n=name: f"{n}: {text}")
 
 
 @contextlib.contextmanager

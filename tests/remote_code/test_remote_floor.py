@@ -28,15 +28,15 @@ print("SAID" + json.dumps(said))
 """
 
 
-def assert_names_the_floor(said: dict[str, str]) -> None:
-    assert said.get("error") == "ImportError", said
-    assert said["chained"] == "None", "the user reads about one error, not two"
+def assert_names_the_floor(answer: dict[str, str]) -> None:
+    assert answer.get("error") == "ImportError", answer
+    assert answer["chained"] == "None", "the user reads about one error, not two"
     for part in (
         f"need transformers>={MINIMUM_TRANSFORMERS}",
         TOO_OLD,
         f'pip install -U "transformers>={MINIMUM_TRANSFORMERS}"',
     ):
-        assert part in said["message"]
+        assert part in answer["message"]
 
 
 def test_importing_names_the_floor(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_strangers_have_no_hf_posenc_and_the_second_the_oldest_transformers_that
         assert stranger.hidden == "import of hf_posenc halted; None in sys.modules"
     # The control of test_remote_floor.py: it is the version that it fails for.
     assert strangers[1].jobs
-    assert not [job for job, said in strangers[1].jobs.items() if "error" in said]
+    assert not [job for job, answer in strangers[1].jobs.items() if "error" in answer]
 
 
 @pytest.mark.promise("Trust", "Without `trust_remote_code=True` a stranger's load asks, and runs nothing")
@@ -69,8 +69,8 @@ def test_every_model_class_is_tested() -> None:
 
 def test_the_numbers_tell_schemes_apart(checkpoints: Checkpoints) -> None:
     # Were they alike, equal logits below would prove little.
-    found = [checkpoints.expected(scheme)["encoder"] for scheme in SCHEMES]
-    assert all((one - other).abs().max() > 0.05 for one, other in itertools.combinations(found, 2))
+    outputs = [checkpoints.expected(scheme)["encoder"] for scheme in SCHEMES]
+    assert all((first - second).abs().max() > 0.05 for first, second in itertools.combinations(outputs, 2))
 
 
 @pytest.mark.promise("Numbers", "Strangers who load a checkpoint get the same outputs")
@@ -81,11 +81,11 @@ def test_a_stranger_gets_the_same_outputs(
 ) -> None:
     """The second has what the first saved again, without the original."""
     job = f"{scheme}/{head}/{source}"
-    said = strangers[who].said(job)
-    assert said["class"] == head
-    assert said["module"].startswith("transformers_modules.")
-    assert said["missing"] == said["unexpected"] == []
-    assert not said["training"]
+    answer = strangers[who].answer(job)
+    assert answer["class"] == head
+    assert answer["module"].startswith("transformers_modules.")
+    assert answer["missing"] == answer["unexpected"] == []
+    assert not answer["training"]
     assert_same_outputs(strangers[who].outputs(job), checkpoints.expected(scheme, head))
 
 
@@ -94,7 +94,7 @@ def test_what_borrows_its_code_has_its_own_when_saved_again(
 ) -> None:
     # The second stranger has no access to the repository that the code came from.
     for stranger in strangers[:2]:
-        assert stranger.said("borrower")["module"].startswith("transformers_modules.")
+        assert stranger.answer("borrower")["module"].startswith("transformers_modules.")
         assert_same_outputs(stranger.outputs("borrower"), checkpoints.expected("t5"))
 
 
@@ -104,7 +104,7 @@ def test_every_saved_folder_is_complete(
 ) -> None:
     code = {name: text.encode() for name, text in tiny_config(scheme).code_files().items()}
     folders = [checkpoints.folder(scheme, head)]
-    folders += [Path(stranger.said(f"{scheme}/{head}/{source}")["saved"]) for stranger in strangers[:2]]
+    folders += [Path(stranger.answer(f"{scheme}/{head}/{source}")["saved"]) for stranger in strangers[:2]]
     for folder in folders:
         assert {path.name: path.read_bytes() for path in folder.glob("*.py")} == code
         # Nothing in it points to where it came from.
@@ -117,7 +117,7 @@ def test_a_stranger_gets_the_same_outputs_in_half_precision(
     checkpoints: Checkpoints, first_stranger: Report, scheme: str, head: str, dtype: str
 ) -> None:
     job = f"{scheme}/{head}/{dtype}"
-    assert first_stranger.said(job)["dtypes"] == [f"torch.{dtype}"]
+    assert first_stranger.answer(job)["dtypes"] == [f"torch.{dtype}"]
     assert_same_outputs(first_stranger.outputs(job), checkpoints.expected(scheme, head, dtype))
 
 
@@ -127,19 +127,19 @@ def test_every_auto_class_loads_every_checkpoint(
 ) -> None:
     expected = checkpoints.expected(scheme, head)["encoder"]
     for wanted, auto_class in HEADS.items():
-        said = first_stranger.said(f"{scheme}/{head}/{auto_class}")
-        assert said["class"] == wanted
-        assert not any(name.startswith("model.") for name in said["missing"])
+        answer = first_stranger.answer(f"{scheme}/{head}/{auto_class}")
+        assert answer["class"] == wanted
+        assert not any(name.startswith("model.") for name in answer["missing"])
         encoder = first_stranger.outputs(f"{scheme}/{head}/{auto_class}")["encoder"]
         torch.testing.assert_close(encoder, expected, rtol=0, atol=1e-6)
 
 
 def test_a_stranger_gets_the_tokenizer_too(checkpoints: Checkpoints, first_stranger: Report) -> None:
     tokenizer = tiny_tokenizer()
-    said = first_stranger.said("tokenizer")
+    answer = first_stranger.answer("tokenizer")
     mine = tokenizer(TEXTS, padding=True)
-    assert said["input_ids"] == mine["input_ids"]
-    assert said["attention_mask"] == mine["attention_mask"]
+    assert answer["input_ids"] == mine["input_ids"]
+    assert answer["attention_mask"] == mine["attention_mask"]
     config = json.loads((checkpoints.folder("t5") / "config.json").read_text())
     assert config["pad_token_id"] == tokenizer.pad_token_id
 
@@ -150,12 +150,12 @@ def test_unknown_keys_change_nothing_for_a_stranger(checkpoints: Checkpoints, fi
 
 @every_scheme
 def test_a_configuration_alone_reaches_a_stranger(first_stranger: Report, scheme: str) -> None:
-    said = first_stranger.said(f"{scheme}/config")
-    assert said["module"].startswith("transformers_modules.")
+    answer = first_stranger.answer(f"{scheme}/config")
+    assert answer["module"].startswith("transformers_modules.")
     with torch.device("meta"):  # the configuration is that of a model
         built = hf_posenc.PosEncModel(tiny_config(scheme))
     mine = json.loads(built.config.to_json_string(use_diff=False))
-    theirs = {name: said["config"].get(name) for name in mine}
+    theirs = {name: answer["config"].get(name) for name in mine}
     # What a model's checkpoint says beyond its configuration.
     for name in ("architectures", "dtype", "_name_or_path", "transformers_version"):
         mine.pop(name, None)
@@ -165,7 +165,7 @@ def test_a_configuration_alone_reaches_a_stranger(first_stranger: Report, scheme
 
 @pytest.mark.parametrize("scheme", HOOKS)
 def test_a_stranger_builds_a_new_model_from_a_configuration_alone(first_stranger: Report, scheme: str) -> None:
-    assert first_stranger.said(f"{scheme}/from_config")["class"] == "PosEncForMaskedLM"
+    assert first_stranger.answer(f"{scheme}/from_config")["class"] == "PosEncForMaskedLM"
     logits = first_stranger.outputs(f"{scheme}/from_config")["logits"]
     assert logits.isfinite().all()
     assert logits.shape == (*BATCH["input_ids"].shape, 100)
@@ -174,9 +174,9 @@ def test_a_stranger_builds_a_new_model_from_a_configuration_alone(first_stranger
 @pytest.mark.parametrize(("scheme", "task"), PIPED)
 def test_a_pipeline_gives_a_stranger_the_same_results(first_stranger: Report, scheme: str, task: str) -> None:
     head = PIPELINES[task]
-    said = first_stranger.said(f"{scheme}/{task}")
-    assert said["class"] == head
-    assert said["module"].startswith("transformers_modules.")
+    answer = first_stranger.answer(f"{scheme}/{task}")
+    assert answer["class"] == head
+    assert answer["module"].startswith("transformers_modules.")
     # The author's: one text at a time, so no padding, with a tokenizer and a model made by hand.
     pipe = pipeline(task, model=tiny_model(scheme, head), tokenizer=tiny_tokenizer())
     mine = [pipe(text) for text in TEXTS]
@@ -187,12 +187,12 @@ def test_a_pipeline_gives_a_stranger_the_same_results(first_stranger: Report, sc
             # The batch's pipeline gives the padding's rows too.
             torch.testing.assert_close(theirs[str(index)][:, : rows.shape[1]], rows, rtol=0, atol=1e-5)
         return
-    for found, expected in zip(said["found"], mine, strict=True):
-        found, expected = ([each] if isinstance(each, dict) else each for each in (found, expected))
-        assert len(found) == len(expected) > 0
-        for there, here in zip(found, expected, strict=True):
-            assert {**there, "score": 0} == {**here, "score": 0}
-            assert there["score"] == pytest.approx(float(here["score"]), abs=1e-5)
+    for their_results, expected in zip(answer["found"], mine, strict=True):
+        their_results, expected = ([each] if isinstance(each, dict) else each for each in (their_results, expected))
+        assert len(their_results) == len(expected) > 0
+        for their_result, our_result in zip(their_results, expected, strict=True):
+            assert {**their_result, "score": 0} == {**our_result, "score": 0}
+            assert their_result["score"] == pytest.approx(float(our_result["score"]), abs=1e-5)
 
 
 @pytest.mark.parametrize("source", ["folder", "hub"])
@@ -204,13 +204,13 @@ def test_everyone_gets_the_same_outputs_of_a_users_own_scheme(
     report = strangers[who]
     assert (report.hidden is None) == (who == 2)
     assert_same_outputs(report.outputs(f"own {name}/{source}"), own[name][1])
-    module = report.said(f"own {name}/{source}")["module"]
+    module = report.answer(f"own {name}/{source}")["module"]
     assert module.startswith("hf_posenc." if who == 2 else "transformers_modules.")
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_a_configuration_alone_builds_a_new_model_with_a_users_own_scheme(first_stranger: Report, name: str) -> None:
-    assert first_stranger.said(f"own {name}/config")["class"] == HEAD
+    assert first_stranger.answer(f"own {name}/config")["class"] == HEAD
 
 
 @pytest.mark.promise("Trust", "The code of a custom scheme needs trust, with or without hf_posenc installed")

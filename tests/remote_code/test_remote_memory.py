@@ -46,8 +46,8 @@ def test_memory_that_nobody_wrote_to_is_never_read(checkpoints: Checkpoints, sch
     with poisoned_memory():
         model = loaded(checkpoints, scheme, head)
         assert not any(parameter.isnan().any() for parameter in model.parameters())
-        found = outputs(model, BATCH)
-    assert_same_outputs(found, checkpoints.expected(scheme, head))
+        actual = outputs(model, BATCH)
+    assert_same_outputs(actual, checkpoints.expected(scheme, head))
 
 
 @every_head
@@ -109,8 +109,8 @@ def test_nothing_but_weights_makes_up_a_model(checkpoints: Checkpoints, scheme: 
     model.tie_weights()
     assert not any(parameter.is_meta for parameter in model.parameters())
     with poisoned_memory():
-        found = outputs(model.eval(), BATCH)
-    assert_same_outputs(found, checkpoints.expected(scheme, head))
+        actual = outputs(model.eval(), BATCH)
+    assert_same_outputs(actual, checkpoints.expected(scheme, head))
 
 
 @few_pairs

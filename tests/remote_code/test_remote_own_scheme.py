@@ -252,13 +252,13 @@ def test_a_registered_scheme_that_differs_from_the_checkpoints_is_said_and_saved
         model = PosEncModel.from_pretrained(source, cache_dir=tmp_path / "home" / "hub")
         model.save_pretrained(tmp_path / "again")
     assert (change or "x + tokens.positions") in (tmp_path / "again" / file).read_text()
-    said = [line for line in caplog.messages if "'mine'" in line]
-    assert len(said) == warns
+    lines = [line for line in caplog.messages if "'mine'" in line]
+    assert len(lines) == warns
     if warns:
-        assert "my_scheme.py" in said[0]
-        assert source in said[0]
-        assert f"{Path(file).stem}.Mine, which is registered here, runs, and is what saving writes" in said[0]
-        assert "in a process that doesn't register 'mine', with trust_remote_code=True" in said[0]
+        assert "my_scheme.py" in lines[0]
+        assert source in lines[0]
+        assert f"{Path(file).stem}.Mine, which is registered here, runs, and is what saving writes" in lines[0]
+        assert "in a process that doesn't register 'mine', with trust_remote_code=True" in lines[0]
 
 
 def test_a_class_of_the_main_module_that_stands_in_for_the_checkpoints_is_said(

@@ -225,7 +225,7 @@ def test_strangers_are_told_what_is_wrong_with_a_table(checkpoints: Checkpoints,
     jobs += [model_job(name, author(tmp_path / name, 1, table)) for name, table in tables.items()]
     jobs += [model_job(str(step), author(tmp_path / str(step), step)) for step in (3, 4)]
     report = run_clean(jobs, tmp_path / "stranger", tmp_path / "home")
-    messages = {name: said.get("message", "") for name, said in report.jobs.items()}
+    messages = {name: answer.get("message", "") for name, answer in report.jobs.items()}
     assert "'alibi' isn't in this checkpoint's scheme_table.py, which has t5" in messages["other"]
     assert "install hf_posenc, which has all schemes" in messages["other"]
     assert "gone.py" in messages["gone"]

@@ -63,13 +63,13 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     metadata = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
-    here = {
+    sources = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "hf_posenc").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {"hf_posenc/__init__.py", "hf_posenc/model/modeling_posenc.py"} <= here
-    assert names - metadata == here
+    assert {"hf_posenc/__init__.py", "hf_posenc/model/modeling_posenc.py"} <= sources
+    assert names - metadata == sources
     assert any(name.endswith("licenses/LICENSE") for name in metadata)
 
 
