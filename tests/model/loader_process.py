@@ -47,13 +47,13 @@ def read_plainly(path: Path) -> dict[str, Tensor]:
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
-    found = {}
+    tensors = {}
     for name, entry in header.items():
         if name != "__metadata__" and entry["dtype"] in DTYPES:
             start, end = entry["data_offsets"]
             values = torch.frombuffer(bytearray(data[start:end]), dtype=DTYPES[entry["dtype"]])
-            found[name] = values.reshape(entry["shape"])
-    return found
+            tensors[name] = values.reshape(entry["shape"])
+    return tensors
 
 
 def digest(tensor: Tensor) -> str:
@@ -74,13 +74,13 @@ def load(folder: Path, auto: bool) -> dict[str, Any]:
     config = PosEncConfig.from_pretrained(folder)
     cls = AutoModelForSequenceClassification if auto else PosEncForSequenceClassification
     model, info = cls.from_pretrained(folder, output_loading_info=True)
-    given = read_plainly(folder / "model.safetensors")
+    stored = read_plainly(folder / "model.safetensors")
     weights = dict(model.named_parameters())
     left = [*info["missing_keys"], *(entry[0] for entry in info["mismatched_keys"])]
     wrong = [
         name
         for name, value in weights.items()
-        if name not in left and digest(value) != digest(given.get(name, value[:0]).to(value.dtype))
+        if name not in left and digest(value) != digest(stored.get(name, value[:0]).to(value.dtype))
     ]
     ids = torch.arange(1, 9)[None]
     with torch.no_grad():

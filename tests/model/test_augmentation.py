@@ -30,9 +30,9 @@ def test_a_shift_moves_each_sequence_by_one_number_and_reaches_every_place(unpad
             assert positions == list(range(positions[0], positions[0] + len(positions)))
             starts[n].append(positions[0])
     # 5 tokens in 12 places start at 0 to 7, 3 at 0 to 9, 9 at 0 to 3; each start as often as any other.
-    for found, room in zip(starts, (8, 10, 4), strict=True):
-        assert set(found) == set(range(room))
-        counts = torch.bincount(torch.tensor(found)).double()
+    for drawn, room in zip(starts, (8, 10, 4), strict=True):
+        assert set(drawn) == set(range(room))
+        counts = torch.bincount(torch.tensor(drawn)).double()
         assert ((counts - 300 / room) ** 2 / (300 / room)).sum() < 30  # chi-square, at most 9 degrees of freedom
 
 
@@ -82,9 +82,9 @@ def test_packed_sequences_are_moved_each_by_its_own_number():
 def test_it_changes_training_alone_and_leaves_given_positions_alone(how):
     model, plain = encoder("learned", position_augmentation=how), encoder("learned")
     torch.testing.assert_close(model(IDS, attention_mask=MASK)[0], plain(IDS, attention_mask=MASK)[0])
-    given = torch.tensor([[3, 1, 4, 2, 0]])
+    positions = torch.tensor([[3, 1, 4, 2, 0]])
     torch.testing.assert_close(
-        model.train()(tokens(1, 5), position_ids=given)[0], plain(tokens(1, 5), position_ids=given)[0]
+        model.train()(tokens(1, 5), position_ids=positions)[0], plain(tokens(1, 5), position_ids=positions)[0]
     )
     state = torch.get_rng_state()
     draws = [model(tokens(1, 5))[0] for _ in range(2)]
@@ -141,7 +141,7 @@ def test_distances_between_far_positions_are_as_many_as_there_are_pairs():
 
 @pytest.mark.parametrize("mask", [None, MASK])
 def test_positions_that_were_given_are_left_alone_even_where_they_count_from_0(mask):
-    given = {"position_ids": torch.arange(IDS.shape[1])[None], "attention_mask": mask}
-    assert not locate_tokens(*IDS.shape, IDS.device, **given).counted
+    inputs = {"position_ids": torch.arange(IDS.shape[1])[None], "attention_mask": mask}
+    assert not locate_tokens(*IDS.shape, IDS.device, **inputs).counted
     model = PosEncModel(tiny_config("learned", position_augmentation="random", hidden_dropout_prob=0.0)).train()
-    torch.testing.assert_close(model(IDS, **given)[0], model.eval()(IDS, **given)[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(IDS, **inputs)[0], model.eval()(IDS, **inputs)[0], atol=1e-5, rtol=1e-5)

@@ -228,8 +228,8 @@ def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_pat
 
 def test_rope_parameters_belong_to_rope_alone():
     for scheme in SCHEMES:
-        found = PosEncModel(tiny_config(scheme)).config.rope_parameters
-        assert found == ({"rope_type": "default", "rope_theta": 10000.0} if scheme == "rope" else None)
+        parameters = PosEncModel(tiny_config(scheme)).config.rope_parameters
+        assert parameters == ({"rope_type": "default", "rope_theta": 10000.0} if scheme == "rope" else None)
 
 
 def test_another_scheme_on_loading_drops_the_old_ones_arguments(tmp_path):
@@ -252,9 +252,9 @@ def test_arguments_given_for_another_scheme_are_refused_by_the_model():
         ValueError, match="'relu' is no argument of 'none'.* lspe takes it: .*embedding_kwargs=None first"
     ):
         PosEncModel(config)
-    with pytest.raises(ValueError, match="Did you mean 'activation'") as found:
+    with pytest.raises(ValueError, match="Did you mean 'activation'") as caught:
         tiny_config("lspe", position_embedding_kwargs={"activaton": "relu"})
-    assert "set position_embedding_kwargs=None" not in str(found.value)
+    assert "set position_embedding_kwargs=None" not in str(caught.value)
 
 
 def test_a_scheme_is_built_for_the_model_alone(monkeypatch):
@@ -294,8 +294,8 @@ def test_a_field_set_later_counts_as_in_the_constructor(scheme):
         for name, value in values.items():
             setattr(config, name, value)
         with torch.device("meta"):
-            found, expected = PosEncModel(config), PosEncModel(tiny_config(scheme, **values))
-        assert found.config.to_dict() == expected.config.to_dict()
+            changed, expected = PosEncModel(config), PosEncModel(tiny_config(scheme, **values))
+        assert changed.config.to_dict() == expected.config.to_dict()
 
 
 def test_arguments_changed_in_place_stay_as_they_were_set():
@@ -432,8 +432,8 @@ def test_a_config_broken_after_it_was_made_is_refused_by_the_model(name, value, 
 
 
 def test_either_map_of_labels_gives_the_other(tmp_path):
-    for given in ({"id2label": {0: "no", 1: "yes", 2: "so"}}, {"label2id": {"so": 2, "no": 0, "yes": 1}}):
-        config = PosEncConfig(**given)
+    for labels in ({"id2label": {0: "no", 1: "yes", 2: "so"}}, {"label2id": {"so": 2, "no": 0, "yes": 1}}):
+        config = PosEncConfig(**labels)
         assert (config.num_labels, config.id2label) == (3, {0: "no", 1: "yes", 2: "so"})
         assert config.label2id == {"no": 0, "yes": 1, "so": 2}
     config.save_pretrained(tmp_path)

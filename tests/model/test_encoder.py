@@ -127,8 +127,8 @@ def pack(sequences: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, tor
 def test_packed_sequences_equal_separate_ones(scheme, said_by, unpad):
     model = encoder(scheme, unpad_inputs=unpad)
     ids, position_ids, seq_idx, borders = pack(SEQUENCES)
-    said = {"position_ids": position_ids, "seq_idx": seq_idx, "cu_seq_lens_q": borders}[said_by]
-    hidden = model(ids, **{said_by: said}).last_hidden_state[0]
+    packing = {"position_ids": position_ids, "seq_idx": seq_idx, "cu_seq_lens_q": borders}[said_by]
+    hidden = model(ids, **{said_by: packing}).last_hidden_state[0]
     expected = torch.cat([alone(model, sequence) for sequence in SEQUENCES])
     torch.testing.assert_close(hidden, expected, atol=1e-5, rtol=1e-5)
 
@@ -249,11 +249,11 @@ def test_a_number_at_padding_that_is_not_finite_is_never_read(scheme):
     for unpad in (True, False):
         model = head("SequenceClassification", scheme, unpad_inputs=unpad).train()
         table = model.model.embeddings.word_embeddings.weight
-        given = table.detach()[ids].masked_fill(mask.unsqueeze(-1) == 0, float("inf"))
+        embeds = table.detach()[ids].masked_fill(mask.unsqueeze(-1) == 0, float("inf"))
         with torch.no_grad():
             table[0] = float("nan")
         outs = []
-        for implementation, inputs in (("eager", {"input_ids": ids}), ("sdpa", {"inputs_embeds": given})):
+        for implementation, inputs in (("eager", {"input_ids": ids}), ("sdpa", {"inputs_embeds": embeds})):
             model.config._attn_implementation = implementation
             outs.append(model(**inputs, attention_mask=mask, **HEADS["SequenceClassification"]))
         sum(out.loss for out in outs).backward()
@@ -332,7 +332,7 @@ def test_vmap_over_sequences_and_over_weights_equals_a_loop(scheme):
 
     # The weights need gradients here, and a bias with them.
     embeds = torch.randn(2, 5, 8, dtype=torch.float64)
-    got = torch.func.vmap(lambda one: model(inputs_embeds=one[None]).last_hidden_state[0])(embeds)
+    got = torch.func.vmap(lambda row: model(inputs_embeds=row[None]).last_hidden_state[0])(embeds)
     torch.testing.assert_close(got, model(inputs_embeds=embeds).last_hidden_state)
 
 

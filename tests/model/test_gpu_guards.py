@@ -17,8 +17,8 @@ def plain_varlen(q, k, v, cuts, _, longest, __, scale):
     parts = [x.split(cuts.diff().tolist()) for x in (q, k, v)]
     return torch.cat(
         [
-            torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in one), scale=scale)
-            for one in zip(*parts, strict=True)
+            torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in sequence), scale=scale)
+            for sequence in zip(*parts, strict=True)
         ],
         dim=1,
     ).transpose(0, 1)
@@ -75,13 +75,13 @@ def test_flex_makes_its_table_and_mask_once_per_forward(monkeypatch, scheme):
     made = {"table": 0, "mask": 0}
     score_mod, block_mask = type(model.position).score_mod, attention.create_block_mask
 
-    def counted_score_mod(self, *given):
+    def counted_score_mod(self, *arguments):
         made["table"] += 1
-        return score_mod(self, *given)
+        return score_mod(self, *arguments)
 
-    def counted_block_mask(*given, **options):
+    def counted_block_mask(*arguments, **options):
         made["mask"] += 1
-        return block_mask(*given, **options)
+        return block_mask(*arguments, **options)
 
     monkeypatch.setattr(type(model.position), "score_mod", counted_score_mod)
     monkeypatch.setattr(attention, "create_block_mask", counted_block_mask)
@@ -131,8 +131,8 @@ def test_fsdp_in_bfloat16_leaves_angles_and_biases_in_float32(tmp_path):
             fully_shard(model, mesh=mesh, mp_policy=policy)
             dtypes = []
 
-            def remember(module, given, share=share, dtypes=dtypes):
-                hidden_states, attend = given
+            def remember(module, inputs, share=share, dtypes=dtypes):
+                hidden_states, attend = inputs
                 tensors = getattr(attend, share)
                 dtypes += [hidden_states.dtype, *(x.dtype for x in (tensors if share == "state" else [tensors]))]
 

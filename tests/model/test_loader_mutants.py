@@ -100,9 +100,9 @@ class Loader:
 
 @pytest.fixture(scope="module")
 def loader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loader]:
-    found = Loader(tmp_path_factory.mktemp("mutants"))
-    yield found
-    found.stop()
+    process = Loader(tmp_path_factory.mktemp("mutants"))
+    yield process
+    process.stop()
 
 
 def check_refusal(answer: dict[str, Any], what: str) -> None:
@@ -182,7 +182,7 @@ def mutated_configs(draw: st.DrawFn) -> tuple[str, Callable[[dict[str, Any]], di
                 done[(name or "x",)] = value
             elif how == "d":
                 del config[key]
-                done = {path: given for path, given in done.items() if path[0] != key}
+                done = {path: old_value for path, old_value in done.items() if path[0] != key}
             elif how == "n" and isinstance(config[key], dict) and config[key]:
                 inner = sorted(config[key])[pick % len(config[key])]
                 config[key][inner] = value
@@ -190,7 +190,7 @@ def mutated_configs(draw: st.DrawFn) -> tuple[str, Callable[[dict[str, Any]], di
             else:
                 key = KEYWORDS[pick % len(KEYWORDS)] if how == "k" else key
                 config[key] = value
-                done = {path: given for path, given in done.items() if path[0] != key} | {(key,): value}
+                done = {path: old_value for path, old_value in done.items() if path[0] != key} | {(key,): value}
         return done
 
     return scheme, change
@@ -230,7 +230,7 @@ def test_a_mutated_configuration_is_obeyed_or_refused(
         if name in ("rope_theta", "partial_rotary_factor") and value is not None:
             assert says(rope.get(name), value), what
         elif name == "rope_scaling":
-            assert all(says(rope.get(key), given) for key, given in (value or {}).items() if given is not None), what
+            assert all(says(rope.get(key), entry) for key, entry in (value or {}).items() if entry is not None), what
     for path, value in done.items():
         if path[0] not in FIELDS or (value is None and path[0] != "hidden_size"):
             continue

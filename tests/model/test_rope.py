@@ -52,11 +52,11 @@ def test_every_type_is_tested():
 
 
 def llama(parameters: dict, head_dim: int, trained: int) -> LlamaRotaryEmbedding:
-    given = {"rope_theta": 10000.0, **parameters}
+    scaling = {"rope_theta": 10000.0, **parameters}
     if parameters["rope_type"] == "dynamic":  # transformers takes the trained length from elsewhere
-        given.pop("original_max_position_embeddings")
+        scaling.pop("original_max_position_embeddings")
     sizes = {"hidden_size": 2 * head_dim, "num_attention_heads": 2, "head_dim": head_dim}
-    return LlamaRotaryEmbedding(LlamaConfig(**sizes, max_position_embeddings=trained, rope_parameters=given))
+    return LlamaRotaryEmbedding(LlamaConfig(**sizes, max_position_embeddings=trained, rope_parameters=scaling))
 
 
 # Llama's default ignores partial_rotary_factor, and proportional has it in any case.
@@ -167,7 +167,7 @@ class Seen(PositionScheme):
     """Turns nothing, and remembers what it was told."""
 
     def rotary(self, tokens):
-        self.told = tokens.lengths
+        self.seen_lengths = tokens.lengths
         return tokens.positions
 
     def rotate(self, q, k, state, layer):
@@ -180,14 +180,14 @@ def test_a_scheme_is_told_the_lengths_if_it_asks(monkeypatch):
     model = PosEncModel(tiny_config("seen"))
     ids, mask = padded([tokens(3), tokens(5)])
     model(ids, attention_mask=mask)
-    assert model.position.told.tolist() == [[3, 3, 3, 5, 5, 5, 5, 5]]
+    assert model.position.seen_lengths.tolist() == [[3, 3, 3, 5, 5, 5, 5, 5]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_keeps_its_scaling_whatever_max_position_embeddings_says(kind, tmp_path):
     parameters = scalings(4, 8)[kind]
-    given = {key: value for key, value in parameters.items() if key != "original_max_position_embeddings"}
-    model = encoder("rope", rope_parameters=given, max_position_embeddings=8)
+    scaling = {key: value for key, value in parameters.items() if key != "original_max_position_embeddings"}
+    model = encoder("rope", rope_parameters=scaling, max_position_embeddings=8)
     resolved = dict(model.config.rope_parameters)
     assert resolved.items() >= parameters.items()
     model.save_pretrained(tmp_path)
@@ -224,12 +224,12 @@ def test_what_parameters_lack_follows_from_the_config_or_must_be_given():
 
 def test_legacy_forms_are_read():
     wanted = {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}
-    for given in (
+    for form in (
         {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_theta": 500.0},
         {"rope_scaling": {"rope_type": "linear", "type": "linear", "factor": 2.0}, "rope_theta": 500.0},
         {"rope_parameters": {"type": "linear", "factor": 2.0, "rope_theta": 500.0, "attention_factor": None}},
     ):
-        assert tiny_config("rope", **given).rope_parameters == wanted
+        assert tiny_config("rope", **form).rope_parameters == wanted
     assert tiny_config("rope", partial_rotary_factor=0.5).rope_parameters["partial_rotary_factor"] == 0.5
 
 
@@ -250,8 +250,8 @@ def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
     tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}).save_pretrained(tmp_path)
     linear = {"rope_type": "linear", "factor": 2.0}
     wanted = {**linear, "rope_theta": 500.0, "partial_rotary_factor": 0.5}
-    for given in ({"rope_parameters": linear}, {"rope_scaling": {"type": "linear", "factor": 2.0}}):
-        assert AutoConfig.from_pretrained(tmp_path, **given).rope_parameters == wanted
+    for form in ({"rope_parameters": linear}, {"rope_scaling": {"type": "linear", "factor": 2.0}}):
+        assert AutoConfig.from_pretrained(tmp_path, **form).rope_parameters == wanted
     both = AutoConfig.from_pretrained(tmp_path, rope_parameters=linear, rope_theta=7.0)
     assert both.rope_parameters == {**wanted, "rope_theta": 7.0}
     both.save_pretrained(tmp_path)
@@ -260,15 +260,15 @@ def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
         "rope_theta": 7.0,
         "partial_rotary_factor": 1.0,
     }
-    for given in ({}, None, {"rope_theta": None, "rope_type": "default"}):  # no scaling any more
-        assert completed(AutoConfig.from_pretrained(tmp_path, rope_parameters=given)) == {
+    for form in ({}, None, {"rope_theta": None, "rope_type": "default"}):  # no scaling any more
+        assert completed(AutoConfig.from_pretrained(tmp_path, rope_parameters=form)) == {
             "rope_type": "default",
             "rope_theta": 7.0,
             "partial_rotary_factor": 0.5,
         }
-    for given in ({"rope_scaling": 5}, {"rope_parameters": 5, "rope_theta": 7.0}):
+    for form in ({"rope_scaling": 5}, {"rope_parameters": 5, "rope_theta": 7.0}):
         with pytest.raises(ValueError, match="=5 is of a wrong type"):
-            AutoConfig.from_pretrained(tmp_path, **given)
+            AutoConfig.from_pretrained(tmp_path, **form)
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -314,8 +314,8 @@ def test_a_trained_length_that_the_type_does_not_use_is_left_out_with_a_warning(
     config = tiny_config("rope", rope_parameters={**parameters, "original_max_position_embeddings": trained})
     PosEncModel(config)
     assert config.rope_parameters == {"rope_theta": 10000.0, **parameters}
-    said = f"original_max_position_embeddings={trained} has no effect with rope_type={parameters['rope_type']!r}"
-    assert caplog.text.count(said) == 1
+    message = f"original_max_position_embeddings={trained} has no effect with rope_type={parameters['rope_type']!r}"
+    assert caplog.text.count(message) == 1
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,11 @@ def test_a_training_step_takes_no_transfer_of_its_own(scheme, pooling):
 
 def test_borders_with_the_longest_length_take_none_on_a_gpu(monkeypatch):
     borders = torch.tensor([0, 3, 9], dtype=torch.int32)
-    given = {"cu_seq_lens_q": borders, "max_length": 6}
-    checked = locate_tokens(1, 9, IDS.device, **given)
+    packing = {"cu_seq_lens_q": borders, "max_length": 6}
+    checked = locate_tokens(1, 9, IDS.device, **packing)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    assert transfers(lambda: locate_tokens(1, 9, IDS.device, **given)) == 0
-    trusted = locate_tokens(1, 9, IDS.device, **given)
+    assert transfers(lambda: locate_tokens(1, 9, IDS.device, **packing)) == 0
+    trusted = locate_tokens(1, 9, IDS.device, **packing)
     for name, value in vars(checked).items():
         other = getattr(trusted, name)
         assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, name
