@@ -24,19 +24,19 @@ TEXTS = [f"{first} {second} sees the {third}" for first in "the a".split() for s
 def test_the_evaluator_gives_our_own_numbers(tmp_path: Path, metric: type, by_name: bool) -> None:
     model, tokenizer = PosEncForSequenceClassification.from_pretrained(save_tiny(tmp_path, "learned")), tiny_tokenizer()
     with torch.no_grad():
-        said = [model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() for text in TEXTS]
-    right = [(number + (row % 3 == 0)) % 3 for row, number in enumerate(said)]  # every third is another label
+        predicted = [model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() for text in TEXTS]
+    right = [(number + (row % 3 == 0)) % 3 for row, number in enumerate(predicted)]  # every third is another label
     data = Dataset.from_dict({"text": TEXTS, "label": right})
-    found = evaluate.evaluator("text-classification").compute(
+    scores = evaluate.evaluator("text-classification").compute(
         model_or_pipeline=str(tmp_path) if by_name else model,
         tokenizer=None if by_name else tokenizer,
         data=data,
         metric=metric(),
         label_mapping={name: number for number, name in enumerate(NAMES)},
     )
-    expected = metric().compute(predictions=said, references=right)
-    assert found[metric.key] == pytest.approx(expected[metric.key])
-    assert 0 < found[metric.key] < 1
+    expected = metric().compute(predictions=predicted, references=right)
+    assert scores[metric.key] == pytest.approx(expected[metric.key])
+    assert 0 < scores[metric.key] < 1
     if metric is Accuracy:
-        assert found["accuracy"] == pytest.approx(10 / 16)
-    assert found["samples_per_second"] > 0
+        assert scores["accuracy"] == pytest.approx(10 / 16)
+    assert scores["samples_per_second"] > 0

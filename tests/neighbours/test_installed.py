@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 @pytest.mark.skipif("CI" not in os.environ, reason="only CI has to have every neighbour")
 def test_ci_has_every_neighbour() -> None:
     named = [Requirement(line) for line in importlib.metadata.requires("hf-posenc") or ()]
-    needed = [one for one in named if one.marker is None or one.marker.evaluate({"extra": "dev"})]
-    assert {"peft", "setfit", "onnxruntime", "gradio"} <= {one.name for one in needed}
-    for one in needed:
-        assert one.specifier.contains(importlib.metadata.version(one.name), prereleases=True), one
+    needed = [package for package in named if package.marker is None or package.marker.evaluate({"extra": "dev"})]
+    assert {"peft", "setfit", "onnxruntime", "gradio"} <= {package.name for package in needed}
+    for package in needed:
+        assert package.specifier.contains(importlib.metadata.version(package.name), prereleases=True), package

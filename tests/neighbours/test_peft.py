@@ -67,10 +67,10 @@ def merged(place: Path, modules: list[str] | None) -> torch.nn.Module:
     assert {"adapter_model.safetensors", "adapter_config.json"} <= {p.name for p in (place / "adapter").iterdir()}
     loaded = peft.PeftModel.from_pretrained(tiny_model("learned", HEAD), place / "adapter").eval()
     torch.testing.assert_close(outputs_of(loaded), expected)
-    found = loaded.merge_and_unload()
-    assert type(found) is PosEncForSequenceClassification
-    torch.testing.assert_close(outputs_of(found), expected, atol=1e-5, rtol=1e-5)
-    return found
+    merged_model = loaded.merge_and_unload()
+    assert type(merged_model) is PosEncForSequenceClassification
+    torch.testing.assert_close(outputs_of(merged_model), expected, atol=1e-5, rtol=1e-5)
+    return merged_model
 
 
 @pytest.mark.parametrize("modules", [None, ["position", "classifier"]], ids=["classifier", "positions"])

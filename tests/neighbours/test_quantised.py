@@ -29,10 +29,10 @@ def test_a_quantised_model_gives_nearly_the_same_logits(scheme: str) -> None:
     assert len(layers) >= 13
     assert size(small) < 0.7 * size(model)
     with torch.no_grad():
-        expected, found = model(**BATCH).logits, small(**BATCH).logits
-    assert found.isfinite().all()
-    assert not torch.equal(found, expected)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0.1)
+        expected, logits = model(**BATCH).logits, small(**BATCH).logits
+    assert logits.isfinite().all()
+    assert not torch.equal(logits, expected)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=0.1)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -43,6 +43,6 @@ def test_torchao_quantises_the_linear_layers(scheme: str) -> None:
         expected = model(**BATCH).logits
         way = quantization.Int8DynamicActivationInt8WeightConfig()
         quantization.quantize_(model, way, lambda layer, name: isinstance(layer, nn.Linear) and "position" not in name)
-        found = model(**BATCH).logits
-    assert not torch.equal(found, expected)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0.1)
+        logits = model(**BATCH).logits
+    assert not torch.equal(logits, expected)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=0.1)

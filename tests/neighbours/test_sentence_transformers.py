@@ -46,8 +46,8 @@ def test_its_embeddings_are_the_mean_of_our_hidden_states_however_it_batches(enc
         with torch.no_grad():
             expected.append(ours(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0))
     for batch_size in (1, 2, 32):  # it sorts by length, and pads
-        found = model.encode(TEXTS, batch_size=batch_size, convert_to_tensor=True)
-        torch.testing.assert_close(found, torch.stack(expected), atol=1e-5, rtol=1e-5)
+        embeddings = model.encode(TEXTS, batch_size=batch_size, convert_to_tensor=True)
+        torch.testing.assert_close(embeddings, torch.stack(expected), atol=1e-5, rtol=1e-5)
 
 
 def test_it_trains_saves_and_loads(encoder: Path, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_converted_sentence_transformer_stays_one(modules: list[tuple[str, str
 
 
 @pytest.mark.parametrize(
-    ("modules", "lost", "said"),
+    ("modules", "lost", "note"),
     [
         (
             [*PLAIN, ("3_LSTM", "LSTM")],
@@ -145,13 +145,13 @@ def test_a_converted_sentence_transformer_stays_one(modules: list[tuple[str, str
     ],
 )
 def test_a_module_that_cannot_be_kept_is_named_and_none_is(
-    modules: list[tuple[str, str]], lost: str | None, said: str, tmp_path: Path
+    modules: list[tuple[str, str]], lost: str | None, note: str, tmp_path: Path
 ) -> None:
     source = other(tmp_path / "source", modules)
     if lost is not None:
         (source / lost).rename(source / "2_Dense" / "pytorch_model.bin")
     _, report = convert(source, tmp_path / "out", measure=False)
-    assert said in " ".join(report.notes)
+    assert note in " ".join(report.notes)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert not names & {"modules.json", "1_Pooling", "2_Dense", "sentence_bert_config.json"}
 

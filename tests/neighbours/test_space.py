@@ -188,10 +188,10 @@ def pictures(page: Any) -> Any:
     return page.get_by_test_id("matplotlib").locator("img").filter(visible=True)
 
 
-def expect(found: Any) -> Any:
+def expect(locator: Any) -> Any:
     from playwright.sync_api import expect
 
-    return expect(found)
+    return expect(locator)
 
 
 def choose(page: Any, *schemes: str) -> None:

@@ -33,6 +33,6 @@ def test_the_event_files_have_the_losses(tmp_path: Path, monkeypatch: pytest.Mon
     history = json.loads((tmp_path / "run" / "results.json").read_text())["history"]
     for tag, name in (("train/loss", "loss"), ("eval/loss", "eval_loss"), ("eval/accuracy", "eval_accuracy")):
         logged = {entry["step"]: entry[name] for entry in history if name in entry}
-        found = {event.step: event.value for event in board.Scalars(tag)}
-        assert found == pytest.approx(logged, rel=1e-6)
-        assert len(found) >= 2
+        losses = {event.step: event.value for event in board.Scalars(tag)}
+        assert losses == pytest.approx(logged, rel=1e-6)
+        assert len(losses) >= 2

@@ -25,14 +25,14 @@ def folder(tmp_path: Path) -> Path:
 def test_the_pipeline_gives_the_probabilities_of_entailment(folder: Path, several: bool) -> None:
     model, tokenizer = PosEncForSequenceClassification.from_pretrained(folder).eval(), tiny_tokenizer()
     pipe = pipeline("zero-shot-classification", str(folder), trust_remote_code=True)
-    found = pipe(TEXTS, LABELS, hypothesis_template=TEMPLATE, multi_label=several)
+    results = pipe(TEXTS, LABELS, hypothesis_template=TEMPLATE, multi_label=several)
     assert pipe.entailment_id == 2
-    for text, said in zip(TEXTS, found, strict=True):
+    for text, result in zip(TEXTS, results, strict=True):
         logits = []
         for label in LABELS:  # one pair at a time: no padding
             with torch.no_grad():
                 logits.append(model(**tokenizer(text, TEMPLATE.format(label), return_tensors="pt")).logits[0])
         scores = torch.stack(logits)
         expected = scores[:, [0, 2]].softmax(-1)[:, 1] if several else scores[:, 2].softmax(-1)
-        assert said["labels"] == [LABELS[number] for number in expected.argsort(descending=True)]
-        assert said["scores"] == pytest.approx(expected.sort(descending=True).values.tolist(), abs=1e-5)
+        assert result["labels"] == [LABELS[number] for number in expected.argsort(descending=True)]
+        assert result["scores"] == pytest.approx(expected.sort(descending=True).values.tolist(), abs=1e-5)

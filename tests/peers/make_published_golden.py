@@ -31,12 +31,12 @@ LENGTH, HEADS = 24, 3
 def run_class(file: Path, name: str, **names: Any) -> Any:
     """One class of a source file, run among torch's names and the given ones."""
     tree = ast.parse(file.read_text())
-    found = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
-    if len(found) != 1:
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    if len(classes) != 1:
         raise SystemExit(f"{file} has no class {name}: is it the commit that is named at the top of this script?")
     space = {"torch": torch, "nn": nn, "F": nn.functional, "Parameter": nn.Parameter, "math": math, **vars(typing)}
     space |= {"__name__": name, **names}
-    exec(compile(ast.Module(found, []), str(file), "exec"), space)
+    exec(compile(ast.Module(classes, []), str(file), "exec"), space)
     return space[name]
 
 
@@ -54,8 +54,8 @@ def collect(name: str, module: nn.Module, bias: torch.Tensor) -> dict[str, torch
 
 def kerple(clone: Path) -> dict[str, torch.Tensor]:
     """Both kernels, at distances to the left: it is causal. Nothing is multiplied (`none`), as in the paper."""
-    here = types.SimpleNamespace(**{**vars(torch), "cuda": types.SimpleNamespace(current_device=lambda: "cpu")})
-    names = {"get_model_parallel_world_size": lambda: 1, "get_model_parallel_rank": lambda: 0, "torch": here}
+    torch_on_cpu = types.SimpleNamespace(**{**vars(torch), "cuda": types.SimpleNamespace(current_device=lambda: "cpu")})
+    names = {"get_model_parallel_world_size": lambda: 1, "get_model_parallel_rank": lambda: 0, "torch": torch_on_cpu}
     tensors: dict[str, torch.Tensor] = {}
     for kernel, name in (("log", "ParallelKerpleLog"), ("power", "ParallelKerplePower")):
         cls = run_class(clone / "megatron/mpu/layers.py", name, **names)
@@ -119,10 +119,10 @@ def main() -> None:
     tensors: dict[str, torch.Tensor] = {}
     for run in (kerple, fire, tupe):
         parser.add_argument(f"--{run.__name__}", type=Path, required=True, help="folder of the clone")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     for run in (kerple, fire, tupe):
         torch.manual_seed(0)
-        tensors |= run(getattr(given, run.__name__))
+        tensors |= run(getattr(arguments, run.__name__))
     path = Path(__file__).with_name("published.safetensors")
     half_written = path.with_suffix(".tmp")
     save_file(tensors, half_written, {"by": f"torch {torch.__version__}"})

@@ -63,9 +63,9 @@ def test_pope_turns_twice_the_width_by_what_distances_say():
     products = []
     for start in (0, 7):
         state = scheme.rotary(Tokens.at(torch.arange(start, start + 5)[None]))
-        one, other = scheme.rotate(q, k, state, 0)
-        assert one.shape == other.shape == (1, 5, 2, 8)
-        products.append(torch.einsum("bihd,bjhd->bhij", one, other))
+        turned_q, turned_k = scheme.rotate(q, k, state, 0)
+        assert turned_q.shape == turned_k.shape == (1, 5, 2, 8)
+        products.append(torch.einsum("bihd,bjhd->bhij", turned_q, turned_k))
     torch.testing.assert_close(*products, atol=1e-4, rtol=1e-4)
     magnitudes = torch.nn.functional.softplus(q[0, 2, 1]) * torch.nn.functional.softplus(k[0, 2, 1])
     phase = scheme.phases[0].weight[1]
