@@ -27,8 +27,10 @@ def test_sound_schemes_pass_every_check(scheme):
     declared = make_position(tiny_config(scheme)) if isinstance(scheme, str) else scheme
     assert ("used" in skipped) == declared.order_blind
     assert ("shift" in skipped) == (declared.shift_invariant is None)
-    told = declared.uses("score_mod") if isinstance(scheme, str) else declared.score_mod is not PositionScheme.score_mod
-    assert ("score_mod" in skipped) != told
+    has_score_mod = (
+        declared.uses("score_mod") if isinstance(scheme, str) else declared.score_mod is not PositionScheme.score_mod
+    )
+    assert ("score_mod" in skipped) != has_score_mod
     assert skipped <= {"used", "shift", "score_mod"}
 
 
@@ -189,10 +191,10 @@ def test_every_check_is_failed_by_some_broken_scheme():
 
 def test_one_cause_is_told_once():
     report = check_position(broken.UnknownSize, checks=["padding", "order", "packing"])
-    said = {result.name: result.message for result in report.results}
-    assert said["packing"] == said["order"] == "fails as padding does"
-    assert re.search("no size that a config knows|width", said["padding"])
-    assert said["padding"].endswith(". So do packing, order")
+    messages = {result.name: result.message for result in report.results}
+    assert messages["packing"] == messages["order"] == "fails as padding does"
+    assert re.search("no size that a config knows|width", messages["padding"])
+    assert messages["padding"].endswith(". So do packing, order")
 
 
 def test_an_expected_failure_is_no_failure_and_must_fail():
@@ -238,9 +240,9 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
 def test_a_failure_raises_what_the_scheme_raised():
     with pytest.raises(
         AssertionError, match=r"(?s)TableWithoutLimit: 1 of 1 .*max_length: failed: IndexError"
-    ) as found:
+    ) as caught:
         check_position(broken.TableWithoutLimit, checks="max_length", raise_on_failure=True)
-    assert isinstance(found.value.__cause__, IndexError)
+    assert isinstance(caught.value.__cause__, IndexError)
 
 
 def test_nothing_is_left_behind(monkeypatch, tmp_path):

@@ -190,8 +190,8 @@ def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
 
 def test_a_scheme_of_a_users_own_takes_rope_parameters(tmp_path):
     register_position("takes_rope", TakesRopeParameters)
-    for given, theta in ((None, 10000.0), ({"rope_theta": 500.0}, 500.0)):
-        config = tiny_config("takes_rope", rope_parameters=given)
+    for parameters, theta in ((None, 10000.0), ({"rope_theta": 500.0}, 500.0)):
+        config = tiny_config("takes_rope", rope_parameters=parameters)
         model = PosEncModel(config)
         assert model.position.theta == theta
         model.save_pretrained(tmp_path / str(theta))

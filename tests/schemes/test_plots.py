@@ -374,10 +374,10 @@ def test_a_comparison_takes_a_list():
 @pytest.mark.slow
 def test_the_command_draws_one_or_several(run, tmp_path):
     small = ("--config-preset", "tiny", "--max-positions", "8")
-    one, two = tmp_path / "one.svg", tmp_path / "two.png"
+    first, second = tmp_path / "one.svg", tmp_path / "two.png"
     kwargs = ("--position-embedding-kwargs", '{"kernel": "power"}')
     encoder("alibi").save_pretrained(tmp_path / "mine")
-    for output, arguments in ((one, ("kerple", *kwargs)), (two, ("rope", tmp_path / "mine"))):
+    for output, arguments in ((first, ("kerple", *kwargs)), (second, ("rope", tmp_path / "mine"))):
         code, out, err = run("plot", *arguments, "-o", output, *small)
         assert code == 0, err
         assert str(output) in out
@@ -385,10 +385,10 @@ def test_the_command_draws_one_or_several(run, tmp_path):
 
     for arguments, message in [
         (("rope", "-o", "a.jpg"), "names no format"),
-        (("rope", "alibi", "-o", one, *kwargs), "goes with one scheme's name"),
-        (("rope", "-o", one, "--rope-parameters", "{theta"), "is no JSON"),
-        (("rope", "-o", one, "--rope-parameters", '{"theta": 3}'), "rope_parameters has no 'theta'"),
-        (("somebody/nothing", "-o", one), "Error: "),
+        (("rope", "alibi", "-o", first, *kwargs), "goes with one scheme's name"),
+        (("rope", "-o", first, "--rope-parameters", "{theta"), "is no JSON"),
+        (("rope", "-o", first, "--rope-parameters", '{"theta": 3}'), "rope_parameters has no 'theta'"),
+        (("somebody/nothing", "-o", first), "Error: "),
     ]:
         code, _, err = run("plot", *arguments, *small)
         assert code == 2, err
@@ -423,15 +423,15 @@ def test_attention_by_distance_is_the_mean_of_the_models_own(scheme):
     by_layer, by_head, matrix = attention_panels(model, ids, layer=1)
     assert model.training
     with torch.no_grad():
-        found = model.eval()(ids, output_attentions=True).attentions
+        attentions = model.eval()(ids, output_attentions=True).attentions
     for layer, head, distance in ((0, 0, 0), (1, 3, -4), (1, 2, S - 1)):
         pairs = [(i, i + distance) for i in range(S) if 0 <= i + distance < S]
-        mean = [np.mean([float(found[layer][0, h, i, j]) for i, j in pairs]) for h in range(4)]
+        mean = [np.mean([float(attentions[layer][0, h, i, j]) for i, j in pairs]) for h in range(4)]
         column = list(by_layer.x).index(distance)
         assert by_layer.y[layer, column] == pytest.approx(np.mean(mean), abs=1e-6)
         if layer == 1:
             assert by_head.y[head, column] == pytest.approx(mean[head], abs=1e-6)
-    np.testing.assert_allclose(matrix.values[0], torch.stack(found).mean((0, 1, 2)).numpy(), atol=1e-6)
+    np.testing.assert_allclose(matrix.values[0], torch.stack(attentions).mean((0, 1, 2)).numpy(), atol=1e-6)
     titles = [axes.get_title() for part in plot_attention(model, ids, title="seen").subfigs for axes in part.axes]
     assert {by_layer.title, matrix.title} <= set(titles)
 
@@ -544,8 +544,8 @@ def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
     from hf_posenc.comparison import run
     from hf_posenc.hub import collecting
 
-    said = []
-    monkeypatch.setattr("hf_posenc.schemes.plots.logger.warning", said.append)
+    warnings = []
+    monkeypatch.setattr("hf_posenc.schemes.plots.logger.warning", warnings.append)
 
     def fail(*arguments, **options):
         raise error
@@ -554,8 +554,8 @@ def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
     run._draw(encoder("rope"), tmp_path / "picture.png")
     assert collecting._draw(encoder("rope"), tmp_path) is None
     assert list(tmp_path.iterdir()) == []
-    assert len(said) == 2
-    assert all(str(error) in line and "There is no picture of" in line for line in said)
+    assert len(warnings) == 2
+    assert all(str(error) in line and "There is no picture of" in line for line in warnings)
 
 
 @pytest.mark.parametrize("name", ["bipe", "cable", "pope"])
