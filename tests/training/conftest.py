@@ -26,10 +26,10 @@ def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 SCORES: dict[bytes, Any] = {}
 
 
-def _remembered_scores(*given: Any) -> Any:
-    key = pickle.dumps(given)
+def _remembered_scores(*arguments: Any) -> Any:
+    key = pickle.dumps(arguments)
     if key not in SCORES:
-        SCORES[key] = baseline_scores(*given)
+        SCORES[key] = baseline_scores(*arguments)
     return copy.deepcopy(SCORES[key])
 
 

@@ -64,9 +64,9 @@ def test_the_simplest_answer(problem_type: str, labels: list[Any], wanted: Any):
 
 def test_baselines_of_each_task_have_its_metrics():
     texts = [["a b", "c d", "a b", "c d"]]
-    one = baseline_scores((texts, [0, 1, 0, 1]), {"eval": (texts, [0, 1, 0, 0])}, ONE)
-    assert one["majority"]["eval_accuracy"] == 0.75
-    assert one["word_pairs"]["eval_accuracy"] == 0.75
+    scores = baseline_scores((texts, [0, 1, 0, 1]), {"eval": (texts, [0, 1, 0, 0])}, ONE)
+    assert scores["majority"]["eval_accuracy"] == 0.75
+    assert scores["word_pairs"]["eval_accuracy"] == 0.75
     several = baseline_scores((texts, [[1.0, 0.0], [1.0, 1.0]] * 2), {"test": (texts, [[1.0, 0.0]] * 4)}, SEVERAL)
     assert several["word_pairs"]["test_accuracy"] == 0.5
     number = baseline_scores((texts, [1.0, 3.0, 1.0, 3.0]), {"test": (texts, [2.0] * 4)}, NUMBER)
@@ -75,15 +75,15 @@ def test_baselines_of_each_task_have_its_metrics():
     assert "word_pairs" not in baseline_scores(([["", ""]], [0, 1]), {"test": ([[""]], [0])}, ONE)
 
 
-def stand(logits: Any, labels: Any, problem_type: str = ONE, **given: Any) -> Any:
+def stand(logits: Any, labels: Any, problem_type: str = ONE, **options: Any) -> Any:
     logits, labels = np.array(logits, dtype=np.float32), np.array(labels)
     metric = {NUMBER: "mse"}.get(problem_type, "accuracy")
-    score = given.pop("score", None)
+    score = options.pop("score", None)
     if score is None:
         score = float((logits.argmax(-1) == labels).mean()) if problem_type == ONE else 0.5
     numbers = range(1, len(labels) + 1)
     part = Part(([f"text {row}" for row in numbers],), labels.tolist(), range(len(labels)), numbers)
-    values = {"names": ["no", "yes"], "baselines": {}, **given}
+    values = {"names": ["no", "yes"], "baselines": {}, **options}
     most = values.pop("errors_shown", 10)
     return assess(
         split="test",
@@ -98,28 +98,28 @@ def stand(logits: Any, labels: Any, problem_type: str = ONE, **given: Any) -> An
 
 
 def test_classes_confusion_and_errors_are_those_of_the_predictions():
-    found = stand([[2, 0], [0, 3], [1, 0], [0, 1], [5, 0]], [0, 0, 0, 1, 1])
-    assert found.confusion == [[2, 1], [1, 1]]
-    no, yes = found.classes
+    standing = stand([[2, 0], [0, 3], [1, 0], [0, 1], [5, 0]], [0, 0, 0, 1, 1])
+    assert standing.confusion == [[2, 1], [1, 1]]
+    no, yes = standing.classes
     assert no == {"label": "no", "precision": 2 / 3, "recall": 2 / 3, "f1": pytest.approx(2 / 3), "examples": 3}
     assert (yes["precision"], yes["recall"], yes["examples"]) == (0.5, 0.5, 2)
-    assert [(error["row"], error["label"], error["predicted"]) for error in found.errors] == [
+    assert [(error["row"], error["label"], error["predicted"]) for error in standing.errors] == [
         (5, "yes", "no"),
         (2, "no", "yes"),
     ]
-    assert found.errors[0]["probability"] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-4)
+    assert standing.errors[0]["probability"] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-4)
     assert not stand([[2, 0]], [1], errors_shown=0).errors
 
 
 def test_errors_of_several_labels_and_of_numbers():
-    found = stand([[3.0, -3.0], [-1.0, 4.0]], [[1.0, 0.0], [0.0, 0.0]], SEVERAL)
-    assert found.confusion is None
-    (error,) = found.errors
+    standing = stand([[3.0, -3.0], [-1.0, 4.0]], [[1.0, 0.0], [0.0, 0.0]], SEVERAL)
+    assert standing.confusion is None
+    (error,) = standing.errors
     assert (error["row"], error["label"], error["predicted"]) == (2, [], ["yes"])
     numbers = stand([[1.0], [2.0], [9.0]], [1.0, 4.0, 8.0], NUMBER, names=[])
     assert [error["row"] for error in numbers.errors] == [2, 3]
     assert "probability" not in numbers.errors[0]
-    assert (found.error_title(), numbers.error_title()) == ("Most confident errors", "Largest errors")
+    assert (standing.error_title(), numbers.error_title()) == ("Most confident errors", "Largest errors")
 
 
 def shown_at_80(assessment: Any) -> list[str]:
@@ -149,10 +149,10 @@ RIGHT = [0, 1] * 50
     ],
 )
 def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
-    found = stand(**{"logits": GOOD, "labels": RIGHT, **what})
-    assert len(found.warnings) == 1
-    assert says in found.warnings[0]
-    assert says in " ".join(" ".join(shown_at_80(found)).split())
+    standing = stand(**{"logits": GOOD, "labels": RIGHT, **what})
+    assert len(standing.warnings) == 1
+    assert says in standing.warnings[0]
+    assert says in " ".join(" ".join(shown_at_80(standing)).split())
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -176,10 +176,10 @@ def test_the_columns_of_a_large_confusion_matrix_are_numbered(classes: int, time
 
 
 def test_a_class_without_examples_has_no_scores():
-    found = stand([[2, 0, 0], [0, 0, 2]], [0, 0], names=["no", "yes", "perhaps"])
-    assert found.classes[2] == {"label": "perhaps", "precision": None, "recall": None, "f1": None, "examples": 0}
-    assert found.class_rows()[2] == ("perhaps", "-", "-", "-", "0")
-    assert found.class_rows()[0] == ("no", "1.000", "0.500", "0.667", "2")
+    standing = stand([[2, 0, 0], [0, 0, 2]], [0, 0], names=["no", "yes", "perhaps"])
+    assert standing.classes[2] == {"label": "perhaps", "precision": None, "recall": None, "f1": None, "examples": 0}
+    assert standing.class_rows()[2] == ("perhaps", "-", "-", "-", "0")
+    assert standing.class_rows()[0] == ("no", "1.000", "0.500", "0.667", "2")
 
 
 @pytest.mark.parametrize(("losses", "longer"), [((0.6, 0.65), True), ((0.6, 0.5, 0.9), False), ((), True)])
@@ -205,22 +205,22 @@ def test_the_way_out_is_said_once(logits: list[list[int]], baselines: dict[str, 
 
 def test_a_good_result_warns_of_nothing():
     scores = {"majority": 0.5, "word_pairs": 0.8, "none": 0.7}
-    found = stand(
+    standing = stand(
         GOOD,
         RIGHT,
         baselines={name: {"test_accuracy": score} for name, score in scores.items()},
         history=[{"eval_loss": 0.5}, {"eval_loss": 0.2}, {"eval_loss": 0.21}],
     )
-    assert found.warnings == []
+    assert standing.warnings == []
 
 
 @pytest.mark.parametrize(("scores", "says"), [((0.5, 0.4), "worse than word pairs"), ((2.0, 3.0), "always the mean")])
 def test_of_a_squared_error_less_is_better(scores: tuple[float, float], says: str):
     score, pairs = scores
     baselines = {"majority": {"test_mse": 1.5}, "word_pairs": {"test_mse": pairs}}
-    found = stand([[1.0], [2.0]], [1.0, 4.0], NUMBER, names=[], score=score, baselines=baselines)
-    assert [warning for warning in found.warnings if says in warning] == found.warnings
-    assert len(found.warnings) == 1
+    standing = stand([[1.0], [2.0]], [1.0, 4.0], NUMBER, names=[], score=score, baselines=baselines)
+    assert [warning for warning in standing.warnings if says in warning] == standing.warnings
+    assert len(standing.warnings) == 1
 
 
 def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str]):
@@ -229,32 +229,32 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str]):
     examples[-1]["label"] = "unacceptable"
     order["test_file"] = write_jsonl(tmp_path / "odd.jsonl", examples)
     trained = train(tmp_path / "run", **order, do_eval=True, do_predict=True, errors_shown=62)
-    found = results(tmp_path / "run")["assessment"]
-    assert found["split"] == "test"
-    assert found["score"] == pytest.approx(trained.metrics["test_accuracy"])
-    assert set(found["baselines"]) == {"majority", "word_pairs"}
-    assert sum(map(sum, found["confusion"])) == 62
-    assert sum(row["examples"] for row in found["classes"]) == 62
-    wrong = round(62 * (1 - found["score"]))
-    assert len(found["errors"]) == wrong
+    assessment = results(tmp_path / "run")["assessment"]
+    assert assessment["split"] == "test"
+    assert assessment["score"] == pytest.approx(trained.metrics["test_accuracy"])
+    assert set(assessment["baselines"]) == {"majority", "word_pairs"}
+    assert sum(map(sum, assessment["confusion"])) == 62
+    assert sum(row["examples"] for row in assessment["classes"]) == 62
+    wrong = round(62 * (1 - assessment["score"]))
+    assert len(assessment["errors"]) == wrong
     card = (tmp_path / "run" / "README.md").read_text()
-    assert f"| word pairs | {found['baselines']['word_pairs']:.4f} |" in card
+    assert f"| word pairs | {assessment['baselines']['word_pairs']:.4f} |" in card
     assert "a \\| \\<b\\> \\[c\\](d) \\$e\\$" in card
     assert "![Confusion matrix](confusion_matrix.png)" in card
     assert (tmp_path / "run" / "confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
     answers = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
     missed = [n for n, (a, e) in enumerate(zip(answers, examples, strict=True), 1) if a["label"] != e["label"]]
-    assert sorted(error["row"] for error in found["errors"]) == missed
+    assert sorted(error["row"] for error in assessment["errors"]) == missed
 
 
 def test_a_card_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch):
     names = ("`a` | <b>", "{{ 7 * 7 }}")
-    found = stand([[0.0, 1.0]] * 40, [1] * 20 + [0] * 20, ONE, names=list(names), score=0.5)
-    found.warnings = [f"It predicts {names[0]!r} for all."]
+    standing = stand([[0.0, 1.0]] * 40, [1] * 20 + [0] * 20, ONE, names=list(names), score=0.5)
+    standing.warnings = [f"It predicts {names[0]!r} for all."]
     monkeypatch.setattr(Run, "dataset", "`x`|y.csv")
     run = fit(["good", "bad"] * 8, ["a", "b"] * 8, max_steps=1, validation_split_percentage=0, use_cpu=True)._run
     options = {**run.options, "training": {**run.options["training"], "class_weights": " | "}}
-    run = replace(run, labels=Labels(ONE, names), options=options, assessment=found)
+    run = replace(run, labels=Labels(ONE, names), options=options, assessment=standing)
     card = card_of(run, {"eval_accuracy": 0.5})
     assert "> It predicts '\\`a\\` \\| \\<b\\>' for all." in card
     assert "0. <code>&#96;a&#96; &#124; &#60;b&#62;</code>\n1. `{{ 7 * 7 }}`\n" in card
@@ -268,8 +268,8 @@ def test_a_run_can_do_without_baselines_errors_and_a_picture(
 ):
     monkeypatch.setattr("hf_posenc.training.assessment.find_spec", lambda name: None)  # without matplotlib
     train(tmp_path / "run", **order, do_eval=True, baseline=False, errors_shown=0)
-    found = results(tmp_path / "run")["assessment"]
-    assert (found["split"], found["baselines"], found["errors"]) == ("validation", {}, [])
+    assessment = results(tmp_path / "run")["assessment"]
+    assert (assessment["split"], assessment["baselines"], assessment["errors"]) == ("validation", {}, [])
     card = (tmp_path / "run" / "README.md").read_text()
     assert "Confusion matrix" in card
     assert "confusion_matrix.png" not in card

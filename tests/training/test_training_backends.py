@@ -83,17 +83,17 @@ def test_bfloat16_is_openvinos_to_compute_in(checkpoint, exported, run):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--backend", "tensorrt"], "'--backend': 'tensorrt' is not one of 'torch', 'onnx', 'openvino'"),
         (["--backend", "onnx"], "has no onnx/model.onnx.*hf-posenc export"),
         (["--backend", "onnx", "--device", "cuda"], "--backend onnx runs on the processor, not on --device cuda"),
     ],
 )
-def test_a_backend_that_cannot_run_it_is_one_error(run, checkpoint, options, said):
+def test_a_backend_that_cannot_run_it_is_one_error(run, checkpoint, options, message):
     code, _, err = run("predict", checkpoint, "who", *options)
     assert code == 2
-    assert re.search(said, " ".join(err.split()))
+    assert re.search(message, " ".join(err.split()))
 
 
 # ---- a run that was stopped
@@ -101,18 +101,18 @@ def test_a_backend_that_cannot_run_it_is_one_error(run, checkpoint, options, sai
 
 def stop_after(count, monkeypatch):
     """The next prediction is interrupted after so many answers; returns how many texts each later one was given."""
-    given, real = [], prediction.predict
+    counts, real = [], prediction.predict
 
     def interrupted(classifier, inputs, *arguments, **options):
-        given.append(0)
-        for number, one in enumerate(real(classifier, inputs, *arguments, **options)):
-            if len(given) == 1 and number == count:
+        counts.append(0)
+        for number, answer in enumerate(real(classifier, inputs, *arguments, **options)):
+            if len(counts) == 1 and number == count:
                 raise KeyboardInterrupt
-            given[-1] += 1
-            yield one
+            counts[-1] += 1
+            yield answer
 
     monkeypatch.setattr("hf_posenc.finetuning.prediction.predict", interrupted)
-    return given
+    return counts
 
 
 def many(path, count=40):
@@ -199,7 +199,7 @@ def test_answers_are_kept_up_to_the_first_damaged_line(tmp_path, damaged):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reason"),
     [
         ("file", "another file"),
         ("checkpoint", "another checkpoint"),
@@ -209,7 +209,7 @@ def test_answers_are_kept_up_to_the_first_damaged_line(tmp_path, damaged):
         ("garbage", "its facts can't be read"),
     ],
 )
-def test_answers_to_something_else_are_not_gone_on_with(run, checkpoint, tmp_path, monkeypatch, change, said):
+def test_answers_to_something_else_are_not_gone_on_with(run, checkpoint, tmp_path, monkeypatch, change, reason):
     source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
     model = shutil.copytree(checkpoint, tmp_path / "model")
     counts = stop_after(25, monkeypatch)
@@ -229,7 +229,7 @@ def test_answers_to_something_else_are_not_gone_on_with(run, checkpoint, tmp_pat
     code, _, err = run("predict", model, "-f", source, "-o", output, *options)
     assert (code, counts[1:]) == (0, [41 if change == "file" else 40])
     assert "Going on" not in err
-    assert f"{output}.unfinished is of another run ({said}): starting anew." in err
+    assert f"{output}.unfinished is of another run ({reason}): starting anew." in err
     assert len(read(output)) == counts[1]
 
 

@@ -91,9 +91,9 @@ def test_the_evaluation_loss_is_made_of_logits_and_labels_alone(order, tmp_path)
     logits, labels = np.array([[1.0, -1.0], [0.5, 2.0], [0.0, 3.0]]), np.array([0, 0, 1])
     expected = functional.cross_entropy(torch.tensor(logits), torch.tensor(labels), reduction="none")
     expected = (expected * setup.loss.weights[labels]).mean()
-    found = setup.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
-    assert found["loss"] == pytest.approx(expected.item(), rel=1e-6)
-    assert found["accuracy"] == pytest.approx(2 / 3)
+    scores = setup.compute_metrics(EvalPrediction(predictions=logits, label_ids=labels))
+    assert scores["loss"] == pytest.approx(expected.item(), rel=1e-6)
+    assert scores["accuracy"] == pytest.approx(2 / 3)
 
 
 def test_rope_learns_order_and_none_stays_at_one_half(trained):
@@ -133,19 +133,19 @@ def test_the_readme_says_what_the_hub_reads(trained, easy_order):
         "apache-2.0",
         "transformers",
     )
-    found = {(entry.dataset_split, entry.metric_type): entry.metric_value for entry in card.data.eval_results}
+    metrics = {(entry.dataset_split, entry.metric_type): entry.metric_value for entry in card.data.eval_results}
     assert {entry.dataset_name for entry in card.data.eval_results} == {Path(easy_order).name}
-    assert found["test", "accuracy"] == pytest.approx(run.metrics["test_accuracy"], abs=1e-4)
-    assert found["validation", "macro_f1"] == pytest.approx(run.metrics["eval_macro_f1"], abs=1e-4)
+    assert metrics["test", "accuracy"] == pytest.approx(run.metrics["test_accuracy"], abs=1e-4)
+    assert metrics["validation", "macro_f1"] == pytest.approx(run.metrics["eval_macro_f1"], abs=1e-4)
     assert "0. `acceptable`" in card.text
 
 
 def test_results_and_predictions_agree_with_the_model(trained, easy_order):
     run = trained["rope"]
-    found = results(run.output_dir)
-    assert found["metrics"]["test_accuracy"] == run.metrics["test_accuracy"]
-    assert found["arguments"]["training"]["seed"] == 1
-    assert found["versions"]["transformers"]
+    saved = results(run.output_dir)
+    assert saved["metrics"]["test_accuracy"] == run.metrics["test_accuracy"]
+    assert saved["arguments"]["training"]["seed"] == 1
+    assert saved["versions"]["transformers"]
     test = read_jsonl(f"{easy_order}/test.jsonl")
     predicted = read_jsonl(run.output_dir / "predictions.jsonl")
     right = [row["label"] == line["label"] for row, line in zip(test, predicted, strict=True)]
@@ -303,22 +303,22 @@ def test_balanced_class_weights_are_those_of_scikit_learn():
     assert loss.weights.tolist() == pytest.approx(expected.tolist(), rel=1e-6)
     # Scaled to a mean of 1 over the examples, so that dividing by their number is the weighted mean.
     logits = torch.randn(10, 3)
-    found = loss({"logits": logits}, torch.tensor(labels))
+    balanced = loss({"logits": logits}, torch.tensor(labels))
     weighted = functional.cross_entropy(logits, torch.tensor(labels), weight=torch.tensor(expected).float())
-    assert found.item() == pytest.approx(weighted.item(), rel=1e-5)
+    assert balanced.item() == pytest.approx(weighted.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("problem", "labels", "given", "weights"),
+    ("problem", "labels", "class_weights", "weights"),
     [
         ("single_label_classification", [0, 0, 0, 1], '{"b": 6, "a": 2}', [2 / 3, 2.0]),  # their mean is 1
         ("multi_label_classification", [[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], "balanced", [1 / 3, 3.0]),
     ],
 )
 def test_given_weights_keep_their_ratio_and_those_of_several_labels_raise_the_rare_ones(
-    problem, labels, given, weights
+    problem, labels, class_weights, weights
 ):
-    loss = _loss(Labels(problem, ("a", "b")), labels, class_weights=given)
+    loss = _loss(Labels(problem, ("a", "b")), labels, class_weights=class_weights)
     assert loss.weights.tolist() == pytest.approx(weights)
 
 
@@ -457,11 +457,11 @@ def test_checkpoints_are_saved_when_they_are_evaluated(options, saved, best):
 @pytest.mark.parametrize(("words", "expected"), [([], None), ([""], True), (["false"], False)])
 def test_a_switch_with_a_default_of_its_own_can_stand_alone(words, expected):
     option = [["--skip-missing", *filter(None, words)], ["--load-best-model-at-end", *filter(None, words)]]
-    given = [word for part in option for word in part] if words else []
-    data, _, training = parse_arguments(["--output-dir", "unused", "--do-train", "--do-eval", *given])
+    arguments = [word for part in option for word in part] if words else []
+    data, _, training = parse_arguments(["--output-dir", "unused", "--do-train", "--do-eval", *arguments])
     assert data.skip_missing is bool(expected)
     assert training.load_best_model_at_end is (expected is not False)
-    *_, alone = parse_arguments(["--output-dir", "unused", "--do-eval", *given])
+    *_, alone = parse_arguments(["--output-dir", "unused", "--do-eval", *arguments])
     assert alone.load_best_model_at_end is False
 
 
@@ -496,52 +496,54 @@ def test_a_label_with_one_example_is_trained_on_alone(streaming, tmp_path):
 
 
 def test_a_label_that_the_first_rows_lack_is_known(tmp_path):
-    given = labelled("ab" * 10 + "c" * 4)
-    test = write_csv(tmp_path / "test.csv", given)
-    setup = prepared_csv(tmp_path, given, do_predict=True, test_file=test, validation_file=test, max_train_samples=8)
+    training_rows = labelled("ab" * 10 + "c" * 4)
+    test = write_csv(tmp_path / "test.csv", training_rows)
+    setup = prepared_csv(
+        tmp_path, training_rows, do_predict=True, test_file=test, validation_file=test, max_train_samples=8
+    )
     assert setup.labels.names == ("a", "b", "c")
     assert (len(setup.encoded["train"]), len(setup.encoded["test"])) == (8, 24)
 
 
 def test_training_rows_of_one_label_are_refused_and_validation_rows_are_named(tmp_path, caplog):
-    given = labelled("a" * 10 + "b" * 10)
-    one = write_csv(tmp_path / "one.csv", given[:5])
+    training_rows = labelled("a" * 10 + "b" * 10)
+    one_label_path = write_csv(tmp_path / "one.csv", training_rows[:5])
     with pytest.raises(UserError, match="All 8 examples that are left to train on have the label 'a'.*max-train-samp"):
-        prepared_csv(tmp_path, given, validation_file=one, max_train_samples=8)
-    prepared_csv(tmp_path, given, validation_file=one)
+        prepared_csv(tmp_path, training_rows, validation_file=one_label_path, max_train_samples=8)
+    prepared_csv(tmp_path, training_rows, validation_file=one_label_path)
     assert "All 5 validation examples have the label 'a': scores on them say little" in caplog.text
 
 
 def test_rows_without_label_or_text_are_left_out_of_all_splits(tmp_path):
-    given = labelled("ab" * 6)
+    examples = labelled("ab" * 6)
     for row, column in ((2, "label"), (5, "text"), (7, "label")):
-        given[row] = {**given[row], column: ""}
-    path = write_csv(tmp_path / "mine.csv", given)
+        examples[row] = {**examples[row], column: ""}
+    path = write_csv(tmp_path / "mine.csv", examples)
     with pytest.raises(UserError, match=r"line 4 has none in column 'label', nor has 1 other\."):
-        prepared_csv(tmp_path, given, validation_file=path)
-    found = {"validation_file": path, "test_file": path, "do_predict": True, "skip_missing": True}
-    setup = prepared_csv(tmp_path, given, **found)
+        prepared_csv(tmp_path, examples, validation_file=path)
+    options = {"validation_file": path, "test_file": path, "do_predict": True, "skip_missing": True}
+    setup = prepared_csv(tmp_path, examples, **options)
     assert [len(setup.encoded[split]) for split in ("train", "validation", "test")] == [9, 9, 9]
     assert setup.test_rows == [0, 1, 3, 4, 6, 8, 9, 10, 11]
     doubts = setup.summary.data.doubts()
     assert "2 test rows without a label left out (--skip-missing)." in doubts
     assert "1 train row without a text left out (--skip-missing)." in doubts
-    streamed = prepared_csv(tmp_path, given, **found, streaming=True, max_steps=2, shuffle_buffer_size=1)
+    streamed = prepared_csv(tmp_path, examples, **options, streaming=True, max_steps=2, shuffle_buffer_size=1)
     passes = list(itertools.islice(iter(streamed.encoded["train"]), 18))
     assert passes == setup.encoded["train"].to_list() * 2
-    train_on = train(tmp_path / "run", train_file=path, **found)
+    train_on = train(tmp_path / "run", train_file=path, **options)
     assert train_on.summary.examples["test"] == 9
     assert [row["index"] for row in read_jsonl(tmp_path / "run" / "predictions.jsonl")] == setup.test_rows
 
 
 def test_a_checkpoint_is_evaluated_on_the_columns_that_it_was_trained_on(tmp_path):
-    given = [{"text": "no text", "Review": row["text"], "Verdict": row["label"]} for row in rows("train", 60)]
-    path = write_csv(tmp_path / "reviews.csv", given)
+    reviews = [{"text": "no text", "Review": row["text"], "Verdict": row["label"]} for row in rows("train", 60)]
+    path = write_csv(tmp_path / "reviews.csv", reviews)
     options = {"text_column_names": "Review", "label_column_name": "Verdict"}
     trained = train(tmp_path / "run", train_file=path, validation_file=path, do_eval=True, **options)
     again = {"model_name_or_path": str(tmp_path / "run"), "validation_file": path, "config_overrides": None}
-    found = train(tmp_path / "again", **again, do_eval=True, do_train=False)
-    assert found.metrics["eval_loss"] == pytest.approx(trained.metrics["eval_loss"], rel=1e-4)
+    evaluated = train(tmp_path / "again", **again, do_eval=True, do_train=False)
+    assert evaluated.metrics["eval_loss"] == pytest.approx(trained.metrics["eval_loss"], rel=1e-4)
 
 
 def test_a_labelled_test_split_is_scored_where_that_is_asked(order, tmp_path):
@@ -560,8 +562,8 @@ def test_a_checkpoint_on_the_way_holds_all_that_a_finished_one_does(order, tmp_p
     (folder,) = run.output_dir.glob("checkpoint-*")
     names = {path.name for path in run.output_dir.iterdir() if path.is_file()}
     assert names - {"confusion_matrix.png"} <= {path.name for path in folder.iterdir()}
-    found = results(folder)
-    assert found["metrics"]["eval_loss"] == pytest.approx(run.metrics["eval_loss"], rel=1e-5)
+    saved = results(folder)
+    assert saved["metrics"]["eval_loss"] == pytest.approx(run.metrics["eval_loss"], rel=1e-5)
     card = ModelCard.load(folder / "README.md")
     assert card.data.pipeline_tag == "text-classification"
     assert f"# run/{folder.name}\n" in card.text
@@ -645,9 +647,9 @@ def computed_in():
 @pytest.mark.parametrize("bf16", [True, False])
 def test_final_scores_are_float32_and_those_of_an_evaluation(order, tmp_path, computed_in, bf16):
     wanted = {**order, "bf16": bf16, "do_eval": True, "do_predict": True}
-    trained = train(tmp_path / "run", Console(file=(said := StringIO()), width=200), **wanted)
-    assert said.getvalue().count("in bfloat16 mixed precision (--bf16 false: float32); scores in float32.") == bf16
-    assert said.getvalue().count("bfloat16") == bf16
+    trained = train(tmp_path / "run", Console(file=(printed := StringIO()), width=200), **wanted)
+    assert printed.getvalue().count("in bfloat16 mixed precision (--bf16 false: float32); scores in float32.") == bf16
+    assert printed.getvalue().count("bfloat16") == bf16
     assert next(trained.model.parameters()).dtype == torch.float32
     assert computed_in[0] == (torch.bfloat16 if bf16 else torch.float32)
     computed_in.clear()

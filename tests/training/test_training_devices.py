@@ -101,9 +101,9 @@ def test_counts_give_the_metrics_of_all_logits_and_take_the_room_of_one_batch(pr
     logits[:, -1] -= 100 if problem == "single_label_classification" else 0  # never predicted either
     loss = ClassificationLoss(problem)
     for start in range(0, 50, 8):
-        one = logits[start : start + 8].clone().requires_grad_()
+        batch = logits[start : start + 8].clone().requires_grad_()
         with NoFloat64():
-            loss((one,), labels[start : start + 8]).backward()
+            loss((batch,), labels[start : start + 8]).backward()
         assert loss._counts is not None
         assert loss._counts.numel() == (2 if problem == "regression" else 17)
     with torch.no_grad():

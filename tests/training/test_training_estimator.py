@@ -47,7 +47,9 @@ def quick(**parameters: Any) -> PosEncClassifier:
 def scores(folder: Path, texts: list[str], classes: Any) -> np.ndarray:
     """What a pipeline answers, columns in the order of the classes."""
     answers = pipeline("text-classification", str(folder), top_k=None)(texts)
-    return np.array([[{entry["label"]: entry["score"] for entry in one}[name] for name in classes] for one in answers])
+    return np.array(
+        [[{entry["label"]: entry["score"] for entry in entries}[name] for name in classes] for entries in answers]
+    )
 
 
 def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: Path) -> None:
@@ -122,10 +124,10 @@ def test_it_is_the_training_of_the_command_line(tmp_path: Path) -> None:
 )
 def test_predictions_are_labels_as_they_were_given(labels: Any, tmp_path: Path) -> None:
     texts, _ = data(24)
-    given = [list(labels)[number % len(labels)] for number in range(24)]
-    fitted = hf_posenc.fit(texts, given, **OPTIONS, **SHORT)
+    targets = [list(labels)[number % len(labels)] for number in range(24)]
+    fitted = hf_posenc.fit(texts, targets, **OPTIONS, **SHORT)
     assert set(fitted.classes_) == set(labels)
-    assert fitted.classes_.dtype == np.unique(np.asarray(given)).dtype
+    assert fitted.classes_.dtype == np.unique(np.asarray(targets)).dtype
     assert set(fitted.predict(texts)) <= set(labels)
     fitted.save(tmp_path / "model")
     loaded = hf_posenc.load(tmp_path / "model")
@@ -211,24 +213,24 @@ def test_a_model_that_word_pairs_beat_is_warned_of() -> None:
 @pytest.mark.parametrize("scheme", ["none", "rope"])
 def test_a_model_without_positions_is_told_of_schemes(scheme: str) -> None:
     texts, labels = data(64)
-    with pytest.warns(UserWarning, match="give more rows") as said:
+    with pytest.warns(UserWarning, match="give more rows") as caught:
         hf_posenc.fit(texts, labels, **OPTIONS, max_steps=1, position_embedding_type=scheme)
-    assert any("scheme that knows word order" in str(one.message) for one in said) == (scheme == "none")
+    assert any("scheme that knows word order" in str(warning.message) for warning in caught) == (scheme == "none")
 
 
 def test_another_seed_gives_other_weights() -> None:
     texts, labels = data(48)
-    one, two = (quick(seed=seed).fit(texts, labels).predict_proba(texts) for seed in (0, 1))
-    assert not np.allclose(one, two)
+    first, second = (quick(seed=seed).fit(texts, labels).predict_proba(texts) for seed in (0, 1))
+    assert not np.allclose(first, second)
 
 
 @pytest.mark.slow  # eight fits
 def test_it_works_in_a_pipeline_cross_validation_and_a_grid_search() -> None:
     texts, labels = data(36)
-    lower = FunctionTransformer(lambda given: [text.lower() for text in given])
-    found = cross_val_score(Pipeline([("lower", lower), ("posenc", quick())]), texts, labels, cv=2)
-    assert found.shape == (2,)
-    assert np.isfinite(found).all()
+    lower = FunctionTransformer(lambda batch: [text.lower() for text in batch])
+    accuracies = cross_val_score(Pipeline([("lower", lower), ("posenc", quick())]), texts, labels, cv=2)
+    assert accuracies.shape == (2,)
+    assert np.isfinite(accuracies).all()
     search = GridSearchCV(quick(), {"position_embedding_type": ["none", "rope"], "learning_rate": [1e-3]}, cv=2)
     search.fit(texts, labels)
     best = search.best_estimator_.model_.config

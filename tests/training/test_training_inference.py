@@ -78,10 +78,10 @@ def test_logits_are_those_of_each_input_alone_in_order(tokenizer: Any, kind: str
     inputs = [*TEXTS, *PAIRS[:9], *TEXTS[:5]]
     expected = list(one_by_one(model, tokenizer, inputs))
     tokenizer.padding_side = side
-    found = list(logits_of(model, tokenizer, iter(inputs), 7, window=window))
-    assert len(found) == len(inputs)
-    assert {own.dtype for own in found} == {np.dtype("float32")}
-    for own, right in zip(found, expected, strict=True):
+    logits = list(logits_of(model, tokenizer, iter(inputs), 7, window=window))
+    assert len(logits) == len(inputs)
+    assert {own.dtype for own in logits} == {np.dtype("float32")}
+    for own, right in zip(logits, expected, strict=True):
         np.testing.assert_allclose(own, right, atol=2e-5)
     tokenizer.padding_side = "right"
     encoded = [dict(tokenizer(text, truncation=True)) for text in TEXTS]
@@ -123,8 +123,8 @@ def test_weights_stored_in_half_precision_answer_and_are_scored_in_float32(token
     tokenizer.save_pretrained(folder)
     expected = torch.from_numpy(np.stack(list(one_by_one(model, tokenizer, TEXTS)))).softmax(-1).numpy()
     answers = predict(load_classifier(str(folder), "cpu"), map(Text, TEXTS))
-    for found, right in zip(answers, expected, strict=True):
-        assert [found.answer["probabilities"][name] for name in "abc"] == pytest.approx(right, abs=1e-5)
+    for prediction, right in zip(answers, expected, strict=True):
+        assert [prediction.answer["probabilities"][name] for name in "abc"] == pytest.approx(right, abs=1e-5)
     np.testing.assert_allclose(hf_posenc.load(folder).predict_proba(TEXTS), expected, atol=1e-5)
     labels = ["abc"[row.argmax()] for row in expected]
     examples = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True) if text]

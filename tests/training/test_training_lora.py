@@ -28,7 +28,7 @@ def test_what_is_saved_is_an_ordinary_checkpoint_in_which_little_is_trained_whol
 ) -> None:
     options = {"model_name_or_path": str(start), "lora": True, "do_eval": True, "save_strategy": "epoch"}
     options |= {"metric_for_best_model": "loss", "greater_is_better": True}  # so that it isn't the last
-    found = train(tmp_path / "run", **order, **options, num_train_epochs=2, learning_rate=5e-3)
+    result = train(tmp_path / "run", **order, **options, num_train_epochs=2, learning_rate=5e-3)
     before, after = (load_file(folder / "model.safetensors") for folder in (start, tmp_path / "run"))
     assert before.keys() == after.keys()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -37,16 +37,16 @@ def test_what_is_saved_is_an_ordinary_checkpoint_in_which_little_is_trained_whol
     whole = changed - matrices - {name for name in changed if name.endswith("dense.weight")}
     assert any(".position." in name for name in whole)
     assert all(".position." in name or name.startswith("classifier") for name in whole), whole
-    assert not has_lora(found.model)
+    assert not has_lora(result.model)
     saved = [tmp_path / "run", *sorted((tmp_path / "run").glob("checkpoint-*"))]
     assert len(saved) == 3
-    tokens = found.tokenizer(["she saw himself."], return_tensors="pt")
+    tokens = result.tokenizer(["she saw himself."], return_tensors="pt")
     scores = []
     for folder in saved:
         model, report = AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
         assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
         scores.append(model.eval()(**tokens).logits)
-    torch.testing.assert_close(scores[0], found.model.eval()(**tokens).logits)
+    torch.testing.assert_close(scores[0], result.model.eval()(**tokens).logits)
     best = [folder for folder, score in zip(saved[1:], scores[1:], strict=True) if torch.allclose(score, scores[0])]
     assert [folder.name for folder in best] == [results(tmp_path / "run")["best"]["checkpoint"]] == ["checkpoint-10"]
     with pytest.raises(UserError, match="--lora can't resume from"):
@@ -85,9 +85,9 @@ def test_lora_needs_trained_weights_and_peft(
 ) -> None:
     with pytest.raises(UserError, match="a new encoder has none. Give --pretrained"):
         train(tmp_path / "run", **order, lora=True)
-    given: dict[str, Any] = {**order, "lora": True, "model_name_or_path": str(start)}
+    options: dict[str, Any] = {**order, "lora": True, "model_name_or_path": str(start)}
     with pytest.raises(UserError, match="--lora-rank 0 is out of range"):
-        train(tmp_path / "run", **given, lora_rank=0)
+        train(tmp_path / "run", **options, lora_rank=0)
     monkeypatch.setattr(lora_module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install 'hf-posenc"):
-        train(tmp_path / "run", **given)
+        train(tmp_path / "run", **options)

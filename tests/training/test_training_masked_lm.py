@@ -137,7 +137,9 @@ def test_texts_can_be_joined_into_full_blocks_and_read_from_plain_files(tmp_path
 
 def test_each_epoch_has_masks_of_its_own(tmp_path, monkeypatch):
     batches, collate = [], MaskingCollator.__call__
-    monkeypatch.setattr(MaskingCollator, "__call__", lambda *given: batches.append(collate(*given)) or batches[-1])
+    monkeypatch.setattr(
+        MaskingCollator, "__call__", lambda *arguments: batches.append(collate(*arguments)) or batches[-1]
+    )
     run(tmp_path / "run", do_eval=False, max_train_samples=8, max_steps=2, train_sampling_strategy="sequential")
     first, second = (batch["labels"] for batch in batches)
     assert first.shape == second.shape

@@ -36,14 +36,14 @@ REAL = DRAWN.normal(size=(2, 200)).cumsum(0)
 def test_metrics_agree_with_scikit_learn_and_scipy(metric, name, reference, drawn):
     labels, predictions = drawn
     own = metric(config_name="multilabel" if labels.ndim == 2 else "default", keep_in_memory=True)
-    found = own.compute(predictions=predictions, references=labels)
-    assert found == {name: pytest.approx(reference(labels, predictions), abs=1e-12)}
+    scores = own.compute(predictions=predictions, references=labels)
+    assert scores == {name: pytest.approx(reference(labels, predictions), abs=1e-12)}
 
 
 @pytest.mark.parametrize("metric", [Pearson, Spearman])
 def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
-    found = metric(keep_in_memory=True).compute(predictions=[1.0, 1.0, 1.0], references=[1.0, 2.0, 3.0])
-    assert list(found.values()) == [0.0]
+    scores = metric(keep_in_memory=True).compute(predictions=[1.0, 1.0, 1.0], references=[1.0, 2.0, 3.0])
+    assert list(scores.values()) == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
     ],
 )
 def test_the_task_chooses_metrics_and_reads_logits(problem_type, logits, labels, expected):
-    found = score_logits(np.array(logits), np.array(labels), problem_type)
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    scores = score_logits(np.array(logits), np.array(labels), problem_type)
+    assert {name: scores[name] for name in expected} == pytest.approx(expected)
     predictions = predictions_from_logits(np.array(logits), problem_type).tolist()
     labels = np.ravel(labels).tolist() if problem_type == "regression" else labels
     kind = "multilabel" if problem_type == "multi_label_classification" else "default"
     metrics = [metric(config_name=kind, keep_in_memory=True) for metric in METRICS[problem_type]]
-    assert found == pytest.approx(combine(metrics).compute(predictions=predictions, references=labels))
+    assert scores == pytest.approx(combine(metrics).compute(predictions=predictions, references=labels))
 
 
 def test_answers_keep_all_digits_of_float32_however_small():

@@ -88,7 +88,7 @@ def test_weights_that_are_no_numbers_never_answer(checkpoint: Path, tmp_path: Pa
 
 def expected(checkpoint: Path, texts: list[str]) -> list[dict]:
     classifier = load_classifier(str(checkpoint), "cpu")
-    return [found.answer for found in predict(classifier, map(Text, texts))]
+    return [row.answer for row in predict(classifier, map(Text, texts))]
 
 
 def write(path: Path, examples: list[dict] = ROWS) -> Path:
@@ -130,12 +130,12 @@ def test_every_format_in_and_out_keeps_all_columns_beside_the_answer(run, checkp
     code, out, err = run("predict", checkpoint, "-f", tmp_path / source, "-o", tmp_path / output)
     assert (code, out) == (0, ""), err
     assert f"3 answers are in {tmp_path / output}" in err
-    found = read(tmp_path / output)
-    assert [row["id"] for row in found] == ["000", "001", "002"]
-    assert [row["text"] for row in found] == TEXTS
-    assert {row["input_label"] for row in found} == {"mine"}
-    assert {row["more"] for row in found} <= {None, ""}
-    for row, answer in zip(found, expected(checkpoint, TEXTS), strict=True):
+    rows = read(tmp_path / output)
+    assert [row["id"] for row in rows] == ["000", "001", "002"]
+    assert [row["text"] for row in rows] == TEXTS
+    assert {row["input_label"] for row in rows} == {"mine"}
+    assert {row["more"] for row in rows} <= {None, ""}
+    for row, answer in zip(rows, expected(checkpoint, TEXTS), strict=True):
         assert row["label"] == answer["label"]
         if "jsonl" in output:
             assert row["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-5)
@@ -150,9 +150,9 @@ def test_a_regression_gives_numbers(run, regression, tmp_path):
     source = write(tmp_path / "in.csv")
     for output in ("out.csv", "out.parquet", "out.jsonl"):
         assert run("predict", regression, "-f", source, "-o", tmp_path / output)[0] == 0
-        found = read(tmp_path / output)
-        assert [float(row["prediction"]) for row in found] == pytest.approx(numbers, abs=1e-5)
-        assert set(found[0]) == {"id", "text", "label", "more", "prediction"}  # no clash: the label stays as it is
+        rows = read(tmp_path / output)
+        assert [float(row["prediction"]) for row in rows] == pytest.approx(numbers, abs=1e-5)
+        assert set(rows[0]) == {"id", "text", "label", "more", "prediction"}  # no clash: the label stays as it is
     _, out, _ = run("predict", regression, "who saw karla")
     assert "prediction" in out
     assert "probabilities" not in out
@@ -174,11 +174,11 @@ def test_names_that_clash_are_kept_under_others(run, checkpoint, tmp_path):
     row = {"text": "x", "label": 1, "input_label": 2, "probabilities": 3}
     source = write_jsonl(tmp_path / "in.jsonl", [row])
     run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.jsonl")
-    (found,) = read(tmp_path / "out.jsonl")
-    assert (found["input_input_label"], found["input_label"], found["input_probabilities"]) == (1, 2, 3)
-    assert found["label"] in found["probabilities"]
+    (prediction,) = read(tmp_path / "out.jsonl")
+    assert (prediction["input_input_label"], prediction["input_label"], prediction["input_probabilities"]) == (1, 2, 3)
+    assert prediction["label"] in prediction["probabilities"]
     _, out, _ = run("predict", checkpoint, "-f", source, "--format", "jsonl")
-    assert json.loads(out) == found
+    assert json.loads(out) == prediction
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_
     code, _, err = run("predict", checkpoint, "-f", tmp_path / name, "-o", tmp_path / "out.jsonl")
     assert code == 0, err
     assert f"{name}: 3 texts are empty ({places}), and answered all the same" in err
-    found = read_jsonl(tmp_path / "out.jsonl")
-    assert len(found) == 5
-    assert all(row["label"] for row in found)
+    rows = read_jsonl(tmp_path / "out.jsonl")
+    assert len(rows) == 5
+    assert all(row["label"] for row in rows)
 
 
 def test_an_empty_text_among_arguments_is_said(run, checkpoint):
@@ -222,8 +222,8 @@ def test_columns_are_found_as_training_finds_them_or_named(run, checkpoint, tmp_
     ):
         arguments = ("--text-column-names", *words, "-o", tmp_path / "out.jsonl")
         assert run("predict", checkpoint, "-f", tmp_path / "in.csv", *arguments)[0] == 0
-        found = read_jsonl(tmp_path / "out.jsonl")[1]
-        assert found["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-5)
+        row = read_jsonl(tmp_path / "out.jsonl")[1]
+        assert row["probabilities"] == pytest.approx(answer["probabilities"], abs=1e-5)
     code, _, err = run("predict", checkpoint, "-f", tmp_path / "in.csv", "--text-column-names", "premise")
     assert code == 2
     assert "in.csv, line 2: no text in column 'premise'. It has 'id', 'comment', 'other'; name one" in err
@@ -235,17 +235,17 @@ def test_the_columns_that_the_model_was_trained_on_are_found_again(run, tmp_path
     train(tmp_path / "run", train_file=source, text_column_names="comment")
     assert run("predict", tmp_path / "run", "-f", source, "-o", tmp_path / "out.jsonl")[0] == 0
     answers = expected(tmp_path / "run", [examples[0]["comment"], "a note"])
-    found = read_jsonl(tmp_path / "out.jsonl")[0]["probabilities"]
-    assert found == pytest.approx(answers[0]["probabilities"], abs=1e-5)
-    assert found != pytest.approx(answers[1]["probabilities"], abs=1e-5)
+    probabilities = read_jsonl(tmp_path / "out.jsonl")[0]["probabilities"]
+    assert probabilities == pytest.approx(answers[0]["probabilities"], abs=1e-5)
+    assert probabilities != pytest.approx(answers[1]["probabilities"], abs=1e-5)
 
 
 def test_lists_and_objects_are_json_in_a_csv(run, checkpoint, tmp_path):
     row = {"text": "who saw karla", "numbers": [1, 2], "more": {"name": "Zoë"}, "tags": ["x", "y"]}
     source = write_jsonl(tmp_path / "in.jsonl", [row])
     assert run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.csv")[0] == 0
-    (found,) = read(tmp_path / "out.csv")
-    assert (found["numbers"], found["more"], found["tags"]) == ("[1, 2]", '{"name": "Zoë"}', "x|y")
+    (prediction,) = read(tmp_path / "out.csv")
+    assert (prediction["numbers"], prediction["more"], prediction["tags"]) == ("[1, 2]", '{"name": "Zoë"}', "x|y")
 
 
 def test_pairs_of_a_file_are_pairs(run, checkpoint, tmp_path):
@@ -253,21 +253,21 @@ def test_pairs_of_a_file_are_pairs(run, checkpoint, tmp_path):
     columns = ("--text-column-names", "premise,hypothesis")  # the model was trained on single texts
     run("predict", checkpoint, "-f", source, "-o", tmp_path / "out.jsonl", *columns)
     _, out, _ = run("predict", checkpoint, "who saw karla", "--text-pair", "karla", "--format", "jsonl")
-    found = read_jsonl(tmp_path / "out.jsonl")[0]["probabilities"]
-    assert found == pytest.approx(json.loads(out)["probabilities"], abs=1e-5)
+    probabilities = read_jsonl(tmp_path / "out.jsonl")[0]["probabilities"]
+    assert probabilities == pytest.approx(json.loads(out)["probabilities"], abs=1e-5)
     model = AutoModelForSequenceClassification.from_pretrained(checkpoint)
     pair = AutoTokenizer.from_pretrained(checkpoint)("who saw karla", "karla", return_tensors="pt")
     shares = model(**pair).logits[0].softmax(-1).tolist()
-    assert found == pytest.approx({model.config.id2label[n]: share for n, share in enumerate(shares)}, abs=1e-5)
+    assert probabilities == pytest.approx({model.config.id2label[n]: share for n, share in enumerate(shares)}, abs=1e-5)
 
 
 def test_a_model_of_pairs_misses_the_second_text(run, tmp_path):
     examples = [{"premise": row["text"], "hypothesis": "karla", "label": row["label"]} for row in rows("train", 48)]
     train(tmp_path / "run", train_file=write_jsonl(tmp_path / "in.jsonl", examples))
-    said = "trained on pairs of texts. Give the second one with --text-pair."
+    message = "trained on pairs of texts. Give the second one with --text-pair."
     code, _, err = run("predict", tmp_path / "run", "who saw karla")
-    assert (code, said in err) == (0, True)
-    assert said not in run("predict", tmp_path / "run", "who saw karla", "--text-pair", "karla")[2]
+    assert (code, message in err) == (0, True)
+    assert message not in run("predict", tmp_path / "run", "who saw karla", "--text-pair", "karla")[2]
 
 
 def test_semicolons_between_columns_are_found_or_said_and_written(run, checkpoint, tmp_path):
@@ -285,9 +285,9 @@ def test_semicolons_between_columns_are_found_or_said_and_written(run, checkpoin
             assert code == 0, err
             opened = gzip.open if output.endswith(".gz") else open
             with opened(tmp_path / output, "rt", newline="") as file:
-                found = list(csv.reader(file, delimiter=mark))
-            assert [row[:2] for row in found[1:]] == [["1", "who saw karla"], ["2", "b; c"]]
-            assert found[0] == ["id", "text", "label", "probability_acceptable", "probability_unacceptable"]
+                rows = list(csv.reader(file, delimiter=mark))
+            assert [row[:2] for row in rows[1:]] == [["1", "who saw karla"], ["2", "b; c"]]
+            assert rows[0] == ["id", "text", "label", "probability_acceptable", "probability_unacceptable"]
 
 
 def test_standard_input_is_answered_as_it_comes(checkpoint, monkeypatch):

@@ -122,20 +122,21 @@ def test_two_processes_end_where_one_ends(
     assert script(path, monkeypatch, **{**options, "output_dir": tmp_path / "one"}) == 0
     options |= {"output_dir": tmp_path / "two", "per_device_train_batch_size": 8}  # each has half of the batch
     printed = in_processes([*LAUNCH, str(path), *command(options)])
-    one, two = results(tmp_path / "one"), results(tmp_path / "two")
-    assert [one["processes"], two["processes"]] == [1, 2]
-    best = two["best"]
-    assert two["metrics"][best["metric"]] == pytest.approx(best["value"], abs=1e-6)  # both hold the best weights
+    one_process, two_processes = results(tmp_path / "one"), results(tmp_path / "two")
+    assert [one_process["processes"], two_processes["processes"]] == [1, 2]
+    best = two_processes["best"]
+    # both hold the best weights
+    assert two_processes["metrics"][best["metric"]] == pytest.approx(best["value"], abs=1e-6)
     if case != "masked":  # what is masked depends on the batch, and each process masks its own
-        assert best["step"] == one["best"]["step"]
+        assert best["step"] == one_process["best"]["step"]
         assert best["step"] < 30 or case == "numbers"  # which are learned better and better
         for name in ("train_loss", "eval_loss"):
-            assert two["metrics"][name] == pytest.approx(one["metrics"][name], abs=1e-4), name
+            assert two_processes["metrics"][name] == pytest.approx(one_process["metrics"][name], abs=1e-4), name
     if case == "search and control":
-        assert two["search"]["best"] == one["search"]["best"]
-        for mine, other in zip(two["search"]["trials"], one["search"]["trials"], strict=True):
+        assert two_processes["search"]["best"] == one_process["search"]["best"]
+        for mine, other in zip(two_processes["search"]["trials"], one_process["search"]["trials"], strict=True):
             assert mine == pytest.approx(other, abs=1e-3)
-        baselines = [run["assessment"]["baselines"] for run in (one, two)]
+        baselines = [run["assessment"]["baselines"] for run in (one_process, two_processes)]
         assert baselines[1] == pytest.approx(baselines[0], abs=1e-6)
         assert "none" in baselines[1]
         assert printed.count("First the control") == printed.count("train inputs (") == 1

@@ -40,9 +40,9 @@ def test_results_name_files_without_their_folders(tmp_path: Path, monkeypatch: p
     (tmp_path / "clients").mkdir()
     write_csv(tmp_path / "clients" / "a.csv", EXAMPLES[:2])
     asked = {"train_file": "clients/a.csv", "validation_file": "../gone/b.csv", "test_file": "~/c.csv"}
-    found = as_dict(DataArguments(**asked, text_column_delimiter="/"))
-    assert [found[name] for name in asked] == ["a.csv", "b.csv", "c.csv"]
-    assert found["text_column_delimiter"] == "/"
+    saved = as_dict(DataArguments(**asked, text_column_delimiter="/"))
+    assert [saved[name] for name in asked] == ["a.csv", "b.csv", "c.csv"]
+    assert saved["text_column_delimiter"] == "/"
     model = as_dict(ModelArguments(model_name_or_path="owner/name", config_overrides='{"a": "b/c"}'))
     assert (model["model_name_or_path"], model["config_overrides"]) == ("owner/name", '{"a": "b/c"}')
     training = as_dict(
@@ -52,9 +52,9 @@ def test_results_name_files_without_their_folders(tmp_path: Path, monkeypatch: p
 
 
 def train_masked(output_dir: Path, **options: Any) -> None:
-    given = {"output_dir": str(output_dir), "do_train": True, "keep_checkpoints": True, "vocab_size": 200}
-    given |= {"use_cpu": True, "disable_tqdm": True, **options}
-    train_masked_lm(*make_arguments(MaskedLMTrainingArguments, **given))
+    arguments = {"output_dir": str(output_dir), "do_train": True, "keep_checkpoints": True, "vocab_size": 200}
+    arguments |= {"use_cpu": True, "disable_tqdm": True, **options}
+    train_masked_lm(*make_arguments(MaskedLMTrainingArguments, **arguments))
 
 
 @pytest.mark.parametrize("step", others_slow([2, 3, 5], 3))

@@ -86,9 +86,9 @@ def test_of_numbers_the_loss_decides(tmp_path: Path):
 
 
 def test_epochs_of_a_few_steps_are_evaluated_and_saved_together(tmp_path: Path, order: dict[str, str]):
-    given = {"do_eval": True, "per_device_train_batch_size": 32, "save_strategy": None, "num_train_epochs": 41}
-    training = prepared(tmp_path / "run", **order, **given).training
+    options = {"do_eval": True, "per_device_train_batch_size": 32, "save_strategy": None, "num_train_epochs": 41}
+    training = prepared(tmp_path / "run", **order, **options).training
     assert (training.eval_strategy, training.eval_steps) == ("steps", 3 * 5)  # 160 examples are 5 steps
     assert training.save_steps == training.logging_steps == training.eval_steps
     for option, value in (("num_train_epochs", 20), ("eval_strategy", "epoch"), ("early_stopping_patience", 3)):
-        assert prepared(tmp_path / "run", **order, **{**given, option: value}).training.eval_strategy == "epoch"
+        assert prepared(tmp_path / "run", **order, **{**options, option: value}).training.eval_strategy == "epoch"

@@ -126,8 +126,8 @@ def test_a_checkpoint_that_lost_a_file_is_passed_over(undisturbed, name, damage,
     DAMAGE[damage](undisturbed / "checkpoint-20" / name)
     assert not is_complete(undisturbed / "checkpoint-20")
     assert find_resume_point(undisturbed, "true") == undisturbed / "checkpoint-16"
-    (said,) = caplog.messages
-    assert said == f"checkpoint-20 is damaged ({name} is {damage}): training goes on from checkpoint-16."
+    (message,) = caplog.messages
+    assert message == f"checkpoint-20 is damaged ({name} is {damage}): training goes on from checkpoint-16."
 
 
 @pytest.mark.promise("Resuming", "Resuming passes over a checkpoint with an empty JSON object")

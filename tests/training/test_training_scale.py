@@ -58,18 +58,18 @@ def test_two_processes_end_where_one_ends(order: dict[str, str], tmp_path: Path,
 
 @pytest.mark.slow
 def test_a_sharded_model_ends_where_a_whole_one_ends_and_resumes(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    two.mkdir()
-    in_processes([sys.executable, str(WORKER), str(one), ALL_HOOKS, "0", "4"])
+    whole, resumed = tmp_path / "one", tmp_path / "two"
+    whole.mkdir()
+    resumed.mkdir()
+    in_processes([sys.executable, str(WORKER), str(whole), ALL_HOOKS, "0", "4"])
     for start, end in (("0", "2"), ("2", "4")):
-        in_processes([*LAUNCH, str(WORKER), str(two), ALL_HOOKS, start, end])
-    expected = [float(text) for text in (one / "losses-4").read_text().split()]
-    found = [float(text) for name in ("losses-2", "losses-4") for text in (two / name).read_text().split()]
-    assert found == pytest.approx(expected, abs=1e-5)
-    assert_close_weights(one / "checkpoint", two / "checkpoint")
-    model = PosEncForSequenceClassification.from_pretrained(two / "checkpoint")
-    assert (two / "checkpoint" / "modeling_posenc.py").is_file()
+        in_processes([*LAUNCH, str(WORKER), str(resumed), ALL_HOOKS, start, end])
+    expected = [float(text) for text in (whole / "losses-4").read_text().split()]
+    losses = [float(text) for name in ("losses-2", "losses-4") for text in (resumed / name).read_text().split()]
+    assert losses == pytest.approx(expected, abs=1e-5)
+    assert_close_weights(whole / "checkpoint", resumed / "checkpoint")
+    model = PosEncForSequenceClassification.from_pretrained(resumed / "checkpoint")
+    assert (resumed / "checkpoint" / "modeling_posenc.py").is_file()
     assert not any(type(parameter).__name__ == "DTensor" for parameter in model.parameters())
 
 
@@ -127,8 +127,8 @@ def test_accelerate_reads_the_example_configurations(path: Path) -> None:
     expected = {"one_gpu": "NO", "eight_gpus": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED"}
     assert config.distributed_type.value == expected[path.stem]
     assert config.num_processes == (1 if path.stem == "one_gpu" else 8)
-    given = yaml.safe_load(path.read_text())
+    settings = yaml.safe_load(path.read_text())
     if path.stem == "fsdp2":
-        named = given["fsdp_config"]["fsdp_transformer_layer_cls_to_wrap"]
+        named = settings["fsdp_config"]["fsdp_transformer_layer_cls_to_wrap"]
         model = PosEncForSequenceClassification(PosEncConfig.from_preset("tiny"))
         assert named in {type(module).__name__ for module in model.modules()}

@@ -71,15 +71,15 @@ def test_both_scripts_give_the_same_numbers(order, tmp_path, monkeypatch, option
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("extra", "message"),
     [
         ({"early_stopping_patience": 2}, "Unknown option '--early_stopping_patience'."),
         ({"streaming": True}, "--streaming has no effect in this loop. Use run_classification.py"),
         ({"lora": True}, "--lora has no effect in this loop. Use run_classification.py"),
     ],
 )
-def test_the_loop_refuses_what_it_does_not_do(order, tmp_path, monkeypatch, capsys, given, message):
-    options = of_the_loop({**order, "do_eval": True, "output_dir": tmp_path / "run", **given})
+def test_the_loop_refuses_what_it_does_not_do(order, tmp_path, monkeypatch, capsys, extra, message):
+    options = of_the_loop({**order, "do_eval": True, "output_dir": tmp_path / "run", **extra})
     assert script(LOOP, monkeypatch, **options) == 2
     assert message in capsys.readouterr().err
 
@@ -88,9 +88,9 @@ def test_a_regression_in_the_loop(tmp_path, monkeypatch):
     examples = [{"text": row["text"], "label": 1000 + len(row["text"])} for row in rows("train", 64)]
     options = {"train_file": write_csv(tmp_path / "train.csv", examples), "task": "regression", "do_eval": True}
     assert script(LOOP, monkeypatch, **of_the_loop(options), output_dir=tmp_path / "run") == 0
-    found, std = results(tmp_path / "run")["metrics"], results(tmp_path / "run")["summary"]["label_std"]
-    assert found["eval_loss"] == pytest.approx(found["eval_mse"] / std**2, rel=1e-3)
-    assert found["eval_loss"] < 10
+    metrics, std = results(tmp_path / "run")["metrics"], results(tmp_path / "run")["summary"]["label_std"]
+    assert metrics["eval_loss"] == pytest.approx(metrics["eval_mse"] / std**2, rel=1e-3)
+    assert metrics["eval_loss"] < 10
 
 
 # ---- more than one process ------------------------------------------------------------------------------------------

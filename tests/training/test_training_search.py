@@ -18,26 +18,26 @@ START = {"config_overrides": SMALL["config_overrides"].replace(",initializer_ran
 
 
 def run(folder: Path, data: dict[str, str], **options: Any) -> str:
-    given = {**SMALL, **START, **data, "output_dir": str(folder), "do_eval": True, "baseline": False, **options}
+    arguments = {**SMALL, **START, **data, "output_dir": str(folder), "do_eval": True, "baseline": False, **options}
     console = Console(file=StringIO(), width=100)
-    fine_tune(*make_arguments(**given), console=console)
+    fine_tune(*make_arguments(**arguments), console=console)
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_the_best_trial_is_trained_with_and_each_is_told(tmp_path: Path, order: dict[str, str]) -> None:
     shown = run(tmp_path / "run", order, search=3, save_strategy="epoch")
-    found = results(tmp_path / "run")
-    trials, best = found["search"]["trials"], found["search"]["best"]
+    saved = results(tmp_path / "run")
+    trials, best = saved["search"]["trials"], saved["search"]["best"]
     assert len(trials) == 3
     assert len({trial["learning_rate"] for trial in trials}) == 3
     assert all(trials[0]["learning_rate"] / 4 <= trial["learning_rate"] <= 4e-3 for trial in trials)
-    assert f"eval_{found['search']['metric']}" == found["best"]["metric"] == "eval_macro_f1"  # as epochs are compared
+    assert f"eval_{saved['search']['metric']}" == saved["best"]["metric"] == "eval_macro_f1"  # as epochs are compared
     assert trials[best]["macro_f1"] == max(trial["macro_f1"] for trial in trials)
-    assert found["arguments"]["training"]["learning_rate"] == trials[best]["learning_rate"]
+    assert saved["arguments"]["training"]["learning_rate"] == trials[best]["learning_rate"]
     if best:
-        assert found["arguments"]["model"]["hidden_dropout_prob"] == trials[best]["hidden_dropout_prob"]
+        assert saved["arguments"]["model"]["hidden_dropout_prob"] == trials[best]["hidden_dropout_prob"]
         start = f"initializer_range={trials[best]['initializer_range']}"
-        assert start in found["arguments"]["model"]["config_overrides"]
+        assert start in saved["arguments"]["model"]["config_overrides"]
     assert all(f"Search: trial {number} of 3" in shown for number in (1, 2, 3))
     assert "(best)" in shown
     card = (tmp_path / "run" / "README.md").read_text()
@@ -99,9 +99,9 @@ def test_a_trial_that_diverges_is_the_worst_and_the_search_goes_on(
 
     monkeypatch.setattr(RunTrainer, "train", diverge_first)
     run(tmp_path / "run", order, search=2, max_steps=3)
-    found = results(tmp_path / "run")["search"]
-    assert found["best"] == 1
-    assert found["trials"][0]["loss"] is None
+    search = results(tmp_path / "run")["search"]
+    assert search["best"] == 1
+    assert search["trials"][0]["loss"] is None
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,6 @@ def test_a_search_that_cannot_be_is_refused(tmp_path: Path, options: dict[str, A
 @pytest.mark.slow
 def test_a_given_rate_is_kept(tmp_path: Path, order: dict[str, str]) -> None:
     run(tmp_path / "run", order, search=2, learning_rate=2e-3)
-    found = results(tmp_path / "run")
-    assert found["arguments"]["training"]["learning_rate"] == 2e-3
-    assert "learning_rate" not in found["search"]["trials"][0]
+    saved = results(tmp_path / "run")
+    assert saved["arguments"]["training"]["learning_rate"] == 2e-3
+    assert "learning_rate" not in saved["search"]["trials"][0]

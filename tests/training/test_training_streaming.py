@@ -103,10 +103,10 @@ def test_named_labels_spare_the_first_reading_and_others_end_the_run(order: dict
 
 
 def test_a_data_set_of_the_hub_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
+    calls = []
 
     def load(name: str, config: Any = None, **options: Any) -> Any:
-        given.append((name, options["streaming"]))
+        calls.append((name, options["streaming"]))
         parts = {"train": 40, "dev": 10}
         return datasets.IterableDatasetDict(
             {split: Dataset.from_list(rows("train", count)).to_iterable_dataset() for split, count in parts.items()}
@@ -114,7 +114,7 @@ def test_a_data_set_of_the_hub_is_streamed(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr("hf_posenc.data.splits.load_dataset", load)
     setup = stream(tmp_path / "run", dataset_name="me/huge", do_eval=True, max_train_samples=30)
-    assert given == [("me/huge", True)]
+    assert calls == [("me/huge", True)]
     assert setup.encoded["validation"].num_rows == 10
     assert len({json.dumps(example["input_ids"]) for example in examples(setup, 90)}) <= 30
 
@@ -166,8 +166,8 @@ def test_steps_that_are_given_stay(order: dict[str, str], tmp_path: Path) -> Non
 def test_the_script_streams_and_one_cycle_counts_steps(
     order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {**order, **STREAMED, "do_predict": True, "one_cycle": True, "output_dir": tmp_path / "run"}
-    assert script(TRAINER, monkeypatch, **given) == 0
+    options = {**order, **STREAMED, "do_predict": True, "one_cycle": True, "output_dir": tmp_path / "run"}
+    assert script(TRAINER, monkeypatch, **options) == 0
     assert results(tmp_path / "run")["arguments"]["data"]["streaming"] is True
     assert len((tmp_path / "run" / "predictions.jsonl").read_text().splitlines()) == 64
 
@@ -180,9 +180,9 @@ def test_two_processes_take_the_batches_of_one(order: dict[str, str], tmp_path: 
     words = command({**options, "output_dir": tmp_path / "two", "per_device_train_batch_size": 8})
     done = subprocess.run([*LAUNCH, str(TRAINER), *words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    one, two = results(tmp_path / "one"), results(tmp_path / "two")
-    assert (one["processes"], two["processes"]) == (1, 2)
-    assert two["metrics"]["train_loss"] == pytest.approx(one["metrics"]["train_loss"], rel=1e-4)
+    one_process, two_processes = results(tmp_path / "one"), results(tmp_path / "two")
+    assert (one_process["processes"], two_processes["processes"]) == (1, 2)
+    assert two_processes["metrics"]["train_loss"] == pytest.approx(one_process["metrics"]["train_loss"], rel=1e-4)
 
 
 # ---- what can't be --------------------------------------------------------------------------------------------------
@@ -218,9 +218,9 @@ def test_what_a_stream_cannot_do_is_named(
 
 def test_a_line_far_into_a_stream_is_named_when_it_is_reached(tmp_path: Path) -> None:
     """By what trains the tokenizer, and by training: no text there is looked at before."""
-    given = [json.dumps(row).encode() for row in rows("train", 1100)]
-    given[1049] = b'{"text": "caf\xe9", "label": "good"}'
-    (tmp_path / "a.jsonl").write_bytes(b"\n".join(given))
+    lines = [json.dumps(row).encode() for row in rows("train", 1100)]
+    lines[1049] = b'{"text": "caf\xe9", "label": "good"}'
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     names = "acceptable,unacceptable,good"
     files = {"train_file": str(tmp_path / "a.jsonl"), "do_eval": False, "class_names": names}
     with pytest.raises(UserError, match="a.jsonl, line 1050 isn't UTF-8 text"):
@@ -234,8 +234,8 @@ def test_a_line_far_into_a_stream_is_named_when_it_is_reached(tmp_path: Path) ->
 def test_a_masked_language_model_does_not_stream(
     order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = {**order, "streaming": "true", "max_steps": 5, "output_dir": tmp_path / "run"}
-    assert script(ROOT / "examples" / "run_mlm.py", monkeypatch, **given) == 2
+    options = {**order, "streaming": "true", "max_steps": 5, "output_dir": tmp_path / "run"}
+    assert script(ROOT / "examples" / "run_mlm.py", monkeypatch, **options) == 2
     assert "--streaming is for text classification" in capsys.readouterr().err
 
 

@@ -63,9 +63,11 @@ for kind in ("wordpiece", "bpe"):
 def test_the_same_text_gives_the_same_tokenizer_in_every_process(capsys):
     """The WordPiece trainer of `tokenizers` numbers pieces by a hash that differs from process to process."""
     exec(NUMBERING, {})
-    here = capsys.readouterr().out.split()
-    there = subprocess.run([sys.executable, "-c", NUMBERING], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert there.stdout.split()[-2:] == here
+    local_output = capsys.readouterr().out.split()
+    other_process = subprocess.run(
+        [sys.executable, "-c", NUMBERING], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert other_process.stdout.split()[-2:] == local_output
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ KINDS = {
 def sentences(split: str, count: int) -> list[dict[str, Any]]:
     """Words of real sentences; articles and pronouns are spans."""
     words = [row["text"].split() for row in rows(split, count)]
-    return [{"tokens": one, "ner_tags": [KINDS.get(word, "O") for word in one]} for one in words]
+    return [{"tokens": sentence, "ner_tags": [KINDS.get(word, "O") for word in sentence]} for sentence in words]
 
 
 @pytest.fixture
@@ -42,42 +42,44 @@ def words(tmp_path: Path) -> dict[str, str]:
 
 
 def train(folder: Path, data: dict[str, str], **options: Any) -> TrainingResult:
-    given = {**SMALL, "task": "tokens", "output_dir": str(folder), "do_eval": True, **data, **options}
-    return fine_tune(*make_arguments(**given), console=Console(file=StringIO()))
+    arguments = {**SMALL, "task": "tokens", "output_dir": str(folder), "do_eval": True, **data, **options}
+    return fine_tune(*make_arguments(**arguments), console=Console(file=StringIO()))
 
 
 def test_words_are_labelled_and_the_checkpoint_answers_to_the_pipeline(tmp_path: Path, words: dict[str, str]) -> None:
-    found = train(tmp_path / "run", words, num_train_epochs=4, learning_rate=5e-3, do_predict=True)
-    assert found.metrics["eval_span_f1"] > 0.8
-    assert found.metrics["test_span_f1"] > 0.8
-    assert found.metrics["test_accuracy"] > 0.9
+    result = train(tmp_path / "run", words, num_train_epochs=4, learning_rate=5e-3, do_predict=True)
+    assert result.metrics["eval_span_f1"] > 0.8
+    assert result.metrics["test_span_f1"] > 0.8
+    assert result.metrics["test_accuracy"] > 0.9
     model = AutoModelForTokenClassification.from_pretrained(tmp_path / "run")
     assert [model.config.id2label[number] for number in range(3)] == NAMES
-    given = sentences("test", 48)
+    test_rows = sentences("test", 48)
     predicted = read_jsonl(tmp_path / "run" / "predictions.jsonl")
-    assert all(len(row["labels"]) == len(one["tokens"]) for row, one in zip(predicted, given, strict=True))
-    right = [row["labels"] == one["ner_tags"] for row, one in zip(predicted, given, strict=True)]
+    assert all(len(row["labels"]) == len(example["tokens"]) for row, example in zip(predicted, test_rows, strict=True))
+    right = [row["labels"] == example["ner_tags"] for row, example in zip(predicted, test_rows, strict=True)]
     assert sum(right) > 24
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run")
-    answers = label_words(model, tokenizer, [one["tokens"] for one in given], 16)
+    answers = label_words(model, tokenizer, [example["tokens"] for example in test_rows], 16)
     assert [labels for _, labels in answers] == [row["labels"] for row in predicted]
-    text = " ".join(given[0]["tokens"])
+    text = " ".join(test_rows[0]["tokens"])
     classify = pipeline("token-classification", str(tmp_path / "run"), aggregation_strategy="first")
     found_spans = [(group["word"], group["entity_group"]) for group in classify(text) if group["entity_group"] != "O"]
-    expected = [(" ".join(given[0]["tokens"][start:end]), kind) for kind, start, end in spans(predicted[0]["labels"])]
+    expected = [
+        (" ".join(test_rows[0]["tokens"][start:end]), kind) for kind, start, end in spans(predicted[0]["labels"])
+    ]
     assert found_spans == expected
     assert results(tmp_path / "run")["problem_type"] == "token_classification"
     card = (tmp_path / "run" / "README.md").read_text()
     assert "pipeline_tag: token-classification" in card
     standing = results(tmp_path / "run")["assessment"]
     assert standing["metric"] == "span_f1"
-    assert standing["score"] == found.metrics["test_span_f1"]
+    assert standing["score"] == result.metrics["test_span_f1"]
     assert standing["baselines"]["majority"] == 0  # it finds no span
     assert standing["baselines"]["word_labels"] > 0.95  # the labels hang on the word alone
-    assert any("below the most frequent label of each word" in one for one in standing["warnings"]) == (
+    assert any("below the most frequent label of each word" in warning for warning in standing["warnings"]) == (
         standing["score"] < standing["baselines"]["word_labels"]
     )
-    assert sum(row["examples"] for row in standing["classes"]) == sum(len(one["tokens"]) for one in given)
+    assert sum(row["examples"] for row in standing["classes"]) == sum(len(example["tokens"]) for example in test_rows)
     assert "| most frequent label of each word |" in card
 
 
@@ -89,7 +91,7 @@ def test_the_epoch_with_the_best_spans_is_kept_or_else_the_best_macro_f1(
     data = {
         f"{split}_file": write_jsonl(
             tmp_path / f"{split}.jsonl",
-            [{**one, "ner_tags": [renamed[tag] for tag in one["ner_tags"]]} for one in sentences(split, count)],
+            [{**row, "ner_tags": [renamed[tag] for tag in row["ner_tags"]]} for row in sentences(split, count)],
         )
         for split, count in (("train", 64), ("validation", 24))
     }
@@ -109,14 +111,14 @@ def test_a_word_has_its_most_frequent_label_and_a_new_word_that_of_all() -> None
 def test_the_first_piece_of_each_word_carries_its_label(kind: str) -> None:
     texts = [row["text"] for row in rows("train", 100)]
     tokenizer = train_tokenizer(texts, kind, 300)
-    given = ["unbelievably", "can't", "", "end", "of", "naïve-ish", "."]
-    tokens, firsts = word_pieces(tokenizer, given, 128)
+    words = ["unbelievably", "can't", "", "end", "of", "naïve-ish", "."]
+    tokens, firsts = word_pieces(tokenizer, words, 128)
     assert sorted(firsts) == [0, 1, 3, 4, 5, 6]
     for word, place in firsts.items():
         piece = tokenizer.decode([tokens["input_ids"][place]]).strip().removeprefix("##")
-        assert given[word].replace("ï", "i").startswith(piece.replace("ï", "i")[:1])
+        assert words[word].replace("ï", "i").startswith(piece.replace("ï", "i")[:1])
     assert list(firsts.values()) == sorted(firsts.values())
-    cut, kept = word_pieces(tokenizer, given, 4)
+    cut, kept = word_pieces(tokenizer, words, 4)
     assert len(cut["input_ids"]) == 4
     assert set(kept) < set(firsts)
 
@@ -151,8 +153,8 @@ def test_spans_are_those_of_conlleval(tags: str, expected: list[Any]) -> None:
 
 def test_a_span_counts_only_whole() -> None:
     right = [["B-A", "I-A", "O"], ["B-B", "O", "B-A"]]
-    said = [["B-A", "O", "O"], ["B-B", "O", "B-B"]]
-    assert span_scores(right, said) == {"span_precision": 1 / 3, "span_recall": 1 / 3, "span_f1": 1 / 3}
+    predicted = [["B-A", "O", "O"], ["B-B", "O", "B-B"]]
+    assert span_scores(right, predicted) == {"span_precision": 1 / 3, "span_recall": 1 / 3, "span_f1": 1 / 3}
     assert span_scores(right, right)["span_f1"] == 1
     assert span_scores([["O"]], [["O"]])["span_f1"] == 0
 

@@ -77,8 +77,8 @@ def order_files(folder: Path) -> dict[str, str]:
 def train(output_dir: Path, console: Console | None = None, **options: Any) -> TrainingResult:
     """Trains in this process with `SMALL` options and those given, by default in silence."""
     # Checkpoints are looked at and resumed from; that they go by default has tests of its own.
-    given = {**SMALL, "output_dir": str(output_dir), "keep_checkpoints": True, **options}
-    return train_classifier(*make_arguments(**given), console=console or Console(file=StringIO()))
+    arguments = {**SMALL, "output_dir": str(output_dir), "keep_checkpoints": True, **options}
+    return train_classifier(*make_arguments(**arguments), console=console or Console(file=StringIO()))
 
 
 def prepared(output_dir: Path, **options: Any) -> Any:
@@ -131,8 +131,8 @@ def await_loss(running: subprocess.Popen[str]) -> None:
 
 
 def results(folder: Path | str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((Path(folder) / "results.json").read_text())
-    return found
+    saved: dict[str, Any] = json.loads((Path(folder) / "results.json").read_text())
+    return saved
 
 
 def assert_same_weights(first: Path | str, second: Path | str) -> None:
