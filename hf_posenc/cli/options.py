@@ -75,15 +75,15 @@ def declared_options(behind: str, **helps: str | None) -> Callable[[Callable[...
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def given(**values: Any) -> None:
+        def wrapper(**values: Any) -> None:
             command(**{name: value for name, value in values.items() if name not in helps or value is not None})
 
         *own, _ = inspect.signature(command).parameters.values()
         place = [parameter.name for parameter in own].index(behind) + 1
         more = [declared_parameter(name, help=help) for name, help in helps.items()]
         keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-        given.__signature__ = inspect.Signature([*keywords[:place], *more, *keywords[place:]])  # type: ignore[attr-defined]
-        return given
+        wrapper.__signature__ = inspect.Signature([*keywords[:place], *more, *keywords[place:]])  # type: ignore[attr-defined]
+        return wrapper
 
     return give
 

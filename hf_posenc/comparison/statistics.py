@@ -119,8 +119,12 @@ class Sample:
     def minus(self, other: "Sample") -> "Sample":
         """The differences at the seeds that both have."""
         seeds = [seed for seed in self.seeds if seed in other.seeds]
-        here, there = ([sample.seeds.index(seed) for seed in seeds] for sample in (self, other))
-        return Sample(seeds, self.values[here] - other.values[there], self.drawn[:, here] - other.drawn[:, there])
+        own_rows, other_rows = ([sample.seeds.index(seed) for seed in seeds] for sample in (self, other))
+        return Sample(
+            seeds,
+            self.values[own_rows] - other.values[other_rows],
+            self.drawn[:, own_rows] - other.drawn[:, other_rows],
+        )
 
 
 @functools.lru_cache(maxsize=4)

@@ -141,8 +141,10 @@ def agreement(answers: Sequence[np.ndarray], others: Sequence[np.ndarray], quest
     """The share of equal labels, or the mean cosine of the answers where they are no labels."""
     pairs = list(zip(answers, others, strict=True))
     if questions.problem_type == "multi_label_classification":
-        return float(np.mean([((one > 0) == (other > 0)).all() for one, other in pairs]))
+        return float(np.mean([((first > 0) == (second > 0)).all() for first, second in pairs]))
     if questions.problem_type in ("single_label_classification", TOKENS):
-        return float(np.mean(np.concatenate([np.ravel(one.argmax(-1) == other.argmax(-1)) for one, other in pairs])))
-    flat = [(one.ravel().astype(np.float64), other.ravel().astype(np.float64)) for one, other in pairs]
+        return float(
+            np.mean(np.concatenate([np.ravel(first.argmax(-1) == second.argmax(-1)) for first, second in pairs]))
+        )
+    flat = [(first.ravel().astype(np.float64), second.ravel().astype(np.float64)) for first, second in pairs]
     return float(np.mean([a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12) for a, b in flat]))

@@ -73,10 +73,10 @@ def _set_like(arguments: ModelArguments) -> None:
     if arguments.pretrained is None:
         why = f"is trained already, and --like {name!r} shapes a new encoder"
         refuse_given(arguments, ("model_name_or_path",), why)
-    given = {field: value for field in _POSITIONS if (value := getattr(arguments, field)) is not None}
-    given |= _body_options(arguments, None)
-    _check_like(name, given, CLASSIFIER.task)
-    chosen = natives.like(name, given)
+    wanted = {field: value for field in _POSITIONS if (value := getattr(arguments, field)) is not None}
+    wanted |= _body_options(arguments, None)
+    _check_like(name, wanted, CLASSIFIER.task)
+    chosen = natives.like(name, wanted)
     for field in (*_POSITIONS, "classifier_pooling"):
         if field in chosen:
             setattr(arguments, field, chosen.pop(field))

@@ -62,8 +62,8 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
     Raises:
         ValueError: an unknown `rope_type`, a key that it doesn't take or lacks, or a value out of range.
     """
-    given = {key: value for key, value in (wanted or {}).items() if value is not None}
-    parameters = {"rope_type": "default", "rope_theta": 10000.0, **given}
+    chosen = {key: value for key, value in (wanted or {}).items() if value is not None}
+    parameters = {"rope_type": "default", "rope_theta": 10000.0, **chosen}
     rope_type = require("rope_parameters: rope_type", parameters["rope_type"], _CHECKS["rope_type"])
     required, optional = ROPE_TYPES[rope_type]
     if _LENGTH in optional:

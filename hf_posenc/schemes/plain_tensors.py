@@ -82,19 +82,19 @@ def apply_rotary(
     return turned.transpose(1, 2).view(x.shape)
 
 
-def _tokens(scheme: PositionScheme, shape: tuple[int, ...], given: Tensor | None, start: int, x: Tensor) -> Tokens:
+def _tokens(scheme: PositionScheme, shape: tuple[int, ...], positions: Tensor | None, start: int, x: Tensor) -> Tokens:
     """Tokens at the given positions, or at start, start + 1, ..., of this shape: (S,) or (B, S)."""
-    if given is None:
-        given = torch.arange(start, start + shape[-1], device=x.device)
+    if positions is None:
+        positions = torch.arange(start, start + shape[-1], device=x.device)
     fitting = {tuple(shape), tuple(shape[-1:])} | ({(1, shape[-1])} if len(shape) > 1 else set())
-    if tuple(given.shape) not in fitting:
+    if tuple(positions.shape) not in fitting:
         raise ValueError(
-            f"positions of shape {tuple(given.shape)} don't fit x of shape {tuple(x.shape)}. Give ({shape[-1]},)"
+            f"positions of shape {tuple(positions.shape)} don't fit x of shape {tuple(x.shape)}. Give ({shape[-1]},)"
             + (f" or {tuple(shape)}." if len(shape) > 1 else ".")
         )
-    if given.numel():
-        check_length(scheme, *(int(value) for value in given.aminmax()))
-    return Tokens.at(given.expand(shape))
+    if positions.numel():
+        check_length(scheme, *(int(value) for value in positions.aminmax()))
+    return Tokens.at(positions.expand(shape))
 
 
 def sinusoidal_table(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:
