@@ -208,8 +208,8 @@ def evaluate(accelerator: Accelerator, setup: Setup, split: str, prefix: str) ->
     joined = torch.cat(logits).numpy()
     if not labels:
         return {}, joined
-    found = setup.compute_metrics(EvalPrediction(predictions=joined, label_ids=torch.cat(labels).numpy()))
-    return {f"{prefix}_{name}": value for name, value in found.items()}, joined
+    scores = setup.compute_metrics(EvalPrediction(predictions=joined, label_ids=torch.cat(labels).numpy()))
+    return {f"{prefix}_{name}": value for name, value in scores.items()}, joined
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) 
         try:
             return [prediction.answer for prediction in predict(classifier, texts, batch_size)]
         except Exception as error:  # of one text: the others get their answers
-            return [error] if len(texts) == 1 else [one for text in texts for one in answer([text])]
+            return [error] if len(texts) == 1 else [row for text in texts for row in answer([text])]
 
     async def answer_in_batches() -> None:
         while True:
@@ -66,8 +66,8 @@ def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) 
     @app.post("/predict")
     async def label(question: Question) -> dict[str, list[Any]]:
         futures = [asyncio.get_running_loop().create_future() for _ in question.inputs]
-        for given, future in zip(question.inputs, futures, strict=True):
-            waiting.put_nowait((Text(given) if isinstance(given, str) else Text(*given), future))
+        for item, future in zip(question.inputs, futures, strict=True):
+            waiting.put_nowait((Text(item) if isinstance(item, str) else Text(*item), future))
         return {"answers": await asyncio.gather(*futures)}
 
     @app.get("/health")

@@ -124,11 +124,11 @@ def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tu
     other = swap(sentence or "", words or "")
     classifier = load(checkpoint)
     model, tokenizer = classifier.model, classifier.tokenizer
-    found = inspect_checkpoint(checkpoint)
-    length = "any length" if found.max_length is None else f"at most {found.max_length:,} tokens"
+    report = inspect_checkpoint(checkpoint)
+    length = "any length" if report.max_length is None else f"at most {report.max_length:,} tokens"
     described = (
-        f"**{found.architecture}** with `{found.position_embedding_type}` positions: {found.parameters:,} parameters, "
-        f"{found.position_parameters:,} of them positional; {length}."
+        f"**{report.architecture}** with `{report.position_embedding_type}` positions: {report.parameters:,} "
+        f"parameters, {report.position_parameters:,} of them positional; {length}."
     )
     answers = [prediction.answer for prediction in predict(classifier, [Text(sentence), Text(other)])]
     shares = [answer.get("probabilities") or answer.get("predictions") or answer for answer in answers]

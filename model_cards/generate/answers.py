@@ -98,14 +98,14 @@ def _pretrained(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
         "converted": quoted(swapped),
         "cola_worse": quoted(_by(cola, "worse")),
         "cola_untold": quoted(_by(cola, NO_EVIDENCE)),
-        "healed": ", ".join(f"{name} {' and '.join(f'{v:.3f}' for v in found)}" for name, found in healed.items()),
+        "healed": ", ".join(f"{name} {' and '.join(f'{v:.3f}' for v in scores)}" for name, scores in healed.items()),
     }, {
         "unhealed conversions are worse on bshift_novels": set(_by(swapped, "worse")) == set(swapped),
         "unhealed conversions are worse on hans": set(_by(hans, "worse")) == set(hans),
         "word pairs are best on hans": unbeaten is not None and unbeaten[0] == WORD_PAIRS,
         "no unhealed conversion is better on cola": not _by(cola, "better"),
         "unhealed conversions guess on bshift_novels": all(abs(score - 0.5) < 0.02 for score in scores),
-        "a healing has two seeds": all(len(found) == 2 for found in healed.values()),
+        "a healing has two seeds": all(len(scores) == 2 for scores in healed.values()),
     }
 
 

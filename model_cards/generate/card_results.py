@@ -108,7 +108,7 @@ class Results:
     @cached_property
     def _findings(self) -> dict[str, list[Finding]]:
         # Test by test, and in each all schemes: what the bootstrap draws for a test is the same for them.
-        found: dict[str, list[Finding]] = {}
+        findings: dict[str, list[Finding]] = {}
         for name, study in self.studies.items():
             by_part = study.differences_by_part(study.home_length)
             for task in study.tasks:
@@ -116,7 +116,7 @@ class Results:
                 points: list[tuple[int, Parts, Mapping[str, Difference], bool]] = []
                 points.append((home, None, study.differences(task, home), False))
                 for part in own_parts(study, task, home):
-                    tested = {key[2]: one for key, one in by_part.items() if key[:2] == (task.name, part)}
+                    tested = {key[2]: difference for key, difference in by_part.items() if key[:2] == (task.name, part)}
                     points.append((home, part, tested, False))
                 for length in lengths if len(lengths) > 1 else []:
                     curve = study.curve_parts(task)
@@ -124,11 +124,11 @@ class Results:
                 for length, of, against, is_curve in points:
                     above = study.above(task, length, WORD_PAIRS, of)
                     for scheme in study.schemes:
-                        one = _finding(
+                        finding = _finding(
                             name, study, task, length, scheme, of, against.get(scheme), above.get(scheme), is_curve
                         )
-                        found.setdefault(scheme, []).append(one)
-        return found
+                        findings.setdefault(scheme, []).append(finding)
+        return findings
 
     def findings(self, scheme: str) -> list[Finding]:
         """What the results say of a scheme."""
@@ -137,7 +137,7 @@ class Results:
     @cached_property
     def panels(self) -> list[dict[str, Any]]:
         """The score against the length of the test: plain numbers, for each task that has several lengths."""
-        found = []
+        panels = []
         for name, study in self.studies.items():
             for task in study.tasks:
                 lengths = study.lengths(task)
@@ -151,7 +151,7 @@ class Results:
                         if value is not None:
                             numbers = (value.mean, value.low, value.high)
                             lines[scheme].append([length, *(None if n is None else round(n, 9) for n in numbers)])
-                found.append(
+                panels.append(
                     {
                         "title": f"{task.name} (plan {name})",
                         "metric": metric_name(task),
@@ -162,7 +162,7 @@ class Results:
                         "lines": {scheme: line for scheme, line in lines.items() if line},
                     }
                 )
-        return found
+        return panels
 
     def panels_of(self, scheme: str) -> list[dict[str, Any]]:
         """Those in which a scheme has a line."""
@@ -285,20 +285,20 @@ def _grouped(tests: Iterable[Finding]) -> list[str]:
 
 def limits_of_the_evidence(results: Results, scheme: str) -> str | None:
     """What the measured models were, which limits what the numbers say of others; None: nothing was measured."""
-    found = [one for one in results.findings(scheme) if one.score is not None]
+    scored = [finding for finding in results.findings(scheme) if finding.score is not None]
     sizes, trained = set(), set()
     for study in results.studies.values():
         for run in study.done:
             if run["scheme"] == scheme:
                 sizes.add((run["config"]["num_hidden_layers"], run["config"]["hidden_size"]))
                 trained |= {study.plan.train_length_of(task) for task in study.tasks if task.name == run["task"]}
-    if not found:
+    if not scored:
         return None
     models = ", ".join(f"{layers} layers {width} wide" for layers, width in sorted(sizes))
     return (
         f"The numbers above are of small encoders ({models}) on generated and English text, trained at up to "
-        f"{max(trained):,} tokens and tested at up to {max(one.length for one in found):,}. They don't say how it does "
-        "in larger models, in longer training or in other languages."
+        f"{max(trained):,} tokens and tested at up to {max(finding.length for finding in scored):,}. They don't say "
+        "how it does in larger models, in longer training or in other languages."
     )
 
 

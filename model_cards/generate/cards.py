@@ -169,9 +169,9 @@ def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
     """
     for name, part in parts.items():
         mark = f"<!-- generated: {name} -->\n"
-        before, found, rest = text.partition(mark)
+        before, separator, rest = text.partition(mark)
         _, end, after = rest.partition("<!-- end -->")
-        if not found or not end:
+        if not separator or not end:
             raise ValueError(f"{path}: the mark {mark.strip()!r}, or the end mark after it, is lost. Put them back.")
         text = f"{before}{mark}\n{part.rstrip()}\n\n{end}{after}"
     return text
@@ -223,11 +223,11 @@ def _summary(row: SchemeSummary, scheme: PositionScheme) -> str:
 def _reference(
     name: str, scheme: PositionScheme, config: PosEncConfig, measured: str | None, papers: dict[str, str]
 ) -> str:
-    given = config.position_embedding_kwargs or {}
+    kwargs = config.position_embedding_kwargs or {}
     meanings = {}
     for base in reversed(type(scheme).__mro__):
         meanings.update(_argument_texts(base))
-    defaults = {argument: given.get(argument) for argument in own_arguments(type(scheme))}
+    defaults = {argument: kwargs.get(argument) for argument in own_arguments(type(scheme))}
     if config.rope_parameters is not None:
         defaults["rope_parameters"] = config.rope_parameters
     return render(
@@ -307,13 +307,13 @@ def _argument_texts(scheme: type) -> dict[str, str]:
     """What a docstring's `Args:` say, by argument."""
     text = inspect.cleandoc(scheme.__dict__.get("__doc__") or "")
     section = re.search(r"\nArgs:\n(.*?)(?=\n\S|\Z)", text, flags=re.DOTALL)
-    found = {}
+    texts = {}
     for entry in re.split(r"\n    (?! )", "\n" + section.group(1).rstrip() if section else ""):
         head, colon, meaning = entry.partition(": ")
         names = re.sub(r"\(.*?\)", "", head)
         if colon and not meaning.startswith("see `"):
-            found.update({name.strip(): " ".join(meaning.split()).replace("|", "\\|") for name in names.split(",")})
-    return found
+            texts.update({name.strip(): " ".join(meaning.split()).replace("|", "\\|") for name in names.split(",")})
+    return texts
 
 
 def _linked(text: str) -> str:
@@ -322,16 +322,16 @@ def _linked(text: str) -> str:
 
 def papers_of(scheme: type) -> str:
     """Citations of the docstring: authors and year, linked where an arXiv number follows."""
-    found = _found_papers(scheme)
-    return ", ".join(f"[{who}](https://arxiv.org/abs/{number})" if number else who for who, number in found)
+    papers = _found_papers(scheme)
+    return ", ".join(f"[{who}](https://arxiv.org/abs/{number})" if number else who for who, number in papers)
 
 
 def _found_papers(scheme: type) -> list[tuple[str, str]]:
     citation = r"([A-Z][\w-]+ et al\.,?[^.;]{0,30}? (?:19|20)\d\d)((?:(?! et al)[^;]){0,120}?arXiv (\d{4}\.\d{4,5}))?"
-    found: dict[str, str] = {}
+    papers: dict[str, str] = {}
     for who, _, number in re.findall(citation, " ".join(_paragraphs(scheme))):
-        found.setdefault(who, number)
-    return list(found.items())
+        papers.setdefault(who, number)
+    return list(papers.items())
 
 
 # Pictures

@@ -44,8 +44,8 @@ TESTED_ON = {
 
 def studies(folder: str | Path = FOLDER) -> dict[str, Study]:
     """The committed comparisons, by the name of their plan."""
-    found = sorted((Path(folder) / "results").glob("compare-*"))
-    return {path.name.removeprefix("compare-"): Study.read(path) for path in found}
+    folders = sorted((Path(folder) / "results").glob("compare-*"))
+    return {path.name.removeprefix("compare-"): Study.read(path) for path in folders}
 
 
 def measure_baselines(folder: str | Path = FOLDER, pretrained: str | None = None) -> list[Path]:
@@ -85,15 +85,15 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
     Raises:
         ValueError: there are no comparisons in the folder.
     """
-    found = studies(folder)
-    if not found:
+    by_plan = studies(folder)
+    if not by_plan:
         raise ValueError(f"{str(folder)!r} has no results/compare-* folder. Run a comparison into it first.")
     return render(
         Path(__file__).with_name("evidence.md.jinja"),
         command=COMMAND,
         alpha=ALPHA,
         learned=LEARNED,
-        studies=found,
+        studies=by_plan,
         plans=known_plans(),
         command_of=command,
         about=about,
@@ -176,14 +176,14 @@ def part_table(study: Study, task_name: str, length: int) -> str:
     Where examples come in pairs, `3/5` behind a mean says how many of how many runs learned the part.
     """
     task = next(task for task in study.tasks if task.name == task_name)
-    found = study.differences_by_part(study.home_length)
+    differences = study.differences_by_part(study.home_length)
     parts = study.parts(task, length)
     rows = []
     for scheme in (*study.references.get(task_name, {}), *study.schemes):
         cells = []
         for part in parts:
             value = study.score(task, scheme, length, part)
-            tested = found.get((task.name, part, scheme))
+            tested = differences.get((task.name, part, scheme))
             differs = tested is not None and tested.verdict(lower_is_better(task)) in ("better", "worse")
             text = study.why_not(task, scheme, length) if value is None else f"{value.mean:.3f}"
             learned = study.learned(task, scheme, length, part) if scheme in study.schemes else None
@@ -205,10 +205,10 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", default=FOLDER, type=Path, help="default: model_cards of this checkout")
     parser.add_argument("--baselines", action="store_true", help="measure them first, where a comparison lacks them")
     parser.add_argument("--pretrained", help="with --baselines: the folder of the checkpoint that a plan names")
-    given = parser.parse_args()
-    folder = given.folder
+    arguments = parser.parse_args()
+    folder = arguments.folder
     try:
-        for path in measure_baselines(folder, given.pretrained) if given.baselines else ():
+        for path in measure_baselines(folder, arguments.pretrained) if arguments.baselines else ():
             print(path)
         write_text(folder / PAGE_NAME, render_evidence(folder))
     except ValueError as error:

@@ -22,27 +22,27 @@ from model_cards.studies.conversion import long_table, long_words, short_words, 
 from model_cards.studies.recipe import pretrained_table, scratch_table, stock_gap
 
 
-def ratio_table(found: dict[str, Any], size: str | None = None) -> str:
+def ratio_table(results: dict[str, Any], size: str | None = None) -> str:
     """The ratios alone: a row for each contender, a column for each work and mode of one size (None: the first)."""
-    size = size or found["settings"]["sizes"][0]
+    size = size or results["settings"]["sizes"][0]
     columns: dict[tuple[str, str], dict[str, float]] = {}
-    for row in found["rows"]:
+    for row in results["rows"]:
         if row["size"] == size:
             columns.setdefault((row["work"], row["mode"]), {})[row["contender"]] = row["ratio"]
-    names = found["settings"]["contenders"]
+    names = results["settings"]["contenders"]
     head = (f"times as fast as `{names[0]}`", *(f"{work} {mode}" for work, mode in columns))
     return markdown_table(
         head, [(f"`{name}`", *(f"{ratios[name]:.2f}" for ratios in columns.values())) for name in names]
     )
 
 
-def share_table(found: dict[str, Any]) -> str:
+def share_table(results: dict[str, Any]) -> str:
     """The share of each contender's time that the linear layers alone take, a column for each work and mode."""
     columns: dict[tuple[str, str], dict[str, float]] = {}
-    for row in found["rows"]:
+    for row in results["rows"]:
         columns.setdefault((row["work"], row["mode"]), {})[row["contender"]] = row["linear_share"]
     head = ("share of the linear layers", *(f"{work} {mode}" for work, mode in columns))
-    names = found["settings"]["contenders"]
+    names = results["settings"]["contenders"]
     return markdown_table(
         head, [(f"`{name}`", *(f"{shares[name]:.0%}" for shares in columns.values())) for name in names]
     )
@@ -62,19 +62,19 @@ def seeds_table(study: Study) -> str:
     return markdown_table(("positions", "mean", "std", "min", "max", "runs above word pairs"), rows)
 
 
-def cost_table(found: dict[str, Any]) -> str:
+def cost_table(results: dict[str, Any]) -> str:
     """What each scheme adds: its time as a multiple of that of `none`, a column for each batch."""
-    works = found["settings"]["works"]
+    works = results["settings"]["works"]
     rows = []
-    for name in found["settings"]["contenders"]:
-        costs = {row["work"]: row["cost"] for row in found["rows"] if row["contender"] == name}
+    for name in results["settings"]["contenders"]:
+        costs = {row["work"]: row["cost"] for row in results["rows"] if row["contender"] == name}
         rows.append((f"`{name}`", *(f"{costs[work]:.2f}" for work in works)))
     return markdown_table(("", *works), rows)
 
 
 def memory_table(results: list[dict[str, Any]]) -> str:
     """Peak memory of a step, a column for each batch; empty where a scheme wasn't measured."""
-    measured = [row for found in results for row in found["rows"]]
+    measured = [row for result in results for row in result["rows"]]
     works, rows = list(dict.fromkeys(row["work"] for row in measured)), []
     for name in dict.fromkeys(row["contender"] for row in measured):
         peaks = {row["work"]: row["peak_mb"] for row in measured if row["contender"] == name}
@@ -82,9 +82,9 @@ def memory_table(results: list[dict[str, Any]]) -> str:
     return markdown_table(("peak MB", *works), rows)
 
 
-def machine_line(found: dict[str, Any]) -> str:
+def machine_line(results: dict[str, Any]) -> str:
     """Where the numbers come from."""
-    m = found["machine"]
+    m = results["machine"]
     return (
         f"{m['gpu'] or m['processor']}, {m['threads']} threads, {m['instructions']}, torch {m['torch']}, transformers "
         f"{m['transformers']}."
@@ -164,7 +164,7 @@ def render_pages(folder: Path) -> dict[Path, str]:
         ValueError: a page has lost a mark.
         OSError: results aren't there.
     """
-    found = {
+    benchmarks = {
         name: read_results(folder, f"benchmark{name}")
         for name in (
             "",
@@ -179,15 +179,17 @@ def render_pages(folder: Path) -> dict[Path, str]:
     }
     served = read_results(folder, "benchmark_serving")
     parts = {
-        "sizes": "\n\n".join(f"{size}:\n\n{ratio_table(found['_sizes'], size)}" for size in _sizes(found["_sizes"])),
-        "bfloat16": ratio_table(found["_bfloat16"]),
+        "sizes": "\n\n".join(
+            f"{size}:\n\n{ratio_table(benchmarks['_sizes'], size)}" for size in _sizes(benchmarks["_sizes"])
+        ),
+        "bfloat16": ratio_table(benchmarks["_bfloat16"]),
         "processors": "\n\n".join(processor_tables(folder)),
         "gpu": gpu_tables(folder),
         "serving": serving_part(served),
-        "schemes": cost_table(found["_schemes"]),
-        "memory": memory_table([found["_2048"], found["_8192"]]),
-        "profile": profile_table(found["_profile"]),
-        "startup": startup_table(found["_startup"]),
+        "schemes": cost_table(benchmarks["_schemes"]),
+        "memory": memory_table([benchmarks["_2048"], benchmarks["_8192"]]),
+        "profile": profile_table(benchmarks["_profile"]),
+        "startup": startup_table(benchmarks["_startup"]),
     }
     converted = read_results(folder, "conversion")
     recipe = read_results(folder, "recipe")
@@ -201,8 +203,8 @@ def render_pages(folder: Path) -> dict[Path, str]:
         },
         root / "docs" / "positions.md": {"schemes": scheme_table()},
         root / "docs" / "speed.md": {
-            "speed": f"{ratio_table(found[''])}\n\nMeasured on an {machine_line(found[''])}\n"
-            f"{linear_line(found['_profile'])}"
+            "speed": f"{ratio_table(benchmarks[''])}\n\nMeasured on an {machine_line(benchmarks[''])}\n"
+            f"{linear_line(benchmarks['_profile'])}"
         },
         root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
         root / "docs" / "pretrained-weights.md": {
@@ -273,8 +275,8 @@ def _lower(text: str) -> str:
     return text[0].lower() + text[1:]
 
 
-def _sizes(found: dict[str, Any]) -> list[str]:
-    return found["settings"]["sizes"]
+def _sizes(results: dict[str, Any]) -> list[str]:
+    return results["settings"]["sizes"]
 
 
 def main() -> None:

