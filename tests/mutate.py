@@ -54,7 +54,7 @@ def is_caught(mutation: Mutation, folder: Path) -> bool:
 
 def main() -> None:
     """Plants them."""
-    chosen = [one for one in mutations() if all(word in " :: ".join(one) for word in sys.argv[1:])]
+    chosen = [mutation for mutation in mutations() if all(word in " :: ".join(mutation) for word in sys.argv[1:])]
     missed = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

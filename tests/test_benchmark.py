@@ -131,14 +131,16 @@ def test_the_command_writes_results_a_table_and_a_plot(tmp_path):
     arguments = ["benchmark", *TINY, "--contenders", "bert,none,t5", "--works", "2x8", "--rounds", "2"]
     done = CliRunner().invoke(app, [*arguments, "-o", str(target)])
     assert done.exit_code == 0, done.output
-    found = json.loads(target.read_text())
-    assert len(found["rows"]) == 3 * 2
-    assert found["machine"]["torch"] == torch.__version__
-    assert {row["ratio"] for row in found["rows"] if row["contender"] == "bert"} == {1.0}
-    assert {row["cost"] for row in found["rows"] if row["contender"] == "none"} == {1.0}
-    assert all(row[name] > 0 for row in found["rows"] for name in ("milliseconds", "tokens_per_second", "linear_share"))
-    assert target.with_suffix(".md").read_text() == benchmark.speed_table(found) + "\n"
-    assert benchmark.speed_table(found) in done.output
+    results = json.loads(target.read_text())
+    assert len(results["rows"]) == 3 * 2
+    assert results["machine"]["torch"] == torch.__version__
+    assert {row["ratio"] for row in results["rows"] if row["contender"] == "bert"} == {1.0}
+    assert {row["cost"] for row in results["rows"] if row["contender"] == "none"} == {1.0}
+    assert all(
+        row[name] > 0 for row in results["rows"] for name in ("milliseconds", "tokens_per_second", "linear_share")
+    )
+    assert target.with_suffix(".md").read_text() == benchmark.speed_table(results) + "\n"
+    assert benchmark.speed_table(results) in done.output
     assert target.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -170,8 +172,8 @@ def test_the_committed_tables_show_the_committed_numbers():
     files = sorted((CARDS / "results").glob("benchmark*.json"))
     assert len(files) >= 8
     for path in files:
-        found = json.loads(path.read_text())
-        assert path.with_suffix(".md").read_text() == f"{tables.results_table(found)}\n"
+        results = json.loads(path.read_text())
+        assert path.with_suffix(".md").read_text() == f"{tables.results_table(results)}\n"
 
 
 def test_the_parts_of_a_step_add_up_and_name_what_runs():
@@ -198,16 +200,16 @@ def test_a_contender_that_does_not_run_is_left_out_and_what_is_measured_is_saved
     options = {"sizes": ["tiny"], "works": ["2x8", "3x8"], "modes": ["training"], "rounds": 1, "device": "cpu"}
     lines, saved = [], []
     names = ["none", "modernbert", "modernbert:varlen", "rope:flex_attention"]
-    options |= {"report": lines.append, "save": lambda found: saved.append(len(found["rows"]))}
-    found = benchmark.run_benchmark(names, **options)
+    options |= {"report": lines.append, "save": lambda measured: saved.append(len(measured["rows"]))}
+    speed = benchmark.run_benchmark(names, **options)
     assert lines[0] == "modernbert is left out of tiny 2x8 training: ImportError: no such package"
     assert saved == [1, 2]
-    assert found["settings"]["contenders"] == ["none"]
-    left_out = [(row["work"], row["contender"], row["why"]) for row in found["left_out"]]
+    assert speed["settings"]["contenders"] == ["none"]
+    left_out = [(row["work"], row["contender"], row["why"]) for row in speed["left_out"]]
     assert [name for _, name, _ in left_out] == names[1:] * 2
     assert left_out[1][2] == "UserError: varlen attention needs a GPU, and bfloat16 or float16."
     assert "'flex_attention' has no gradients on a CPU" in left_out[2][2]
-    assert "`modernbert` is left out of tiny 3x8 training: ImportError: no such package" in benchmark.speed_table(found)
+    assert "`modernbert` is left out of tiny 3x8 training: ImportError: no such package" in benchmark.speed_table(speed)
     with pytest.raises(ValueError, match="The reference 'modernbert' can't be measured: no such package"):
         benchmark.run_benchmark(["modernbert", "none"], **options)
 
@@ -221,8 +223,8 @@ def test_a_variant_names_the_attention_backend(name):
 def test_the_reference_may_have_the_same_dtype():
     options = {"sizes": ["tiny"], "works": ["2x8"], "modes": ["inference"], "rounds": 1, "device": "cpu"}
     for dtype in ("float32", "bfloat16"):
-        found = benchmark.run_benchmark(["bert", "rope"], **options, dtype="bfloat16", reference_dtype=dtype)
-        assert [row["dtype"] for row in found["rows"]] == [dtype, "bfloat16"]
+        results = benchmark.run_benchmark(["bert", "rope"], **options, dtype="bfloat16", reference_dtype=dtype)
+        assert [row["dtype"] for row in results["rows"]] == [dtype, "bfloat16"]
 
 
 def test_plain_runs_without_the_kernels_and_gives_the_same(monkeypatch):
@@ -411,12 +413,12 @@ def test_the_targets_command_judges_and_says_so_by_its_exit_code(tmp_path, monke
     monkeypatch.setattr(targets, "GROUPS", ({"works": ("2x8",), "contenders": ("rope", "rope:pure")},))
     target = tmp_path / "gpu.json"
     done = CliRunner().invoke(app, ["benchmark", *TINY, "--targets", "-o", str(target)])
-    found = json.loads(target.read_text())
+    results = json.loads(target.read_text())
     assert done.exit_code == 1
-    assert {row["outcome"] for row in found["targets"]} == {"not measured"}
-    assert benchmark.targets_table(found) in done.output
-    assert [(row["mode"], row["dtype"]) for row in found["rows"]] == [("training", "bfloat16")] * 2
-    assert found["settings"]["dropout"] is False
+    assert {row["outcome"] for row in results["targets"]} == {"not measured"}
+    assert benchmark.targets_table(results) in done.output
+    assert [(row["mode"], row["dtype"]) for row in results["rows"]] == [("training", "bfloat16")] * 2
+    assert results["settings"]["dropout"] is False
 
 
 def test_results_are_written_under_the_machines_own_name(tmp_path, monkeypatch):
@@ -437,10 +439,10 @@ def test_frozen_words_get_no_gradient_and_the_rest_does():
 @pytest.mark.slow
 def test_startup_is_measured_in_fresh_processes(tmp_path, monkeypatch):
     monkeypatch.delitem(startup.IMPORTS, "and its BERT")
-    found = benchmark.measure_startup("tiny", rounds=1)
-    assert set(found["seconds"]) == {*startup.IMPORTS, "load BERT", "load ours"}
-    assert all(seconds > 0 for seconds in found["seconds"].values())
-    assert benchmark.write_results(found, tmp_path / "startup.json")[1].read_text().count("|") == 18
+    results = benchmark.measure_startup("tiny", rounds=1)
+    assert set(results["seconds"]) == {*startup.IMPORTS, "load BERT", "load ours"}
+    assert all(seconds > 0 for seconds in results["seconds"].values())
+    assert benchmark.write_results(results, tmp_path / "startup.json")[1].read_text().count("|") == 18
 
 
 def test_the_page_on_speed_shows_the_measured_numbers(pages, tmp_path, monkeypatch):
@@ -485,9 +487,9 @@ def test_the_table_of_attentions_says_what_the_encoder_does(pages):
         for name in schemes.replace("`", "").split(", "):
             refused[name] = (flex.startswith("refused"), flash.startswith("refused"))
     assert set(SCHEMES) <= set(refused)
-    for name, told in refused.items():
+    for name, refusals in refused.items():
         scheme = make_position(PosEncConfig(position_embedding_type=name))
-        for backend, is_refused in zip(("flex_attention", "flash_attention_2"), told, strict=True):
+        for backend, is_refused in zip(("flex_attention", "flash_attention_2"), refusals, strict=True):
             with pytest.raises(ValueError, match=backend) if is_refused else contextlib.nullcontext():
                 check_bias(backend, scheme)
 

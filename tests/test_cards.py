@@ -48,8 +48,8 @@ def test_every_scheme_has_a_page_with_words_of_its_own(name):
 
 
 def test_no_page_has_lost_its_scheme():
-    found = {path.stem for path in FOLDER.glob("*.md") if "<!-- generated: summary -->" in path.read_text()}
-    assert found == set(SCHEMES)
+    pages = {path.stem for path in FOLDER.glob("*.md") if "<!-- generated: summary -->" in path.read_text()}
+    assert pages == set(SCHEMES)
 
 
 @pytest.mark.slow  # every page
@@ -204,10 +204,10 @@ def test_the_numbers_are_those_of_the_runs():
 def test_conclusions_are_those_that_the_intervals_allow(results):
     """Nobody is better than `none` where its interval of the difference holds 0, and brackets are nobody's strength."""
     for name in SCHEMES:
-        for one in results.findings(name):
-            if one.verdict in ("better", "worse"):
-                low, high = one.against.interval.low, one.against.interval.high
-                assert low > 0 or high < 0, (name, one)
+        for finding in results.findings(name):
+            if finding.verdict in ("better", "worse"):
+                low, high = finding.against.interval.low, finding.against.interval.high
+                assert low > 0 or high < 0, (name, finding)
     lines = page("evidence").splitlines()
     for start in ("probes: brackets | 64 | 0.610", "halves (control: counting words solves it) | 64 | 1.000"):
         (row,) = [line for line in lines if line.startswith(f"| {start} |")]
@@ -315,9 +315,9 @@ def test_nothing_waits_to_be_filled_in(name):
 def test_papers_are_cited_as_the_docstring_names_them(name):
     scheme, _ = cards._base(name)
     references = cards.read_references(FOLDER)
-    found = cards._found_papers(scheme)
-    assert found
-    for who, number in found:
+    papers = cards._found_papers(scheme)
+    assert papers
+    for who, number in papers:
         entry = references[cards._key(who)]
         assert who.split()[0] in entry
         assert entry in page(name)

@@ -392,9 +392,9 @@ def test_a_model_that_labels_words_is_evaluated_and_predicts(run, predict, tmp_p
     assert predict(folder, "-f", str(data)) == expected
     listed = tmp_path / "listed.jsonl"
     listed.write_text('{"tokens": ["the", "big cat"]}\n{"tokens": []}\n')
-    found = predict(folder, "-f", str(listed))
-    assert [row["words"] for row in found] == [["the", "big cat"], []]
-    assert [len(row["labels"]) for row in found] == [2, 0]
+    predicted = predict(folder, "-f", str(listed))
+    assert [row["words"] for row in predicted] == [["the", "big cat"], []]
+    assert [len(row["labels"]) for row in predicted] == [2, 0]
 
 
 def test_evaluate_says_which_split_it_scores(run, refused, checkpoint, tmp_path):
@@ -406,9 +406,9 @@ def test_evaluate_says_which_split_it_scores(run, refused, checkpoint, tmp_path)
     assert "validation" not in out + err
     assert "eval_" not in out + err
     _, out, _ = run("evaluate", str(checkpoint), "--file", str(tmp_path / "mine.csv"), "--json")
-    found = json.loads(out)
-    assert (found["split"], found["examples"]) == ("test", 2)
-    assert found["accuracy"] in (0, 0.5, 1)
+    scores = json.loads(out)
+    assert (scores["split"], scores["examples"]) == ("test", 2)
+    assert scores["accuracy"] in (0, 0.5, 1)
     folder = tmp_path / "data"
     folder.mkdir()
     rows = "who saw karla,acceptable\nwho saw karla,unacceptable\n" * 7  # seven errors, whatever it answers
@@ -444,12 +444,12 @@ def test_several_labels_and_top_k(run, predict, tmp_path):
     code, _, err = run("train", "-o", folder, "--train-file", data, "--test-file", data, *options)
     assert code == 0, err
     written = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
-    found = predict(folder, "-f", data)
-    for first, second in zip(written, found, strict=True):
+    predicted = predict(folder, "-f", data)
+    for first, second in zip(written, predicted, strict=True):
         assert first["label"] == second["label"] == [n for n, p in second["probabilities"].items() if p > 0.5]
         assert second["probabilities"] == pytest.approx(first["probabilities"], abs=1e-5)
         assert list(second["probabilities"].values()) == sorted(second["probabilities"].values(), reverse=True)
-    assert sorted(found[0]["label"]) == ["a", "b"]
+    assert sorted(predicted[0]["label"]) == ["a", "b"]
     (row,) = predict(folder, "red", "--threshold", "0", "--top-k", "2")
     assert (len(row["label"]), len(row["probabilities"])) == (3, 2)
     _, out, _ = run("predict", folder, "red", "--threshold", "1")

@@ -48,6 +48,6 @@ def test_the_benchmark_runs_on_a_bare_image(tmp_path):
     arguments += ["--rounds", "1", "--device", "cpu", "--no-dropout", "-o", str(tmp_path / "bare.json")]
     done = run_bare(arguments)
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "bare.json").read_text())
-    assert {row["contender"] for row in found["rows"]} == {"bert", "rope", "rope:plain"}
+    results = json.loads((tmp_path / "bare.json").read_text())
+    assert {row["contender"] for row in results["rows"]} == {"bert", "rope", "rope:plain"}
     assert not (tmp_path / "bare.png").exists()  # matplotlib isn't there

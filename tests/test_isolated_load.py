@@ -15,7 +15,7 @@ SENT = SimpleNamespace(model=SimpleNamespace(state_dict=lambda: WEIGHTS), output
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({}, None),
         ({"weights": {"layer.weight": WEIGHTS["layer.weight"]}}, "the weight layer.bias is only in one of them"),
@@ -27,16 +27,16 @@ SENT = SimpleNamespace(model=SimpleNamespace(state_dict=lambda: WEIGHTS), output
         ({"token_ids": [[5, 7]]}, f"the tokenizer reads {verifying.TEXT!r} differently"),
     ],
 )
-def test_every_difference_from_what_was_sent_is_named(changed, said):
-    assert verifying._difference(dataclasses.replace(ANSWER, **changed), SENT) == said
+def test_every_difference_from_what_was_sent_is_named(changed, message):
+    assert verifying._difference(dataclasses.replace(ANSWER, **changed), SENT) == message
 
 
 def test_the_loading_process_of_publishing_gets_no_token_and_no_settings(tmp_path, monkeypatch):
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PYTHONPATH", "PYTHONSTARTUP", "MY_PASSWORD"):
         monkeypatch.setenv(name, "secret")
-    told = verifying.environment(tmp_path)
-    assert "secret" not in told.values()
-    assert not any(name.startswith("PYTHON") for name in told)
+    environment = verifying.environment(tmp_path)
+    assert "secret" not in environment.values()
+    assert not any(name.startswith("PYTHON") for name in environment)
 
 
 def test_a_stranger_that_takes_too_long_is_given_up(tmp_path):

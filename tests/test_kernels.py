@@ -51,8 +51,8 @@ def test_gradients_in_half_precision_are_computed_in_float32():
     q, k, v, bias = precise = [t.detach().double().requires_grad_() for t in leaves]
     mine = torch.autograd.grad(kernels.attend_with_bias(*leaves, 0.3), leaves, target)
     expected = (0.3 * q @ k.transpose(-1, -2) + bias).softmax(-1) @ v
-    for one, other in zip(mine, torch.autograd.grad(expected, precise, target.double()), strict=True):
-        assert (one.double() - other).norm() < 0.004 * other.norm()  # 0.002 is the rounding of the results alone
+    for gradient, wanted in zip(mine, torch.autograd.grad(expected, precise, target.double()), strict=True):
+        assert (gradient.double() - wanted).norm() < 0.004 * wanted.norm()  # 0.002 is the rounding of the results alone
 
 
 def test_attention_with_dropout_is_left_to_pytorch():
@@ -97,8 +97,8 @@ def test_training_with_a_learned_bias_gives_the_gradients_of_pytorchs_own_operat
 def test_a_linear_layer_has_the_values_and_gradients_of_pytorchs(shape, with_bias, onednn):
     layer, x = nn.Linear(16, 7, bias=with_bias), torch.randn(shape, requires_grad=True)
     inputs = [x, *layer.parameters()]
-    for given in (x, x.transpose(0, 1).contiguous().transpose(0, 1)):
-        got, expected = kernels.apply_linear(layer, given), functional.linear(given, layer.weight, layer.bias)
+    for features in (x, x.transpose(0, 1).contiguous().transpose(0, 1)):
+        got, expected = kernels.apply_linear(layer, features), functional.linear(features, layer.weight, layer.bias)
         assert_equal_with_gradients(got, expected, *inputs)
     layer.requires_grad_(False)  # as in an adapted model
     assert_equal_with_gradients(kernels.apply_linear(layer, x), functional.linear(x, layer.weight, layer.bias), x)
@@ -149,7 +149,7 @@ def test_a_gradient_of_a_linear_layer_can_be_differentiated_again(onednn):
 
 
 def test_the_switch_turns_all_of_it_off(onednn, monkeypatch):
-    monkeypatch.setattr(linear, "_product", lambda *given: pytest.fail("oneDNN was called"))
+    monkeypatch.setattr(linear, "_product", lambda *arguments: pytest.fail("oneDNN was called"))
     kernels.set_enabled(False)
     try:
         kernels.apply_linear(nn.Linear(4, 3), torch.randn(2, 4))

@@ -8,12 +8,12 @@ from mutate import ROOT, mutations
 
 def test_each_fault_can_be_planted_in_one_place():
     read = cache(lambda file: (ROOT / file).read_text(encoding="utf-8"))
-    unfit = [one for one in mutations() if one.old == one.new or read(one.file).count(one.old) != 1]
+    unfit = [fault for fault in mutations() if fault.old == fault.new or read(fault.file).count(fault.old) != 1]
     assert not unfit
 
 
 def test_there_are_enough_faults_where_users_data_and_weights_are():
     assert len(set(mutations())) == len(mutations())
-    counts = Counter(one.file.split("/")[1] for one in mutations())
+    counts = Counter(fault.file.split("/")[1] for fault in mutations())
     assert counts["model"] >= 40
     assert counts["data"] + counts["finetuning"] + counts["kernels"] >= 60

@@ -130,8 +130,8 @@ def test_the_tests_hold_it_to_its_reference(run, tree):
     options = ("-q", "-n0", "-k", "inverse", "-m", "not slow", "-p", "no:cacheprovider")
     files = [path for name in chosen for path in sorted((tree / "tests").rglob(name))]
     assert len(files) == len(chosen)
-    found = run("-m", "pytest", *options, *files, folder=tree)
-    assert "passed" in found.splitlines()[-1]
+    output = run("-m", "pytest", *options, *files, folder=tree)
+    assert "passed" in output.splitlines()[-1]
     reference = tree / "tests/references.py"
     text = reference.read_text()
     try:
@@ -143,9 +143,9 @@ def test_the_tests_hold_it_to_its_reference(run, tree):
 
 
 def test_it_passes_every_check(run):
-    found = run("-m", "hf_posenc.cli", "check", "inverse")
-    assert "20 of 20 checks ran" in found
-    assert "20 passed" in found
+    output = run("-m", "hf_posenc.cli", "check", "inverse")
+    assert "20 of 20 checks ran" in output
+    assert "20 passed" in output
 
 
 def test_pages_cards_and_pictures_have_it(run, tree):
@@ -175,9 +175,9 @@ def test_the_commands_know_it(run, tmp_path):
 
 def test_it_is_converted_to_and_compared(run, tmp_path):
     pytest.importorskip("matplotlib")
-    said = run("-c", CONVERT)
-    assert "inverse [{'scheme': 'inverse'" in said
-    assert "fitted to the old effect by distance" in said
+    output = run("-c", CONVERT)
+    assert "inverse [{'scheme': 'inverse'" in output
+    assert "fitted to the old effect by distance" in output
     (tmp_path / "plan.json").write_text(json.dumps(PLAN))
     run("-m", "hf_posenc.cli", "compare", "--plan", "plan.json", "-o", "results")
     run("-m", "hf_posenc.cli", "report", "results")

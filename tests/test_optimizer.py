@@ -32,9 +32,9 @@ def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast, factor):
     held = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
     assert sorted(held) == sorted(names.values())
     for group in optimizer.param_groups:
-        found = {names[parameter] for parameter in group["params"]}
-        is_fast = bool(found & fast)
-        assert found == (fast if is_fast else set(names.values()) - fast)
+        group_names = {names[parameter] for parameter in group["params"]}
+        is_fast = bool(group_names & fast)
+        assert group_names == (fast if is_fast else set(names.values()) - fast)
         assert (group["lr"], group["weight_decay"]) == ((pytest.approx(1e-3 * factor), 0.0) if is_fast else (1e-3, 0.5))
     schedule = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=2)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}

@@ -245,9 +245,9 @@ def test_relative_links_lead_to_a_file_and_a_heading(page):
         if target.startswith("https://"):
             continue
         name, _, anchor = target.partition("#")
-        found = path.parent / name if name else path
-        assert found.exists(), target
-        assert not anchor or anchor in _anchors(found.read_text()), target
+        target_path = path.parent / name if name else path
+        assert target_path.exists(), target
+        assert not anchor or anchor in _anchors(target_path.read_text()), target
 
 
 def test_the_readme_leads_to_every_guide():
@@ -258,7 +258,7 @@ def test_the_readme_leads_to_every_guide():
 def test_the_quick_start_table_is_what_was_measured():
     folder = ROOT / "model_cards/results/compare-quickstart"
     baselines = json.loads((folder / "baselines/blimp_order.json").read_text())["baselines"]
-    pairs = next(one["tests"][0]["value"] for one in baselines if one["scheme"] == "word pairs")
+    pairs = next(baseline["tests"][0]["value"] for baseline in baselines if baseline["scheme"] == "word pairs")
     assert f"| word pairs | {pairs:.3f} |" in README
     for scheme in json.loads((folder / "plan.json").read_text())["schemes"]:
         runs = (json.loads(path.read_text()) for path in folder.glob(f"runs/blimp_order-{scheme}-seed*/run.json"))

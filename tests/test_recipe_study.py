@@ -54,9 +54,9 @@ def test_a_part_is_measured_once_and_shown(tmp_path: Path, monkeypatch, capsys):
     words = ["study", "--data", "nowhere", "--output", output, "--seeds", "2", "--parts", "scratch/comparisons"]
     monkeypatch.setattr(sys, "argv", [*words, "--options", options])
     recipe.main()
-    found = json.loads(Path(output).read_text())
-    assert list(found["parts"]) == [f"scratch/comparisons/8000/rope/{seed}" for seed in (0, 1)]
-    assert found["options"]["max_steps"] == 2
+    results = json.loads(Path(output).read_text())
+    assert list(results["parts"]) == [f"scratch/comparisons/8000/rope/{seed}" for seed in (0, 1)]
+    assert results["options"]["max_steps"] == 2
     assert capsys.readouterr().out.count("scratch/comparisons") == 2
     recipe.main()
     assert capsys.readouterr().out == ""
