@@ -134,5 +134,5 @@ with contextlib.suppress(ImportError):  # a GPU image in which nothing was insta
 
     wrapt.register_post_import_hook(_register_adapters, "peft.utils.constants")
 
-if Path(sys.argv[0]).stem != "hf-posenc":
+if [Path(program).stem for program in sys.argv[:1]] != ["hf-posenc"]:  # a program that embeds Python may name none
     from . import model as model

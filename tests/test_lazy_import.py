@@ -35,6 +35,7 @@ print(type(AutoModel.from_config(config)).__name__, type(AutoModelForTokenClassi
 """
 FIRST = [
     "import hf_posenc",
+    "import sys\nsys.argv = []\nimport hf_posenc",
     "from transformers import AutoModel\nimport hf_posenc",
     "import hf_posenc.model.modeling_posenc",
     "import sys\nsys.argv[0] = '/bin/hf-posenc'\nimport hf_posenc\nhf_posenc.PosEncConfig",
