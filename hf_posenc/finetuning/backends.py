@@ -206,6 +206,8 @@ def _open_openvino(path: Path, bf16: bool, throughput: bool) -> _Opened:
     hints["PERFORMANCE_HINT"] = "THROUGHPUT" if throughput else "LATENCY"
     compiled = openvino.Core().compile_model(str(path), "CPU", hints)
     of_thread = threading.local()
+    # OpenVINO loads NumPy's interface at the first such access, and two threads that do so at once wait for each other.
+    _ = openvino.Tensor(np.zeros(1)).data
 
     def run(feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if not hasattr(of_thread, "request"):

@@ -75,6 +75,39 @@ def test_openvino_takes_several_batches_at_once_and_answers_as_one_by_one(tmp_pa
             np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
+AT_ONCE = """
+import os, signal, sys, threading
+import numpy as np, openvino
+from hf_posenc.finetuning.backends import open_backend
+
+
+def answer():
+    ready.wait()
+    backend.logits({"input_ids": np.ones((2, 3), int), "attention_mask": np.ones((2, 3), int)})
+
+
+for _ in range(20):  # without the remedy one in four waits forever
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends it
+        backend, ready = open_backend(sys.argv[1], "openvino", throughput=True), threading.Barrier(4)
+        threads = [threading.Thread(target=answer) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.slow
+def test_the_first_batches_of_a_process_do_not_wait_for_each_other(tmp_path):
+    checkpoint(tmp_path / "model")
+    export(tmp_path / "model", tmp_path / "out", "openvino")
+    subprocess.run([sys.executable, "-c", AT_ONCE, tmp_path / "out"], check=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("to", BOTH)
 @pytest.mark.parametrize("head", HEADS)
