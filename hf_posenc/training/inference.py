@@ -84,7 +84,8 @@ def logits_of(
 def pad_rows(rows: Sequence[Row], pad_token_id: int | None, padding_side: str = "right") -> dict[str, torch.Tensor]:
     """One batch of rows of any lengths: each part int64 (B, S), with an attention mask; labels are padded with -100.
 
-    As a tokenizer's `pad` does, in a tenth of its time, which is a tenth of a small model's.
+    As a tokenizer's `pad` does, in a tenth of its time, which is a tenth of a small model's. What else there is, such
+    as token types, is padded with 0, which every model has: some tokenizers have a type of their own for padding.
     """
     longest = max(len(row["input_ids"]) for row in rows)
     fills = {"input_ids": pad_token_id or 0, "labels": -100}
