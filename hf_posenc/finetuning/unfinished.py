@@ -46,6 +46,7 @@ class Unfinished:
             self._handle.truncate()
         else:
             self._handle.write(_line(facts))
+            self._handle.flush()  # else a run that is killed before its first answers looks like another one
 
     def go_on(
         self, inputs: Iterable[Text], predict: Callable[[Iterator[Text]], Iterable["Prediction"]]

@@ -184,6 +184,15 @@ def test_half_a_line_is_cut_off_before_anything_is_written(tmp_path):
     assert kept.read_text() == '{"file": 1}\n{"label": "a"}\n'
 
 
+def test_a_run_killed_before_its_first_answer_is_no_other_one(tmp_path):
+    kept, remarks = tmp_path / f"out.jsonl{unfinished.ENDING}", []
+    with unfinished.unfinished_answers(str(tmp_path / "out.jsonl"), {"file": 1}, remarks.append):
+        killed = kept.read_bytes()  # what a kill now leaves
+    kept.write_bytes(killed)
+    with unfinished.unfinished_answers(str(tmp_path / "out.jsonl"), {"file": 1}, remarks.append):
+        assert not remarks
+
+
 @pytest.mark.parametrize("damaged", [b"\0\0\0\0\n", b"7\n", b"{'label': \"a\"}\n", b'{"label": "\xff"}\n'])
 def test_answers_are_kept_up_to_the_first_damaged_line(tmp_path, damaged):
     kept = tmp_path / f"out.jsonl{unfinished.ENDING}"
