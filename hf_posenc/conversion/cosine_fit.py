@@ -1,4 +1,4 @@
-"""`cosine_bias` from another scheme: least squares over all distances, for each layer and head."""
+"""`cosine_bias` from another scheme: the attention that it gives is fitted, for each layer and head."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,8 @@ from ..model.position_cosine_bias import cut_bias, fit_cosines, geometric_freque
 
 _ROUGH = 0.1
 """A fit that moves more than this share of attention is reported as rough."""
+_RIDGE = 1e-5
+"""On squared coefficients, for each row of attention that is fitted."""
 _COUNTS = (8, 16, 32, 64)
 """Numbers of frequencies whose fit is reported beside the scheme's own."""
 
@@ -56,8 +58,8 @@ def carry_biases(
 
     Returns:
         A line of the report: `largest_error` and `mean_error` in logits, of the bias cut at 12 below its largest
-        value; `attention_moved`, the largest total variation between attention with the old and the new bias, of equal
-        tokens at the first, middle and last position; and the same for other numbers of frequencies.
+        value; `attention_moved`, the largest total variation between attention with the old bias, uncut, and with the
+        new, of equal tokens at the first, middle and last position; and the same for other numbers of frequencies.
 
     Raises:
         UserError: the old bias is one of cosines that end before `max_length`.
@@ -90,18 +92,21 @@ def _total(parts: dict[str, Any], distance: Tensor, layer: int) -> Tensor:
 
 def _fit(part: Any, wanted: Tensor, source: str) -> dict[str, Any]:
     """Fits to biases (L, H, R), to their mean over layers where the scheme has one for all; a line of the report."""
-    wanted = cut_bias(wanted.expand(-1, part.num_heads, -1))
-    targets = wanted if part.per_layer else cut_bias(wanted.mean(0, keepdim=True))
+    wanted = wanted.double().expand(-1, part.num_heads, -1)
+    targets = wanted
+    if not part.per_layer:  # cut, so that no layer's far tokens outweigh another's near ones
+        is_shared = bool((wanted == wanted[:1]).all())
+        targets = wanted[:1] if is_shared else cut_bias(wanted).mean(0, keepdim=True)
     moved, own = {}, len(part.frequencies)
     for count in sorted({*_COUNTS, own}):
-        fits = [fit_cosines(target, geometric_frequencies(count, part.max_length)) for target in targets]
+        fits = [fit_attention(target, geometric_frequencies(count, part.max_length)) for target in targets]
         fitted = torch.stack([bias for _, bias in fits])
         moved[count] = float(_attention_moved(wanted, fitted).max())
         if count == own:
-            error = (fitted - wanted).abs()
+            error = (fitted - cut_bias(wanted)).abs()
             for table, (coefficients, _) in zip(part.coefficients, fits, strict=True):
                 table.weight.copy_(coefficients)
-    what = f"fitted to {source}" if wanted.any() else "starts without effect"
+    what = f"fitted to {source}" if cut_bias(wanted).any() else "starts without effect"
     if moved[own] > _ROUGH:
         what = f"only roughly {what}: more num_frequencies, or a smoother bias, may be met closer"
     others = {str(count): round(value, 4) for count, value in moved.items() if count != own}
@@ -115,6 +120,73 @@ def _fit(part: Any, wanted: Tensor, source: str) -> dict[str, Any]:
         "attention_moved": moved[own],
         "attention_moved_by_num_frequencies": others,
     }
+
+
+def fit_attention(bias: Tensor, frequencies: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """Cosines whose softmax is nearest to the bias's: the least sum of KL(old, new), over rows of attention.
+
+    Least squares, which `fit_cosines` gives to start from, errs by several logits where a learned bias falls steeply:
+    far tokens, of hardly any weight each, then get most of the attention together. KL is convex in the coefficients,
+    and Newton's method finds its minimum in some 10 steps.
+
+    Args:
+        bias: (H, 2 S - 1), float64, at the distances 1 - S to S - 1.
+        frequencies: K of them.
+
+    Returns:
+        As `fit_cosines`: a and then b, (2 K, H); and the bias that they give, (H, 2 S - 1), with the constant that
+        makes its mean the old one's, weighted by exp(bias).
+    """
+    start, _ = fit_cosines(cut_bias(bias), frequencies)
+    length = (bias.shape[-1] + 1) // 2
+    angle = torch.arange(1 - length, length, dtype=torch.float64).unsqueeze(-1) * bias.new_tensor(frequencies)
+    waves = torch.cat((angle.cos(), angle.sin()), -1)
+    solution = torch.stack([_descend(row, waves, first) for row, first in zip(bias, start.T, strict=True)])
+    fitted = solution @ waves.T
+    return solution.T, fitted + (bias.softmax(-1) * (cut_bias(bias) - fitted)).sum(-1, keepdim=True)
+
+
+def _descend(bias: Tensor, waves: Tensor, start: Tensor, steps: int = 50) -> Tensor:
+    """Newton's method with backtracking, for one head: (R,), (R, 2 K), (2 K,) -> (2 K,)."""
+    rows = _rows((len(bias) + 1) // 2)
+    wanted = torch.zeros_like(bias)
+    for row in rows:
+        wanted[row] += bias[row].softmax(-1)
+    mean, ridge = wanted @ waves, _RIDGE * len(rows)
+
+    def loss(x: Tensor) -> Tensor:
+        logits = waves @ x
+        return torch.stack([logits[row].logsumexp(-1) for row in rows]).sum() - mean @ x + ridge / 2 * x @ x
+
+    x = start
+    for _ in range(steps):
+        logits, total, means = waves @ x, torch.zeros_like(bias), []
+        for row in rows:
+            share = logits[row].softmax(-1)
+            total[row] += share
+            means.append(share @ waves[row])
+        of_rows = torch.stack(means)
+        slope = of_rows.sum(0) - mean + ridge * x
+        curvature = waves.T @ (total.unsqueeze(-1) * waves) - of_rows.T @ of_rows
+        step = torch.linalg.solve(curvature + ridge * torch.eye(len(x), dtype=x.dtype), slope)
+        gain, size = slope @ step, 1.0
+        if gain < 1e-8:
+            break
+        while size > 1e-4 and loss(x - size * step) > loss(x) - 0.1 * size * gain:
+            size /= 2
+        x = x - size * step
+    return x
+
+
+def _rows(length: int) -> list[slice]:
+    """The distances that the first, middle and last of n tokens see, for n the length, a quarter of it, ... down to 8.
+
+    Short texts too: what is near counts there alone.
+    """
+    sizes = [length]
+    while sizes[-1] // 4 >= 8:
+        sizes.append(sizes[-1] // 4)
+    return [slice(length - 1 - i, length - 1 - i + n) for n in sizes for i in (0, n // 2, n - 1)]
 
 
 def _attention_moved(old: Tensor, new: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ The steps, and why:
   layers share a bias, each layer's heads are first put in order of how local they are (which changes nothing else), so
   that the same slot means the same in all layers; `alibi`'s fixed slopes are assigned to the heads that they disturb
   least.
-- **`cosine_bias`** is fitted by least squares to a bias that is a function of the distance, see `cosine_fit`.
+- **`cosine_bias`** is fitted to the attention that a bias on the distance gives, see `cosine_fit`.
 - **query_scale** of the new scheme is undone in the query's weights.
 """
 
