@@ -368,7 +368,7 @@ def cosine_bias(scheme) -> Reference:
     def entry(table: Tensor, h: int, i: int, j: int) -> Tensor:
         total = torch.zeros((), dtype=f64)
         for k in range(count):
-            w = math.pi / length ** (1 - k / (count - 1))
+            w = math.pi / length ** (1 - k / max(count - 1, 1))
             a, b = table[k, h].to(f64), table[count + k, h].to(f64)
             total = total + a * math.cos(w * (j - i)) + b * math.sin(w * (j - i))
         return total

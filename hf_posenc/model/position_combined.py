@@ -71,7 +71,7 @@ class CombinedPosition(PositionScheme):
         return q, k
 
     def bias(self, tokens: Tokens) -> Tensor | None:
-        """The sum of the parts' biases; TUPE then unties first tokens from all of it."""
+        """The sum of the parts' biases; TUPE then unties first tokens from all of it (`cosine_bias` is in q.k)."""
         total = _sum(part.bias(tokens) for part in self._using("bias"))
         for part in self.parts.values():
             untie_first: Any = getattr(part, "untie_first", None)

@@ -14,6 +14,7 @@ from hf_posenc.model.unpadding import Tokens
 OWN = {"cosine_bias": {"per_layer": True, "num_frequencies": 5}}
 COMBINATIONS = {
     "per layer": ("cosine_bias", OWN["cosine_bias"]),
+    "one frequency": ("cosine_bias", {"num_frequencies": 1}),
     "before rope": ("cosine_bias+rope", OWN),
     "after rope": ("rope+cosine_bias", None),
     "after interleaved rope": ("rope+cosine_bias", {"rope": {"interleaved": True}}),
@@ -37,6 +38,17 @@ def test_every_combination_equals_its_float64_twin_in_values_and_gradients(combi
         torch.testing.assert_close(
             first.double(), second.double(), atol=1e-4, rtol=1e-3, msg=lambda m, n=name: f"{n} {m}"
         )
+
+
+@pytest.mark.parametrize("scheme", ["tupe+cosine_bias", "cosine_bias+tupe"])
+def test_tupe_does_not_untie_the_first_token_from_it(scheme):
+    model = encoder(scheme)
+    ids = tokens(7)
+    before = model(ids[None], output_attentions=True).attentions[0][0, :, 0]
+    with torch.no_grad():
+        model.position.cosine_bias.coefficients[0].weight.zero_()
+    after = model(ids[None], output_attentions=True).attentions[0][0, :, 0]
+    assert (before - after).abs().max() > 0.05
 
 
 def test_q_and_k_get_the_bias_as_a_product_and_their_width_is_a_multiple_of_8():
