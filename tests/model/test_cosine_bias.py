@@ -9,6 +9,7 @@ from references import encode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_posenc import CosineBiasPosition, PosEncForSequenceClassification, PosEncModel, make_position
+from hf_posenc.model.position_cosine_bias import cut_bias, fit_cosines, geometric_frequencies
 from hf_posenc.model.unpadding import Tokens
 
 OWN = {"cosine_bias": {"per_layer": True, "num_frequencies": 5}}
@@ -91,6 +92,12 @@ def test_it_starts_near_alibis_penalties_on_each_side(per_layer):
         assert change.max() < 0.02
     # Without the ridge they reach millions, which float32 can't add up.
     assert scheme.coefficients[0].weight.abs().max() < 12
+
+
+def test_least_squares_weigh_what_gets_most_attention():
+    penalty = -(2.0 ** -torch.arange(1, 9).double())[:, None] * torch.arange(-511, 512).abs()
+    _, fitted = fit_cosines(cut_bias(penalty), geometric_frequencies(16, 512))
+    assert ((fitted.softmax(-1) - penalty.softmax(-1)).abs().sum(-1) / 2).max() < 0.02
 
 
 def test_its_length_is_kept_in_the_config_and_outlives_a_change_of_max_position_embeddings(tmp_path):
