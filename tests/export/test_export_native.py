@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 
 import hf_posenc
 from hf_posenc import cli
+from hf_posenc.conversion import recognition
 from hf_posenc.conversion.families import TARGETS
 from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
 from hf_posenc.errors import UserError
-from hf_posenc.export import native, run
+from hf_posenc.export import run
 from hf_posenc.export.native import to_native, write
 from hf_posenc.finetuning import fine_tune, make_arguments
 from hf_posenc.finetuning.loading import load_any
@@ -357,8 +358,8 @@ def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp
 
 def test_a_transformers_without_the_class_is_told_in_a_sentence(monkeypatch):
     known = {name: cls for name, cls in transformers.CONFIG_MAPPING.items() if name != "jina_embeddings_v3"}
-    monkeypatch.setattr(native, "CONFIG_MAPPING", known)
-    with pytest.raises(UserError, match=r"has no jina_embeddings_v3\. Update it with `pip install -U transformers`"):
+    monkeypatch.setattr(recognition, "CONFIG_MAPPING", known)
+    with pytest.raises(UserError, match=r"has no jina_embeddings_v3\. Update it: pip install -U transformers"):
         to_native(posenc("jina_embeddings_v3", "rope", "fill-mask"))
 
 
