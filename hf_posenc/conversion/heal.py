@@ -25,9 +25,9 @@ from ..files import write_json
 from ..options import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, check_range, whole_number
 from ..training.callbacks import StopOnInterrupt
 from ..training.checkpoints import newest_complete
-from ..training.inference import take_off_autocast
+from ..training.inference import pad_rows, take_off_autocast
 from .heal_trainer import Clock, Distillation, Rows, SaveByTime
-from .measure import Row, check_tokens, encode, pad_rows, special_tokens
+from .measure import Row, check_tokens, encode, special_tokens
 from .sources import fingerprint
 
 logger = logging.get_logger(__name__)
@@ -209,7 +209,7 @@ def _trainer(
         model=model,
         args=_arguments(folder, healing),
         train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), healing.swapped)),
-        data_collator=lambda batch: pad_rows(batch, tokenizer.pad_token_id or 0),
+        data_collator=lambda batch: pad_rows(batch, tokenizer.pad_token_id),
     )
     if healing.work_dir is not None:
         trainer.add_callback(SaveByTime(healing.save_minutes * 60))

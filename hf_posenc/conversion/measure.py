@@ -11,16 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from torch import Tensor
-from transformers import (
-    DataCollatorForTokenClassification,
-    EvalPrediction,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..quiet import without_warnings
@@ -63,16 +55,9 @@ def random_rows(vocab_size: int, length: int, count: int = 16, seed: int = 0) ->
     return rows
 
 
-@functools.cache
-def _padder(pad: int) -> PreTrainedTokenizerBase:
-    """A tokenizer that pads rows on the right, which transformers' models count positions from."""
-    words = Tokenizer(WordLevel({"[PAD]": pad}, unk_token="[PAD]"))
-    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", padding_side="right")
-
-
-def pad_rows(rows: Sequence[Row], pad: int) -> Any:
-    """One right-padded batch, with its attention mask."""
-    return DataCollatorForTokenClassification(_padder(pad))([dict(row) for row in rows])
+def _padder(pad: int | None) -> Any:
+    """What `logits_of` reads of a tokenizer: rows are padded on the right, which transformers' models count from."""
+    return SimpleNamespace(pad_token_id=pad, padding_side="right")
 
 
 def swap_neighbours(row: Row, special: Container[int], draw: random.Random) -> Row:
@@ -122,7 +107,7 @@ class _Meter(torch.nn.Module):
         configs = [cast(Any, model).config for model in self.models]
         if not all(getattr(config, "type_vocab_size", 0) for config in configs):
             rows = [{"input_ids": row["input_ids"]} for row in rows]
-        padder = _padder(configs[-1].pad_token_id or 0)
+        padder = _padder(configs[-1].pad_token_id)
         return np.stack(list(logits_of(self, padder, rows, 32))).astype(np.float64)
 
 
@@ -239,7 +224,7 @@ def perplexity(model: PreTrainedModel, rows: Sequence[Row], tokenizer: PreTraine
     from datasets import Dataset
 
     masked = mask_once(Dataset.from_list([{"input_ids": row["input_ids"]} for row in rows]), tokenizer, 0.15)
-    padder = _padder(model.config.pad_token_id or 0)
+    padder = _padder(model.config.pad_token_id)
     sums = np.stack(list(logits_of(model, padder, list(masked), 32, reduce=token_sums)))
     return token_weighted_metrics(EvalPrediction(sums, sums))["perplexity"] if sums[:, 1].any() else None
 

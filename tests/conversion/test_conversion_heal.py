@@ -19,7 +19,8 @@ from hf_posenc.conversion import convert, heal_trainer
 from hf_posenc.conversion import heal as module
 from hf_posenc.conversion.heal import default_rate, read_training_texts, set_aside
 from hf_posenc.conversion.heal_trainer import batches_of_like_lengths, depth_at
-from hf_posenc.conversion.measure import pad_rows, swap_neighbours
+from hf_posenc.conversion.measure import swap_neighbours
+from hf_posenc.training.inference import pad_rows
 
 QUIET = {"disable_tqdm": True, "batch_size": 8}
 
