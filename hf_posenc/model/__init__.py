@@ -3,19 +3,18 @@
 `hints`, `package_config` and `scheme_files` don't, nor does this one: they help where hf_posenc is installed.
 """
 
+import importlib
+
 import transformers
 
-from . import configuration_posenc
+from .configuration_posenc import AUTO_MAP
 from .package_config import PosEncConfig as PosEncConfig
 
 # Whichever module here is imported first, this one has run: so the model takes, and loads, the package's configuration.
-configuration_posenc.PosEncConfig = PosEncConfig  # type: ignore[misc]
-
-from . import modeling_posenc  # isort: skip  # noqa: E402
+importlib.import_module(".configuration_posenc", __name__).PosEncConfig = PosEncConfig  # type: ignore[attr-defined]
 
 # So PosEnc checkpoints load without `trust_remote_code`.
-for _auto, _name in configuration_posenc.AUTO_MAP.items():
-    if _auto == "AutoConfig":
-        transformers.AutoConfig.register(PosEncConfig.model_type, PosEncConfig)
-    else:
-        getattr(transformers, _auto).register(PosEncConfig, getattr(modeling_posenc, _name.partition(".")[2]))
+for _auto, _code in AUTO_MAP.items():
+    _module, _, _name = _code.partition(".")
+    _class = getattr(importlib.import_module(f".{_module}", __name__), _name)
+    getattr(transformers, _auto).register("posenc" if _auto == "AutoConfig" else PosEncConfig, _class)
