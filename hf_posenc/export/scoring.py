@@ -17,6 +17,7 @@ from ..data.words import IGNORED
 from ..errors import UserError
 from ..finetuning.backends import Backend
 from ..finetuning.classification import trained_labels
+from ..finetuning.prediction import text_problem_type
 from ..tasks import task_of
 from ..training.inference import Row
 from ..training.metrics import score_logits
@@ -53,12 +54,10 @@ class Questions:
 
 def problem_type_of(model: PreTrainedModel) -> str | None:
     """The task of a classifier, one of `GATES`; None for other heads."""
-    task, config = task_of(type(model).__name__), model.config
+    task = task_of(type(model).__name__)
     if task == "token-classification":
         return TOKENS
-    if task != "text-classification":
-        return None
-    return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
+    return text_problem_type(model.config) if task == "text-classification" else None
 
 
 def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Questions:

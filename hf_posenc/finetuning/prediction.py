@@ -68,9 +68,12 @@ class Classifier:
         names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
         if WORD_CLASSIFIER.is_in(config):
             return PredictionTask(TOKENS, names)
-        return PredictionTask(
-            config.problem_type or ("regression" if len(names) == 1 else "single_label_classification"), names
-        )
+        return PredictionTask(text_problem_type(config), names)
+
+
+def text_problem_type(config: Any) -> str:
+    """What a text classifier answers; transformers' models don't always say."""
+    return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
 
 
 class ExportedModel:
