@@ -75,6 +75,28 @@ def test_openvino_takes_several_batches_at_once_and_answers_as_one_by_one(tmp_pa
             np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
+TWO_ENDED = """
+import os, signal, sys
+from hf_posenc.finetuning.backends import open_backend
+
+first, second = (open_backend(sys.argv[1], "openvino") for _ in range(2))
+del first
+del second
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_after_two_openvino_models_have_gone_is_an_interruption(tmp_path):
+    checkpoint(tmp_path / "model")
+    export(tmp_path / "model", tmp_path / "out", "openvino")
+    done = subprocess.run([sys.executable, "-c", TWO_ENDED, tmp_path / "out"], stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
+
+
 AT_ONCE = """
 import os, signal, sys, threading
 import numpy as np, openvino
