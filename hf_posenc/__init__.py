@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .model.position_rope import RotaryPosition
     from .model.position_sinusoidal import SinusoidalPosition
     from .model.position_t5 import T5Position
+    from .model.position_toeplitz import ToeplitzPosition
     from .model.position_tupe import TupePosition
     from .model.positions import make_position
     from .model.scheme_table import SCHEMES as POSITIONS
@@ -99,6 +100,7 @@ __all__ = [
     "RotaryPosition",
     "SinusoidalPosition",
     "T5Position",
+    "ToeplitzPosition",
     "Tokens",
     "TupePosition",
     "add_positions",

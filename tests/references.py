@@ -228,9 +228,11 @@ def t5_bucket(distance: int, buckets: int, far: int) -> int:
     return start + min(bucket, half - 1)
 
 
-def t5(scheme) -> Reference:
+def by_table(scheme, row: Callable[[int], int]) -> Reference:
+    """A bias that is a row of a table of all layers or of each, `row` of the distance."""
+
     def entry(table: Tensor, h: int, i: int, j: int) -> Tensor:
-        return table[t5_bucket(j - i, scheme.num_buckets, scheme.max_distance), h].to(f64)
+        return table[row(j - i), h].to(f64)
 
     heads = scheme.tables[0].weight.shape[1]
     if not scheme.per_layer:
@@ -240,6 +242,15 @@ def t5(scheme) -> Reference:
         return pairs(positions, 1, lambda _, i, j: entry(scheme.tables[layer].weight, head, i, j))[0]
 
     return Reference(layer_bias=layer_bias)
+
+
+def t5(scheme) -> Reference:
+    return by_table(scheme, lambda distance: t5_bucket(distance, scheme.num_buckets, scheme.max_distance))
+
+
+def toeplitz(scheme) -> Reference:
+    far = scheme.max_distance
+    return by_table(scheme, lambda distance: max(-far, min(distance, far)) + far)
 
 
 def kerple(scheme) -> Reference:
@@ -391,6 +402,7 @@ REFERENCES: dict[str, Callable[..., Reference]] = {
     "rope": rope,
     "alibi": alibi,
     "t5": t5,
+    "toeplitz": toeplitz,
     "kerple": kerple,
     "fire": fire,
     "mlp_bias": mlp_bias,

@@ -47,7 +47,7 @@ def carry_biases(
 ) -> dict[str, Any]:
     """Fits `cosine_bias` to the biases that it replaces, and says how near it comes.
 
-    Schemes that are functions of the distance (`alibi`, `t5`, `kerple`, `mlp_bias`) are read exactly, up to
+    Schemes that are functions of the distance (`alibi`, `t5`, `toeplitz`, `kerple`, `mlp_bias`) are read exactly, up to
     `max_length`. In place of others it is fitted to their mean effect at near distances, held constant beyond them.
 
     Args:

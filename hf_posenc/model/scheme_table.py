@@ -19,6 +19,7 @@ from .position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
 from .position_rope import RotaryPosition
 from .position_sinusoidal import SinusoidalPosition
 from .position_t5 import T5Position
+from .position_toeplitz import ToeplitzPosition
 from .position_tupe import TupePosition
 
 SCHEMES: dict[str, type[PositionScheme]] = {
@@ -30,6 +31,7 @@ SCHEMES: dict[str, type[PositionScheme]] = {
     "rope": RotaryPosition,
     "alibi": AlibiPosition,
     "t5": T5Position,
+    "toeplitz": ToeplitzPosition,
     "kerple": KerplePosition,
     "fire": FirePosition,
     "mlp_bias": MLPBiasPosition,

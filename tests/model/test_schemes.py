@@ -306,6 +306,8 @@ def rotary(**parameters):
         (lambda: make("deberta", max_distance=2.5), r"max_distance=2\.5 is out of range"),
         (lambda: make("t5", num_buckets="8"), "num_buckets='8' is out of range"),
         (lambda: make("t5", max_distance="x"), "max_distance='x' is out of range"),
+        (lambda: make("toeplitz", max_distance=0), "max_distance=0 is out of range"),
+        (lambda: make("toeplitz", initial_std=-1), "initial_std=-1 is out of range"),
         (lambda: make("t5", initial_std=0), "initial_std=0 is out of range. It must be a positive number"),
         (
             lambda: make("alibi", per_layer=True, learned=False),

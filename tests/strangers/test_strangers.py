@@ -7,7 +7,6 @@ import cable
 import dual_triangle
 import pope
 import pytest
-import toeplitz
 import torch
 
 from hf_posenc import POSITION_CHECKS, Tokens, check_position
@@ -15,7 +14,6 @@ from hf_posenc.model.unpadding import locate_tokens
 
 SEPARATOR = 75  # inside one of the texts of the checks
 STRANGERS = {
-    toeplitz.Toeplitz: {},
     cable.Cable: {},
     pope.Pope: {},
     dual_triangle.DualTriangle: {},
