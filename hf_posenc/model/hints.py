@@ -55,6 +55,9 @@ REFUSED_SCHEMES = {
     "memory of earlier segments, which an encoder doesn't have. The nearest are 'deberta' and 'relative_key_query'.",
     "relative_value relative_key_value shaw_value": "The value side of Shaw et al. 2018 (arXiv 1803.02155) adds to "
     "what attention returns, which fused kernels can't do; the paper found no gain from it. Use 'relative_key'.",
+    "grape": "GRAPE (arXiv 2512.07805) turns queries and keys by exp(p L), L a learned skew-symmetric matrix. That is "
+    "RoPE with learned frequencies in a basis that the query and key weights can hold; of its additive form, ALiBi is "
+    "a case. The nearest are 'rope', 'alibi', and 'rope+alibi' for both.",
 }
 # Arguments of a scheme's constructor that a config gives in another place, or not at all.
 ARGUMENTS_ELSEWHERE = {
