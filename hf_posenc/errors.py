@@ -137,6 +137,16 @@ def format_cli_error(error: BaseException) -> tuple[str, int]:
     return f"error: {process}{type(error).__name__}: {text} (HF_POSENC_TRACEBACK=1 shows where)", 1
 
 
+def leave_process_group() -> None:
+    """Ends this process's part in a run of several; does nothing in a run of one.
+
+    PyTorch may abort a process that exits while the threads of its process group still run.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
 def run_script(main: Callable[[], object]) -> NoReturn:
     """Runs a script's `main`; an error becomes one line on standard error and an exit code (see `format_cli_error`)."""
     sys.argv[1:] = with_home(sys.argv[1:])
@@ -147,4 +157,5 @@ def run_script(main: Callable[[], object]) -> NoReturn:
         if line:
             print(line, file=sys.stderr)
         sys.exit(code)
+    leave_process_group()
     sys.exit(0)

@@ -15,7 +15,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import hf_posenc
-from hf_posenc.errors import UserError, format_cli_error, with_home
+from hf_posenc.errors import UserError, format_cli_error, leave_process_group, with_home
 from hf_posenc.training.options import NO_SCORES
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
@@ -116,6 +116,10 @@ def main() -> None:
     sys.argv[1:] = with_home(sys.argv[1:])
     try:
         app(prog_name="hf-posenc")
+    except SystemExit as end:
+        if not end.code:
+            leave_process_group()
+        raise
     except (Exception, KeyboardInterrupt) as caught:
         error = (caught.__cause__ or caught) if isinstance(caught, _Ended) else caught
         if isinstance(error, BrokenPipeError):  # the reader, such as head, has all that it wanted
