@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .model.position_added import AddedPosition
     from .model.position_alibi import AlibiPosition
     from .model.position_base import PositionScheme
+    from .model.position_cable import CablePosition
     from .model.position_cosine_bias import CosineBiasPosition
     from .model.position_deberta import DebertaPosition
     from .model.position_distance import DistanceBias
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from .model.position_lspe import LSPEPosition
     from .model.position_mlp_bias import MLPBiasPosition
     from .model.position_none import NoPosition
+    from .model.position_pope import PoPEPosition
     from .model.position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
     from .model.position_rope import RotaryPosition
     from .model.position_sinusoidal import SinusoidalPosition
@@ -70,6 +72,7 @@ __all__ = [
     "PRESETS",
     "AddedPosition",
     "AlibiPosition",
+    "CablePosition",
     "CheckResult",
     "ConversionReport",
     "CosineBiasPosition",
@@ -83,6 +86,7 @@ __all__ = [
     "LearnedPosition",
     "MLPBiasPosition",
     "NoPosition",
+    "PoPEPosition",
     "PosEncClassifier",
     "PosEncConfig",
     "PosEncForMaskedLM",

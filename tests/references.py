@@ -26,6 +26,8 @@ class Reference:
     """(S,) -> (H, S, S)."""
     layer_bias: Callable[[Tensor, Tensor, Tensor, int, int], Tensor] | None = None
     """q and k of one head (S, d), positions (S,), layer, head -> (S, S), already divided by sqrt(d)."""
+    hidden_bias: Callable[[Tensor, Tensor, int, int], Tensor] | None = None
+    """What q and k are projected from (S, D), positions (S,), layer, head -> (S, S)."""
     query_scale: float = 1.0
 
 
@@ -393,6 +395,43 @@ def cosine_bias(scheme) -> Reference:
     return Reference(layer_bias=layer_bias)
 
 
+def cable(scheme) -> Reference:
+    def hidden_bias(x: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
+        linear = scheme.shares[layer]
+        shares = torch.log(1 + torch.exp(x @ linear.weight.to(f64).T + linear.bias.to(f64)))
+        left, right = shares[:, head], shares[:, head + scheme.num_heads if scheme.directional else head]
+        places = positions.tolist()
+
+        def between(side: Tensor, low: int, high: int) -> Tensor:
+            return sum((side[t] for t, p in enumerate(places) if low < p <= high), torch.zeros((), dtype=f64))
+
+        rows = [
+            torch.stack([-between(left, r, p) if r <= p else -between(right, p, r) for r in places]) for p in places
+        ]
+        return torch.stack(rows)
+
+    return Reference(hidden_bias=hidden_bias)
+
+
+def pope(scheme) -> Reference:
+    """The logits less q.k, as a bias: the sum over entries of the product of lengths and the cosine."""
+
+    def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
+        phase = scheme.phases[layer].weight[head].to(f64)
+        d, places = q.shape[-1], positions.tolist()
+        speed = torch.tensor([scheme.theta ** (-c / d) for c in range(d)], dtype=f64)
+        far_q, far_k = (torch.log(1 + torch.exp(x)) for x in (q, k))
+        rows = [
+            torch.stack(
+                [(far_q[i] * far_k[j] * torch.cos((r - p) * speed + phase)).sum() for j, r in enumerate(places)]
+            )
+            for i, p in enumerate(places)
+        ]
+        return (torch.stack(rows) - q @ k.T) / math.sqrt(d)
+
+    return Reference(layer_bias=layer_bias)
+
+
 REFERENCES: dict[str, Callable[..., Reference]] = {
     "none": none,
     "sinusoidal": sinusoidal,
@@ -411,6 +450,8 @@ REFERENCES: dict[str, Callable[..., Reference]] = {
     "relative_key_query": relative_key_query,
     "deberta": deberta,
     "cosine_bias": cosine_bias,
+    "cable": cable,
+    "pope": pope,
 }
 
 
@@ -450,6 +491,7 @@ def reference_of(model) -> Reference:
         rotate=chain("rotate"),
         bias=untied if total("bias") else None,
         layer_bias=total("layer_bias"),
+        hidden_bias=total("hidden_bias"),
         query_scale=math.prod(part.query_scale for part in parts),
     )
 
@@ -482,6 +524,7 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
             q, k, v = (linear(x, f"{name}.{part}")[:, cut] for part in ("query", "key", "value"))
             layer = int(name.split(".")[1])
             extra = reference.layer_bias(q, k, positions, layer, head) if reference.layer_bias else 0.0
+            extra = extra + (reference.hidden_bias(x, positions, layer, head) if reference.hidden_bias else 0.0)
             if reference.rotate is not None:
                 q, k = reference.rotate(q, positions), reference.rotate(k, positions)
             logits = q @ k.T / math.sqrt(size) * reference.query_scale + extra

@@ -14,6 +14,8 @@ from hf_posenc.optimizer import scale_position_learning_rates
         ("t5", {"per_layer": True}, {"position.tables.0.weight", "position.tables.1.weight"}, 30),
         ("alibi", {"learned": True}, {"position.log_slopes.weight"}, 30),
         ("toeplitz", {}, {"position.tables.0.weight"}, 30),
+        ("cable", {}, {f"position.shares.{layer}.{kind}" for layer in (0, 1) for kind in ("weight", "bias")}, 10),
+        ("pope", {}, {"position.phases.0.weight", "position.phases.1.weight"}, 10),
         ("kerple", {}, {"position.shape.weight"}, 30),
         ("cosine_bias", {}, {"position.coefficients.0.weight"}, 30),
         ("mlp_bias", {}, {f"position.{name}.{kind}" for name in ("up", "down") for kind in ("weight", "bias")}, 10),

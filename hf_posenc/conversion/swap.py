@@ -241,15 +241,18 @@ def _carry_attention(
 ) -> list[dict[str, Any]]:
     """Fits new rotations and biases to the old schemes' effect on attention."""
     cosines = came.pop("cosine_bias", None)
-    turning = [part for part in came.values() if part.uses("rotate")]
+    anew = [name for name, part in came.items() if getattr(part, "rotates_alone", False)]
+    carried: list[dict[str, Any]] = [
+        {"scheme": name, "what": "makes q and k anew: little of what heads looked for is left"} for name in anew
+    ]
+    turning = [part for name, part in came.items() if part.uses("rotate") and name not in anew]
     biased = {n: p for n, p in came.items() if p.uses("bias") or p.uses("layer_bias")}
     if not turning and not biased and cosines is None:
-        return []
+        return carried
     shorter = min(original.config, model.config, key=lambda config: config.max_position_embeddings)
     rows = random_rows(shorter, tokenizer)
     # A scheme that stays acts on attention already, and depends on q and k as they are.
     is_tied = any(part.uses(hook) for part in stays for hook in ("rotate", "bias", "layer_bias"))
-    carried: list[dict[str, Any]] = []
     if cosines is not None:
         effect = functools.partial(effect_by_distance, model, original, rows, is_tied)
         carried.append(carry_biases(cosines, gone, model.config.num_hidden_layers, effect))

@@ -6,6 +6,7 @@ A checkpoint's file of this name is written by `save_pretrained`, and has those 
 from .position_alibi import AlibiPosition
 from .position_augmentation import sample_positions, shift_positions
 from .position_base import PositionScheme
+from .position_cable import CablePosition
 from .position_cosine_bias import CosineBiasPosition
 from .position_deberta import DebertaPosition
 from .position_fire import FirePosition
@@ -15,6 +16,7 @@ from .position_learned import LearnedPosition
 from .position_lspe import LSPEPosition
 from .position_mlp_bias import MLPBiasPosition
 from .position_none import NoPosition
+from .position_pope import PoPEPosition
 from .position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
 from .position_rope import RotaryPosition
 from .position_sinusoidal import SinusoidalPosition
@@ -40,6 +42,8 @@ SCHEMES: dict[str, type[PositionScheme]] = {
     "relative_key_query": RelativeKeyQueryPosition,
     "deberta": DebertaPosition,
     "cosine_bias": CosineBiasPosition,
+    "cable": CablePosition,
+    "pope": PoPEPosition,
 }
 
 AUGMENTATIONS = {"shift": shift_positions, "random": sample_positions}

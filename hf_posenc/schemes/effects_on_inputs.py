@@ -107,8 +107,9 @@ def rotation_effects(subject: Subject, length: int, layer: int) -> list[Effect]:
     bias = appended_bias(subject.scheme, heads, head_dim, length, layer)
     if bias is None:
         return [_rotation_effect(subject, turned, head_dim, heads, layer)]
-    appended = bias_effect(bias, "appended", f", layer {layer}")
-    if turned.shape[-1] == head_dim and bool((turned == torch.eye(head_dim)).all()):
+    made_anew = turned.shape[-1] != head_dim
+    appended = bias_effect(bias, "appended", f"{', q = k = 0' if made_anew else ''}, layer {layer}")
+    if made_anew or bool((turned == torch.eye(head_dim)).all()):
         return [appended]
     return [_rotation_effect(subject, turned, head_dim, heads, layer), appended]
 

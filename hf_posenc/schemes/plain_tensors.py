@@ -62,7 +62,7 @@ def apply_rotary(
         The shape and dtype of x; computed in float32.
 
     Raises:
-        ValueError: d is odd, or positions don't fit x.
+        ValueError: d is odd, positions don't fit x, or the scheme changes the width of heads.
     """
     if scheme is None:
         theta = {"rope_theta": rope_theta}
@@ -79,6 +79,11 @@ def apply_rotary(
         tokens = Tokens.at(tokens.positions.unsqueeze(0))
     by_token = batched.transpose(1, 2)
     turned, _ = scheme.rotate(by_token, by_token, scheme.rotary(tokens), 0)
+    if turned.shape[-1] != x.shape[-1]:
+        raise ValueError(
+            f"{scheme.name!r} makes {turned.shape[-1]} entries of x's {x.shape[-1]}, others of queries than of keys. "
+            "Use its `rotate`, which takes both."
+        )
     return turned.transpose(1, 2).view(x.shape)
 
 

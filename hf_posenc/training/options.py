@@ -199,9 +199,8 @@ class RunOptions:
     )
     position_learning_rate_factor: float | None = option(
         None,
-        "How many times the learning rate the positional scheme's parameters get. Default: the scheme's, 30 for the "
-        "biases of t5, toeplitz, kerple, cosine_bias and alibi with learned slopes and for the learned scale of "
-        "sinusoidal, 10 for fire, mlp_bias, relative_key and relative_key_query, else 1.",
+        "How many times the learning rate the positional scheme's parameters get. Default: the scheme's own, 30 for "
+        "numbers that are a bias, 10 for what makes one, else 1; docs/positions.md lists them.",
         accepts=_FACTOR,
     )
     eval_strategy: str | None = _kept(

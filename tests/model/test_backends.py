@@ -17,7 +17,7 @@ EVERY = [*SCHEMES, *COMBINED]
 MADE = {name: make_position(tiny_config(name)) for name in EVERY}
 BIASED = [name for name in EVERY if MADE[name].uses("bias") or MADE[name].uses("layer_bias")]
 FLEXIBLE = [name for name in EVERY if name not in BIASED or MADE[name].uses("score_mod")]
-WIDENED = ["cosine_bias", "rope+cosine_bias"]
+WIDENED = ["cosine_bias", "rope+cosine_bias", "pope"]
 """Their queries and keys are wider than their values."""
 IDS, MASK = padded([tokens(n, seed=n) for n in (9, 1, 4, 6)])
 BATCHES = {"padded": (IDS, MASK), "full": (tokens(3, 8), None)}

@@ -67,6 +67,8 @@ VARIANTS = [
     ("t5", {"position_embedding_kwargs": {"per_layer": True}}),
     ("t5", {"position_embedding_kwargs": {"num_buckets": 8, "max_distance": 20}}),
     ("toeplitz", {"position_embedding_kwargs": {"max_distance": 2, "per_layer": True}}),
+    ("cable", {"position_embedding_kwargs": {"directional": False}}),
+    ("pope", {"position_embedding_kwargs": {"theta": 100.0}}),
     ("kerple", {"position_embedding_kwargs": {"kernel": "power"}}),
     ("kerple", {"position_embedding_kwargs": {"directional": False}}),
     ("fire", {"position_embedding_kwargs": {"threshold": 4.0}}),

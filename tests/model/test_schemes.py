@@ -1,6 +1,7 @@
 """Each scheme alone, on plain tensors: its formula, its options, its errors."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,10 +12,12 @@ from references import REFERENCES, sine_table
 
 from hf_posenc import (
     POSITIONS,
+    CablePosition,
     FourierPosition,
     LearnedPosition,
     LSPEPosition,
     NoPosition,
+    PoPEPosition,
     PosEncConfig,
     PositionScheme,
     RotaryPosition,
@@ -25,7 +28,7 @@ from hf_posenc import (
     register_position,
     sinusoidal_table,
 )
-from hf_posenc.model.unpadding import Tokens
+from hf_posenc.model.unpadding import Tokens, locate_tokens
 
 ADDED = {
     "sinusoidal": SinusoidalPosition,
@@ -306,6 +309,9 @@ def rotary(**parameters):
         (lambda: make("deberta", max_distance=2.5), r"max_distance=2\.5 is out of range"),
         (lambda: make("t5", num_buckets="8"), "num_buckets='8' is out of range"),
         (lambda: make("t5", max_distance="x"), "max_distance='x' is out of range"),
+        (lambda: make("pope+rope"), r"'pope\+rope': 'pope' makes queries and keys anew, which 'rope' would change"),
+        (lambda: make("cosine_bias+pope"), "which 'cosine_bias' would change"),
+        (lambda: make("pope", theta=0), "theta=0 is out of range"),
         (lambda: make("toeplitz", max_distance=0), "max_distance=0 is out of range"),
         (lambda: make("toeplitz", initial_std=-1), "initial_std=-1 is out of range"),
         (lambda: make("t5", initial_std=0), "initial_std=0 is out of range. It must be a positive number"),
@@ -319,6 +325,10 @@ def rotary(**parameters):
         (lambda: make("mlp_bias", intermediate_size=None), "intermediate_size=None is out of range"),
         (lambda: apply_rotary(torch.zeros(2, 8), rope_theta=True), "rope_theta=True is out of range"),
         (lambda: apply_rotary(torch.zeros(2, 16), scheme=RotaryPosition(head_dim=8)), "has head_dim=8"),
+        (
+            lambda: apply_rotary(torch.zeros(2, 8), scheme=PoPEPosition(head_dim=8, num_heads=1, num_layers=1)),
+            "'pope' makes 16 entries of x's 8",
+        ),
         (lambda: apply_rotary(torch.zeros(2, 3, 5, 8), torch.zeros(3, 5)), r"positions of shape \(3, 5\) don't fit x"),
         (lambda: add_positions(NoPosition(), torch.zeros(2, 5, 8), torch.arange(4)), r"positions of shape \(4,\)"),
         (lambda: register_position("x", 5), "scheme=5 is no PositionScheme"),
@@ -399,6 +409,19 @@ def test_symmetric_biases_tell_left_from_right_by_special_tokens_alone(name, pub
 
     torch.testing.assert_close(mean(5, 6, 7, 8), mean(8, 7, 6, 5), atol=1e-5, rtol=0)
     assert (mean(2, 5, 6, 7, 8, 3) - mean(2, 8, 7, 6, 5, 3)).abs().max() > 1e-3  # [CLS] ... [SEP]
+
+
+def test_cable_adds_the_shares_of_the_tokens_between_two_of_a_sequence():
+    scheme = CablePosition(hidden_size=8, num_heads=2, num_layers=1)
+    positions, sequence = torch.tensor([[1, 0, 2, 0, 1]]), torch.tensor([[0, 0, 0, 1, 1]])
+    packed = locate_tokens(1, 5, torch.device("cpu"), position_ids=positions, seq_idx=sequence, unpad=False)
+    x = torch.randn(1, 5, 8)
+    bias = scheme.layer_bias(x, x, replace(packed, hidden=x), 0)[0]
+    left, right = torch.nn.functional.softplus(scheme.shares[0](x))[0].split(2, -1)
+    torch.testing.assert_close(bias[:, 2, 1], -(left[0] + left[2]))
+    torch.testing.assert_close(bias[:, 1, 2], -(right[0] + right[2]))
+    torch.testing.assert_close(bias[:, 3, 4], -right[4])
+    torch.testing.assert_close(bias[:, 4, 3], -left[4])
 
 
 def test_a_scheme_whose_argument_is_missing_says_which(monkeypatch):

@@ -209,7 +209,7 @@ class Wide(RotaryPosition):
         return tuple(torch.cat((x, x), -1) for x in (q, k))
 
 
-@pytest.mark.parametrize("scheme", ["wide", "cosine_bias", "rope+cosine_bias"])
+@pytest.mark.parametrize("scheme", ["wide", "cosine_bias", "rope+cosine_bias", "pope"])
 def test_heads_that_a_rotation_made_wider_are_refused(scheme, monkeypatch):
     monkeypatch.setitem(POSITIONS, "wide", Wide)
     model = served(PosEncModel(config_of(scheme)).eval())

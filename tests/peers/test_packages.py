@@ -11,7 +11,7 @@ from common import assert_equal_with_gradients
 from rotary_embedding_torch import RotaryEmbedding
 from x_transformers import x_transformers
 
-from hf_posenc import AlibiPosition, RotaryPosition, SinusoidalPosition, apply_rotary
+from hf_posenc import AlibiPosition, CablePosition, RotaryPosition, SinusoidalPosition, apply_rotary
 from hf_posenc.model.unpadding import Tokens
 
 
@@ -73,3 +73,16 @@ def test_rope_from_any_start_equals_rotary_embedding_torch():
     q = torch.randn(2, 3, 9, 16, requires_grad=True)
     theirs = RotaryEmbedding(16).rotate_queries_or_keys(q, offset=100)
     assert_equal_with_gradients(apply_rotary(q, start=100, interleaved=True), theirs, q)
+
+
+def test_cable_equals_x_transformers_forgetting_bias_of_both_sides():
+    """Its gates are log-sigmoids, which are -softplus of the opposite: what it adds, ours takes off."""
+    theirs = x_transformers.DataDependentAlibi(12, 3, causal=False)
+    mine = CablePosition(hidden_size=12, num_heads=3, num_layers=2)
+    linear = theirs.to_forget_gates[0]
+    with torch.no_grad():
+        mine.shares[1].weight.copy_(-linear.weight)
+        mine.shares[1].bias.copy_(-linear.bias)
+    x = torch.randn(2, 30, 12, requires_grad=True)
+    tokens = Tokens.at(torch.arange(30).expand(2, 30), hidden_states=x)
+    assert_equal_with_gradients(mine.layer_bias(x, x, tokens, 1), theirs(x), x, atol=1e-4)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_posenc import PositionScheme, Tokens
+from hf_posenc.model.position_math import require, whole
 
 
 class Bipe(PositionScheme):
@@ -18,7 +19,8 @@ class Bipe(PositionScheme):
     def __init__(self, *, hidden_size: int, num_heads: int, max_positions: int, separator_id: int = 102) -> None:
         super().__init__()
         self.max_length = max_positions
-        self.num_heads, self.separator_id = num_heads, separator_id
+        self.num_heads = num_heads
+        self.separator_id = require("separator_id", separator_id, whole(0))
         self.table = nn.Embedding(max_positions, hidden_size)
 
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:

@@ -3,9 +3,7 @@
 from dataclasses import replace
 
 import bipe
-import cable
 import dual_triangle
-import pope
 import pytest
 import torch
 
@@ -14,8 +12,6 @@ from hf_posenc.model.unpadding import locate_tokens
 
 SEPARATOR = 75  # inside one of the texts of the checks
 STRANGERS = {
-    cable.Cable: {},
-    pope.Pope: {},
     dual_triangle.DualTriangle: {},
     bipe.Bipe: {"separator_id": SEPARATOR},
 }
@@ -35,39 +31,13 @@ def test_a_strangers_scheme_can_be_exported(scheme):
 
 @pytest.mark.slow  # a clean process for each
 def test_a_strangers_scheme_travels():
-    check_position(cable.Cable, checks=["remote_code"], raise_on_failure=True)  # with an import of position_math
+    check_position(bipe.Bipe, checks=["remote_code"], raise_on_failure=True)  # with an import of position_math
 
 
 def packed_tokens(positions, sequence, **contents):
     """Tokens of one row that holds several sequences."""
     batch = locate_tokens(*positions.shape, positions.device, position_ids=positions, seq_idx=sequence, unpad=False)
     return replace(batch, **contents)
-
-
-def test_cable_counts_the_gates_between_two_tokens_of_a_sequence():
-    scheme = cable.Cable(hidden_size=8, num_heads=2, num_layers=1)
-    q, x = torch.zeros(1, 2, 5, 4), torch.randn(1, 5, 8)
-    positions, sequence = torch.tensor([[1, 0, 2, 0, 1]]), torch.tensor([[0, 0, 0, 1, 1]])
-    bias = scheme.layer_bias(q, q, packed_tokens(positions, sequence, hidden=x), 0)
-    gate = torch.nn.functional.softplus(scheme.gates[0](x))[0]
-    torch.testing.assert_close(bias[0, :, 1, 2], -(gate[0] + gate[2]))
-    torch.testing.assert_close(bias[0, :, 2, 1], -(gate[0] + gate[2]))
-    torch.testing.assert_close(bias[0, :, 3, 4], -gate[4])
-
-
-def test_pope_turns_twice_the_width_by_what_distances_say():
-    scheme = pope.Pope(head_dim=4, num_heads=2, num_layers=1)
-    q, k = torch.randn(2, 1, 5, 2, 4)
-    products = []
-    for start in (0, 7):
-        state = scheme.rotary(Tokens.at(torch.arange(start, start + 5)[None]))
-        turned_q, turned_k = scheme.rotate(q, k, state, 0)
-        assert turned_q.shape == turned_k.shape == (1, 5, 2, 8)
-        products.append(torch.einsum("bihd,bjhd->bhij", turned_q, turned_k))
-    torch.testing.assert_close(*products, atol=1e-4, rtol=1e-4)
-    magnitudes = torch.nn.functional.softplus(q[0, 2, 1]) * torch.nn.functional.softplus(k[0, 2, 1])
-    phase = scheme.phases[0].weight[1]
-    torch.testing.assert_close(products[0][0, 1, 2, 2], (magnitudes * phase.cos()).sum())
 
 
 def test_the_triangles_leave_one_half_of_each_head_on_each_side():
