@@ -189,13 +189,17 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
+def _is_newer(version: Any) -> bool:
+    return isinstance(version, str) and _release(version) > _release(POSENC_VERSION)
+
+
 def _warn_of_other_version(unknown: dict[str, Any], written_by: Any) -> None:
     if unknown:
         logger.warning(
             f"PosEncConfig {POSENC_VERSION} doesn't know {', '.join(map(repr, unknown))} in this configuration; "
             "kept, without effect. If a newer hf_posenc wrote it, upgrade hf_posenc."
         )
-    if isinstance(written_by, str) and _release(written_by) > _release(POSENC_VERSION):
+    if _is_newer(written_by):
         logger.warning(
             f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
             "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
@@ -429,6 +433,8 @@ class PosEncConfig(CheckpointConfig):
         source, trusted, hub = self._under_way
         if not self._may_be_bundled(name, source):
             table = f" Nor is it in the scheme_table.py of {source}." if source else ""
+            if _is_newer(self.posenc_version):
+                table += f" It needs hf_posenc {self.posenc_version}, which wrote it; this is {POSENC_VERSION}."
             raise ValueError(f"{unknown_scheme(name, SCHEMES)}{table}")
         if not trusted:
             reference = declared_schemes(self._code_repository or source, hub).get(name)

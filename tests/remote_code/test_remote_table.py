@@ -1,6 +1,7 @@
 """A checkpoint carries the code that it uses, and no more; its table names the schemes, and is believed only as far."""
 
 import importlib
+import json
 import secrets
 import shutil
 from pathlib import Path
@@ -232,3 +233,15 @@ def test_strangers_are_told_what_is_wrong_with_a_table(checkpoints: Checkpoints,
     assert "position_embedding_type='mine' isn't in this checkpoint's scheme_table.py" in messages["lacks"]
     assert "'mine' is <class 'dict'>, no PositionScheme. Save the checkpoint anew" in messages["no scheme"]
     assert not torch.allclose(report.outputs("3")["encoder"], report.outputs("4")["encoder"])
+
+
+def test_a_scheme_that_this_version_lacks_says_which_has_it(tmp_path: Path) -> None:
+    PosEncModel(PosEncConfig.from_preset("tiny", position_embedding_type="alibi")).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for version, needs in (("9.1.0", True), ("0.0.1", False)):
+        (tmp_path / "config.json").write_text(
+            json.dumps({**config, "position_embedding_type": "wavelet", "posenc_version": version})
+        )
+        with pytest.raises(ValueError, match="'wavelet' is unknown") as error:
+            PosEncModel.from_pretrained(tmp_path)
+        assert ("It needs hf_posenc 9.1.0, which wrote it; this is " in str(error.value)) == needs
