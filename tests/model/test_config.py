@@ -288,7 +288,7 @@ def test_a_field_set_later_counts_as_in_the_constructor(scheme):
         {"embedding_size": 16, "initializer_range": 0.1, "scale_embeddings": True},
         {"position_embedding_type": other},
         {"position_embedding_type": "rope", "rope_parameters": yarn, "max_position_embeddings": 128},
-        {"position_embedding_type": f"{other}+rope" if other not in ("none", "rope") else "rope+alibi"},
+        {"position_embedding_type": "alibi+rope" if other in ("none", "rope", "pope") else f"{other}+rope"},
     ):
         config = tiny_config(scheme)
         for name, value in values.items():
