@@ -513,7 +513,7 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
         ]
 
     def linear(x: Tensor, name: str) -> Tensor:
-        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+        return x @ weights[f"{name}.weight"].T + weights.get(f"{name}.bias", 0.0)
 
     def attention(x: Tensor, name: str) -> Tensor:
         size = config.hidden_size // config.num_attention_heads
@@ -536,7 +536,8 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
 
     def feed_forward(x: Tensor, name: str) -> Tensor:
         hidden = linear(x, f"{name}.intermediate")
-        return linear(hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2))), f"{name}.output")
+        hidden = hidden * 0.5 * (1 + torch.erf(hidden / math.sqrt(2)))
+        return linear(hidden * linear(x, f"{name}.up") if config.mlp_gated else hidden, f"{name}.output")
 
     x = torch.stack([weights["embeddings.word_embeddings.weight"][int(token)] for token in input_ids])
     x = x + weights["embeddings.token_type_embeddings.weight"][0]

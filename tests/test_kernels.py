@@ -106,6 +106,23 @@ def test_a_linear_layer_has_the_values_and_gradients_of_pytorchs(shape, with_bia
         torch.testing.assert_close(kernels.apply_linear(layer, x), functional.linear(x, layer.weight, layer.bias))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_gated_network_runs_in_onednn_and_has_the_gradients_of_pytorchs(bias, onednn, monkeypatch):
+    ids, mask = padded([tokens(9), tokens(4), tokens(17)])
+    called, product = [], linear._product
+    monkeypatch.setattr(linear, "_product", lambda x, w, b=None: called.append(w.shape) or product(x, w, b))
+    results = []
+    for enabled in (True, False):
+        monkeypatch.setattr(switch, "_enabled", enabled)
+        model = encoder("rope", mlp_gated=True, mlp_bias=bias, attention_bias=bias, norm_position="post")
+        out = model(ids, attention_mask=mask).last_hidden_state
+        assert len(called) == 2 * 7  # each linear layer once
+        out.square().sum().backward()
+        results.append((out, {name: p.grad for name, p in model.named_parameters()}))
+        called = called[: 2 * 7]
+    torch.testing.assert_close(*results, atol=1e-4, rtol=1e-4)
+
+
 def test_linear_is_pytorchs_own_where_somebody_watches_or_transforms(onednn):
     layer = nn.Linear(16, 7)
     x = torch.randn(5, 16)

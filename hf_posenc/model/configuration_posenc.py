@@ -61,6 +61,10 @@ class PosEncConfig(PreTrainedConfig):
         num_attention_heads (int): H; each head is d = D/H wide.
         intermediate_size (int): width of the feed-forward layer.
         hidden_act (str): activation of the feed-forward layer, a name of `transformers.activations.ACT2FN`.
+        mlp_gated (bool): a gated feed-forward network, output(act(intermediate(x)) * up(x)) (Shazeer 2020, arXiv
+            2002.05202); with `silu` it is SwiGLU.
+        attention_bias (bool): whether the linear layers of attention have biases.
+        mlp_bias (bool): whether those of the feed-forward network have; of a gated one the output layer alone.
         hidden_dropout_prob (float): dropout after the embeddings, the attention output and the feed-forward output.
         attention_probs_dropout_prob (float): dropout on attention probabilities. 0 keeps PyTorch's fused kernels.
         layer_norm_eps (float): epsilon of the LayerNorms.
@@ -117,6 +121,9 @@ class PosEncConfig(PreTrainedConfig):
     num_attention_heads: int = _field(12, whole(1, 2**12))
     intermediate_size: int = _field(3072, whole(1, 2**20))
     hidden_act: str = _field("gelu", one_of(*ACT2FN))
+    mlp_gated: bool = False
+    attention_bias: bool = True
+    mlp_bias: bool = True
     hidden_dropout_prob: float | int = _field(0.1, PROBABILITY)
     attention_probs_dropout_prob: float | int = _field(0.0, PROBABILITY)
     layer_norm_eps: float = _field(1e-12, positive())
@@ -149,6 +156,8 @@ class PosEncConfig(PreTrainedConfig):
         # came with the file is kept: it names the repository of the code.
         self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
         super().__post_init__(**kwargs)
+        if self.mlp_gated:
+            self.base_model_tp_plan = self.base_model_tp_plan | {"layers.*.up": "colwise"}  # type: ignore[misc]
         self.posenc_version = self.posenc_version or POSENC_VERSION
         self.check()
 

@@ -98,10 +98,8 @@ class PosEncAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.head_dim = config.hidden_size // config.num_attention_heads
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        size, bias = config.hidden_size, config.attention_bias
+        self.query, self.key, self.value, self.dense = (nn.Linear(size, size, bias=bias) for _ in range(4))
 
     def forward(self, hidden_states: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
@@ -127,9 +125,11 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.pre_norm = config.norm_position == "pre"
         self.attention = PosEncAttention(config, layer_idx)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.intermediate = nn.Linear(config.hidden_size, config.intermediate_size)
+        size, width, gated = config.hidden_size, config.intermediate_size, config.mlp_gated
+        self.intermediate = nn.Linear(size, width, bias=config.mlp_bias and not gated)
+        self.up = nn.Linear(size, width, bias=False) if gated else None
         self.activation = ACT2FN[config.hidden_act]
-        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.output = nn.Linear(width, size, bias=config.mlp_bias)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -148,7 +148,8 @@ class PosEncLayer(GradientCheckpointingLayer):
         return hidden_states + self.dropout(new).to(hidden_states.dtype)
 
     def _feed_forward(self, hidden_states: Tensor) -> Tensor:
-        return apply_linear(self.output, self.activation(apply_linear(self.intermediate, hidden_states)))
+        inner = self.activation(apply_linear(self.intermediate, hidden_states))
+        return apply_linear(self.output, inner if self.up is None else inner * apply_linear(self.up, hidden_states))
 
 
 class PosEncPreTrainedModel(PreTrainedModel):

@@ -67,6 +67,7 @@ _loading: ContextVar[tuple[str, bool, dict[str, Any]] | None] = ContextVar("load
 # Fields whose value a loader can't tell from the weights: with another value a model loads, and computes nonsense.
 _BUILT_WITH = (
     *("type_vocab_size", "tie_word_embeddings", "num_attention_heads", "hidden_act"),
+    *("mlp_gated", "attention_bias", "mlp_bias"),
     *("layer_norm_eps", "norm_position", "scale_embeddings", "classifier_hidden_act"),
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
 )

@@ -500,14 +500,9 @@ def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Ten
             f"position_ids of {position_ids.dtype} can't be taken: positions are whole numbers. To train or test at "
             "positions between them, use 'rope' with rope_parameters={'rope_type': 'linear', 'factor': 2.0}."
         )
-    if position_ids.dim() == 1:
-        position_ids = position_ids.unsqueeze(0)
-    if position_ids.dim() != 2 or position_ids.shape[0] not in (1, shape[0]) or position_ids.shape[1] != shape[1]:
-        raise ValueError(
-            f"position_ids of shape {tuple(position_ids.shape)} don't fit an input of shape {shape}. "
-            "Give (B, S) or (1, S)."
-        )
-    return position_ids.to(torch.int64).expand(shape)
+    if tuple(position_ids.shape) in ((shape[1],), (1, shape[1])):
+        position_ids = position_ids.expand(shape)
+    return _fitting("position_ids", position_ids, shape, "Give (B, S) or (1, S).").to(torch.int64)
 
 
 def _number(cu_seq_lens_q: Tensor, shape: tuple[int, int], device: torch.device, check: bool) -> Tensor:

@@ -48,6 +48,14 @@ def test_every_scheme_runs_as_in_pytorch(to, scheme, tmp_path):
     check_equal(model, tmp_path / "out", to)
 
 
+@pytest.mark.parametrize("to", others_slow(BOTH, "onnx"))
+def test_a_gated_network_without_biases_runs_as_in_pytorch(to, tmp_path):
+    fields = {"mlp_gated": True, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
+    model = checkpoint(tmp_path / "model", "rope", norm_position="post", **fields)
+    assert export(tmp_path / "model", tmp_path / "out", to).largest_difference < 1e-5
+    check_equal(model, tmp_path / "out", to)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("turned", [1.0, 0.5])
 def test_openvino_rotates_q_and_k_of_each_layer_in_one_operation(turned, tmp_path):

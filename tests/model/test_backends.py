@@ -97,6 +97,26 @@ def test_every_hook_backend_dtype_and_padding_gives_the_padded_eager_numbers_of_
     assert (error.mean() if dtype in ("autocast", "bfloat16") else error.max()) < TOLERANCES[dtype]
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "flash_fake"])
+def test_a_gated_body_gives_the_padded_eager_numbers_of_float64_by_every_backend(backend, dtype, bias, monkeypatch):
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "flash_fake", fake_flash)
+    fields = {"mlp_gated": True, "attention_bias": bias, "mlp_bias": bias, "hidden_act": "silu"}
+    number = {"float64": torch.float64, "bfloat16": torch.bfloat16}.get(dtype, torch.float32)
+    for inputs in ARRANGEMENTS.values():
+        with torch.no_grad():
+            written_out = encoder("rope", attn_implementation="eager", unpad_inputs=False, **fields).double()
+            expected = written_out(IDS, **inputs).last_hidden_state
+            model = encoder("rope", **fields).to(number)
+            model.config._attn_implementation = backend
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "autocast"):
+                got = model(IDS, **inputs).last_hidden_state.double()
+        error = (got - expected).abs()
+        allowed = 2 * TOLERANCES[dtype]  # the gate multiplies two rounded numbers
+        assert (error.mean() if dtype in ("autocast", "bfloat16") else error.max()) < allowed
+
+
 @pytest.mark.parametrize(
     ("scheme", "backend"),
     [

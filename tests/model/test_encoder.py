@@ -46,7 +46,12 @@ def test_every_scheme_has_a_reference():
     assert set(SCHEMES) <= set(REFERENCES)
 
 
+GATED = {"mlp_gated": True}
+BARE = {"attention_bias": False, "mlp_bias": False}
 VARIANTS = [
+    ("rope", GATED),
+    ("rope", {**GATED, **BARE}),
+    ("alibi", BARE),
     ("sinusoidal", {"position_embedding_kwargs": {"learned_scale": True}}),
     (
         "fourier",
@@ -105,6 +110,25 @@ def test_encoder_and_its_gradients_equal_its_float64_twin(scheme, fields):
     for row, sequence in enumerate(SEQUENCES):
         torch.testing.assert_close(hidden[row][mask[row] == 1], alone(model, sequence), atol=1e-5, rtol=1e-5)
     assert (hidden[mask == 0] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "biased"),
+    [
+        ({}, {"query", "key", "value", "dense", "intermediate", "output"}),
+        ({"attention_bias": False}, {"intermediate", "output"}),
+        ({"mlp_bias": False}, {"query", "key", "value", "dense"}),
+        (GATED, {"query", "key", "value", "dense", "output"}),  # as GTE
+        ({**GATED, **BARE}, set()),  # as NomicBERT
+    ],
+)
+def test_the_config_says_which_linear_layers_there_are_and_which_have_biases(fields, biased):
+    layer = encoder("rope", **fields).layers[0]
+    linear = {name.split(".")[-1]: part for name, part in layer.named_modules() if isinstance(part, torch.nn.Linear)}
+    gate = {"up"} if fields.get("mlp_gated") else set()
+    assert linear.keys() == {"query", "key", "value", "dense", "intermediate", "output"} | gate
+    assert {name for name, part in linear.items() if part.bias is not None} == biased
+    assert all(norm.bias is not None for norm in (layer.attention_norm, layer.output_norm))
 
 
 @pytest.mark.parametrize("scheme", BY_HOOK)

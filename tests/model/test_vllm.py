@@ -121,8 +121,9 @@ def test_each_layer_calls_the_attention_interface_once_where_vllm_looks_for_it()
     assert PosEncModel.is_backend_compatible()
 
 
-def test_the_plan_of_tensor_parallelism_names_every_linear_layer_of_the_encoder():
-    model = PosEncModel(tiny_config("rope"))
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_plan_of_tensor_parallelism_names_every_linear_layer_of_the_encoder_and_no_other(gated):
+    model = PosEncModel(tiny_config("rope", mlp_gated=gated))
     layers = {name for name, module in model.layers.named_modules(prefix="layers") if isinstance(module, nn.Linear)}
     kinds = {re.sub(r"\d+", "*", name) for name in layers}
     assert kinds == model.config.base_model_tp_plan.keys() == model.tp_plan.keys()
@@ -139,8 +140,9 @@ with torch.no_grad():
 
 
 @pytest.mark.slow
-def test_heads_split_between_two_processes_give_the_same(tmp_path):
-    perturb(PosEncModel(tiny_config("learned+rope"))).save_pretrained(tmp_path / "model")
+@pytest.mark.parametrize("fields", [{}, {"mlp_gated": True}, {"mlp_gated": True, "mlp_bias": False}])
+def test_heads_and_feed_forward_networks_split_between_two_processes_give_the_same(fields, tmp_path):
+    perturb(PosEncModel(tiny_config("learned+rope", **fields))).save_pretrained(tmp_path / "model")
     (tmp_path / "run.py").write_text(IN_TWO_PROCESSES)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     words = [*launch, str(tmp_path / "run.py"), str(tmp_path / "model")]
@@ -148,11 +150,14 @@ def test_heads_split_between_two_processes_give_the_same(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+NOMIC = {"mlp_gated": True, "attention_bias": False, "mlp_bias": False, "norm_position": "post"}
+
+
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_packed_row_gives_what_the_sequences_give_alone(scheme, compiled):
-    model = served(perturb(PosEncModel(config_of(scheme))).eval())
-    plain = encoder(scheme)
+@pytest.mark.parametrize(("scheme", "fields"), [*((scheme, {}) for scheme in SCHEMES), ("rope", NOMIC)])
+def test_a_packed_row_gives_what_the_sequences_give_alone(scheme, fields, compiled):
+    model = served(perturb(PosEncModel(config_of(scheme, **fields))).eval())
+    plain = encoder(scheme, **fields)
     plain.load_state_dict(model.state_dict())
     if compiled:
         torch._dynamo.reset()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from common import schemes_restored
+from common import perturb, schemes_restored
 from remote_code_harness import CODE, HEAD, SCHEMES, Checkpoints, model_job, run_clean, tiny_config, tiny_model
 from torch import Tensor
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -88,6 +88,16 @@ def test_a_checkpoint_has_the_position_augmentation_that_it_was_saved_with(tmp_p
         outputs.append(each.train()(ids)[0])
     torch.testing.assert_close(*outputs, atol=1e-6, rtol=1e-6)
     assert torch.allclose(outputs[1], bundled.eval()(ids)[0], atol=1e-6) == (augmentation == "none")
+
+
+def test_a_checkpoints_own_code_computes_a_gated_network(tmp_path: Path) -> None:
+    model = perturb(PosEncModel(tiny_config("rope", mlp_gated=True, attention_bias=False))).eval()
+    model.save_pretrained(tmp_path)
+    bundled = get_class_from_dynamic_module("modeling_posenc.PosEncModel", str(tmp_path)).from_pretrained(tmp_path)
+    assert type(bundled.config) is not PosEncConfig
+    assert bundled.tp_plan.keys() == model.tp_plan.keys() >= {"layers.*.up"}
+    ids = torch.arange(2, 12)[None]
+    torch.testing.assert_close(bundled.eval()(ids)[0], model(ids)[0], atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.promise("Files", "Saving over another scheme's checkpoint removes its code, and no file of yours")
