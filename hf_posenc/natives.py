@@ -12,6 +12,8 @@ Needs = Mapping[str, tuple[Any, ...]]
 
 POOLED = ("text-classification", "multiple-choice")
 """The tasks whose classes read [CLS] in the first place."""
+_UNGATED: Needs = {"mlp_gated": (False,), "attention_bias": (True,), "mlp_bias": (True,)}
+"""BERT's feed-forward network, and its biases."""
 _NOT_SET = ("pad_token_id", "rope_parameters.")
 """What `like` leaves alone: the tokenizer's, and what fits unless it is changed."""
 
@@ -40,7 +42,7 @@ class Native:
         """The values that fields may have, for these tasks, beside the others in `values`; see `flat`."""
         scheme, act = values.get("position_embedding_type"), values.get("hidden_act", "gelu")
         needs = {"position_embedding_type": tuple(self.schemes), **self.schemes.get(str(scheme), {})}
-        needs |= {"norm_position": ("post",), "scale_embeddings": (False,), **self.fields}
+        needs |= {"norm_position": ("post",), "scale_embeddings": (False,), **_UNGATED, **self.fields}
         if any(task in POOLED for task in tasks):
             needs |= {"classifier_pooling": ("cls",), "classifier_hidden_act": self.dense or (act,)}
         if "fill-mask" in tasks and self.lm_act is not None:
@@ -50,6 +52,14 @@ class Native:
 
 _LEARNED: dict[str, Needs] = {"learned": {"learned.dropout": (0.0,)}}
 _T5: Needs = {"t5.num_buckets": (32,), "t5.max_distance": (128,), "t5.per_layer": (False,)}
+_HALF_SPLIT: dict[str, Needs] = {
+    "rope": {
+        "rope.interleaved": (False,),
+        # With the other types the angles of a text depend on the longest in its batch.
+        "rope_parameters.rope_type": ("default", "linear", "yarn", "llama3", "proportional"),
+        "rope_parameters.partial_rotary_factor": (1.0,),
+    }
+}
 _ROBERTA = Native(_LEARNED, lm_act="gelu")
 
 NATIVES = {
@@ -76,16 +86,10 @@ NATIVES = {
         dense=(),
         fields={},
     ),
-    "jina_embeddings_v3": Native(
-        {
-            "rope": {
-                "rope.interleaved": (False,),
-                # With the other types the angles of a text depend on the longest in its batch.
-                "rope_parameters.rope_type": ("default", "linear", "yarn", "llama3", "proportional"),
-                "rope_parameters.partial_rotary_factor": (1.0,),
-            }
-        },
-        lm_act="gelu",
+    "jina_embeddings_v3": Native(_HALF_SPLIT, lm_act="gelu"),
+    "nomic_bert": Native(
+        _HALF_SPLIT,
+        fields={"embedding_size": (None,), "mlp_gated": (True,), "attention_bias": (False,), "mlp_bias": (False,)},
     ),
     "mpnet": Native(
         # It counts positions from token 1 as padding, whatever its configuration says.

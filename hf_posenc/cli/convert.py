@@ -17,8 +17,8 @@ def convert(
     source: Annotated[
         str,
         typer.Argument(
-            help="BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, MPNet, Jina v3 or "
-            "PosEnc: folder or Hub name.",
+            help="BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, MPNet, Jina v3, "
+            "NomicBERT or PosEnc: folder or Hub name.",
             show_default=False,
         ),
     ],

@@ -140,7 +140,8 @@ def reorder_heads(attention: Any, heads: Tensor) -> None:
     rows = (heads[:, None] * size + torch.arange(size)).flatten()
     for linear in (attention.query, attention.key, attention.value):
         linear.weight.copy_(linear.weight[rows])
-        linear.bias.copy_(linear.bias[rows])
+        if linear.bias is not None:
+            linear.bias.copy_(linear.bias[rows])
     attention.dense.weight.copy_(attention.dense.weight[:, rows])
 
 

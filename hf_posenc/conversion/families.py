@@ -48,6 +48,13 @@ _JINA_LAYER = {
     "output": "mlp.fc2",
     "output_norm": "post_mlp_layernorm",
 }
+_GATED_LAYER = {
+    **_JINA_LAYER,
+    "intermediate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "output": "mlp.down_proj",
+}
+_Q_K_V = tuple(f"self_attn.{part}_proj" for part in "qkv")
 _DEBERTA_LAYER = {
     **_BERT_LAYER,
     "attention.query": "attention.self.query_proj",
@@ -79,6 +86,7 @@ _BERT_LM = {
     "head_norm": "cls.predictions.transform.LayerNorm",
     "decoder": "cls.predictions.decoder",
 }
+_NOMIC_LM = {**_BERT_LM, "head_norm": "cls.predictions.transform.layer_norm"}
 _ROBERTA_LM = {"dense": "lm_head.dense", "head_norm": "lm_head.layer_norm", "decoder": "lm_head.decoder"}
 _BERT_HEADS = {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-choice": _POOLED, **_PER_TOKEN}
 _ROBERTA_HEADS = {**_BERT_HEADS, "fill-mask": _ROBERTA_LM, "text-classification": _ROBERTA_HEAD}
@@ -98,6 +106,9 @@ class Family:
         fields: our name of a field of the configuration, and theirs, where it has another one.
         layer: names in a layer.
         layers: where the layers are.
+        files: parts of names in its files, and what the class calls them.
+        fused: what holds several weights of the class in its files, one below the other, and their names.
+        old_fields: names of fields in older configurations, and today's, whose value must be the same.
         pooler: whether the encoder has one, which a bare encoder can be made without.
         first_row: of its table of positions, position 0's. None: the row after the padding token's number.
         scheme: of its checkpoints, unless they name another one.
@@ -111,6 +122,9 @@ class Family:
     fields: dict[str, str] = field(default_factory=dict)
     layer: dict[str, str] = field(default_factory=lambda: _BERT_LAYER)
     layers: str = "encoder.layer"
+    files: dict[str, str] = field(default_factory=dict)
+    fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    old_fields: dict[str, str] = field(default_factory=dict)
     pooler: bool = False
     first_row: int | None = 0
     scheme: str = "learned"
@@ -145,7 +159,7 @@ class Family:
             names |= {f"embeddings.projection.{kind}": f"embeddings_project.{kind}" for kind in _KINDS}
         for index in range(config.num_hidden_layers):
             for ours, theirs in self.layer.items():
-                for kind in _KINDS:
+                for kind in _kinds(ours, config):
                     names[f"layers.{index}.{ours}.{kind}"] = f"{self.layers}.{index}.{theirs}.{kind}"
         scheme = config.position_embedding_type
         for part in scheme.split("+"):
@@ -164,6 +178,15 @@ class Family:
         if task == "fill-mask" and self.decoder_bias is not None:
             names["decoder.bias"] = self.decoder_bias
         return names
+
+
+def _kinds(layer: str, config: Any) -> tuple[str, ...]:
+    """The kinds of weights of a linear layer or norm within an encoder's layer."""
+    if layer in ("intermediate", "up", "output"):
+        has_bias = config.mlp_bias and (layer == "output" or not config.mlp_gated)
+    else:
+        has_bias = config.attention_bias or not layer.startswith("attention.")
+    return _KINDS if has_bias else ("weight",)
 
 
 def _by_type(*families: Family) -> dict[str, Family]:
@@ -237,6 +260,50 @@ FAMILIES = _by_type(
         decoder_bias="lm_head.bias",
         layer=_JINA_LAYER,
         layers="layers",
+        files={
+            "emb_ln": "embeddings.LayerNorm",
+            "encoder.layers": "layers",
+            "mixer.out_proj": "self_attn.o_proj",
+            "norm1": "post_attention_layernorm",
+            "norm2": "post_mlp_layernorm",
+        },
+        fused={"mixer.Wqkv": _Q_K_V},
+        pooler=True,
+        scheme="rope",
+    ),
+    Family(
+        "nomic_bert",
+        "NomicBert",
+        "nomic_bert.",
+        {
+            "fill-mask": _NOMIC_LM,
+            "text-classification": _POOLED,
+            "token-classification": _PER_TOKEN["token-classification"],
+        },
+        decoder_bias="cls.predictions.bias",
+        layer=_GATED_LAYER,
+        layers="layers",
+        files={
+            "emb_ln": "embeddings.LayerNorm",
+            "encoder.layers": "layers",
+            "attn.out_proj": "self_attn.o_proj",
+            "fc11": "up_proj",
+            "fc12": "gate_proj",
+            "fc2": "down_proj",
+            "norm1": "post_attention_layernorm",
+            "norm2": "post_mlp_layernorm",
+        },
+        fused={"attn.Wqkv": _Q_K_V},
+        old_fields={
+            "n_embd": "hidden_size",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "n_inner": "intermediate_size",
+            "layer_norm_epsilon": "layer_norm_eps",
+            "activation_function": "hidden_act",
+            "rotary_emb_base": "rope_theta",
+            "rotary_emb_fraction": "partial_rotary_factor",
+        },
         pooler=True,
         scheme="rope",
     ),

@@ -14,8 +14,14 @@ _CANT = {
     "pruned_heads": "a model with pruned heads",
     "is_encoder_decoder": "an encoder-decoder",
     "quantization_config": "a quantised model",
+    "prenorm": "a NomicBERT with pre-norm layers",
+    "use_rms_norm": "a NomicBERT with other norms",
+    "rotary_emb_interleaved": "a NomicBERT that rotates neighbouring entries",
 }
 """Fields that must not be set: our body lacks these features."""
+
+_GATED_ACTS = {"swiglu": "silu", "geglu": "gelu"}
+"""Older names of the activation of a gated network."""
 
 SAME = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
@@ -45,6 +51,7 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
             f"{source!r} has pad_token_id=None, and a {family.model_type} model counts positions from it. Put the "
             "padding token's number into its config.json."
         )
+    _check_body(family, config, raw, source)
     fields = _body(family, config, task)
     fields |= _positions(family, config, raw.get("position_embedding_type") or "absolute", source)
     _check_head(family, config, task, source)
@@ -58,13 +65,31 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     return fields
 
 
+def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -> None:
+    width, heads, head_dim = config.hidden_size, config.num_attention_heads, getattr(config, "head_dim", None)
+    if head_dim is not None and head_dim * heads != width:
+        raise UserError(
+            f"{source!r} has head_dim={head_dim}, and PosEnc's heads are hidden_size / num_attention_heads = "
+            f"{width} / {heads} wide. Take a checkpoint whose heads are."
+        )
+    values = {"partial_rotary_factor": 1.0, **config.to_dict(), **(getattr(config, "rope_parameters", None) or {})}
+    for old, today in family.old_fields.items():
+        if raw.get(old) is not None and _GATED_ACTS.get(raw[old], raw[old]) != values[today]:
+            raise UserError(
+                f"{source!r}: config.json has {old}={raw[old]!r}, an older name that transformers doesn't read: it "
+                f"computes with {today}={values[today]!r}. Write {today} into config.json as the weights need it."
+            )
+
+
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
     fields: dict[str, Any] = {name: getattr(config, family.fields.get(name, name)) for name in SAME}
+    body = like(family.model_type, {})
     fields |= {
         "layer_norm_eps": getattr(config, "layer_norm_eps", 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
         "norm_position": "post",
+        **{name: body[name] for name in ("mlp_gated", "attention_bias", "mlp_bias")},
         "classifier_pooling": "cls",
         "classifier_hidden_act": family.classifier_act(_act(family, config)),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),

@@ -12,25 +12,18 @@ from ..model.package_config import PosEncConfig
 from .building import Loaded, build_config, fill, model_class, other_labels, read_as, set_labels
 from .families import Family
 from .fields import our_fields
-from .recognition import normalise, reason_to_drop, task_of
+from .recognition import normalise, reason_to_drop, task_of, tensors_of_the_class
 from .report import Accounting
 from .sources import Source
 
 _TABLE = "embeddings.position_embeddings.weight"
-_JINA_FILES = {
-    "emb_ln": "embeddings.LayerNorm",
-    "encoder.layers": "layers",
-    "mixer.out_proj": "self_attn.o_proj",
-    "norm1": "post_attention_layernorm",
-    "norm2": "post_mlp_layernorm",
-}
 
 
 def load_bert(source: Source, family: Family, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     name = source.name
     theirs = read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
-    tensors = _jina_tensors(source.tensors) if family.model_type == "jina_embeddings_v3" else source.tensors
+    tensors = tensors_of_the_class(source.tensors, family)
     state = _by_name(tensors, normalise(list(tensors), family), name)
     own = task_of(family, theirs.architectures, set(state), name, wanted)
     task = wanted or own
@@ -50,20 +43,6 @@ def load_bert(source: Source, family: Family, wanted: str | None, num_labels: in
     model = fill(model_class(task), config, places.ours, places.new, name, {**names, **head}, seed)
     keys = Accounting(used=sorted(places.used), dropped=dict(sorted(places.drop.items())), new=places.new)
     return Loaded(model, task, family.model_type, source.folder, source.dtype, source.fingerprint, keys, places.notes)
-
-
-def _jina_tensors(stored: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights under the names of the class, in place of those of the files, where q, k and v are one weight."""
-    tensors: dict[str, Tensor] = {}
-    for key, tensor in stored.items():
-        for old, name in _JINA_FILES.items():
-            key = key.replace(old, name)
-        if "mixer.Wqkv" in key:
-            names = (key.replace("mixer.Wqkv", f"self_attn.{part}_proj") for part in "qkv")
-            tensors |= zip(names, tensor.chunk(3), strict=True)
-        else:
-            tensors[key] = tensor
-    return tensors
 
 
 def _by_name(tensors: dict[str, Tensor], names: dict[str, str], source: str) -> dict[str, Tensor]:

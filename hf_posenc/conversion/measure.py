@@ -20,7 +20,7 @@ from ..training.inference import logits_of
 from ..training.masked_lm import mask_once, token_sums, token_weighted_metrics
 from .building import Loaded
 from .families import FAMILIES
-from .recognition import normalise
+from .recognition import normalise, tensors_of_the_class
 from .report import Agreement
 from .sources import read_weights
 
@@ -250,6 +250,7 @@ def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
     if any(names.get(key) in used for key in loading["missing_keys"]):
         # transformers doesn't understand all names, such as DataParallel's: we would compare with random weights.
         tensors = read_weights(loaded.folder, str(loaded.folder), allow_pickle=pickled)
+        tensors = tensors_of_the_class(tensors, family)
         state = {name: tensors[key] for key, name in normalise(list(tensors), family).items()}
         theirs.load_state_dict({key: state[name] for key, name in names.items() if name in used}, strict=False)
     has_head = loaded.task != "feature-extraction" and not loaded.keys.new

@@ -3,6 +3,7 @@
 import re
 
 import transformers
+from torch import Tensor
 from transformers import CONFIG_MAPPING
 
 from ..errors import UserError
@@ -14,12 +15,11 @@ _DEBERTA = (
     "its attention and its embeddings (a mask, a convolution) aren't BERT's; its scheme alone is here, as 'deberta'"
 )
 _WHY_NOT = {
-    "modernbert": "its layers have no biases, gated feed-forward networks, and windows of 128 tokens in two layers of "
-    "three, none of which PosEnc's body has",
+    "modernbert": "its norms have no biases, its first layer lacks one, and two layers of three have windows of 128 "
+    "tokens and a RoPE of their own, none of which PosEnc's body has",
     **dict.fromkeys(("deberta", "deberta-v2"), _DEBERTA),
     "albert": "its layers share one set of weights",
     "roberta-prelayernorm": "its layers are pre-norm with biases that post-norm BERT doesn't have",
-    "nomic_bert": "its feed-forward networks are gated",
 }
 
 
@@ -81,6 +81,18 @@ def task_of(
         "task='feature-extraction', or another head: these are known for "
         f"{family.model_type}: {', '.join(family.heads)}."
     )
+
+
+def tensors_of_the_class(stored: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """The weights under the names of the class, in place of those of the files, which may hold several as one."""
+    tensors: dict[str, Tensor] = {}
+    for key, tensor in stored.items():
+        for old, name in family.files.items():
+            key = key.replace(old, name)
+        fused = next((old for old in family.fused if old in key), "")
+        names = [key.replace(fused, name) for name in family.fused[fused]] if fused else [key]
+        tensors |= zip(names, tensor.chunk(len(names)), strict=True) if fused else {key: tensor}
+    return tensors
 
 
 def normalise(keys: list[str], family: Family) -> dict[str, str]:

@@ -30,15 +30,18 @@ def choose_basis(attention: Any, part: PositionScheme, inputs: Tensor, layer: in
     heads = attention.query.out_features // size
     turned = rotated_units(part, heads, size, 2, layer)[:, 1].expand(heads, -1, -1)
     x = inputs.flatten(0, 1).double()
-    x = torch.cat((x, x.new_ones(len(x), 1)), -1)  # the biases are part of q and k
+    biased = attention.query.bias is not None
+    x = torch.cat((x, x.new_ones(len(x), 1)), -1) if biased else x  # the biases are part of q and k
     second = x.T @ x / len(x)
     values, vectors = torch.linalg.eigh(second)
     root = vectors * values.clamp(min=0).sqrt() @ vectors.T
     full = [
-        torch.cat((linear.weight, linear.bias[:, None]), -1).double().unflatten(0, (-1, size))
+        (torch.cat((linear.weight, linear.bias[:, None]), -1) if biased else linear.weight)
+        .double()
+        .unflatten(0, (-1, size))
         for linear in (attention.query, attention.key)
     ]
-    for head, (q, k) in enumerate(zip(*full, strict=True)):  # (d, D + 1) both
+    for head, (q, k) in enumerate(zip(*full, strict=True)):  # (d, D + 1) both, without biases (d, D)
         # (q root)^T (k root) has rank d: its singular vectors, by two thin decompositions.
         _, qr = torch.linalg.qr((q @ root).T)
         _, kr = torch.linalg.qr((k @ root).T)
@@ -52,5 +55,6 @@ def choose_basis(attention: Any, part: PositionScheme, inputs: Tensor, layer: in
         q[order], k[order] = a @ q, b @ k
     for linear, matrix in zip((attention.query, attention.key), full, strict=True):
         flat = matrix.flatten(0, 1).to(linear.weight.dtype)
-        linear.weight.copy_(flat[:, :-1])
-        linear.bias.copy_(flat[:, -1])
+        linear.weight.copy_(flat[:, : linear.in_features])
+        if biased:
+            linear.bias.copy_(flat[:, -1])

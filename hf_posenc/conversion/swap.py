@@ -198,7 +198,8 @@ def _carry_over(
     if scale != 1.0:
         for layer in base_of(model).layers:
             layer.attention.query.weight.mul_(scale)
-            layer.attention.query.bias.mul_(scale)
+            if layer.attention.query.bias is not None:
+                layer.attention.query.bias.mul_(scale)
         carried.append({"what": "query weights undo the scheme's factor", "factor": scale})
     stays = [new[name] for name in kept]
     return carried + _carry_attention(model, original, gone, came, stays, tokenizer)

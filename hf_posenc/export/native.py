@@ -1,5 +1,6 @@
 """Export to a class of transformers' own, which needs no remote code: the weights under other names, nothing else."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,9 @@ def _obstacles(family: Family, config: Any, task: str) -> list[str]:
     problems = mismatches(name, config.to_dict(), (task,))
     if task != "feature-extraction" and task not in family.heads:
         problems.append(f"a head for {task} ({name} has {', '.join(family.heads)})")
-    if family.first_row is None and config.pad_token_id is None:
-        problems.append(f"pad_token_id=None ({name} counts positions from the padding token's number)")
+    if config.pad_token_id is None and (family.first_row is None or name == "nomic_bert"):
+        why = "needs one" if name == "nomic_bert" else "counts positions from the padding token's number"
+        problems.append(f"pad_token_id=None ({name} {why})")
     columns = remembered_columns(config)
     of_pairs = task in _OF_PAIRS or (columns is not None and len(columns.text) > 1)
     if not family.native.token_types and config.type_vocab_size > 1 and of_pairs:
@@ -151,6 +153,8 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     """The fields of a family's config that computes what a PosEnc model without `_obstacles` does."""
     name, merged = family.model_type, _merges_types(family, config)
     fields: dict[str, Any] = {family.fields.get(field, field): getattr(config, field) for field in SAME}
+    for field in ("hidden_dropout_prob", "attention_probs_dropout_prob"):  # not every class takes a whole number
+        fields[family.fields.get(field, field)] = float(getattr(config, field))
     fields["max_position_embeddings"] = config.max_position_embeddings + family.rows_before(config)
     fields["tie_word_embeddings"] = config.tie_word_embeddings and not merged  # the decoder keeps the words alone
     if name != "distilbert":
@@ -160,10 +164,10 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
             fields["type_vocab_size"] = config.type_vocab_size or 2
     dropout = family.fields.get("classifier_dropout", "classifier_dropout")
     if config.classifier_dropout is not None and dropout not in fields:
-        fields[dropout] = config.classifier_dropout
+        fields[dropout] = float(config.classifier_dropout)
     if name in ("electra", "roformer"):
         fields["embedding_size"] = config.embedding_width
-    if name == "jina_embeddings_v3":
+    if family.scheme == "rope" and name != "roformer":
         fields["rope_parameters"] = dict(config.rope_parameters)
     if name == "deberta-v2":
         arguments = config.position_embedding_kwargs
@@ -233,7 +237,8 @@ def _notes(family: Family, config: Any, task: str) -> list[str]:
     if _merges_types(family, config):
         first = "" if config.type_vocab_size == 1 else " Pairs of texts, whose second has type 1, aren't the same."
         notes.append(f"{name} has no token types: type 0 is merged into the word embeddings.{first}")
-    if task == "feature-extraction" and family.pooler:
+    makers = inspect.signature(getattr(transformers, family.class_name(task))).parameters
+    if task == "feature-extraction" and family.pooler and makers["add_pooling_layer"].default:
         notes.append(f"The encoder has no pooler: transformers warns that it starts {name}'s at random.")
     dropout = family.fields.get("classifier_dropout")
     if dropout == "hidden_dropout_prob" and config.classifier_dropout not in (None, config.hidden_dropout_prob):

@@ -7,18 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 from common import others_slow, padded, tiny_config
-from conversion_harness import CASES, SIZES, edit_weights, exported, sentences, tiny_source, tiny_tokenizer
+from conversion_harness import CASES, SIZES, edit, edit_weights, exported, sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertModel, DistilBertModel
 
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.conversion import convert
+from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.errors import UserError
+
+ROWS = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
+GATED = ["nomic_bert"]
 
 
 def batch(pad: int = 0):
-    rows = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
-    ids, mask = padded(rows)
+    ids, mask = padded(ROWS)
     return ids.masked_fill(mask == 0, pad), mask
 
 
@@ -63,9 +66,7 @@ def test_every_head_of_every_family_equals_transformers_own_and_goes_back(family
         pytest.skip(f"this transformers gives {family}'s multiple-choice head no pooler, and can't run it")
     pad = theirs.config.pad_token_id
     model, report = convert(tmp_path / "source", tmp_path / "out")
-    assert report.to_scheme == {"roformer": "rope", "jina_embeddings_v3": "rope", "mpnet": "learned+t5"}.get(
-        family, "learned"
-    )
+    assert report.to_scheme == FAMILIES[family].scheme
     assert report.keys.new == []
     assert report.exact.hidden_max < 1e-5
     assert (report.exact.logits_max is None) == (task == "feature-extraction")
@@ -79,6 +80,82 @@ def test_every_head_of_every_family_equals_transformers_own_and_goes_back(family
     assert type(back) is type(theirs)
     again = type(theirs).from_pretrained(tmp_path / "back")
     assert_same(again, theirs, task, pad)
+
+
+def packed(rows):
+    """A batch of one row, and the place of each text in it."""
+    ids, places = torch.cat(rows)[None], torch.cat([torch.arange(len(row)) for row in rows])[None]
+    return {"input_ids": ids, "position_ids": places}
+
+
+YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+SHAPES = [
+    {"num_attention_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    {"num_attention_heads": 8, "head_dim": 4, "type_vocab_size": 1},
+    {"hidden_size": 48, "intermediate_size": 40, "num_attention_heads": 3, "type_vocab_size": 3},
+    {"vocab_size": 128, "pad_token_id": 3, "hidden_act": "gelu", "layer_norm_eps": 1e-5},
+    {"rope_parameters": YARN},
+    {"rope_parameters": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 2.0}},
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("family", GATED)
+def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_for_byte(family, shape, tmp_path):
+    theirs = tiny_source(tmp_path / "source", family, "fill-mask", **shape)
+    model, report = convert(tmp_path / "source", tmp_path / "out")
+    assert report.exact.hidden_max < 1e-5
+    assert report.keys.new == []
+    model = type(model).from_pretrained(tmp_path / "out").eval()
+    right = torch.stack(batch(theirs.config.pad_token_id))
+    left = right.gather(2, right[1].argsort(dim=1, stable=True).expand_as(right))
+    wide = torch.nn.functional.pad(right, (0, -right.shape[-1] % 8))  # to a multiple of 8
+    for ids, mask in (right, left, wide):
+        types = (torch.arange(ids.shape[1]) % theirs.config.type_vocab_size).expand_as(ids)
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        with torch.no_grad():
+            got, expected = (each(**inputs, output_hidden_states=True) for each in (model, theirs))
+        for a, b in zip((got.logits, *got.hidden_states), (expected.logits, *expected.hidden_states), strict=True):
+            torch.testing.assert_close(a[mask.bool()], b[mask.bool()], atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        alone = torch.cat([theirs(row[None]).logits[0] for row in ROWS])
+        torch.testing.assert_close(model(**packed(ROWS)).logits[0], alone, atol=1e-5, rtol=1e-5)
+    exported(tmp_path / "out", family).save_pretrained(tmp_path / "back")
+    both = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("source", "back")]
+    assert both[0] == both[1]
+    configs = [type(theirs.config).from_pretrained(tmp_path / folder).to_dict() for folder in ("source", "back")]
+    different = {name for name, value in configs[0].items() if configs[1][name] != value}
+    assert different <= {"_name_or_path", "rope_parameters"}  # ours says the defaults too
+    assert configs[0]["rope_parameters"].items() <= configs[1]["rope_parameters"].items()
+
+
+OLD = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "layer_norm_epsilon": 1e-12, "prenorm": False}
+OLD |= {"rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "activation_function": "swiglu", "use_rms_norm": None}
+
+
+def test_fields_of_nomics_own_code_are_heeded_where_transformers_ignores_them(tmp_path):
+    theirs = tiny_source(tmp_path, "nomic_bert")
+    edit(tmp_path, **OLD)  # as the published files have them, beside today's
+    assert_same(convert(tmp_path, measure=False)[0], theirs, "feature-extraction")
+    for name, value, today in (
+        ("rotary_emb_base", 10000, "rope_theta=1000.0"),
+        ("n_embd", 64, "hidden_size=32"),
+        ("activation_function", "geglu", "hidden_act='silu'"),
+        ("rotary_emb_fraction", 0.5, "partial_rotary_factor=1.0"),
+    ):
+        edit(tmp_path, **{**OLD, name: value})
+        with pytest.raises(UserError, match=f"has {name}={value!r}, an older name .* computes with {today}"):
+            convert(tmp_path)
+    for name in ("prenorm", "use_rms_norm", "rotary_emb_interleaved"):
+        edit(tmp_path, **{**OLD, name: True})
+        with pytest.raises(UserError, match=f"is a NomicBERT .*{name}=True.*body can't express"):
+            convert(tmp_path)
+
+
+def test_heads_of_another_width_than_the_hidden_size_gives_are_refused(tmp_path):
+    tiny_source(tmp_path, "nomic_bert", head_dim=16)
+    with pytest.raises(UserError, match=r"head_dim=16, and PosEnc's heads are .* = 32 / 4 wide"):
+        convert(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,14 @@ def source(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def nomic(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swap") / "nomic"
+    tiny_source(folder, "nomic_bert")
+    tiny_tokenizer(folder)
+    return folder
+
+
 TEXTS = padded([torch.tensor([2, *torch.randint(5, 20, (n,)), 3]) for n in (9, 4)])
 
 
@@ -134,9 +142,10 @@ def test_without_token_types_the_mean_is_in_the_token_embedding(tmp_path):
     )
 
 
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_the_choice_of_basis_changes_nothing_but_what_rope_turns(interleaved):
-    model = encoder("none")
+def test_the_choice_of_basis_changes_nothing_but_what_rope_turns(interleaved, bias):
+    model = encoder("none", attention_bias=bias)
     before = hidden(model)
     rope = encoder("rope", position_embedding_kwargs={"interleaved": interleaved}).position
     inputs = torch.randn(4, 10, 32)
@@ -155,8 +164,9 @@ def test_the_choice_of_basis_changes_nothing_but_what_rope_turns(interleaved):
     assert pairs.tolist() == sorted(pairs.tolist())
 
 
-def test_the_order_of_heads_changes_nothing():
-    model = encoder("none")
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_order_of_heads_changes_nothing(bias):
+    model = encoder("none", attention_bias=bias)
     before = hidden(model)
     with torch.no_grad():
         for layer in model.layers:
@@ -164,8 +174,30 @@ def test_the_order_of_heads_changes_nothing():
     torch.testing.assert_close(hidden(model), before, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("scheme", others_slow([name for name in SCHEMES if name != "rope"], "alibi", "learned", "t5"))
+def test_a_gated_encoder_without_biases_becomes_every_scheme(scheme, nomic, tmp_path):
+    model, report = convert(nomic, tmp_path / "out", position_embedding_type=scheme)
+    assert (report.from_scheme, report.to_scheme) == ("rope", scheme)
+    assert report.exact.hidden_max < 1e-5
+    assert 0 < report.before.hidden_mse < 1
+    again = PosEncModel.from_pretrained(tmp_path / "out")
+    assert (again.config.mlp_gated, again.config.attention_bias, again.config.mlp_bias) == (True, False, False)
+    torch.testing.assert_close(hidden(again), hidden(model))
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
+def test_a_nomic_bert_reads_longer_texts_by_each_scaling(kind, nomic):
+    model, report = convert(nomic, max_position_embeddings=160, extension=kind)
+    assert (model.config.max_position_embeddings, model.config.rope_parameters["rope_theta"]) == (160, 1000.0)
+    assert model.config.rope_parameters["rope_type"] == kind
+    assert report.exact.hidden_max < 1e-5
+    assert torch.isfinite(hidden(model, torch.randint(5, 20, (1, 160)), None)).all()
+
+
 @pytest.mark.slow
-def test_the_factor_on_queries_is_undone(source):
+@pytest.mark.parametrize("family", ["bert", "nomic_bert"])
+def test_the_factor_on_queries_is_undone(family, source, nomic):
+    source = source if family == "bert" else nomic
     bare, _ = convert(source, position_embedding_type="none", measure=False)
     model, _ = convert(source, position_embedding_type="deberta", measure=False)
     with torch.no_grad():

@@ -48,6 +48,9 @@ VARIANTS = [
         "rope",
         {"rope_parameters": {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, **ROPE}},
     ),
+    ("nomic_bert", "rope", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1000.0, **ROPE}}),
+    ("nomic_bert", "rope", {"type_vocab_size": 0, "hidden_act": "silu", "hidden_dropout_prob": 0}),
+    ("nomic_bert", "rope", {"tie_word_embeddings": False, "classifier_dropout": 0}),
     *(
         ("deberta-v2", "deberta", {"position_embedding_kwargs": {"terms": terms, "max_distance": 9}})
         for terms in ("c2p", "p2c", "both")
@@ -171,6 +174,7 @@ def test_the_first_class_that_fits_is_chosen():
         "electra": posenc("electra", "learned", "feature-extraction", embedding_size=20),
         "roformer": posenc("roformer", "rope", "fill-mask"),
         "jina_embeddings_v3": posenc("jina_embeddings_v3", "rope", "fill-mask"),
+        "nomic_bert": posenc("nomic_bert", "rope", "fill-mask"),
         "mpnet": posenc("mpnet", "learned+t5", "question-answering"),
         "deberta-v2": posenc("deberta-v2", "deberta", "multiple-choice"),
     }
@@ -179,6 +183,7 @@ def test_the_first_class_that_fits_is_chosen():
 
 BERT, BERT_LM = (("bert", "learned", task) for task in ("text-classification", "fill-mask"))
 JINA, JINA_LM = (("jina_embeddings_v3", "rope", task) for task in ("multiple-choice", "fill-mask"))
+NOMIC_LM = ("nomic_bert", "rope", "fill-mask")
 ROFORMER_LM = ("roformer", "rope", "fill-mask")
 MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "learned+t5"))
 
@@ -223,6 +228,23 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
             None,
             r"rope_theta=20000\.0 \(roformer has 10000\.0\)",
         ),
+        (BERT_LM, {"mlp_gated": True}, None, r"^mlp_gated=True \(bert has False\): this can't be exported to bert\. "),
+        (
+            BERT_LM,
+            {"attention_bias": False, "mlp_bias": False},
+            "bert",
+            r"attention_bias=False \(bert has True\); mlp_bias=False \(bert has True\)",
+        ),
+        (
+            NOMIC_LM,
+            {},
+            "bert",
+            r"position_embedding_type='rope' .*; mlp_gated=True .* It can be exported to nomic_bert\.",
+        ),
+        (NOMIC_LM, {"mlp_gated": False}, "nomic_bert", r"mlp_gated=False \(nomic_bert has True\)"),
+        (NOMIC_LM, {"attention_bias": True}, None, r"attention_bias=True \(nomic_bert has False\)"),
+        (NOMIC_LM, {"pad_token_id": None}, None, r"pad_token_id=None \(nomic_bert needs one\)"),
+        (NOMIC_LM, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "nomic_bert", "rope_type='dynamic'"),
         (MPNET_LM, {"position_embedding_kwargs": {"per_layer": True}}, None, r"t5\.per_layer=True"),
         (
             MPNET_2_LM,
@@ -258,7 +280,7 @@ def check_export(folder: Path, model, task: str, **options) -> tuple[hf_posenc.E
     return report, result
 
 
-@pytest.mark.parametrize("name", others_slow(["jina_embeddings_v3", "mpnet"], "bert", "roformer"))
+@pytest.mark.parametrize("name", others_slow(["jina_embeddings_v3", "mpnet"], "bert", "nomic_bert", "roformer"))
 def test_half_precision_and_shards_stay_exact(name, tmp_path):
     scheme = next(iter(NATIVES[name].schemes))
     model = saved(tmp_path / "in", name, scheme, "fill-mask", dtype=torch.bfloat16, shards="20KB", type_vocab_size=1)
@@ -269,10 +291,10 @@ def test_half_precision_and_shards_stay_exact(name, tmp_path):
     rounded = name in ("roformer", "mpnet")  # a table of sines, and a sum
     assert dtypes == {torch.float32 if rounded else torch.bfloat16}
     assert any("Written in float32" in note for note in report.notes) == rounded
-    assert report.max_length == (None if name == "jina_embeddings_v3" else 64)
+    assert report.max_length == (None if name in ("jina_embeddings_v3", "nomic_bert") else 64)
 
 
-@pytest.mark.parametrize("name", ["bert", "distilbert", "roformer", "jina_embeddings_v3", "deberta-v2", "mpnet"])
+@pytest.mark.parametrize("name", ["bert", "distilbert", "roformer", "nomic_bert", "deberta-v2", "mpnet"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_last_layer_of_a_regression_holds_the_units_of_its_data(name, dtype, tmp_path):
     scheme = next(iter(NATIVES[name].schemes))
@@ -356,6 +378,11 @@ def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp
     assert not (tmp_path / "again").exists()
 
 
+def test_a_class_without_a_pooler_of_its_own_needs_no_note():
+    for name, notes in (("jina_embeddings_v3", 1), ("nomic_bert", 0)):
+        assert len(to_native(posenc(name, "rope", "feature-extraction"), name)[1]) == notes
+
+
 def test_a_transformers_without_the_class_is_told_in_a_sentence(monkeypatch):
     known = {name: cls for name, cls in transformers.CONFIG_MAPPING.items() if name != "jina_embeddings_v3"}
     monkeypatch.setattr(recognition, "CONFIG_MAPPING", known)
@@ -368,7 +395,7 @@ TRAINING |= {"config_overrides": "hidden_size=32,intermediate_size=48,num_attent
 TRAINING |= {"disable_tqdm": True}
 
 
-@pytest.mark.parametrize("name", others_slow(list(NATIVES), "bert", "jina_embeddings_v3", "mpnet"))
+@pytest.mark.parametrize("name", others_slow(list(NATIVES), "bert", "nomic_bert", "mpnet"))
 def test_a_model_that_was_trained_like_a_class_is_exported_to_it(name, tmp_path):
     fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), like=name, **TRAINING))
     pad = hf_posenc.PosEncConfig.from_pretrained(tmp_path / "run").pad_token_id

@@ -244,6 +244,17 @@ def test_test_data_without_labels_is_predicted(order, tmp_path):
     assert all(sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-5) for line in predicted)
 
 
+def test_config_overrides_reach_the_feed_forward_network_and_the_biases(order, tmp_path):
+    body = "mlp_gated=true,attention_bias=false,mlp_bias=false,hidden_act=silu"
+    run = train(tmp_path, train_file=order["train_file"], config_overrides=f"{SMALL['config_overrides']},{body}")
+    loaded = PosEncForSequenceClassification.from_pretrained(tmp_path)
+    for model in (run.model, loaded):
+        assert model.model.layers[0].up.weight.shape == (64, 32)
+        linear = [part for part in model.model.layers.modules() if isinstance(part, torch.nn.Linear)]
+        assert all(part.bias is None for part in linear)
+    assert len(linear) == 7 * loaded.config.num_hidden_layers
+
+
 def test_a_model_of_another_family(order, tmp_path):
     """Any checkpoint that the Auto class knows can be trained; its own positions can't be changed by an option."""
     first = train(tmp_path / "first", train_file=order["train_file"])
