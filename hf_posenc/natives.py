@@ -91,6 +91,7 @@ NATIVES = {
         _HALF_SPLIT,
         fields={"embedding_size": (None,), "mlp_gated": (True,), "attention_bias": (False,), "mlp_bias": (False,)},
     ),
+    "gte": Native(_HALF_SPLIT, lm_act="gelu", fields={"embedding_size": (None,), "mlp_gated": (True,)}),
     "mpnet": Native(
         # It counts positions from token 1 as padding, whatever its configuration says.
         {"t5": _T5, "learned+t5": {**_T5, "learned.dropout": (0.0,), "pad_token_id": (1,)}},

@@ -14,6 +14,7 @@ _CANT = {
     "pruned_heads": "a model with pruned heads",
     "is_encoder_decoder": "an encoder-decoder",
     "quantization_config": "a quantised model",
+    "logn_attention_scale": "a GTE that scales logits by the length",
     "prenorm": "a NomicBERT with pre-norm layers",
     "use_rms_norm": "a NomicBERT with other norms",
     "rotary_emb_interleaved": "a NomicBERT that rotates neighbouring entries",

@@ -18,6 +18,8 @@ _WHY_NOT = {
     "modernbert": "its norms have no biases, its first layer lacks one, and two layers of three have windows of 128 "
     "tokens and a RoPE of their own, none of which PosEnc's body has",
     **dict.fromkeys(("deberta", "deberta-v2"), _DEBERTA),
+    "new": "it is a GTE that has code of its own. Take the same weights as a checkpoint of transformers' gte, such as "
+    "alibaba-nlp-community/gte-multilingual-base",
     "albert": "its layers share one set of weights",
     "roberta-prelayernorm": "its layers are pre-norm with biases that post-norm BERT doesn't have",
 }

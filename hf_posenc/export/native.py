@@ -161,7 +161,7 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
         fields["layer_norm_eps"] = config.layer_norm_eps
         if family.native.token_types:
             # Without token types of ours, theirs get rows of zeros: one for each type that tokenizers of pairs give.
-            fields["type_vocab_size"] = config.type_vocab_size or 2
+            fields["type_vocab_size"] = config.type_vocab_size or (0 if name == "gte" else 2)
     dropout = family.fields.get("classifier_dropout", "classifier_dropout")
     if config.classifier_dropout is not None and dropout not in fields:
         fields[dropout] = float(config.classifier_dropout)
@@ -222,7 +222,7 @@ def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str
     if table in written or family.first_row != 0:
         rows = written.get(table, state[words].new_zeros(config.max_position_embeddings, config.hidden_size))
         written[table] = torch.cat((rows.new_zeros(family.rows_before(config), rows.shape[1]), rows))
-    if not config.type_vocab_size and family.model_type != "distilbert" and family.native.token_types:
+    if not config.type_vocab_size and getattr(theirs, "type_vocab_size", 0) and family.native.token_types:
         types = f"{outside}embeddings.token_type_embeddings.weight"
         written[types] = state[words].new_zeros(2, config.embedding_width)
     if task == "fill-mask":

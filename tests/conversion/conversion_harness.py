@@ -33,6 +33,8 @@ WORDS = "the a dog cat bird chased saw likes that who every no some big small re
 def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extraction", **changes):
     """Writes a random checkpoint of a family, and returns its model."""
     values = {FAMILIES[family].fields.get(name, name): value for name, value in SIZES.items()}
+    if family == "gte":
+        values["pad_token_id"] = 1
     if family in ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3"):
         values |= {"pad_token_id": 1, "max_position_embeddings": 42}
         values |= {} if family == "mpnet" else {"type_vocab_size": 1}

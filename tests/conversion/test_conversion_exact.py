@@ -17,7 +17,7 @@ from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.errors import UserError
 
 ROWS = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
-GATED = ["nomic_bert"]
+GATED = ["nomic_bert", "gte"]
 
 
 def batch(pad: int = 0):
@@ -91,7 +91,7 @@ def packed(rows):
 YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 SHAPES = [
     {"num_attention_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
-    {"num_attention_heads": 8, "head_dim": 4, "type_vocab_size": 1},
+    {"num_attention_heads": 8, "type_vocab_size": 1},
     {"hidden_size": 48, "intermediate_size": 40, "num_attention_heads": 3, "type_vocab_size": 3},
     {"vocab_size": 128, "pad_token_id": 3, "hidden_act": "gelu", "layer_norm_eps": 1e-5},
     {"rope_parameters": YARN},
@@ -99,8 +99,9 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("family", GATED)
+@pytest.mark.parametrize(
+    ("family", "shape"), [*((family, shape) for family in GATED for shape in SHAPES), ("gte", {"type_vocab_size": 0})]
+)
 def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_for_byte(family, shape, tmp_path):
     theirs = tiny_source(tmp_path / "source", family, "fill-mask", **shape)
     model, report = convert(tmp_path / "source", tmp_path / "out")
@@ -111,7 +112,7 @@ def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_f
     left = right.gather(2, right[1].argsort(dim=1, stable=True).expand_as(right))
     wide = torch.nn.functional.pad(right, (0, -right.shape[-1] % 8))  # to a multiple of 8
     for ids, mask in (right, left, wide):
-        types = (torch.arange(ids.shape[1]) % theirs.config.type_vocab_size).expand_as(ids)
+        types = (torch.arange(ids.shape[1]) % max(theirs.config.type_vocab_size, 1)).expand_as(ids)
         inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
         with torch.no_grad():
             got, expected = (each(**inputs, output_hidden_states=True) for each in (model, theirs))
@@ -150,6 +151,15 @@ def test_fields_of_nomics_own_code_are_heeded_where_transformers_ignores_them(tm
         edit(tmp_path, **{**OLD, name: True})
         with pytest.raises(UserError, match=f"is a NomicBERT .*{name}=True.*body can't express"):
             convert(tmp_path)
+
+
+def test_gtes_own_names_and_prefix_are_understood_and_logits_scaled_by_the_length_are_refused(tmp_path):
+    theirs = tiny_source(tmp_path, "gte", "fill-mask")
+    edit_weights(tmp_path, lambda state: {re.sub("^gte", "new", key): value for key, value in state.items()})
+    assert_same(convert(tmp_path, measure=False)[0], theirs, "fill-mask", pad=1)
+    edit(tmp_path, logn_attention_scale=True)
+    with pytest.raises(UserError, match="is a GTE that scales logits by the length"):
+        convert(tmp_path)
 
 
 def test_heads_of_another_width_than_the_hidden_size_gives_are_refused(tmp_path):

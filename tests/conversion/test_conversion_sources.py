@@ -53,6 +53,7 @@ def test_a_foreign_architecture_is_refused_before_its_weights_are_read(config, m
     ("change", "match"),
     [
         ({"is_decoder": True}, "is a decoder"),
+        ({"model_type": "new"}, "a GTE that has code of its own.*transformers' gte"),
         ({"pruned_heads": {"0": [1]}}, "pruned heads"),
         ({"position_embedding_type": "spiral"}, "position_embedding_type='spiral'"),
         ({"architectures": ["BertForNextSentencePrediction"]}, "head PosEnc doesn't have.*feature-extraction"),

@@ -50,6 +50,7 @@ VARIANTS = [
     ),
     ("nomic_bert", "rope", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1000.0, **ROPE}}),
     ("nomic_bert", "rope", {"type_vocab_size": 0, "hidden_act": "silu", "hidden_dropout_prob": 0}),
+    ("gte", "rope", {"type_vocab_size": 0, "tie_word_embeddings": False}),
     ("nomic_bert", "rope", {"tie_word_embeddings": False, "classifier_dropout": 0}),
     *(
         ("deberta-v2", "deberta", {"position_embedding_kwargs": {"terms": terms, "max_distance": 9}})
@@ -175,6 +176,7 @@ def test_the_first_class_that_fits_is_chosen():
         "roformer": posenc("roformer", "rope", "fill-mask"),
         "jina_embeddings_v3": posenc("jina_embeddings_v3", "rope", "fill-mask"),
         "nomic_bert": posenc("nomic_bert", "rope", "fill-mask"),
+        "gte": posenc("gte", "rope", "fill-mask"),
         "mpnet": posenc("mpnet", "learned+t5", "question-answering"),
         "deberta-v2": posenc("deberta-v2", "deberta", "multiple-choice"),
     }
@@ -183,7 +185,7 @@ def test_the_first_class_that_fits_is_chosen():
 
 BERT, BERT_LM = (("bert", "learned", task) for task in ("text-classification", "fill-mask"))
 JINA, JINA_LM = (("jina_embeddings_v3", "rope", task) for task in ("multiple-choice", "fill-mask"))
-NOMIC_LM = ("nomic_bert", "rope", "fill-mask")
+NOMIC_LM, GTE_LM = (("nomic_bert", "rope", "fill-mask"), ("gte", "rope", "fill-mask"))
 ROFORMER_LM = ("roformer", "rope", "fill-mask")
 MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "learned+t5"))
 
@@ -243,6 +245,8 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
         ),
         (NOMIC_LM, {"mlp_gated": False}, "nomic_bert", r"mlp_gated=False \(nomic_bert has True\)"),
         (NOMIC_LM, {"attention_bias": True}, None, r"attention_bias=True \(nomic_bert has False\)"),
+        (GTE_LM, {"mlp_bias": False}, "gte", r"mlp_bias=False \(gte has True\)"),
+        (GTE_LM, {"hidden_act": "silu"}, None, r"hidden_act='silu' \(gte has 'gelu'\)"),
         (NOMIC_LM, {"pad_token_id": None}, None, r"pad_token_id=None \(nomic_bert needs one\)"),
         (NOMIC_LM, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "nomic_bert", "rope_type='dynamic'"),
         (MPNET_LM, {"position_embedding_kwargs": {"per_layer": True}}, None, r"t5\.per_layer=True"),
@@ -280,7 +284,7 @@ def check_export(folder: Path, model, task: str, **options) -> tuple[hf_posenc.E
     return report, result
 
 
-@pytest.mark.parametrize("name", others_slow(["jina_embeddings_v3", "mpnet"], "bert", "nomic_bert", "roformer"))
+@pytest.mark.parametrize("name", others_slow(["jina_embeddings_v3", "gte", "mpnet"], "bert", "nomic_bert", "roformer"))
 def test_half_precision_and_shards_stay_exact(name, tmp_path):
     scheme = next(iter(NATIVES[name].schemes))
     model = saved(tmp_path / "in", name, scheme, "fill-mask", dtype=torch.bfloat16, shards="20KB", type_vocab_size=1)
@@ -291,10 +295,10 @@ def test_half_precision_and_shards_stay_exact(name, tmp_path):
     rounded = name in ("roformer", "mpnet")  # a table of sines, and a sum
     assert dtypes == {torch.float32 if rounded else torch.bfloat16}
     assert any("Written in float32" in note for note in report.notes) == rounded
-    assert report.max_length == (None if name in ("jina_embeddings_v3", "nomic_bert") else 64)
+    assert report.max_length == (None if name in ("jina_embeddings_v3", "nomic_bert", "gte") else 64)
 
 
-@pytest.mark.parametrize("name", ["bert", "distilbert", "roformer", "nomic_bert", "deberta-v2", "mpnet"])
+@pytest.mark.parametrize("name", sorted(NATIVES.keys() - {"roberta", "xlm-roberta", "camembert", "electra"}))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_last_layer_of_a_regression_holds_the_units_of_its_data(name, dtype, tmp_path):
     scheme = next(iter(NATIVES[name].schemes))
@@ -379,7 +383,7 @@ def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp
 
 
 def test_a_class_without_a_pooler_of_its_own_needs_no_note():
-    for name, notes in (("jina_embeddings_v3", 1), ("nomic_bert", 0)):
+    for name, notes in (("jina_embeddings_v3", 1), ("nomic_bert", 0), ("gte", 0)):
         assert len(to_native(posenc(name, "rope", "feature-extraction"), name)[1]) == notes
 
 
