@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from common import SCHEMES
+from common import SCHEMES, tiny_config
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from hf_posenc import POSITIONS, PosEncConfig, benchmark
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, benchmark
 from hf_posenc.benchmark import modernbert, run, startup, tables, targets
 from hf_posenc.cli import app
 from hf_posenc.kernels import switch
@@ -319,6 +319,11 @@ def test_flops_are_those_that_pytorch_counts(name):
     counted = sum(sum(v.values()) for n, v in table.items() if n.startswith(stem) and n.count(".") == stem.count("."))
     assert counted == benchmark.count_flops(model, batch, "inference") > 0
     assert benchmark.count_flops(model, batch, "training") == 3 * counted
+
+
+def test_a_gated_network_counts_with_its_three_layers():
+    model = PosEncModel(tiny_config("rope", mlp_gated=True, mlp_bias=False))
+    assert sum(width * inner for width, inner in benchmark.linear_shapes(model)) == 2 * (4 * 32 * 32 + 3 * 32 * 48)
 
 
 def test_flops_of_a_window_are_those_of_the_pairs_in_it():

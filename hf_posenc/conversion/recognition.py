@@ -15,8 +15,8 @@ _DEBERTA = (
     "its attention and its embeddings (a mask, a convolution) aren't BERT's; its scheme alone is here, as 'deberta'"
 )
 _WHY_NOT = {
-    "modernbert": "its norms have no biases, its first layer lacks one, and two layers of three have windows of 128 "
-    "tokens and a RoPE of their own, none of which PosEnc's body has",
+    "modernbert": "its first layer lacks a norm, and two layers of three have windows of 128 tokens and a RoPE of "
+    "their own, which PosEnc's body hasn't",
     **dict.fromkeys(("deberta", "deberta-v2"), _DEBERTA),
     "new": "it is a GTE that has code of its own. Take the same weights as a checkpoint of transformers' gte, such as "
     "alibaba-nlp-community/gte-multilingual-base",

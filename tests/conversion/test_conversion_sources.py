@@ -40,7 +40,7 @@ def refuses(source, match, tmp_path, **options):
             "'gpt2' model, which can't be converted.*"
             "bert, roberta, xlm-roberta, camembert, distilbert, electra, roformer",
         ),
-        (ModernBertConfig(), "norms have no biases.* windows of 128 tokens and a RoPE of their own"),
+        (ModernBertConfig(), "first layer lacks a norm, .* windows of 128 tokens and a RoPE of their own"),
     ],
 )
 def test_a_foreign_architecture_is_refused_before_its_weights_are_read(config, match, tmp_path):

@@ -77,6 +77,17 @@ def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(clas
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
+def test_a_gated_network_without_biases_agrees_with_itself_in_int8(to, tmp_path):
+    fields = {"mlp_gated": True, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
+    checkpoint(tmp_path / "model", "rope", **LABELS, **SIZES, **fields)
+    report = export(tmp_path / "model", tmp_path / "out", to, quantize="int8")
+    assert report.largest_difference < 1e-5  # of float32
+    assert report.int8.megabytes[1] < 0.6 * report.int8.megabytes[0]
+    assert report.int8.agreement > 0.9
+
+
+@pytest.mark.slow
 def test_past_the_largest_drop_nothing_is_kept(classifier, tmp_path, monkeypatch):
     folder, _, data = classifier
     monkeypatch.setattr(int8, "_quantize_onnx", spoil)

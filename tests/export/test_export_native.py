@@ -426,6 +426,19 @@ def test_pretrained_weights_are_trained_like_another_class(name, tmp_path):
         )
 
 
+@pytest.mark.parametrize("name", ["nomic_bert", "gte"])
+def test_pretrained_weights_with_a_gate_are_trained_like_their_class_and_others_are_refused(name, tmp_path):
+    for family in (name, "bert"):
+        tiny_source(tmp_path / family, family)
+        tiny_tokenizer(tmp_path / family, **({"pad_token_id": 1} if family == "gte" else {}))
+    options = {**TRAINING, "config_overrides": None, "like": name}
+    fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), pretrained=str(tmp_path / name), **options))
+    report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
+    assert report.architecture == TARGETS[name].class_name("text-classification")
+    with pytest.raises(UserError, match=f"--like '{name}' can't be with mlp_gated=False"):
+        fine_tune(*make_arguments(output_dir=str(tmp_path / "other"), pretrained=str(tmp_path / "bert"), **options))
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

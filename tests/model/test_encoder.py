@@ -28,6 +28,19 @@ HEADS = {
 OF_TOKENS = ("TokenClassification", "MaskedLM")
 
 
+@pytest.mark.parametrize("unpad", [True, False])
+def test_one_row_of_positions_serves_all_rows(unpad):
+    model, ids, positions = encoder("learned", unpad_inputs=unpad), tokens(3, 5), torch.tensor([4, 0, 7, 9, 2])
+    expected = model(ids, position_ids=positions.expand(3, 5)).last_hidden_state
+    for row in (positions, positions[None]):
+        torch.testing.assert_close(model(ids, position_ids=row).last_hidden_state, expected)
+    for wrong in (positions[:3], positions[None, :3], positions.expand(2, 5), positions.expand(1, 3, 5)):
+        with pytest.raises(
+            ValueError, match=r"position_ids of shape .* fit an input of shape \(3, 5\)\. Give \(B, S\)"
+        ):
+            model(ids, position_ids=wrong)
+
+
 def targets(name: str, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     return {"labels": ids % 3} if name in OF_TOKENS else HEADS[name]
 
