@@ -67,6 +67,7 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
 
 
 def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -> None:
+    """Raises a UserError where heads have another width than ours, or older names of fields another value."""
     width, heads, head_dim = config.hidden_size, config.num_attention_heads, getattr(config, "head_dim", None)
     if head_dim is not None and head_dim * heads != width:
         raise UserError(
@@ -75,10 +76,10 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
         )
     values = {"partial_rotary_factor": 1.0, **config.to_dict(), **(getattr(config, "rope_parameters", None) or {})}
     for old, today in family.old_fields.items():
-        if raw.get(old) is not None and _GATED_ACTS.get(raw[old], raw[old]) != values[today]:
+        if raw.get(old) is not None and _GATED_ACTS.get(str(raw[old]), raw[old]) != values.get(today):
             raise UserError(
                 f"{source!r}: config.json has {old}={raw[old]!r}, an older name that transformers doesn't read: it "
-                f"computes with {today}={values[today]!r}. Write {today} into config.json as the weights need it."
+                f"computes with {today}={values.get(today)!r}. Write {today} into config.json as the weights need it."
             )
 
 

@@ -222,7 +222,7 @@ def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str
     if table in written or family.first_row != 0:
         rows = written.get(table, state[words].new_zeros(config.max_position_embeddings, config.hidden_size))
         written[table] = torch.cat((rows.new_zeros(family.rows_before(config), rows.shape[1]), rows))
-    if not config.type_vocab_size and getattr(theirs, "type_vocab_size", 0) and family.native.token_types:
+    if not config.type_vocab_size and getattr(theirs, "type_vocab_size", None) and family.native.token_types:
         types = f"{outside}embeddings.token_type_embeddings.weight"
         written[types] = state[words].new_zeros(2, config.embedding_width)
     if task == "fill-mask":

@@ -147,6 +147,10 @@ def test_fields_of_nomics_own_code_are_heeded_where_transformers_ignores_them(tm
         edit(tmp_path, **{**OLD, name: value})
         with pytest.raises(UserError, match=f"has {name}={value!r}, an older name .* computes with {today}"):
             convert(tmp_path)
+    edit(tmp_path, **OLD, rotary_scaling_factor=2)
+    note = convert(tmp_path, measure=False)[1].notes[0]
+    assert note.startswith("The checkpoint has rotary_scaling_factor=2, with which Nomic's own code stretches RoPE")
+    edit(tmp_path, rotary_scaling_factor=None)
     for name in ("prenorm", "use_rms_norm", "rotary_emb_interleaved"):
         edit(tmp_path, **{**OLD, name: True})
         with pytest.raises(UserError, match=f"is a NomicBERT .*{name}=True.*body can't express"):
@@ -160,6 +164,15 @@ def test_gtes_own_names_and_prefix_are_understood_and_logits_scaled_by_the_lengt
     edit(tmp_path, logn_attention_scale=True)
     with pytest.raises(UserError, match="is a GTE that scales logits by the length"):
         convert(tmp_path)
+
+
+@pytest.mark.parametrize("family", ["nomic_bert", "gte", "jina_embeddings_v3"])
+def test_fused_weights_under_data_parallels_names_are_compared_with_transformers_own(family, tmp_path):
+    theirs = tiny_source(tmp_path, family)
+    edit_weights(tmp_path, lambda state: {f"module.{key}": value for key, value in state.items()})
+    model, report = convert(tmp_path)
+    assert_same(model, theirs, "feature-extraction", theirs.config.pad_token_id)
+    assert report.exact.hidden_max < 1e-5
 
 
 def test_heads_of_another_width_than_the_hidden_size_gives_are_refused(tmp_path):
