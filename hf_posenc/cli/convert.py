@@ -44,7 +44,12 @@ def convert(
     heal: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Time for healing; default: 10.", show_default=False)] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(metavar="N", help="Steps of healing; default: 2000.", show_default=False)
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop healing after this time even if steps are left.", show_default=False)
+    ] = None,
     bf16: Annotated[
         bool,
         typer.Option(

@@ -38,6 +38,7 @@ def convert(
     task: str | None = None,
     num_labels: int | None = None,
     heal: str | Path | Sequence[str] | None = None,
+    max_steps: int | None = None,
     minutes: float | None = None,
     healing: dict[str, Any] | None = None,
     eval_texts: Sequence[str] | None = None,
@@ -68,7 +69,8 @@ def convert(
         task: the task of the result, one of `TASKS`. None: the source's. A head that the source lacks is new.
         num_labels: of a new classifier.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
-        minutes: time for healing. None: 10.
+        max_steps: steps of healing. None: 2,000.
+        minutes: stop healing after this time even if steps are left. None: no such cap.
         healing: further settings of `Healing`, by name.
         eval_texts: texts to measure on. None: those that healing sets aside, or sentences of the package.
         revision: branch, tag or commit on the Hub.
@@ -82,11 +84,12 @@ def convert(
 
     Raises:
         UserError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
-            doesn't exist, `minutes` or `healing` is given without `heal`, or `out` is taken.
+            doesn't exist, `max_steps`, `minutes` or `healing` is given without `heal`, or `out` is taken.
     """
     source = str(source)
     _check(max_position_embeddings, eval_texts)
-    settings = _healing(heal, minutes, healing, None if out is None else work_folder(out), seed)
+    budget = {name: value for name, value in (("max_steps", max_steps), ("minutes", minutes)) if value is not None}
+    settings = _healing(heal, budget, healing, None if out is None else work_folder(out), seed)
     if out is not None:
         check_free(out, overwrite, source)
     loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
@@ -139,19 +142,19 @@ def _check(max_position_embeddings: int | None, eval_texts: Sequence[str] | None
 
 
 def _healing(
-    heal: Any, minutes: float | None, healing: dict[str, Any] | None, work_dir: Path | None, seed: int
+    heal: Any, budget: dict[str, Any], healing: dict[str, Any] | None, work_dir: Path | None, seed: int
 ) -> Healing | None:
     """The settings of healing, None where there is none; refuses settings without it, and unknown ones."""
-    if heal is None and (minutes is not None or healing):
-        useless = f"healing={healing!r}" if minutes is None else f"minutes={minutes!r}"
+    given = budget | ({"healing": healing} if healing else {})
+    if heal is None and given:
+        useless = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise UserError(f"{useless} has no effect without text to heal with. Give that as heal, or leave it out.")
-    accepted = sorted({field.name for field in fields(Healing)} - {"minutes", "seed"})
+    accepted = sorted({field.name for field in fields(Healing)} - {"max_steps", "minutes", "seed"})
     for name in sorted(set(healing or {}) - set(accepted)):
         raise UserError(f"healing has no {name!r}. It takes {', '.join(accepted)}.")
     if heal is None:
         return None
-    options = {"work_dir": work_dir, **(healing or {}), "seed": seed}
-    return Healing(**(options if minutes is None else {**options, "minutes": minutes}))
+    return Healing(**{"work_dir": work_dir, **(healing or {}), **budget, "seed": seed})
 
 
 def _check_healing(source: str, tokenizer: PreTrainedTokenizerBase | None, config: Any, changed: bool) -> None:
@@ -206,6 +209,12 @@ def _heal(
     as_swapped = {name: value.clone() for name, value in model.state_dict().items()} if report.before else {}
     assert texts.tokenizer is not None
     report.healing = run_healing(model, original, texts.training, tokenizer=texts.tokenizer, healing=settings)
+    done, asked = report.healing["steps"], report.healing["max_steps"]
+    if done < asked:
+        report.notes.append(
+            f"Healing ended after {done} of {asked} steps, at its cap of minutes={settings.minutes:g}, towards which "
+            "its learning rate fell to 0. Give more minutes, or fewer steps."
+        )
     read = report.healing["longest"]
     is_extended = any(line.get("how") in EXTENSIONS for line in report.carried)
     if is_extended and model.config.max_position_embeddings > read:

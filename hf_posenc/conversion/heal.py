@@ -73,8 +73,8 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
 
 _SHARE = Range("a share of the texts, from 0 to 1", lambda value: 0 <= value <= 1)
 _RANGES = {
-    "minutes": POSITIVE,
     "max_steps": COUNT,
+    "minutes": POSITIVE,
     "learning_rate": POSITIVE,
     "batch_size": COUNT,
     "max_length": whole_number(3),
@@ -89,8 +89,9 @@ class Healing:
     """How to heal.
 
     Attributes:
-        minutes: time for it; the learning rate falls to 0 as it runs out.
-        max_steps: stop after this many steps instead.
+        max_steps: how many steps it takes; the learning rate falls to 0 over them.
+        minutes: stop after this time even if steps are left. From where the time is ahead of the steps, the learning
+            rate falls to 0 with the time, and the numbers depend on the machine's speed. None: no such cap.
         learning_rate: the highest, of AdamW. None: 6e-4 up to a hidden size of 384, above it in inverse
             proportion to the size, because equal steps change a wider layer's output more (arXiv 2203.03466).
         batch_size: texts per step.
@@ -106,8 +107,8 @@ class Healing:
         UserError: a value is out of range.
     """
 
-    minutes: float = 10.0
-    max_steps: int | None = None
+    max_steps: int = 2000
+    minutes: float | None = None
     learning_rate: float | None = None
     batch_size: int = 32
     max_length: int = 128
@@ -121,7 +122,7 @@ class Healing:
     def __post_init__(self) -> None:
         for name, accepts in _RANGES.items():
             value = getattr(self, name)
-            unsaid = value is None and name not in ("max_steps", "learning_rate")
+            unsaid = value is None and name not in ("minutes", "learning_rate")
             # True is 1 in Python, and means something else here.
             check_range(f"{name}={value!r}", "" if unsaid or isinstance(value, bool) else value, accepts)
 
@@ -149,7 +150,8 @@ def heal(
         healing: the settings.
 
     Returns:
-        A record: texts, steps, seconds, losses, settings, and the machine of the last part.
+        A record: texts, steps, seconds, losses, settings, and the machine of the last part. `steps` below `max_steps`
+        means that `minutes` ended it.
 
     Raises:
         UserError: there are several processes, `work_dir` holds the healing of something else, a text has tokens that
@@ -181,7 +183,7 @@ def heal(
         take_off_autocast(trainer.accelerator, model)
     model.eval()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    settings = ("learning_rate", "batch_size", "max_length", "bf16", "swapped", "seed")
+    settings = ("max_steps", "minutes", "learning_rate", "batch_size", "max_length", "bf16", "swapped", "seed")
     return {
         "texts": len(rows),
         "longest": max(len(row["input_ids"]) for row in rows),
@@ -205,7 +207,7 @@ def _trainer(
 ) -> Distillation:
     trainer = Distillation(
         original,
-        Clock(healing.minutes * 60, healing.max_steps, disable_tqdm=healing.disable_tqdm),
+        Clock(healing.max_steps, healing.minutes, disable_tqdm=healing.disable_tqdm),
         model=model,
         args=_arguments(folder, healing),
         train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), healing.swapped)),
@@ -242,7 +244,7 @@ def _arguments(folder: Path, healing: Healing) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=healing.batch_size,
-        max_steps=healing.max_steps or 10**7,
+        max_steps=healing.max_steps,
         learning_rate=cast(float, healing.learning_rate),
         bf16=healing.bf16,
         seed=healing.seed,
@@ -251,7 +253,7 @@ def _arguments(folder: Path, healing: Healing) -> TrainingArguments:
         logging_strategy="steps",
         logging_steps=20,
         report_to="none",
-        disable_tqdm=True,  # its bar counts steps, see Clock
+        disable_tqdm=True,  # Clock has a bar that prints no line for each loss
         remove_unused_columns=False,
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
@@ -294,6 +296,9 @@ def _resume_point(
 ) -> Path | None:
     """The newest whole checkpoint of the same healing, if there is one.
 
+    The same are the texts, both configurations, the original's weights, and the settings that the numbers depend on.
+    `minutes` may change: it counts the time of all parts, and caps what is left.
+
     Raises:
         UserError: the folder holds something else.
     """
@@ -302,16 +307,18 @@ def _resume_point(
         digest.update(json.dumps(either.config.to_dict(), default=str, sort_keys=True).encode())
     # Fitted weights differ between machines in their last digits.
     digest.update(fingerprint(original.state_dict()).encode())
-    settings = (healing.learning_rate, healing.batch_size, healing.seed, healing.bf16, float(healing.swapped))
-    digest.update(repr(settings).encode())
-    name, identity = folder / "healing.json", digest.hexdigest()
+    settings = ("max_steps", "learning_rate", "batch_size", "bf16", "swapped", "seed")
+    identity = {"fingerprint": digest.hexdigest(), **{setting: getattr(healing, setting) for setting in settings}}
+    name = folder / "healing.json"
     if folder.is_file():
         raise UserError(f"{str(folder)!r} is a file, and healing keeps its checkpoints there. Move it away.")
     if name.is_file():
-        if _recorded(name) != identity:
+        if (recorded := _recorded(name)) != identity:
+            other = [key for key in settings if key in recorded and recorded[key] != identity[key]]
+            named = ", ".join(f"{key}={recorded[key]!r} instead of {identity[key]!r}" for key in other)
             raise UserError(
-                f"{str(folder)!r} holds the healing of something else, or with other text or settings. Go on with what "
-                "it began with, or delete that folder."
+                f"{str(folder)!r} holds the healing of something else, or with other text or settings"
+                f"{named and f' ({named})'}. Go on with what it began with, or delete that folder."
             )
         resume, damaged = newest_complete(folder, of_a_run=False)
         if resume is not None or damaged:
@@ -321,15 +328,15 @@ def _resume_point(
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{str(folder)!r} isn't empty and holds no healing. Move it away.")
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(name, {"fingerprint": identity})
+    write_json(name, identity)
     return None
 
 
-def _recorded(name: Path) -> Any:
+def _recorded(name: Path) -> dict[str, Any]:
     try:
-        return json.loads(name.read_text(encoding="utf-8"))["fingerprint"]
-    except (ValueError, TypeError, KeyError, UnicodeDecodeError):
-        return None
+        return dict(json.loads(name.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):  # what no healing wrote
+        return {}
 
 
 def remove_work(folder: str | Path) -> None:

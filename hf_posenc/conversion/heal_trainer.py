@@ -6,7 +6,7 @@ layers count equally. A masked-LM head adds the divergence between the two predi
 with a large vocabulary the logits of a whole batch take gigabytes. The token embeddings are frozen. Biases have higher
 learning rates, see `hf_posenc.optimizer`.
 
-If the new scheme adds to the embeddings, the layers are trained from below in the first half of the time, one more at
+If the new scheme adds to the embeddings, the layers are trained from below in the first half of the budget, one more at
 a time. The first layer reads the new positions and has most to learn, its steps cost a fraction of the whole model's,
 and the layers above would otherwise adapt to its unfinished output. Schemes that act on attention have as much to learn
 in every layer, and gained nothing from this.
@@ -40,19 +40,25 @@ _PREDICTED = 256
 
 
 class Clock(TrainerCallback, ExportableState):
-    """Measures how much of the budget is spent, across interruptions, and shows it; stops the training at its end.
+    """Measures how much of the budget is spent, across interruptions, and shows it; stops the training at its cap.
 
-    The Trainer's own bar counts steps, whose number isn't known in advance.
+    Args:
+        max_steps: the budget.
+        minutes: the cap; None: none.
+        spent: seconds of training before an interruption.
+        disable_tqdm: show nothing.
     """
 
-    def __init__(self, seconds: float, max_steps: int | None, spent: float = 0.0, disable_tqdm: bool = True) -> None:
-        self.seconds, self.max_steps, self.spent, self.disable_tqdm = seconds, max_steps, spent, disable_tqdm
+    def __init__(
+        self, max_steps: int, minutes: float | None = None, spent: float = 0.0, disable_tqdm: bool = True
+    ) -> None:
+        self.max_steps, self.minutes, self.spent, self.disable_tqdm = max_steps, minutes, spent, disable_tqdm
         self._since: float | None = None
         self._bar: Any = None
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"args": {"seconds": self.seconds, "max_steps": self.max_steps, "spent": self.used}, "attributes": {}}
+        return {"args": {"max_steps": self.max_steps, "minutes": self.minutes, "spent": self.used}, "attributes": {}}
 
     def go_on(self, checkpoint: Path) -> None:
         """Takes the seconds of training behind a checkpoint for spent."""
@@ -65,26 +71,25 @@ class Clock(TrainerCallback, ExportableState):
         return self.spent + (0.0 if self._since is None else time.monotonic() - self._since)
 
     def progress(self, step: int) -> float:
-        """The share of the budget that is spent, by steps where their number is given."""
-        return step / self.max_steps if self.max_steps else min(1.0, self.used / self.seconds)
+        """The share that is spent: of the steps, or of the time that caps them where that is more."""
+        return min(1.0, max(step / self.max_steps, self.used / (60 * self.minutes) if self.minutes else 0.0))
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Starts it."""
         self._since = time.monotonic()
-        total, unit = (self.max_steps, "step") if self.max_steps else (round(self.seconds), "s")
-        self._bar = tqdm(total=total, unit=unit, desc="Healing", disable=self.disable_tqdm)
+        self._bar = tqdm(total=self.max_steps, unit="step", desc="Healing", disable=self.disable_tqdm)
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Stops the training; a last checkpoint would be of no use."""
-        self._bar.n = round(self.progress(state.global_step) * self._bar.total)
+        """Stops the training at its cap; a last checkpoint would be of no use."""
+        self._bar.n = state.global_step
         self._bar.refresh()
-        if not self.max_steps and self.used >= self.seconds:
+        if self.minutes and self.used >= 60 * self.minutes:
             control.should_training_stop = True
 
     def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Shows the loss."""
         if "loss" in logs:
-            self._bar.set_postfix(loss=f"{float(logs['loss']):.4f}", step=state.global_step)
+            self._bar.set_postfix(loss=f"{float(logs['loss']):.4f}")
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Ends the bar."""

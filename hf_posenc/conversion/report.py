@@ -158,5 +158,6 @@ class ConversionReport:
 
 
 def _pairs(values: dict[str, Any]) -> str:
-    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in values.items()}
+    given = {name: value for name, value in values.items() if value is not None}
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in given.items()}
     return ", ".join(f"{name} {value}" for name, value in shown.items())

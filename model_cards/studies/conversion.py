@@ -313,7 +313,7 @@ class Study:
             num_labels=2,
             eval_texts=texts,
             heal=heal,
-            minutes=self.options.minutes if healed else None,
+            max_steps=self.options.max_steps if healed else None,
             healing={"disable_tqdm": True, "bf16": self.options.bf16} if healed else None,
             overwrite=True,
         )
@@ -454,7 +454,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--work", default="runs/conversion", help="folder of the models in between")
     parser.add_argument("--schemes", nargs="*", choices=SCHEMES, default=list(SCHEMES))
     parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of each healing")
+    parser.add_argument("--max-steps", type=int, help="of each healing; default: that of `convert`")
     parser.add_argument("--bf16", action="store_true", help="heal, and read long documents, in mixed precision")
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--seeds", type=int, default=2, help="of each fine-tuning")

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, GPT2Config, ModernBertConfig
 
 from hf_posenc import cli
 from hf_posenc.conversion import convert, output
+from hf_posenc.conversion.heal import Healing
 from model_cards.studies.conversion import baseline, long_table, long_words, short_words, table
 
 
@@ -234,7 +235,7 @@ def test_the_command_line(source, tmp_path, run):
     assert (code, err.count("Error:")) == (2, 1)
     code, out, err = run("convert", source, tmp_path / "other", "--rope-parameters", "{")
     assert (code, "--rope-parameters '{' is no JSON" in err) == (2, True)
-    for useless in (("--minutes", 5), ("--bf16",)):
+    for useless in (("--minutes", 5), ("--max-steps", 5), ("--bf16",)):
         code, out, err = run("convert", source, tmp_path / "other", *scheme, *useless)
         assert (code, "has no effect without text to heal with" in err) == (2, True)
     assert not (tmp_path / "other").exists()
@@ -251,7 +252,7 @@ def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
     tiny_tokenizer(folder)
     (tmp_path / "sentences.txt").write_text("".join(f"{text}\n" for text in sentences(60)))
     for command in commands:
-        short = ["--minutes", "0.01"] if "--heal" in command else []
+        short = ["--max-steps", "2"] if "--heal" in command else []
         code, _, err = run(*command.split(), *short)
         assert code == 0, f"{command}: {err}"
     assert {path.name for path in tmp_path.iterdir()} >= {"minilm", "minilm-rope", "minilm-2048", "minilm-bert"}
@@ -293,6 +294,12 @@ def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_ben
     }
     assert {scheme for scheme, healing in healings.items() if not healing["bf16"]} == {"rope"}
     assert {healings[scheme]["threads"] for scheme in ("alibi", "sinusoidal", "t5")} == {2}
+    assert {round(healing["seconds"]) for healing in healings.values()} == {600}
+    on_two = [f"{healings[scheme]['steps']:,} {'steps ' * (scheme == 'alibi')}of `{scheme}`" for scheme in healings]
+    assert "on two cores {0}, {2} and {3}, and {1} (on one core".format(*on_two) in words
+    assert {round(Healing().max_steps * 10 / healings[scheme]["steps"]) for scheme in ("alibi", "t5")} == {9}
+    assert f"measures it again, with {Healing().max_steps:,} steps each" in words
+    assert f"--max-steps` (default {Healing().max_steps:,}: nine minutes at" in words
     assert healings["t5"]["learning_rate"] == 2 * healings["rope"]["learning_rate"]
     assert (healings["t5"]["swapped"], "swapped" in healings["rope"]) == (0.5, False)
 
