@@ -1,7 +1,7 @@
 """Healing: trains a model with a new scheme, on unlabelled text, to reproduce the original's hidden states.
 
-It is a layer-by-layer self-distillation (see `heal_trainer`). In half of the texts two neighbouring tokens are swapped,
-for the original and for the model alike, so that the model learns the effect of order too.
+It is a layer-by-layer self-distillation (see `heal_trainer`). In half of the texts two tokens, near or far from each
+other, are swapped, for the original and for the model alike, so that the model learns the effect of order too.
 """
 
 import contextlib
@@ -79,9 +79,12 @@ _RANGES = {
     "batch_size": COUNT,
     "max_length": whole_number(3),
     "swapped": _SHARE,
+    "swap_distance": COUNT,
     "save_minutes": NOT_NEGATIVE,
     "seed": SEED,
 }
+_DECISIVE = ("max_steps", "learning_rate", "batch_size", "bf16", "swapped", "swap_distance", "seed")
+"""The settings that the numbers of a healing depend on; `max_length` shows in the texts."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,8 @@ class Healing:
         batch_size: texts per step.
         max_length: longer texts are cut to this many tokens.
         bf16: mixed precision.
-        swapped: share of texts in which two neighbouring tokens, drawn anew each time, are swapped.
+        swapped: share of texts in which two tokens, drawn anew each time, are swapped.
+        swap_distance: their largest distance, 1 for neighbours; see `swap_tokens`. None: as far as the text goes.
         save_minutes: how often a checkpoint is written into `work_dir`; 0: after every step.
         work_dir: where checkpoints are written, and an interrupted healing resumes. None: no checkpoints.
         disable_tqdm: show no progress.
@@ -114,6 +118,7 @@ class Healing:
     max_length: int = 128
     bf16: bool = False
     swapped: float = 0.5
+    swap_distance: int | None = None
     save_minutes: float = 2.0
     work_dir: str | Path | None = None
     disable_tqdm: bool = False
@@ -122,7 +127,7 @@ class Healing:
     def __post_init__(self) -> None:
         for name, accepts in _RANGES.items():
             value = getattr(self, name)
-            unsaid = value is None and name not in ("minutes", "learning_rate")
+            unsaid = value is None and name not in ("minutes", "learning_rate", "swap_distance")
             # True is 1 in Python, and means something else here.
             check_range(f"{name}={value!r}", "" if unsaid or isinstance(value, bool) else value, accepts)
 
@@ -183,7 +188,7 @@ def heal(
         take_off_autocast(trainer.accelerator, model)
     model.eval()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    settings = ("max_steps", "minutes", "learning_rate", "batch_size", "max_length", "bf16", "swapped", "seed")
+    settings = (*_DECISIVE, "max_length", "minutes")
     return {
         "texts": len(rows),
         "longest": max(len(row["input_ids"]) for row in rows),
@@ -210,7 +215,7 @@ def _trainer(
         Clock(healing.max_steps, healing.minutes, disable_tqdm=healing.disable_tqdm),
         model=model,
         args=_arguments(folder, healing),
-        train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), healing.swapped)),
+        train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), healing.swapped, healing.swap_distance)),
         data_collator=lambda batch: pad_rows(batch, tokenizer.pad_token_id),
     )
     if healing.work_dir is not None:
@@ -307,14 +312,13 @@ def _resume_point(
         digest.update(json.dumps(either.config.to_dict(), default=str, sort_keys=True).encode())
     # Fitted weights differ between machines in their last digits.
     digest.update(fingerprint(original.state_dict()).encode())
-    settings = ("max_steps", "learning_rate", "batch_size", "bf16", "swapped", "seed")
-    identity = {"fingerprint": digest.hexdigest(), **{setting: getattr(healing, setting) for setting in settings}}
+    identity = {"fingerprint": digest.hexdigest(), **{setting: getattr(healing, setting) for setting in _DECISIVE}}
     name = folder / "healing.json"
     if folder.is_file():
         raise UserError(f"{str(folder)!r} is a file, and healing keeps its checkpoints there. Move it away.")
     if name.is_file():
         if (recorded := _recorded(name)) != identity:
-            other = [key for key in settings if key in recorded and recorded[key] != identity[key]]
+            other = [key for key in _DECISIVE if key in recorded and recorded[key] != identity[key]]
             named = ", ".join(f"{key}={recorded[key]!r} instead of {identity[key]!r}" for key in other)
             raise UserError(
                 f"{str(folder)!r} holds the healing of something else, or with other text or settings"

@@ -30,7 +30,7 @@ from ..errors import Diverged
 from ..model.modeling_posenc import PosEncForMaskedLM
 from ..optimizer import scale_position_learning_rates
 from ..training.checkpoints import checkpoints, not_finite
-from .measure import swap_neighbours
+from .measure import swap_tokens
 
 _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
 """Shares of the budget: up to here the first layer alone is trained, and from here on all of them."""
@@ -249,10 +249,12 @@ def divergence(predicted: Tensor, expected: Tensor) -> Tensor:
 
 
 class Rows(torch.utils.data.Dataset):
-    """Rows by index and seed: some of them with two tokens swapped."""
+    """Rows by index and seed: some of them with two tokens swapped, `farthest` apart at most."""
 
-    def __init__(self, rows: list[dict[str, list[int]]], special: set[int], swapped: float) -> None:
-        self.rows, self.special, self.swapped = rows, special, swapped
+    def __init__(
+        self, rows: list[dict[str, list[int]]], special: set[int], swapped: float, farthest: int | None
+    ) -> None:
+        self.rows, self.special, self.swapped, self.farthest = rows, special, swapped, farthest
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -261,7 +263,7 @@ class Rows(torch.utils.data.Dataset):
         index, seed = place
         draw = random.Random(seed)
         row = self.rows[index]
-        return swap_neighbours(row, self.special, draw) if draw.random() < self.swapped else row
+        return swap_tokens(row, self.special, draw, self.farthest) if draw.random() < self.swapped else row
 
 
 class SaveByTime(TrainerCallback):

@@ -60,14 +60,27 @@ def _padder(pad: int | None) -> Any:
     return SimpleNamespace(pad_token_id=pad, padding_side="right")
 
 
-def swap_neighbours(row: Row, special: Container[int], draw: random.Random) -> Row:
-    """Swaps two neighbouring tokens of a row, neither of them special; without such a pair the row is unchanged."""
-    tokens = row["input_ids"]
-    places = [at for at in range(len(tokens) - 1) if tokens[at] not in special and tokens[at + 1] not in special]
+def swap_tokens(row: Row, special: Container[int], draw: random.Random, farthest: int | None = None) -> Row:
+    """Swaps two tokens of a row, neither of them special; without such a pair the row is unchanged.
+
+    Their distance is drawn first, log-uniformly: 1 is as likely as 2 or 3 together, and as 4 to 7.
+
+    Args:
+        row: one text.
+        special: tokens that stay where they are.
+        draw: the source of chance.
+        farthest: the largest distance, 1 for neighbours. None: as far as the text goes.
+    """
+    tokens = list(row["input_ids"])
+    free = [at for at, token in enumerate(tokens) if token not in special]
+    longest = min(free[-1] - free[0], farthest or len(tokens)) if free else 0
+    distance = min(longest, int((longest + 1) ** draw.random())) if longest > 1 else 1
+    places = [at for at in free if at + distance <= free[-1] and tokens[at + distance] not in special]
     if not places:
         return row
     at = draw.choice(places)
-    return {**row, "input_ids": [*tokens[:at], tokens[at + 1], tokens[at], *tokens[at + 2 :]]}
+    tokens[at], tokens[at + distance] = tokens[at + distance], tokens[at]
+    return {**row, "input_ids": tokens}
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
@@ -206,7 +219,7 @@ def order_r2(
         R^2. None: nothing could be swapped, or the original's states don't change.
     """
     draw = random.Random(0)
-    pairs = [(row, swap_neighbours(row, special, draw)) for row in rows]
+    pairs = [(row, swap_tokens(row, special, draw, farthest=1)) for row in rows]
     pairs = [(row, swapped) for row, swapped in pairs if row["input_ids"] != swapped["input_ids"]]
     if not pairs:
         return None

@@ -1,6 +1,7 @@
 """Healing: it brings a swapped model nearer, keeps to its steps and its cap, and goes on where it was stopped."""
 
 import json
+import math
 import os
 import random
 import re
@@ -19,7 +20,7 @@ from hf_posenc.conversion import convert, heal_trainer
 from hf_posenc.conversion import heal as module
 from hf_posenc.conversion.heal import default_rate, read_training_texts, set_aside
 from hf_posenc.conversion.heal_trainer import batches_of_like_lengths, depth_at
-from hf_posenc.conversion.measure import swap_neighbours
+from hf_posenc.conversion.measure import swap_tokens
 from hf_posenc.training.inference import pad_rows
 
 QUIET = {"disable_tqdm": True, "batch_size": 8}
@@ -113,15 +114,18 @@ def test_wider_models_learn_more_slowly(width, rate):
     assert default_rate(width) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize("share", others_slow([None, 0.0, 1.0], 1.0))
-def test_two_neighbours_change_places_in_a_share_of_the_texts(source, monkeypatch, share):
+@pytest.mark.parametrize(
+    ("share", "farthest"), others_slow([(None, None), (0.0, None), (1.0, 1), (1.0, None)], (1.0, None))
+)
+def test_two_tokens_change_places_in_a_share_of_the_texts(source, monkeypatch, share, farthest):
     seen = []
     monkeypatch.setattr(module, "pad_rows", lambda rows, pad: seen.append(rows) or pad_rows(rows, pad))
     texts = sentences(120)
-    options = {} if share is None else {"swapped": share}
+    options = {"swap_distance": farthest} if share is None else {"swap_distance": farthest, "swapped": share}
     # 15 steps an epoch
     _, report = heal(source, texts=texts, max_steps=45, bf16=True, eval_texts=["a b"], measure=False, **options)
     assert report.healing["swapped"] == (0.5 if share is None else share)
+    assert report.healing["swap_distance"] == farthest
     known = {tuple(ids) for ids in AutoTokenizer.from_pretrained(source)(texts)["input_ids"]}
     rows = [tuple(row["input_ids"]) for batch in seen[:45] for row in batch]
     changed = [row for row in rows if row not in known]
@@ -129,29 +133,52 @@ def test_two_neighbours_change_places_in_a_share_of_the_texts(source, monkeypatc
     assert {tuple(sorted(row)) for row in rows} == {tuple(sorted(row)) for row in known}
     assert abs(len(changed) / len(rows) - report.healing["swapped"]) < 0.1
     assert share == 0 or len(set(changed)) > 1.3 * len({tuple(sorted(row)) for row in changed})  # drawn anew each epoch
+    distances = set()
     for row in changed:
         alike = [text for text in known if sorted(text) == sorted(row)]
-        assert min(sum(mine != other for mine, other in zip(row, text, strict=True)) for text in alike) == 2
+        places = [[at for at, token in enumerate(row) if token != text[at]] for text in alike]
+        (first, last) = min(places, key=len)
+        distances.add(last - first)
         assert (row[0], row[-1]) == (2, 3)
+    assert distances >= ({1, 2, 5} if farthest is None and share else set())
+    assert farthest is None or distances == {farthest}
 
 
 @pytest.mark.parametrize(
     ("tokens", "possible"),
     [
-        ([2, 7, 8, 3], {(2, 8, 7, 3)}),
-        ([2, 7, 3], {(2, 7, 3)}),
-        ([2, 3], {(2, 3)}),
-        ([], {()}),
-        ([2, 7, 8, 3, 9, 3], {(2, 8, 7, 3, 9, 3)}),
-        ([7, 8, 9], {(8, 7, 9), (7, 9, 8)}),
+        ([2, 7, 8, 3], [{(2, 8, 7, 3)}] * 2),
+        ([2, 7, 3], [{(2, 7, 3)}] * 2),
+        ([2, 3], [{(2, 3)}] * 2),
+        ([], [{()}] * 2),
+        (
+            [2, 7, 8, 3, 9, 3],
+            [{(2, 8, 7, 3, 9, 3)}, {(2, 8, 7, 3, 9, 3), (2, 7, 9, 3, 8, 3), (2, 9, 8, 3, 7, 3)}],
+        ),
+        ([7, 3, 9], [{(7, 3, 9)}, {(7, 3, 9), (9, 3, 7)}]),  # no pair at distance 1
+        ([7, 8, 9], [{(8, 7, 9), (7, 9, 8)}, {(8, 7, 9), (7, 9, 8), (9, 8, 7)}]),
     ],
 )
-def test_special_tokens_keep_their_places(tokens, possible):
+@pytest.mark.parametrize("farthest", [1, None])
+def test_special_tokens_keep_their_places(tokens, possible, farthest):
     row = {"input_ids": list(tokens), "token_type_ids": [0] * len(tokens)}
-    swapped = [swap_neighbours(row, {0, 2, 3}, random.Random(seed)) for seed in range(20)]
-    assert {tuple(swapped_row["input_ids"]) for swapped_row in swapped} == possible
+    swapped = [swap_tokens(row, {0, 2, 3}, random.Random(seed), farthest) for seed in range(40)]
+    made = {tuple(swapped_row["input_ids"]) for swapped_row in swapped}
+    assert made == possible[farthest is None]
     assert row["input_ids"] == tokens
     assert all(swapped_row["token_type_ids"] == row["token_type_ids"] for swapped_row in swapped)
+
+
+@pytest.mark.parametrize(("farthest", "doublings"), [(None, 6), (31, 5), (1, 1)])
+def test_tokens_are_swapped_near_as_often_as_far(farthest, doublings):
+    row, draw = {"input_ids": list(range(64))}, random.Random(0)
+    counts = [0] * doublings
+    for _ in range(6000):
+        swapped = swap_tokens(row, set(), draw, farthest)["input_ids"]
+        first, last = (at for at, token in enumerate(swapped) if token != at)
+        assert (swapped[first], swapped[last]) == (last, first)
+        counts[int(math.log2(last - first))] += 1  # distances 1, 2 to 3, 4 to 7, ...
+    assert counts == pytest.approx([6000 / doublings] * doublings, rel=0.1)
 
 
 @pytest.mark.parametrize("bf16", [True, False])
@@ -258,7 +285,15 @@ def test_a_healing_goes_on_where_the_fit_ended_in_other_digits_and_not_from_anot
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_steps", 500), ("learning_rate", 1e-3), ("batch_size", 16), ("bf16", True), ("swapped", 0.1), ("seed", 1)],
+    [
+        ("max_steps", 500),
+        ("learning_rate", 1e-3),
+        ("batch_size", 16),
+        ("bf16", True),
+        ("swapped", 0.1),
+        ("swap_distance", 1),
+        ("seed", 1),
+    ],
 )
 def test_a_healing_goes_on_with_the_settings_that_its_numbers_depend_on_and_names_others(source, name, value, tmp_path):
     original, _ = convert(source, measure=False)
@@ -342,6 +377,7 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
                 ("swapped", True),
                 ("swapped", float("nan")),
                 ("swapped", "half"),
+                ("swap_distance", 0),
             ]
         ),
         ({"heal": sentences(50), "seed": -1}, "seed=-1 is out of range. Give a whole number from 0 to 4294967295"),

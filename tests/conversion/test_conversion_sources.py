@@ -298,7 +298,7 @@ def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_ben
     on_two = [f"{healings[scheme]['steps']:,} {'steps ' * (scheme == 'alibi')}of `{scheme}`" for scheme in healings]
     assert "on two cores {0}, {2} and {3}, and {1} (on one core".format(*on_two) in words
     assert {round(Healing().max_steps * 10 / healings[scheme]["steps"]) for scheme in ("alibi", "t5")} == {9}
-    assert f"measures it again, with {Healing().max_steps:,} steps each" in words
+    assert f"measures it again, with {Healing().max_steps:,} steps each and swaps at any distance" in words
     assert f"--max-steps` (default {Healing().max_steps:,}: nine minutes at" in words
     assert healings["t5"]["learning_rate"] == 2 * healings["rope"]["learning_rate"]
     assert (healings["t5"]["swapped"], "swapped" in healings["rope"]) == (0.5, False)

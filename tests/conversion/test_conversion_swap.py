@@ -64,6 +64,7 @@ def test_how_much_a_model_knows_of_word_order(source):
     assert abs(order_r2(blind, original, rows, {2, 3})) < 1e-6
     assert order_r2(original, blind, rows, {2, 3}) is None
     assert order_r2(original, original, rows, range(10**6)) is None  # nothing may be swapped
+    assert order_r2(original, original, [{"input_ids": [2, 7, 3, 8, 3]}], {2, 3}) is None  # no neighbours
     opposite = convert(source)[0]
     table = opposite.position.embedding.weight
     table.data[1:] = table.data[1:].flip(0)
