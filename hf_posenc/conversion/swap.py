@@ -244,7 +244,9 @@ def _carry_attention(
     cosines = came.pop("cosine_bias", None)
     anew = [name for name, part in came.items() if getattr(part, "rotates_alone", False)]
     carried: list[dict[str, Any]] = [
-        {"scheme": name, "what": "makes q and k anew: little of what heads looked for is left"} for name in anew
+        {"scheme": name, "what": "makes q and k anew: little of what heads looked for is left"}
+        for name, part in {**gone, **came}.items()
+        if getattr(part, "rotates_alone", False)
     ]
     turning = [part for name, part in came.items() if part.uses("rotate") and name not in anew]
     biased = {n: p for n, p in came.items() if p.uses("bias") or p.uses("layer_bias")}

@@ -89,8 +89,9 @@ def unknown_scheme(name: str, known: Iterable[str]) -> ValueError:
     for names, reason in REFUSED_SCHEMES.items():
         if name.lower().replace("-", "_") in names.split():
             return ValueError(f"position_embedding_type={name!r}: {reason}")
+    meant = did_you_mean(name.lower(), known, OTHER_SCHEMES.get(name.lower()))
     return ValueError(
-        f"position_embedding_type={name!r} is unknown. {did_you_mean(name, known, OTHER_SCHEMES.get(name))}"
+        f"position_embedding_type={name!r} is unknown. {meant}"
         f"Choose one of {', '.join(known)}, or several joined by '+'; one of your own after "
         "register_position (--scheme-file on the command line)."
     )
