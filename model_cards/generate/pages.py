@@ -20,6 +20,7 @@ from model_cards.generate.card_results import read_results
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
 from model_cards.studies.conversion import long_table, long_words, short_words, table
 from model_cards.studies.cosine_fit import fit_table
+from model_cards.studies.passkey import table as passkey_table
 from model_cards.studies.recipe import pretrained_table, scratch_table, stock_gap
 
 
@@ -212,6 +213,7 @@ def render_pages(folder: Path) -> dict[Path, str]:
             "conversion": f"{short_words(converted)}\n\n{table(converted)}",
             "cosine_fit": fit_table(read_results(FOLDER, "cosine_fit")),
             "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
+            "passkey": passkey_table(read_results(folder, "passkey")),
         },
         root / "docs" / "promises.md": promise_tables(root / "tests"),
         root / "docs" / "recipe.md": {

@@ -1,0 +1,259 @@
+"""Whether a lengthened model still finds one sentence in a long text: passkeys, with all-MiniLM-L6-v2 as converted.
+
+    python -m model_cards.studies.passkey --data FOLDER --minilm FOLDER --output model_cards/results/passkey.json
+    python -m model_cards.studies.passkey --table
+
+As in LongEmbed (Zhu et al. 2024, arXiv 2404.12096): each of 50 texts repeats the same few sentences, and somewhere it
+states the passkey of one person. A query asks for one person's passkey, and the text whose embedding has the highest
+cosine with the query's is the answer. Embeddings are means over tokens, as all-MiniLM-L6-v2 has them. Nothing is
+fine-tuned; chance is 1 in 50. The places of the passkeys are evenly spread over the texts.
+
+`heal/rope` is how well the healed `rope` agrees with the original, `WAY/LENGTH/SEED` which queries found their text.
+Each part is written as it ends; a study that was stopped goes on with the next one.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import os
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import binomtest
+from tqdm import tqdm
+from transformers import AutoTokenizer, PreTrainedModel
+
+from hf_posenc.conversion import convert
+from hf_posenc.errors import UserError, run_script
+from hf_posenc.files import write_json
+from hf_posenc.machine import versions
+from hf_posenc.markdown import markdown_table
+from model_cards.studies.conversion import NAME, minilm_folder, read_rows
+
+TRAINED = 512
+"""Positions of all-MiniLM-L6-v2."""
+SEEDS = {256: 3, 512: 3, 1024: 3, 2048: 1, 4096: 1}
+"""The lengths, and how many seeds each has: attention over long texts takes its time."""
+TEXTS = 50
+FILLER = (
+    "The meadow is quiet. A cloud drifts by. The river runs slowly. Evening comes early. Nothing else happens here."
+)
+FIRST = ("Ada", "Bruno", "Clara", "David", "Elena", "Frank", "Grace", "Hugo", "Irene", "Jonas", "Karen", "Louis")
+LAST = ("Adams", "Brown", "Carter", "Davis", "Evans", "Foster", "Green", "Hughes", "Irving", "Jones", "King", "Lewis")
+STEPS = 200
+HEALING = {"batch_size": 8, "max_length": TRAINED, "bf16": True, "swap_distance": 1}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to read a text longer than in training.
+
+    Attributes:
+        source: `learned` (as converted), `rope` (its positions swapped), or `healed` (that, and healed).
+        extension: of `convert`, to the length of the texts. None: as it is.
+        windows: how texts are cut to the trained length: the `first` tokens alone, the `mean` over the tokens of all
+            `windows`, or the `best` of them. None: not at all.
+        up_to: the longest texts that are measured.
+    """
+
+    source: str
+    extension: str | None = None
+    windows: str | None = None
+    up_to: int = max(SEEDS)
+
+    @property
+    def lengthens(self) -> bool:
+        """Whether it is for texts longer than in training alone."""
+        return self.extension is not None or self.windows in ("mean", "best")
+
+
+WAYS = {
+    "first 512 tokens": Way("learned", windows="first"),
+    "windows of 512, mean": Way("learned", windows="mean"),
+    "windows of 512, best": Way("learned", windows="best"),
+    "learned-tile": Way("learned", "tile"),
+    "learned-interpolate": Way("learned", "interpolate"),
+    "learned-hierarchical": Way("learned", "hierarchical"),
+    "rope-unhealed": Way("rope", up_to=TRAINED),
+    "rope-default": Way("healed"),
+    "rope-linear": Way("healed", "linear"),
+    "rope-dynamic": Way("healed", "dynamic"),
+    "rope-yarn": Way("healed", "yarn"),
+}
+
+
+def passkeys(tokenizer: Any, length: int, seed: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Queries, and the texts that answer them, as token ids with [CLS] and [SEP]; each text has `length` tokens."""
+    draw = random.Random(f"{length}/{seed}")
+    people = [f"{first} {last}" for first in FIRST for last in LAST]
+    filler, end = _ids(tokenizer, FILLER) * length, _ids(tokenizer, ".")[0]
+    queries, texts = [], []
+    for number, person in enumerate(draw.sample(people, TEXTS)):
+        key = draw.randrange(10000, 100000)
+        told = _ids(tokenizer, f"The passkey of {person} is {key}. Remember it: {person} has passkey {key}.")
+        around = filler[: length - 2 - len(told)]
+        starts = [0, *(place for place in range(1, len(around)) if around[place - 1] == end)]
+        start = starts[round(number / (TEXTS - 1) * (len(starts) - 1))]
+        body = around[:start] + told + around[start:]
+        texts.append(_framed(tokenizer, body))
+        queries.append(tokenizer(f"What is the passkey of {person}?")["input_ids"])
+    return queries, texts
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def _framed(tokenizer: Any, ids: list[int]) -> list[int]:
+    return [tokenizer.cls_token_id, *ids, tokenizer.sep_token_id]
+
+
+def windows(tokenizer: Any, ids: list[int]) -> list[list[int]]:
+    """A text in as few windows of the trained length as hold it, equally long, each with [CLS] and [SEP].
+
+    Equally long, as a last window of a few tokens would be nearer to any query than one that holds an answer.
+    """
+    inner = ids[1:-1]
+    count = -(-len(inner) // (TRAINED - 2))
+    cuts = [round(len(inner) * number / count) for number in range(count + 1)]
+    return [_framed(tokenizer, inner[start:end]) for start, end in itertools.pairwise(cuts)]
+
+
+class Study:
+    """The parts, and where their results are written."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        folder = minilm_folder(options.minilm)
+        if folder is None:
+            raise UserError("The weights of all-MiniLM-L6-v2 aren't here. Name their folder with --minilm.")
+        self.source, self.options = folder, options
+        self.output, self.work = Path(options.output), Path(options.work)
+        self.tokenizer = AutoTokenizer.from_pretrained(str(folder), model_max_length=max(SEEDS))
+
+    def run(self) -> None:
+        """All parts, the short texts first."""
+        parts = [
+            f"{name}/{length}/{seed}"
+            for length, seeds in SEEDS.items()
+            for seed in range(seeds)
+            for name, way in WAYS.items()
+            if length <= way.up_to and (length > TRAINED or not way.lengthens)
+        ]
+        for part in tqdm(["heal/rope", *parts], unit="part"):
+            if part in self._read()["parts"] or not part.startswith(tuple(self.options.parts or ("",))):
+                continue
+            started = time.time()
+            name, length, *seed = part.split("/")
+            measured = self.find(WAYS[name], int(length), int(seed[0])) if seed else self.heal()
+            measured["seconds"] = round(time.time() - started, 1)
+            results = self._read()  # another process may have added to it
+            results["versions"], results["threads"] = versions(), torch.get_num_threads()
+            results["parts"][part] = measured
+            write_json(self.output, results)
+
+    def _read(self) -> dict[str, Any]:
+        return json.loads(self.output.read_text(encoding="utf-8")) if self.output.is_file() else {"parts": {}}
+
+    def find(self, way: Way, length: int, seed: int) -> dict[str, Any]:
+        """Which queries find their text, in order of its passkey's place: a 1 or 0 for each."""
+        model = self.model(way.source, way.extension, length)
+        queries, texts = passkeys(self.tokenizer, length, seed)
+        asked = torch.stack([embed(model, query) for query in queries])
+        best = torch.stack([self._scores(model, way, asked, text) for text in texts], -1).argmax(-1)
+        return {"found": "".join(str(int(place == number)) for number, place in enumerate(best.tolist()))}
+
+    def _scores(self, model: PreTrainedModel, way: Way, asked: torch.Tensor, text: list[int]) -> torch.Tensor:
+        """How near each query is to a text: (queries,)."""
+        if way.windows == "first":
+            text = _framed(self.tokenizer, text[1:-1][: TRAINED - 2])
+        cut = windows(self.tokenizer, text) if way.windows in ("mean", "best") else [text]
+        if way.windows == "best":
+            return torch.stack([asked @ embed(model, window) for window in cut]).amax(0)
+        return asked @ embed(model, *cut)
+
+    @functools.lru_cache(maxsize=1)  # noqa: B019  # one study per process
+    def model(self, source: str, extension: str | None, length: int) -> PreTrainedModel:
+        """The model of a way to read texts of this length."""
+        if source == "healed" and not (self.work / "rope/config.json").is_file():
+            self.heal()  # another machine did
+        options: dict[str, Any] = (
+            {} if extension is None else {"extension": extension, "max_position_embeddings": length}
+        )
+        if source == "rope":
+            options["position_embedding_type"] = "rope"
+        folder = self.work / "rope" if source == "healed" else self.source
+        return convert(folder, task="feature-extraction", measure=False, **options)[0]
+
+    def heal(self) -> dict[str, Any]:
+        """Swaps `rope` in and heals it on film reviews of up to the trained length, half of them that long."""
+        if not self.options.data:
+            raise UserError("Healing needs text. Name the folder of the data sets with --data or HF_POSENC_DATA.")
+        data = Path(self.options.data)
+        texts = [row["text"] for split in ("train", "train_long") for row in read_rows(data, "imdb", split)[:1400]]
+        held_out = [row["text"] for row in read_rows(data, "imdb", "test")[:100]]
+        _, report = convert(
+            self.source,
+            self.work / "rope",
+            position_embedding_type="rope",
+            task="feature-extraction",
+            heal=texts,
+            eval_texts=held_out,
+            max_steps=STEPS,
+            healing=HEALING,
+            overwrite=True,
+        )
+        return {**report.to_dict(), "source": NAME}
+
+
+@torch.no_grad()
+def embed(model: PreTrainedModel, *parts: list[int]) -> torch.Tensor:
+    """The mean over the tokens of all parts, each read alone, normalised: (D,)."""
+    states = torch.cat([model(torch.tensor([ids])).last_hidden_state[0] for ids in parts])
+    return torch.nn.functional.normalize(states.mean(0), dim=-1)
+
+
+def table(results: dict[str, Any]) -> str:
+    """The share of queries that find their text, with its 95 % interval (Wilson), by way and length."""
+    rows = []
+    for name in WAYS:
+        found = {length: _found(results, name, length) for length in SEEDS}
+        if any(found.values()):
+            rows.append((name if " " in name else f"`{name}`", *(_share(found[length]) for length in SEEDS)))
+    return markdown_table(("", *(f"{length:,}" for length in SEEDS)), rows)
+
+
+def _found(results: dict[str, Any], name: str, length: int) -> str:
+    """The answers of all seeds."""
+    return "".join(part["found"] for key, part in results["parts"].items() if key.startswith(f"{name}/{length}/"))
+
+
+def _share(found: str) -> str:
+    if not found:
+        return ""
+    ends = binomtest(found.count("1"), len(found)).proportion_ci(method="wilson")
+    return f"{found.count('1') / len(found):.2f} [{ends.low:.2f}, {ends.high:.2f}]"
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=os.environ.get("HF_POSENC_DATA"), help="folder of the data sets")
+    parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2")
+    parser.add_argument("--output", default="model_cards/results/passkey.json")
+    parser.add_argument("--work", default="runs/passkey", help="folder of the healed model")
+    parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
+    parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
+    options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(Path(options.output).read_text(encoding="utf-8"))))
+        return
+    Study(options).run()
+
+
+if __name__ == "__main__":
+    run_script(main)
