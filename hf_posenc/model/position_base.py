@@ -82,7 +82,8 @@ class PositionScheme(nn.Module):
         """Returns the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor.
 
         In token layout. `DistanceBias` has it. Flex attention computes entry by entry, so a bias that is a product of
-        vectors (`relative_key`, `deberta`, `tupe`) or a network of two positions (`fire`) has none.
+        vectors (`relative_key`, `deberta`, `tupe`), a network of two positions (`fire`) or a sum of what hidden states
+        say (`cable`) has none.
         """
         return None
 

@@ -677,8 +677,9 @@ WITH_BIAS = [name for name in SCHEMES if MADE[name].uses("bias") or MADE[name].u
 WITH_SCORE_MOD = [name for name in WITH_BIAS if MADE[name].uses("score_mod")]
 
 
-def test_the_biases_without_a_score_mod_are_products_of_vectors_or_networks_of_two_positions():
-    assert set(WITH_BIAS) - set(WITH_SCORE_MOD) == {"tupe", "fire", "relative_key", "relative_key_query", "deberta"}
+def test_the_biases_without_a_score_mod_are_products_networks_of_two_positions_or_sums_over_tokens():
+    products, others = {"tupe", "relative_key", "relative_key_query", "deberta"}, {"fire", "cable"}
+    assert set(WITH_BIAS) - set(WITH_SCORE_MOD) == products | others
 
 
 @pytest.mark.parametrize(
