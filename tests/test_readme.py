@@ -255,6 +255,13 @@ def test_the_readme_leads_to_every_guide():
         assert page == "README.md" or f"]({page})" in README
 
 
+def test_the_readme_counts_the_schemes():
+    table = README.partition("<!-- generated: schemes -->")[2].partition("<!-- end -->")[0]
+    names = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)[1:]  # without the head
+    assert names[0] == "none"
+    assert f"Choose one of {len(names) - 1} schemes" in README
+
+
 def test_the_quick_start_table_is_what_was_measured():
     folder = ROOT / "model_cards/results/compare-quickstart"
     baselines = json.loads((folder / "baselines/blimp_order.json").read_text())["baselines"]

@@ -16,8 +16,8 @@ class CablePosition(PositionScheme):
     layer's q and k are projected from. So a token adds its own share to the distance of all pairs that it stands
     between, and `alibi` is the case of equal shares. Veisi et al. 2025 (CABLE), arXiv 2503.08067; the sum over forget
     gates of Lin et al. 2025, arXiv 2503.02130, is the same function. In an encoder the symmetric form, r = l,
-    -|l_ih - l_jh|, hardly tells left from right, so each side has its own weights. They start as `alibi` does:
-    softplus(a_h) are its slopes, to the right in the opposite order of heads.
+    -|l_ih - l_jh|, hardly tells left from right, so each side has its own weights. They start near `alibi`:
+    softplus(a_h) = 2^(-8h/H), h from 1 to H, to the right in the opposite order of heads.
 
     Costs, in each layer, a product (S, S) x (S, 2 H), and an (H, S, S) bias of each sequence, two while it is computed;
     2 L H (D + 1) weights; any length. The sums are float32 whatever the model's dtype.
@@ -57,7 +57,7 @@ class CablePosition(PositionScheme):
         return -left_of - (right[..., None, :] - right[..., :, None]).clamp(min=0)
 
     def init_weights(self, std: float) -> None:
-        """Normal, and in a_h the inverse softplus of the slopes of `alibi`."""
+        """Normal, and in a_h the inverse softplus of 2^(-8h/H)."""
         slopes = 2.0 ** (-8.0 * torch.arange(1, self.num_heads + 1, dtype=torch.float64, device="cpu") / self.num_heads)
         sides = torch.cat((slopes, slopes.flip(0))) if self.directional else slopes
         for name, weight in self.shares.named_parameters():

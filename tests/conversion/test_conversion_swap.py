@@ -56,6 +56,15 @@ def test_learned_becomes_every_scheme_and_says_how_near_it_is(scheme, source, tm
     torch.testing.assert_close(hidden(again), hidden(model))
 
 
+@pytest.mark.parametrize(("old", "new"), [("pope", "none"), ("pope", "t5"), ("learned", "pope")])
+def test_a_scheme_that_makes_queries_and_keys_anew_is_said_where_it_comes_and_goes(old, new, tmp_path):
+    encoder(old).save_pretrained(tmp_path / "old")
+    tiny_tokenizer(tmp_path / "old")
+    _, report = convert(tmp_path / "old", position_embedding_type=new)
+    said = [line["scheme"] for line in report.carried if "makes q and k anew" in line["what"]]
+    assert said == ["pope"]
+
+
 def test_how_much_a_model_knows_of_word_order(source):
     original, _ = convert(source)
     rows = encode(AutoTokenizer.from_pretrained(source), sentences(40), 32)

@@ -116,6 +116,8 @@ def test_the_first_part_starts_as_it_would_alone():
         ("CoPE", "'CoPE': CoPE .*arXiv 2405.18719.* causal attention alone.*'deberta'"),
         ("learned+transformer-xl", "'transformer-xl': Transformer-XL.*arXiv 1901.02860.*'relative_key_query'"),
         ("relative_key_value", "'relative_key_value': The value side of Shaw.*Use 'relative_key'"),
+        ("PoPE", "'PoPE' is unknown. Did you mean 'pope'"),
+        ("Rotary", "'Rotary' is unknown. Did you mean 'rope'"),
         ("DroPE", "'DroPE': DroPE .*arXiv 2512.12167.*blind to order.*rope_type that scales"),
         ("bipe", "'bipe': BiPE .*arXiv 2401.16421.*scheme of your own"),
         ("grape", r"'grape': GRAPE .*arXiv 2512.07805.*RoPE with learned frequencies.*'rope\+alibi' for both"),
