@@ -71,6 +71,8 @@ def fit_biases(
 def _fitted(r2: float, is_silent: bool) -> dict[str, Any]:
     if is_silent:
         return {"what": "starts as nearly without effect as it can"}
+    if r2 < 0:
+        return {"what": "can't meet the old effect by distance: no bias would be nearer", "r2": r2}
     return {"what": "fitted to the old effect by distance", "r2": r2}
 
 

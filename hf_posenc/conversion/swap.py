@@ -108,12 +108,14 @@ def _check_extension(
             f"extension={extension!r} has no effect: max_position_embeddings={length} isn't more than the source's "
             f"{trained}. Leave it out, or raise max_position_embeddings."
         )
+    has_tables = any(has_table(part) for name, part in parts.items() if name in scheme_names(kind))
     if extension in EXTENSIONS:
-        if not any(has_table(part) for name, part in parts.items() if name in scheme_names(kind)):
+        if not has_tables:
             raise UserError(f"extension={extension!r} is for tables, and {kind!r} keeps none. Leave it out.")
         return rope_parameters
     if not any(takes_rope_parameters(scheme_class(name)) for name in scheme_names(kind)):
-        raise UserError(f"extension={extension!r} is for RoPE, not {kind!r}. Choose one of {', '.join(EXTENSIONS)}.")
+        way = f"Choose one of {', '.join(EXTENSIONS)}" if has_tables else "Leave it out"
+        raise UserError(f"extension={extension!r} is for RoPE, not {kind!r}. {way}.")
     if rope_parameters is not None and "rope_type" in rope_parameters:
         raise UserError(f"extension={extension!r} and rope_parameters={rope_parameters!r} both scale. Give one.")
     kept = {**(before.rope_parameters or {}), **(rope_parameters or {})}
@@ -127,9 +129,8 @@ def _check_extension(
         factor = kept["factor"]
         if extension != "linear":
             factor, trained = 1.0, kept.get("original_max_position_embeddings", trained)
-    theta = {key: kept[key] for key in ("rope_theta", "partial_rotary_factor") if key in kept}
     return {
-        **theta,
+        **kept,
         "rope_type": extension,
         "factor": factor * length / trained,
         **({} if extension == "linear" else {"original_max_position_embeddings": trained}),

@@ -1,6 +1,5 @@
 """Checks of numbers, and what a tensor is: its dtype, whether it is traced. Your own scheme may import it."""
 
-import math
 import numbers
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -23,14 +22,13 @@ def whole(least: int = 1, most: int = 2**24) -> Check:
     return fits, f"is out of range. It must be a whole number from {least} to {most}."
 
 
-def positive(hint: str = "", least: float = 0.0, most: float = math.inf) -> Check:
-    """A positive, finite number from `least` to `most`, about which the error says `hint`."""
+def positive(hint: str = "", least: float = 1e-30, most: float = 1e30) -> Check:
+    """A positive number from `least` to `most`, by default what float32 can compute with; the error says `hint`."""
 
     def fits(value: Any) -> bool:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-        return number and least <= value <= most
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
 
-    return fits, f"is out of range. It must be a positive number{hint}."
+    return fits, f"is out of range. It must be a positive number{hint} ({least:g} to {most:g})."
 
 
 def one_of(*choices: str) -> Check:
