@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .model.position_t5 import T5Position
     from .model.position_toeplitz import ToeplitzPosition
     from .model.position_tupe import TupePosition
+    from .model.position_window import WindowPosition
     from .model.positions import make_position
     from .model.scheme_table import SCHEMES as POSITIONS
     from .model.unpadding import Tokens
@@ -107,6 +108,7 @@ __all__ = [
     "ToeplitzPosition",
     "Tokens",
     "TupePosition",
+    "WindowPosition",
     "add_positions",
     "apply_rotary",
     "check_position",

@@ -52,14 +52,13 @@ class Native:
 
 _LEARNED: dict[str, Needs] = {"learned": {"learned.dropout": (0.0,)}}
 _T5: Needs = {"t5.num_buckets": (32,), "t5.max_distance": (128,), "t5.per_layer": (False,)}
-_HALF_SPLIT: dict[str, Needs] = {
-    "rope": {
-        "rope.interleaved": (False,),
-        # With the other types the angles of a text depend on the longest in its batch.
-        "rope_parameters.rope_type": ("default", "linear", "yarn", "llama3", "proportional"),
-        "rope_parameters.partial_rotary_factor": (1.0,),
-    }
+_ROTATED: Needs = {
+    "rope.interleaved": (False,),
+    # With the other types the angles of a text depend on the longest in its batch.
+    "rope_parameters.rope_type": ("default", "linear", "yarn", "llama3", "proportional"),
+    "rope_parameters.partial_rotary_factor": (1.0,),
 }
+_HALF_SPLIT: dict[str, Needs] = {"rope": {**_ROTATED, "rope_parameters.local_rope_theta": (None,)}}
 _ROBERTA = Native(_LEARNED, lm_act="gelu")
 
 NATIVES = {
@@ -80,6 +79,7 @@ NATIVES = {
                 "rope.interleaved": (True,),
                 "rope_parameters.rope_type": ("default",),
                 "rope_parameters.rope_theta": (10000.0,),
+                "rope_parameters.local_rope_theta": (None,),
                 "rope_parameters.partial_rotary_factor": (1.0,),
             }
         },
@@ -90,6 +90,18 @@ NATIVES = {
     "nomic_bert": Native(
         _HALF_SPLIT,
         fields={"embedding_size": (None,), "mlp_gated": (True,), "attention_bias": (False,), "mlp_bias": (False,)},
+    ),
+    "modernbert": Native(
+        {"rope+window": _ROTATED},
+        dense=(),
+        token_types=False,
+        fields={
+            "embedding_size": (None,),
+            "norm_position": ("pre_but_first",),
+            "mlp_gated": (True,),
+            "attention_bias": (False,),
+            "mlp_bias": (False,),
+        },
     ),
     "gte": Native(_HALF_SPLIT, lm_act="gelu", fields={"embedding_size": (None,), "mlp_gated": (True,)}),
     "mpnet": Native(

@@ -7,6 +7,7 @@ plain loops, None where the scheme doesn't use the hook. A scheme without a refe
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -161,8 +162,11 @@ def rope_frequencies(parameters: dict, head_dim: int, length: int) -> tuple[list
 
 
 def rope(scheme) -> Reference:
-    def rotate(x: Tensor, positions: Tensor) -> Tensor:
-        frequencies, scale = rope_frequencies(scheme.rope_parameters, x.shape[-1], int(positions.max()) + 1)
+    def rotate(x: Tensor, positions: Tensor, layer: int = 0) -> Tensor:
+        parameters = scheme.rope_parameters
+        if scheme.local is not None and layer % scheme.every:
+            parameters = scheme.local.rope_parameters
+        frequencies, scale = rope_frequencies(parameters, x.shape[-1], int(positions.max()) + 1)
         rows = []
         for i, p in enumerate(positions.tolist()):
             row: list[Tensor] = list(x[i])
@@ -432,6 +436,14 @@ def pope(scheme) -> Reference:
     return Reference(layer_bias=layer_bias)
 
 
+def window(scheme) -> Reference:
+    def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
+        farthest = scheme.sliding_window if layer % scheme.every else math.inf
+        return pairs(positions, 1, lambda _, i, j: -math.inf if abs(j - i) > farthest else 0.0)[0]
+
+    return Reference(layer_bias=layer_bias)
+
+
 REFERENCES: dict[str, Callable[..., Reference]] = {
     "none": none,
     "sinusoidal": sinusoidal,
@@ -452,6 +464,7 @@ REFERENCES: dict[str, Callable[..., Reference]] = {
     "cosine_bias": cosine_bias,
     "cable": cable,
     "pope": pope,
+    "window": window,
 }
 
 
@@ -466,9 +479,9 @@ def reference_of(model) -> Reference:
         parts.append(REFERENCES[name](getattr(model.position, name) if len(names) > 1 else model.position, **arguments))
 
     def chain(hook: str):
-        def apply(x: Tensor, positions: Tensor) -> Tensor:
+        def apply(x: Tensor, *place: Any) -> Tensor:
             for part in parts:
-                x = getattr(part, hook)(x, positions) if getattr(part, hook) else x
+                x = getattr(part, hook)(x, *place) if getattr(part, hook) else x
             return x
 
         return apply if any(getattr(part, hook) for part in parts) else None
@@ -526,7 +539,7 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
             extra = reference.layer_bias(q, k, positions, layer, head) if reference.layer_bias else 0.0
             extra = extra + (reference.hidden_bias(x, positions, layer, head) if reference.hidden_bias else 0.0)
             if reference.rotate is not None:
-                q, k = reference.rotate(q, positions), reference.rotate(k, positions)
+                q, k = reference.rotate(q, positions, layer), reference.rotate(k, positions, layer)
             logits = q @ k.T / math.sqrt(size) * reference.query_scale + extra
             if bias is not None:
                 logits = logits + bias[head]
@@ -546,10 +559,11 @@ def encode(model, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     x = norm(x, "embeddings.norm")
     for index in range(config.num_hidden_layers):
         layer = f"layers.{index}"
-        if config.norm_position == "pre":
-            x = x + attention(norm(x, f"{layer}.attention_norm"), f"{layer}.attention")
+        if config.norm_position != "post":
+            is_normed = index > 0 or config.norm_position == "pre"
+            x = x + attention(norm(x, f"{layer}.attention_norm") if is_normed else x, f"{layer}.attention")
             x = x + feed_forward(norm(x, f"{layer}.output_norm"), layer)
         else:
             x = norm(x + attention(x, f"{layer}.attention"), f"{layer}.attention_norm")
             x = norm(x + feed_forward(x, layer), f"{layer}.output_norm")
-    return norm(x, "norm") if config.norm_position == "pre" else x
+    return x if config.norm_position == "post" else norm(x, "norm")

@@ -24,6 +24,7 @@ from hf_posenc.optimizer import scale_position_learning_rates
         ("learned+t5", {}, {"position.t5.tables.0.weight"}, 30),
         ("learned", {}, set(), 1),
         ("rope", {}, set(), 1),
+        ("window", {}, set(), 1),
     ],
 )
 def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast, factor):

@@ -18,7 +18,7 @@ def convert(
         str,
         typer.Argument(
             help="BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, MPNet, Jina v3, "
-            "NomicBERT, GTE or PosEnc: folder or Hub name.",
+            "NomicBERT, GTE, ModernBERT or PosEnc: folder or Hub name.",
             show_default=False,
         ),
     ],

@@ -57,7 +57,7 @@ def convert(
 
     Args:
         source: a folder, or a name on the Hub: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, MPNet,
-            transformers' jina_embeddings_v3, nomic_bert and gte, or ours.
+            transformers' jina_embeddings_v3, nomic_bert, gte and modernbert, or ours.
         out: the folder to write, with code, tokenizer, a sentence-transformer's modules and `conversion.json`; whole or
             not at all. None: writes nothing.
         position_embedding_type: the scheme. None: the source's own.

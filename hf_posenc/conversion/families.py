@@ -54,6 +54,17 @@ _GATED_LAYER = {
     "up": "mlp.up_proj",
     "output": "mlp.down_proj",
 }
+_MODERNBERT_LAYER = {
+    "attention.query": "attn.query",
+    "attention.key": "attn.key",
+    "attention.value": "attn.value",
+    "attention.dense": "attn.Wo",
+    "attention_norm": "attn_norm",
+    "intermediate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "output": "mlp.Wo",
+    "output_norm": "mlp_norm",
+}
 _Q_K_V = tuple(f"self_attn.{part}_proj" for part in "qkv")
 _DEBERTA_LAYER = {
     **_BERT_LAYER,
@@ -106,8 +117,11 @@ class Family:
         fields: our name of a field of the configuration, and theirs, where it has another one.
         layer: names in a layer.
         layers: where the layers are.
-        files: parts of names in its files, and what the class calls them.
-        fused: what holds several weights of the class in its files, one below the other, and their names.
+        files: parts of names in its files, and what they are called here.
+        fused: what holds several weights in its files, one below the other, and what they are called here.
+        is_fused: whether the class of transformers has the names of the files too.
+        foreign: how names begin that belong to heads which PosEnc hasn't.
+        biases: whether its norms, and the dense layer of its heads, have biases. If not, ours are zero.
         old_fields: names of fields in older configurations, and today's, whose value must be the same.
         pooler: whether the encoder has one, which a bare encoder can be made without.
         first_row: of its table of positions, position 0's. None: the row after the padding token's number.
@@ -124,6 +138,9 @@ class Family:
     layers: str = "encoder.layer"
     files: dict[str, str] = field(default_factory=dict)
     fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    is_fused: bool = False
+    foreign: tuple[str, ...] = ()
+    biases: bool = True
     old_fields: dict[str, str] = field(default_factory=dict)
     pooler: bool = False
     first_row: int | None = 0
@@ -157,9 +174,12 @@ class Family:
             names["embeddings.token_type_embeddings.weight"] = "embeddings.token_type_embeddings.weight"
         if config.embedding_size is not None:
             names |= {f"embeddings.projection.{kind}": f"embeddings_project.{kind}" for kind in _KINDS}
+        if config.norm_position != "post":
+            names |= {f"norm.{kind}": f"final_norm.{kind}" for kind in _KINDS}
         for index in range(config.num_hidden_layers):
             for ours, theirs in self.layer.items():
-                for kind in _kinds(ours, config):
+                is_left_out = ours == "attention_norm" and not index and config.norm_position == "pre_but_first"
+                for kind in () if is_left_out else _kinds(ours, config):
                     names[f"layers.{index}.{ours}.{kind}"] = f"{self.layers}.{index}.{theirs}.{kind}"
         scheme = config.position_embedding_type
         for part in scheme.split("+"):
@@ -306,6 +326,29 @@ FAMILIES = _by_type(
         },
         pooler=True,
         scheme="rope",
+    ),
+    Family(
+        "modernbert",
+        "ModernBert",
+        "model.",
+        {"fill-mask": {"dense": "head.dense", "head_norm": "head.norm", "decoder": "decoder"}},
+        fields={
+            "hidden_act": "hidden_activation",
+            "hidden_dropout_prob": "mlp_dropout",
+            "attention_probs_dropout_prob": "attention_dropout",
+            "layer_norm_eps": "norm_eps",
+        },
+        layer=_MODERNBERT_LAYER,
+        layers="layers",
+        files={"tok_embeddings": "word_embeddings", "embeddings.norm": "embeddings.LayerNorm"},
+        fused={
+            "attn.Wqkv": ("attn.query", "attn.key", "attn.value"),
+            "mlp.Wi": ("mlp.gate_proj", "mlp.up_proj"),
+        },
+        is_fused=True,
+        foreign=("head.", "classifier."),
+        biases=False,
+        scheme="rope+window",
     ),
     Family(
         "gte",

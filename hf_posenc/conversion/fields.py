@@ -18,6 +18,10 @@ _CANT = {
     "prenorm": "a NomicBERT with pre-norm layers",
     "use_rms_norm": "a NomicBERT with other norms",
     "rotary_emb_interleaved": "a NomicBERT that rotates neighbouring entries",
+    "rotary_emb_scale_base": "a NomicBERT whose rotation decays with distance",
+    "causal": "a NomicBERT that doesn't look ahead",
+    "parallel_block": "a NomicBERT whose attention and feed-forward run side by side",
+    "moe_every_n_layers": "a NomicBERT with a mixture of experts",
 }
 """Fields that must not be set: our body lacks these features."""
 
@@ -74,12 +78,14 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
             f"{source!r} has head_dim={head_dim}, and PosEnc's heads are hidden_size / num_attention_heads = "
             f"{width} / {heads} wide. Take a checkpoint whose heads are."
         )
-    values = {"partial_rotary_factor": 1.0, **config.to_dict(), **(getattr(config, "rope_parameters", None) or {})}
+    rope = getattr(config, "rope_parameters", None) or {}
+    values = {"partial_rotary_factor": 1.0, **config.to_dict(), **rope}
     for old, today in family.old_fields.items():
         if raw.get(old) is not None and _GATED_ACTS.get(str(raw[old]), raw[old]) != values.get(today):
             raise UserError(
                 f"{source!r}: config.json has {old}={raw[old]!r}, an older name that transformers doesn't read: it "
-                f"computes with {today}={values.get(today)!r}. Write {today} into config.json as the weights need it."
+                f"computes with {today}={values.get(today)!r}. Delete {old} there, and give "
+                f"{'rope_parameters ' * (today in rope)}the {today} that the weights need."
             )
 
 
@@ -88,10 +94,9 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     fields: dict[str, Any] = {name: getattr(config, family.fields.get(name, name)) for name in SAME}
     body = like(family.model_type, {})
     fields |= {
-        "layer_norm_eps": getattr(config, "layer_norm_eps", 1e-12),
+        "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
-        "norm_position": "post",
-        **{name: body[name] for name in ("mlp_gated", "attention_bias", "mlp_bias")},
+        **{name: body[name] for name in ("norm_position", "mlp_gated", "attention_bias", "mlp_bias")},
         "classifier_pooling": "cls",
         "classifier_hidden_act": family.classifier_act(_act(family, config)),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
@@ -121,14 +126,42 @@ def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str,
         "position_embedding_kwargs": arguments,
         "max_position_embeddings": config.max_position_embeddings - family.rows_before(config),
     }
-    if getattr(config, "rope_parameters", None):
+    if family.model_type == "modernbert":
+        fields["rope_parameters"] = _alternate(config, arguments, source)
+    elif getattr(config, "rope_parameters", None):
         fields["rope_parameters"] = dict(config.rope_parameters)
     if problems := mismatches(family.model_type, {**fields, "pad_token_id": config.pad_token_id}, ()):
         raise UserError(f"{source!r} has {'; '.join(problems)}: PosEnc wouldn't compute the same.")
     return fields
 
 
+def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
+    """Sets the arguments of ModernBERT's window; returns `rope_parameters`."""
+    of_kind, kinds = config.rope_parameters, list(config.layer_types)
+    every = next((n for n in range(1, len(kinds)) if kinds[n] == "full_attention"), len(kinds))
+    local = of_kind["sliding_attention"]
+    expected = ["sliding_attention" if index % every else "full_attention" for index in range(len(kinds))]
+    for name, value, fits in (
+        ("layer_types", kinds, kinds == expected and every > 1),
+        ("rope_parameters", of_kind, local == {"rope_type": "default", "rope_theta": local["rope_theta"]}),
+    ):
+        if not fits:
+            raise UserError(
+                f"{source!r} has {name}={value!r}. PosEnc can express a global layer and then the same number of local "
+                "ones, again and again, whose RoPE isn't scaled."
+            )
+    every_n = {"global_attn_every_n_layers": every}
+    arguments["window"] = {"sliding_window": config.sliding_window, **every_n}
+    return {**of_kind["full_attention"], "local_rope_theta": local["rope_theta"], **every_n}
+
+
 def _check_head(family: Family, config: Any, task: str, source: str) -> None:
+    own = getattr(config, "classifier_activation", _act(family, config))
+    if task == "fill-mask" and own != _act(family, config):
+        raise UserError(
+            f"{source!r} has classifier_activation={own!r} in its masked-LM head, and PosEnc's has the encoder's "
+            f"activation, {_act(family, config)!r}. Convert the encoder alone: task='feature-extraction'."
+        )
     if task == "fill-mask" and family.native.lm_act not in (None, _act(family, config)):
         raise UserError(
             f"{source!r} has hidden_act={config.hidden_act!r}, and a masked-LM head with gelu as all of its family. "

@@ -33,6 +33,10 @@ def load_bert(source: Source, family: Family, wanted: str | None, num_labels: in
     places = _Places(name, family, task, state, _notes(config, theirs, task))
     names = places.encoder(config, theirs)
     head = family.head_names(task)
+    if not head and task != "feature-extraction":  # the family's own isn't like ours
+        with torch.device("meta"):
+            new = model_class(task)(config).state_dict()  # type: ignore[call-arg]
+        places.new += [name for name in new if not name.startswith("model.")]
     if task == "fill-mask":
         config.tie_word_embeddings = places.masked_lm_head(head, theirs.tie_word_embeddings is not False)
     else:
@@ -92,16 +96,25 @@ class _Places:
     """Our weights that start at random."""
 
     def take(self, ours: str, name: str) -> None:
-        """Copies a weight of the source under our name."""
-        self.ours[ours] = self.state[name]
-        self.used.add(name)
+        """Copies a weight of the source under our name; a bias that its family lacks is zero."""
+        if name in self.state:
+            self.ours[ours] = self.state[name]
+            self.used.add(name)
+        else:
+            weight = self.state[f"{name.removesuffix('bias')}weight"]
+            self.ours[ours] = weight.new_zeros(len(weight))
+
+    def has(self, name: str) -> bool:
+        """Whether the source has a weight, or a bias that its family lacks."""
+        is_zero = not self.family.biases and name.endswith(("norm.bias", "LayerNorm.bias", "dense.bias"))
+        return name in self.state or (is_zero and f"{name.removesuffix('bias')}weight" in self.state)
 
     def encoder(self, config: PosEncConfig, theirs: Any) -> dict[str, str]:
         """Places the encoder's weights; returns their names by ours."""
         prefix = "" if self.task == "feature-extraction" else "model."
         names = {prefix + ours: name for ours, name in self.family.encoder_names(config).items()}
         for ours, name in names.items():
-            if name not in self.state:
+            if not self.has(name):
                 raise UserError(
                     f"{self.source!r} lacks {name!r}, which its config.json asks for. The checkpoint is incomplete."
                 )
@@ -136,7 +149,7 @@ class _Places:
                 if tied:
                     self.ours[mine] = words
                     continue
-            if name not in self.state:
+            if not self.has(name):
                 raise UserError(f"{self.source!r} lacks {name!r}: it holds no whole masked-LM head. Use another task.")
             self.take(mine, name)
         return tied

@@ -2,6 +2,7 @@
 
 import re
 
+import torch
 import transformers
 from torch import Tensor
 from transformers import CONFIG_MAPPING
@@ -15,8 +16,6 @@ _DEBERTA = (
     "its attention and its embeddings (a mask, a convolution) aren't BERT's; its scheme alone is here, as 'deberta'"
 )
 _WHY_NOT = {
-    "modernbert": "its first layer lacks a norm, and two layers of three have windows of 128 tokens and a RoPE of "
-    "their own, which PosEnc's body hasn't",
     **dict.fromkeys(("deberta", "deberta-v2"), _DEBERTA),
     "new": "it is a GTE that has code of its own. Take the same weights as a checkpoint of transformers' gte, such as "
     "alibaba-nlp-community/gte-multilingual-base",
@@ -97,6 +96,19 @@ def tensors_of_the_class(stored: dict[str, Tensor], family: Family) -> dict[str,
     return tensors
 
 
+def tensors_of_the_files(tensors: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """The inverse of `tensors_of_the_class`, for a family whose class has the names of its files."""
+    parts: dict[str, list[Tensor]] = {}
+    for key, tensor in tensors.items():
+        for whole, names in family.fused.items():
+            for name in names:
+                key = key.replace(name, whole)
+        for theirs, name in family.files.items():
+            key = key.replace(name, theirs)
+        parts.setdefault(key, []).append(tensor)
+    return {key: torch.cat(some) if len(some) > 1 else some[0] for key, some in parts.items()}
+
+
 def normalise(keys: list[str], family: Family) -> dict[str, str]:
     """Their keys -> the same without the encoder's prefix and with today's names of a LayerNorm's weights."""
     wrapped = bool(keys) and all(key.startswith("module.") for key in keys)  # saved from DataParallel
@@ -133,4 +145,4 @@ def reason_to_drop(family: Family, name: str, task: str) -> str | None:
     for other_task, head in family.heads.items():
         if name in {f"{layer}.{kind}" for layer in head.values() for kind in _KINDS} | {family.decoder_bias}:
             return f"the {'masked-LM head' if other_task == 'fill-mask' else 'head of another task'}; this is {task}"
-    return _DROPPED.get(name)
+    return "a head that PosEnc doesn't have" if name.startswith(family.foreign) else _DROPPED.get(name)

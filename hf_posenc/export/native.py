@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoint_files import open_weights, weight_files
 from ..conversion.families import TARGETS, Family
 from ..conversion.fields import SAME, summary
-from ..conversion.recognition import check_known
+from ..conversion.recognition import check_known, tensors_of_the_files
 from ..conversion.sources import read_config
 from ..data.columns import remembered_columns
 from ..errors import UserError
@@ -21,6 +21,7 @@ from ..natives import NATIVES, POOLED, mismatches
 from ..quiet import without_warnings
 from ..tasks import CLASSES
 
+_EVERY = "global_attn_every_n_layers"
 _OF_PAIRS = ("question-answering", "multiple-choice")
 
 
@@ -53,6 +54,8 @@ def write(
     """
     model, notes = to_native(checkpoint, like, dtype)
     notes += _fit_tokenizer(tokenizer, model)
+    if hasattr(model.config, "cls_token_id"):
+        model.config.cls_token_id, model.config.sep_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
     model.save_pretrained(staging)
     tokenizer.save_pretrained(staging)
     return notes
@@ -88,10 +91,17 @@ def to_native(
     task = CLASSES[type(checkpoint).__name__]
     family = _target(config, task, like)
     check_known(family.model_type)
-    theirs: Any = CONFIG_MAPPING[family.model_type](**_their_fields(family, config, task))
+    fields = _their_fields(family, config, task)
+    if not family.biases:
+        fields |= dict.fromkeys(("norm_bias", "classifier_bias"), _needs_biases(checkpoint))
+    theirs: Any = CONFIG_MAPPING[family.model_type](**fields)
     model = _empty(family, theirs, task)
     written = _weights(checkpoint, family, theirs, task)
+    if family.is_fused:
+        written = tensors_of_the_files(written, family)
     expected = {key for key in model.state_dict() if not key.endswith(("position_ids", "token_type_ids"))}
+    if not family.biases:
+        written = {key: value for key, value in written.items() if key in expected or bool(value.any())}
     for key in sorted(expected ^ written.keys()):
         raise UserError(
             f"The checkpoint and a {type(model).__name__} don't hold the same weights: only one has {key!r}. Was its "
@@ -137,6 +147,10 @@ def _obstacles(family: Family, config: Any, task: str) -> list[str]:
     problems = mismatches(name, config.to_dict(), (task,))
     if task != "feature-extraction" and task not in family.heads:
         problems.append(f"a head for {task} ({name} has {', '.join(family.heads)})")
+    if name == "modernbert" and not problems:
+        every = config.position_embedding_kwargs["window"][_EVERY]
+        if config.rope_parameters.get(_EVERY, every) != every:
+            problems.append(f"rope_parameters.{_EVERY}={config.rope_parameters[_EVERY]} (window has {every})")
     if config.pad_token_id is None and (family.first_row is None or name == "nomic_bert"):
         why = "needs one" if name == "nomic_bert" else "counts positions from the padding token's number"
         problems.append(f"pad_token_id=None ({name} {why})")
@@ -158,7 +172,7 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     fields["max_position_embeddings"] = config.max_position_embeddings + family.rows_before(config)
     fields["tie_word_embeddings"] = config.tie_word_embeddings and not merged  # the decoder keeps the words alone
     if name != "distilbert":
-        fields["layer_norm_eps"] = config.layer_norm_eps
+        fields[family.fields.get("layer_norm_eps", "layer_norm_eps")] = config.layer_norm_eps
         if family.native.token_types:
             # Without token types of ours, theirs get rows of zeros: one for each type that tokenizers of pairs give.
             fields["type_vocab_size"] = config.type_vocab_size or (0 if name == "gte" else 2)
@@ -167,7 +181,9 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
         fields[dropout] = float(config.classifier_dropout)
     if name in ("electra", "roformer"):
         fields["embedding_size"] = config.embedding_width
-    if family.scheme == "rope" and name != "roformer":
+    if name == "modernbert":
+        fields |= _alternate(config)
+    elif family.scheme == "rope" and name != "roformer":
         fields["rope_parameters"] = dict(config.rope_parameters)
     if name == "deberta-v2":
         arguments = config.position_embedding_kwargs
@@ -184,6 +200,30 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
         if config.problem_type is not None:
             fields["problem_type"] = config.problem_type
     return fields
+
+
+def _alternate(config: Any) -> dict[str, Any]:
+    """ModernBERT's fields for its local and global layers."""
+    window, whole = config.position_embedding_kwargs["window"], dict(config.rope_parameters)
+    local, layers = whole.pop("local_rope_theta", None), range(config.num_hidden_layers)
+    whole.pop(_EVERY, None)
+    return {
+        "layer_types": ["sliding_attention" if n % window[_EVERY] else "full_attention" for n in layers],
+        "local_attention": 2 * window["sliding_window"],
+        "rope_parameters": {
+            "full_attention": whole,
+            "sliding_attention": whole if local is None else {"rope_type": "default", "rope_theta": local},
+        },
+        "embedding_dropout": float(config.hidden_dropout_prob),
+        "classifier_activation": config.hidden_act,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
+    }
+
+
+def _needs_biases(checkpoint: PreTrainedModel) -> bool:
+    """Whether a bias isn't zero that the family's norms and heads usually lack."""
+    names = ("norm.bias", "dense.bias")
+    return any(bool(value.any()) for name, value in checkpoint.state_dict().items() if name.endswith(names))
 
 
 def _merges_types(family: Family, config: Any) -> bool:

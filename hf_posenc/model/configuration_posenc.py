@@ -89,7 +89,8 @@ class PosEncConfig(PreTrainedConfig):
             schemes that use distances alone. Without hf_posenc a checkpoint has the one that it was saved with.
         position_augmentation_length (int, optional): augmented positions lie below it. None:
             `max_position_embeddings`. No training sequence may be longer.
-        norm_position (str): `pre` (LayerNorm before each block, and one at the end) or `post` (BERT).
+        norm_position (str): `pre` (LayerNorm before each block, and one at the end), `pre_but_first` (the same but
+            before the first attention, as in ModernBERT) or `post` (BERT).
         scale_embeddings (bool): multiply token embeddings by sqrt(D), as in Vaswani et al. 2017, arXiv 1706.03762.
         classifier_pooling (str): how a sequence becomes one vector: `mean` or `max` over its tokens, `cls` for its
             first token. Padding never counts.
@@ -137,7 +138,7 @@ class PosEncConfig(PreTrainedConfig):
     rope_parameters: dict[str, Any] | None = None
     position_augmentation: str = _field("none", one_of("none", *AUGMENTATIONS))
     position_augmentation_length: int | None = _field(None, whole(1, MAX_POSITIONS))
-    norm_position: str = _field("pre", one_of("pre", "post"))
+    norm_position: str = _field("pre", one_of("pre", "pre_but_first", "post"))
     scale_embeddings: bool = False
     classifier_pooling: str = _field("mean", one_of("mean", "cls", "max"))
     classifier_hidden_act: str | None = _field(None, one_of(*ACT2FN))
@@ -180,7 +181,8 @@ class PosEncConfig(PreTrainedConfig):
         """The configuration of a file, with `kwargs` in place of its values; a new scaling of RoPE keeps the angles."""
         if isinstance(scaling := kwargs.get("rope_parameters"), dict):
             trained = config_dict.get("rope_parameters") or {}
-            kept = {key: trained[key] for key in ("rope_theta", "partial_rotary_factor") if key in trained}
+            of_angles = ("rope_theta", "partial_rotary_factor", "local_rope_theta", "global_attn_every_n_layers")
+            kept = {key: trained[key] for key in of_angles if key in trained}
             kwargs["rope_parameters"] = {**kept, **scaling}
         return super().from_dict(config_dict, **kwargs)
 

@@ -117,14 +117,15 @@ class PosEncAttention(nn.Module):
 class PosEncLayer(GradientCheckpointingLayer):
     """One encoder layer: attention and a feed-forward network, each with dropout, a residual and a LayerNorm.
 
-    Pre-norm: x + f(norm(x)). Post-norm (BERT): norm(x + f(x)).
+    Pre-norm: x + f(norm(x)), with or without the very first norm. Post-norm (BERT): norm(x + f(x)).
     """
 
     def __init__(self, config: PosEncConfig, layer_idx: int) -> None:
         super().__init__()
-        self.pre_norm = config.norm_position == "pre"
+        self.pre_norm = config.norm_position != "post"
         self.attention = PosEncAttention(config, layer_idx)
-        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        skips = config.norm_position == "pre_but_first" and not layer_idx  # the embeddings are normalised
+        self.attention_norm = nn.Identity() if skips else nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         size, width, gated = config.hidden_size, config.intermediate_size, config.mlp_gated
         self.intermediate = nn.Linear(size, width, bias=config.mlp_bias and not gated)
         self.up = nn.Linear(size, width, bias=False) if gated else None
@@ -270,7 +271,7 @@ class PosEncModel(PosEncPreTrainedModel):
             position = make_position(config)  # first: it may refuse its arguments
         self.embeddings = PosEncEmbeddings(config)
         self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
-        pre_norm = config.norm_position == "pre"
+        pre_norm = config.norm_position != "post"
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
         self.position = position
         self.built_with = copy.deepcopy(config)

@@ -22,7 +22,7 @@ from .configuration_posenc import POSENC_VERSION, Check, one_of, require, whole
 from .configuration_posenc import PosEncConfig as CheckpointConfig
 from .hints import ARGUMENTS_ELSEWHERE, did_you_mean, field_meant, scheme_names, unknown_scheme
 from .position_combined import CombinedPosition
-from .position_rope import ROPE_TYPES
+from .position_rope import ROPE_COMMON, ROPE_TYPES
 from .positions import SIZES, own_arguments, scheme_kwargs
 from .scheme_files import (
     collect_code,
@@ -54,7 +54,7 @@ the start: with BERT's .02 a narrow encoder attends evenly to all tokens for mos
 for _preset in PRESETS.values():
     _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
 
-_ROPE_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+_ROPE_KEYS = {"type", *ROPE_COMMON}
 for _required, _optional in ROPE_TYPES.values():
     _ROPE_KEYS |= {*_required, *_optional}
 
@@ -127,7 +127,7 @@ def check_types(values: dict[str, Any]) -> None:
             require(name, values[name], check)
 
 
-_ROPE_OF_TRAINING = ("rope_theta", "partial_rotary_factor")
+_ROPE_OF_TRAINING = ROPE_COMMON[1:]
 _ROPE_NAMES = ("rope_parameters", *_ROPE_OF_TRAINING, "rope_scaling")
 
 
@@ -168,7 +168,7 @@ def _override_scheme(values: dict[str, Any], overrides: dict[str, Any]) -> None:
 
 
 def _override_rope(values: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """A new scaling replaces the file's. `rope_theta` and `partial_rotary_factor` stay unless they are given."""
+    """A new scaling replaces the file's. What trained angles depend on stays unless it is given."""
     replaced = "rope_parameters" in overrides or overrides.get("rope_scaling") is not None
     new, old = _take_rope(overrides), _take_rope(values)
     kept = {name: value for name, value in old.items() if not replaced or name in _ROPE_OF_TRAINING}

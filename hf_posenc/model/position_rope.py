@@ -46,10 +46,12 @@ _CHECKS: dict[str, Check] = {
     "partial_rotary_factor": positive(" up to 1", most=1.0),
     "factor": positive(" of at least 1: how many times the trained length inputs may be", least=1.0),
     "truncate": (lambda value: isinstance(value, bool), "is neither True nor False."),
+    "global_attn_every_n_layers": whole(),
     _LENGTH: whole(),
 }
 """The others may be any positive number, `short_factor` and `long_factor` a list of them."""
-_COMMON = ("rope_type", "rope_theta", "partial_rotary_factor")
+_LOCAL = ("local_rope_theta", "global_attn_every_n_layers")
+ROPE_COMMON = ("rope_type", "rope_theta", "partial_rotary_factor", *_LOCAL)
 
 
 def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int | None = None) -> dict[str, Any]:
@@ -71,11 +73,11 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
         if max_positions is not None:
             parameters.setdefault(_LENGTH, max_positions)
     for key in sorted(parameters.keys() ^ {*required}):
-        if key not in parameters or key not in (*_COMMON, *optional):
+        if key not in parameters or key not in (*ROPE_COMMON, *optional):
             what = "has no" if key in parameters else "lacks"
             raise ValueError(
                 f"rope_parameters {what} {key!r} for rope_type={rope_type!r}, which needs "
-                f"{', '.join(required) or 'nothing'} and takes {', '.join((*_COMMON, *optional))}."
+                f"{', '.join(required) or 'nothing'} and takes {', '.join((*ROPE_COMMON, *optional))}."
             )
     for key, value in parameters.items():
         if key in ("short_factor", "long_factor"):
@@ -102,8 +104,9 @@ def _check_together(parameters: dict[str, Any]) -> None:
             raise ValueError(
                 f"rope_parameters: {less}={parameters[less]!r} must be less than {more}={parameters[more]!r}."
             )
-    if ("mscale" in parameters) != ("mscale_all_dim" in parameters):
-        raise ValueError("rope_parameters: mscale and mscale_all_dim act together. Give both or neither.")
+    for one, other in (("mscale", "mscale_all_dim"), _LOCAL):
+        if (one in parameters) != (other in parameters):
+            raise ValueError(f"rope_parameters: {one} and {other} act together. Give both or neither.")
     rope_type = parameters["rope_type"]
     key = {"yarn": "rope_theta", "longrope": _LENGTH}.get(rope_type)  # their logarithms divide
     if key is not None and parameters[key] <= 1:
@@ -167,6 +170,9 @@ class RotaryPosition(PositionScheme):
     - `proportional`: pairs span the whole head, and only the fastest turn, the share `partial_rotary_factor` of them
       (p-RoPE). Barbero et al. 2024, arXiv 2410.06205.
 
+    With `local_rope_theta` and `global_attn_every_n_layers`, n, all layers but 0, n, 2n, ... have that theta, unscaled,
+    as ModernBERT's, beside `window`. Warner et al. 2024, arXiv 2412.13663.
+
     The frequencies are transformers' own (`ROPE_INIT_FUNCTIONS`), with one difference: there `dynamic` and `longrope`
     follow the longest sequence of the batch, here each sequence follows its own length, largest position + 1, and
     never its neighbours.
@@ -227,6 +233,10 @@ class RotaryPosition(PositionScheme):
         if self.needs_lengths:  # the length is that of the last position: a shift is a longer sequence
             self.shift_invariant = None
         self.interleaved = interleaved
+        local, self.every = (self.rope_parameters.get(key, 1) for key in _LOCAL)
+        theta = {"rope_theta": local, "partial_rotary_factor": self.rotary_dim / head_dim}
+        own: dict[str, Any] = {"head_dim": head_dim, "rope_parameters": theta, "interleaved": interleaved}
+        self.local = RotaryPosition(**own) if _LOCAL[0] in self.rope_parameters else None
         self._numbers: dict[int | None, tuple[tuple[float, ...], float]] = {}
 
     def frequencies(self, lengths: Tensor | None, device: torch.device) -> tuple[Tensor, float]:
@@ -293,13 +303,16 @@ class RotaryPosition(PositionScheme):
         turned = _rotate(precise, cos, sin, self.interleaved).to(x.dtype)
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
-    def rotary(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """cos and sin, with an axis for the heads: two float32 (..., 1, rotary_dim)."""
+    def rotary(self, tokens: Tokens) -> tuple[Tensor, ...]:
+        """cos and sin, with an axis for the heads: two float32 (..., 1, rotary_dim); of local layers two more."""
         lengths = tokens.lengths if self.needs_lengths else None
         both = tokens.at_each(self.cos_sin) if lengths is None else self.cos_sin(tokens.positions, lengths)
-        cos, sin = both.unsqueeze(-2).chunk(2, -1)
-        return cos, sin
+        own = both.unsqueeze(-2).chunk(2, -1)
+        return own if self.local is None else (*own, *self.local.rotary(tokens))
 
-    def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int) -> tuple[Tensor, Tensor]:
+    def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, ...], layer: int) -> tuple[Tensor, Tensor]:
         """q and k (..., H, d), rotated."""
-        return self.turn(q, *state), self.turn(k, *state)
+        if self.local is not None and layer % self.every:
+            return self.local.rotate(q, k, state[2:], layer)
+        cos, sin = state[:2]
+        return self.turn(q, cos, sin), self.turn(k, cos, sin)

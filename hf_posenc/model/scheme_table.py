@@ -23,6 +23,7 @@ from .position_sinusoidal import SinusoidalPosition
 from .position_t5 import T5Position
 from .position_toeplitz import ToeplitzPosition
 from .position_tupe import TupePosition
+from .position_window import WindowPosition
 
 SCHEMES: dict[str, type[PositionScheme]] = {
     "none": NoPosition,
@@ -44,6 +45,7 @@ SCHEMES: dict[str, type[PositionScheme]] = {
     "cosine_bias": CosineBiasPosition,
     "cable": CablePosition,
     "pope": PoPEPosition,
+    "window": WindowPosition,
 }
 
 AUGMENTATIONS = {"shift": shift_positions, "random": sample_positions}

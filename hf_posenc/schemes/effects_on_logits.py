@@ -104,26 +104,31 @@ def bias_effect(bias: Tensor, kind: str, where: str) -> Effect:
 
 
 def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
-    """Panels of a bias of one layer: with vectors for q and k if they matter."""
+    """Panels of a bias of one layer, or of the next that has one: with vectors for q and k if they matter."""
     heads = size_of(subject, "num_heads", lambda config: config.num_attention_heads)
     head_dim = size_of(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
 
-    def bias(q: Tensor, k: Tensor) -> Tensor:
-        """q and k (n, H, d), the same at every place -> (n, H, S, S)."""
+    def bias(q: Tensor, k: Tensor, state: float = 0.0) -> Tensor:
+        """q and k (n, H, d), the same at every place, hidden states of equal entries -> (n, H, S, S)."""
         q, k = (t[:, :, None].expand(-1, -1, length, -1) for t in (q, k))
         try:
-            x = torch.zeros(len(q), length, heads * head_dim)
+            x = torch.full((len(q), length, heads * head_dim), state)
             biases = subject.scheme.layer_bias(q, k, one_text(length, x), layer)
         except IndexError as error:
             raise UserError(f"layer={layer!r} is out of range: the scheme has no such layer.") from error
-        if biases is None:
-            return q.new_zeros(len(q), heads, length, length)
+        assert biases is not None
         return biases.float().expand(q.shape[0], heads, -1, -1)
 
+    last = size_of(subject, "num_layers", lambda config: config.num_hidden_layers) - 1
+    none, two = torch.zeros(1, heads, 2, head_dim), one_text(2, torch.zeros(1, 2, heads * head_dim))
+    while layer < last and subject.scheme.layer_bias(none, none, two, layer) is None:
+        layer += 1
     where = f", layer {layer}"
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, _DRAWS, heads, head_dim, generator=generator)
     draws = bias(q, k)
+    if not torch.allclose(bias(q[:1], k[:1], state=1.0), draws[:1]):
+        where += ", hidden states of 0"
     if torch.allclose(draws[0], draws[1], rtol=1e-5, atol=1e-8):
         return bias_effect(draws[0], "layer bias", where)
     vectors, constant = _vectors(bias, heads, head_dim)

@@ -64,7 +64,7 @@ def position_panels(
         source: a scheme's name (base size, initial weights), a config (initial weights), a model, a checkpoint's folder
             or Hub name, or a scheme. A name of a scheme wins over a folder of that name: write ./rope for the folder.
         max_positions (int, optional): S. None: 128, or as many as the scheme has.
-        layer (int): the layer, from 0, of what differs by layer.
+        layer (int): the layer, from 0, of what differs by layer; of a bias that it lacks the next one.
         config (PosEncConfig, optional): the config with the sizes of a bare scheme.
         revision (str, optional): branch, tag or commit of a checkpoint on the Hub.
 

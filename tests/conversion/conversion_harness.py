@@ -21,6 +21,7 @@ SIZES = {
     "intermediate_size": 48,
     "max_position_embeddings": 40,
 }
+MODERNBERT_IDS = {"pad_token_id": 0, **dict.fromkeys(f"{name}_token_id" for name in ("bos", "eos", "cls", "sep"))}
 CASES = [
     (family, task)
     for family in FAMILIES
@@ -35,6 +36,8 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
     values = {FAMILIES[family].fields.get(name, name): value for name, value in SIZES.items()}
     if family == "gte":
         values["pad_token_id"] = 1
+    if family == "modernbert":
+        values |= {"local_attention": 6, **MODERNBERT_IDS}
     if family in ("roberta", "xlm-roberta", "camembert", "mpnet", "jina_embeddings_v3"):
         values |= {"pad_token_id": 1, "max_position_embeddings": 42}
         values |= {} if family == "mpnet" else {"type_vocab_size": 1}

@@ -99,9 +99,20 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("family", "shape"), [*((family, shape) for family in GATED for shape in SHAPES), ("gte", {"type_vocab_size": 0})]
-)
+LOCAL = {"rope_type": "default", "rope_theta": 50.0}
+MODERN = [
+    {},
+    {"num_hidden_layers": 7, "local_attention": 2},
+    {"num_hidden_layers": 3, "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+    {"num_hidden_layers": 2, "norm_bias": True, "classifier_bias": True},
+    {"num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 3, "pad_token_id": 3, "norm_eps": 1e-3},
+    {"num_hidden_layers": 4, "rope_parameters": {"full_attention": YARN, "sliding_attention": LOCAL}},
+]
+BODIES = [*((family, shape) for family in GATED for shape in SHAPES), ("gte", {"type_vocab_size": 0})]
+BODIES += [("modernbert", shape) for shape in MODERN]
+
+
+@pytest.mark.parametrize(("family", "shape"), BODIES)
 def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_for_byte(family, shape, tmp_path):
     theirs = tiny_source(tmp_path / "source", family, "fill-mask", **shape)
     model, report = convert(tmp_path / "source", tmp_path / "out")
@@ -112,8 +123,9 @@ def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_f
     left = right.gather(2, right[1].argsort(dim=1, stable=True).expand_as(right))
     wide = torch.nn.functional.pad(right, (0, -right.shape[-1] % 8))  # to a multiple of 8
     for ids, mask in (right, left, wide):
-        types = (torch.arange(ids.shape[1]) % max(theirs.config.type_vocab_size, 1)).expand_as(ids)
-        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        if count := getattr(theirs.config, "type_vocab_size", 0):
+            inputs["token_type_ids"] = (torch.arange(ids.shape[1]) % count).expand_as(ids)
         with torch.no_grad():
             got, expected = (each(**inputs, output_hidden_states=True) for each in (model, theirs))
         for a, b in zip((got.logits, *got.hidden_states), (expected.logits, *expected.hidden_states), strict=True):
@@ -127,7 +139,10 @@ def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_f
     configs = [type(theirs.config).from_pretrained(tmp_path / folder).to_dict() for folder in ("source", "back")]
     different = {name for name, value in configs[0].items() if configs[1][name] != value}
     assert different <= {"_name_or_path", "rope_parameters"}  # ours says the defaults too
-    assert configs[0]["rope_parameters"].items() <= configs[1]["rope_parameters"].items()
+    own, again = (config["rope_parameters"] for config in configs)
+    for kind in ("full_attention", "sliding_attention") if family == "modernbert" else ():
+        assert own.pop(kind).items() <= again.pop(kind).items()
+    assert own.items() <= again.items()
 
 
 OLD = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "layer_norm_epsilon": 1e-12, "prenorm": False}
@@ -145,15 +160,19 @@ def test_fields_of_nomics_own_code_are_heeded_where_transformers_ignores_them(tm
         ("rotary_emb_fraction", 0.5, "partial_rotary_factor=1.0"),
     ):
         edit(tmp_path, **{**OLD, name: value})
-        with pytest.raises(UserError, match=f"has {name}={value!r}, an older name .* computes with {today}"):
+        with pytest.raises(UserError, match=f"has {name}={value!r}, an older name .* computes with {today}") as error:
             convert(tmp_path)
+        place = "rope_parameters the rope_theta" if name == "rotary_emb_base" else "the "
+        assert f"Delete {name} there, and give {place}" in str(error.value)
     edit(tmp_path, **OLD, rotary_scaling_factor=2)
     note = convert(tmp_path, measure=False)[1].notes[0]
     assert note.startswith("The checkpoint has rotary_scaling_factor=2, with which Nomic's own code stretches RoPE")
     edit(tmp_path, rotary_scaling_factor=None)
-    for name in ("prenorm", "use_rms_norm", "rotary_emb_interleaved"):
-        edit(tmp_path, **{**OLD, name: True})
-        with pytest.raises(UserError, match=f"is a NomicBERT .*{name}=True.*body can't express"):
+    unlike_ours = dict.fromkeys(("prenorm", "use_rms_norm", "rotary_emb_interleaved", "causal", "parallel_block"), True)
+    unlike_ours |= {"moe_every_n_layers": 2, "rotary_emb_scale_base": 512.0}
+    for name, value in unlike_ours.items():
+        edit(tmp_path, **{**OLD, **dict.fromkeys(unlike_ours), name: value})
+        with pytest.raises(UserError, match=f"is a NomicBERT .*{name}={value}.*body can't express"):
             convert(tmp_path)
 
 

@@ -1,9 +1,11 @@
 """Another scheme on trained weights: what is carried over, what is undone exactly, and how tables grow."""
 
+import shutil
+
 import pytest
 import torch
 from common import SCHEMES, encoder, others_slow, padded
-from conversion_harness import sentences, tiny_source, tiny_tokenizer
+from conversion_harness import edit, sentences, tiny_source, tiny_tokenizer
 from own_schemes import TurnedHeads
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -27,6 +29,14 @@ def source(tmp_path_factory):
 def nomic(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swap") / "nomic"
     tiny_source(folder, "nomic_bert")
+    tiny_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def modern(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swap") / "modern"
+    tiny_source(folder, "modernbert", "fill-mask", num_hidden_layers=4)
     tiny_tokenizer(folder)
     return folder
 
@@ -195,6 +205,54 @@ def test_a_gated_encoder_without_biases_becomes_every_scheme(scheme, nomic, tmp_
     torch.testing.assert_close(hidden(again), hidden(model))
 
 
+@pytest.mark.parametrize("scheme", ["alibi+window", "rope", "learned+window", "none", "t5"])
+def test_a_modernbert_keeps_its_window_or_gets_another_scheme(scheme, modern, tmp_path):
+    model, report = convert(modern, tmp_path / "out", position_embedding_type=scheme)
+    assert (report.from_scheme, report.to_scheme) == ("rope+window", scheme)
+    assert report.exact.hidden_max < 1e-5
+    assert 0 < report.before.hidden_mse < 1
+    again = type(model).from_pretrained(tmp_path / "out")
+    assert (again.config.norm_position, again.config.mlp_bias) == ("pre_but_first", False)
+    torch.testing.assert_close(again(TEXTS[0]).logits, model(TEXTS[0]).logits)
+    far = hidden(model.base_model, torch.randint(5, 20, (1, 30)), None)
+    assert torch.isfinite(far).all()
+    if scheme == "rope":
+        assert model.config.rope_parameters is None or "local_rope_theta" not in model.config.rope_parameters
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
+def test_a_modernbert_reads_longer_texts_by_each_scaling_of_its_global_layers(kind, modern):
+    model, _ = convert(modern, max_position_embeddings=160, extension=kind, measure=False)
+    rope = model.config.rope_parameters
+    assert (rope["rope_type"], rope["factor"]) == (kind, 4.0)
+    assert (rope["rope_theta"], rope["local_rope_theta"], rope["global_attn_every_n_layers"]) == (160000.0, 10000.0, 3)
+    assert model.model.position.rope.local.rope_type == "default"
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"layer_types": ["sliding_attention"] * 4}, "has layer_types=.*a global layer and then the same number"),
+        ({"layer_types": ["full_attention"] * 4}, "has layer_types=.*a global layer and then the same number"),
+        ({"layer_types": [f"{kind}_attention" for kind in ("full", "sliding", "sliding", "sliding")]}, None),
+        ({"layer_types": [f"{kind}_attention" for kind in ("full", "sliding", "full", "full")]}, "has layer_types="),
+        (
+            {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 9.0}}},
+            "whose RoPE isn't scaled",
+        ),
+        ({"classifier_activation": "silu"}, "has classifier_activation='silu' in its masked-LM head"),
+    ],
+)
+def test_a_modernbert_of_another_pattern_is_refused(change, match, modern, tmp_path):
+    shutil.copytree(modern, tmp_path / "source")
+    edit(tmp_path / "source", **change)
+    if match is None:
+        assert convert(tmp_path / "source")[1].exact.hidden_max < 1e-5
+        return
+    with pytest.raises(ValueError, match=match):
+        convert(tmp_path / "source")
+
+
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
 def test_a_nomic_bert_reads_longer_texts_by_each_scaling(kind, nomic):
     model, report = convert(nomic, max_position_embeddings=160, extension=kind)
@@ -202,6 +260,14 @@ def test_a_nomic_bert_reads_longer_texts_by_each_scaling(kind, nomic):
     assert model.config.rope_parameters["rope_type"] == kind
     assert report.exact.hidden_max < 1e-5
     assert torch.isfinite(hidden(model, torch.randint(5, 20, (1, 160)), None)).all()
+
+
+def test_an_extension_keeps_the_other_parameters_of_rope(nomic):
+    given = {"rope_theta": 500.0, "beta_fast": 20.0}
+    model, _ = convert(nomic, max_position_embeddings=160, extension="yarn", rope_parameters=given, measure=False)
+    assert model.config.rope_parameters.items() >= given.items()
+    with pytest.raises(ValueError, match="has no 'beta_fast' for rope_type='linear'"):
+        convert(nomic, max_position_embeddings=160, extension="linear", rope_parameters=given)
 
 
 @pytest.mark.slow
@@ -288,7 +354,11 @@ def test_relative_tables_grow_at_their_ends(tmp_path):
         ({"position_embedding_type": "alibi", "position_embedding_kwargs": {"slope": 1}}, "no argument of 'alibi'"),
         ({"extension": "stretch", "max_position_embeddings": 80}, "extension='stretch' is unknown"),
         ({"extension": "tile"}, "has no effect: max_position_embeddings=40"),
-        ({"extension": "yarn", "max_position_embeddings": 80}, "is for RoPE, not 'learned'"),
+        ({"extension": "yarn", "max_position_embeddings": 80}, "is for RoPE, not 'learned'. Choose"),
+        (
+            {"extension": "yarn", "max_position_embeddings": 80, "position_embedding_type": "cable"},
+            "is for RoPE, not 'cable'. Leave it out",
+        ),
         (
             {"extension": "interpolate", "max_position_embeddings": 80, "position_embedding_type": "lspe"},
             "extension='interpolate' is for tables, and 'lspe' keeps none",

@@ -52,7 +52,7 @@ from hf_posenc.model.positions import own_arguments
         ({"label_std": 2.0}, "label_std=2.0 are for a regression, and problem_type is None. Give problem_type="),
         ({"pad_token_id": 200}, "pad_token_id=200 is outside the vocabulary of 101 tokens"),
         ({"interleaved": True}, r"an argument of the scheme. Give it as position_embedding_kwargs=\{'interleaved'"),
-        ({"norm_position": "before"}, "norm_position='before' is unknown. Choose one of pre, post"),
+        ({"norm_position": "before"}, "norm_position='before' is unknown. Choose one of pre, pre_but_first, post"),
         ({"classifier_pooling": "avg"}, "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
         ({"hidden_act": "gelo"}, "hidden_act='gelo' is unknown. Choose one of gelu, gelu_10"),
         ({"classifier_hidden_act": "tan"}, "classifier_hidden_act='tan' is unknown. Choose one of .* tanh"),

@@ -87,6 +87,16 @@ VARIANTS = [
     ("toeplitz", {"position_embedding_kwargs": {"max_distance": 2, "per_layer": True}}),
     ("cable", {"position_embedding_kwargs": {"directional": False}}),
     ("pope", {"position_embedding_kwargs": {"theta": 100.0}}),
+    ("window", {"position_embedding_kwargs": {"sliding_window": 2, "global_attn_every_n_layers": 2}}),
+    (
+        "rope+window",
+        {
+            "norm_position": "pre_but_first",
+            "position_embedding_kwargs": {"window": {"sliding_window": 1}},
+            "rope_parameters": {"local_rope_theta": 50.0, "global_attn_every_n_layers": 3},
+        },
+    ),
+    ("rope", {"rope_parameters": {"local_rope_theta": 50.0, "global_attn_every_n_layers": 2}}),
     ("kerple", {"position_embedding_kwargs": {"kernel": "power"}}),
     ("kerple", {"position_embedding_kwargs": {"directional": False}}),
     ("fire", {"position_embedding_kwargs": {"threshold": 4.0}}),
@@ -694,6 +704,7 @@ def test_the_biases_without_a_score_mod_are_products_networks_of_two_positions_o
         ("toeplitz", {"max_distance": 2, "per_layer": True}),
         ("kerple", {"kernel": "power"}),
         ("kerple", {"directional": False}),
+        ("window", {"sliding_window": 2}),
     ],
 )
 def test_score_mod_gives_the_numbers_of_the_bias_and_its_gradients(scheme, kwargs):

@@ -47,10 +47,11 @@ def test_what_a_scheme_does_decides_what_is_shown(scheme):
         assert titles == "No positions"
         return
     assert ("What is added" in titles) == position.uses("embed")
-    appends, heeds_q = scheme in ("cosine_bias", "pope"), scheme != "cable"
+    appends, heeds_q = scheme in ("cosine_bias", "pope"), scheme not in ("cable", "window")
     assert ("Wavelengths" in titles) == (position.uses("rotate") and not appends)
     assert ("Attention among equal tokens" in titles) == (position.uses("bias") or appends or not heeds_q)
     assert ("random q, k" in titles) == (position.uses("layer_bias") and heeds_q)
+    assert ("hidden states of 0" in titles) == (scheme == "cable")
 
 
 @pytest.mark.parametrize("scheme", ["sinusoidal", "learned", "lspe"])
@@ -558,7 +559,7 @@ def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
     assert all(str(error) in line and "There is no picture of" in line for line in warnings)
 
 
-@pytest.mark.parametrize("name", ["bipe", "cable", "pope"])
+@pytest.mark.parametrize("name", ["bipe", "cable", "pope", "window"])
 def test_a_scheme_that_asks_for_tokens_or_hidden_states_or_widens_queries_is_drawn(name, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "strangers")
     if name == "bipe":
