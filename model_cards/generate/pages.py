@@ -18,7 +18,7 @@ from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.inspection import describe_schemes
 from model_cards.generate.card_results import read_results
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
-from model_cards.studies.conversion import long_table, long_words, short_words, table
+from model_cards.studies.conversion import long_table, long_words, table
 from model_cards.studies.cosine_fit import fit_table
 from model_cards.studies.passkey import table as passkey_table
 from model_cards.studies.recipe import pretrained_table, scratch_table, stock_gap
@@ -210,7 +210,7 @@ def render_pages(folder: Path) -> dict[Path, str]:
         },
         root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
         root / "docs" / "pretrained-weights.md": {
-            "conversion": f"{short_words(converted)}\n\n{table(converted)}",
+            "conversion": table(converted),
             "cosine_fit": fit_table(read_results(FOLDER, "cosine_fit")),
             "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
             "passkey": passkey_table(read_results(folder, "passkey")),

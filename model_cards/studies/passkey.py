@@ -16,9 +16,7 @@ import argparse
 import functools
 import itertools
 import json
-import os
 import random
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +27,9 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedModel
 
 from hf_posenc.conversion import convert
-from hf_posenc.errors import UserError, run_script
-from hf_posenc.files import write_json
-from hf_posenc.machine import versions
+from hf_posenc.errors import run_script
 from hf_posenc.markdown import markdown_table
-from model_cards.studies.conversion import NAME, minilm_folder, read_rows
+from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows
 
 TRAINED = 512
 """Positions of all-MiniLM-L6-v2."""
@@ -128,12 +124,9 @@ class Study:
     """The parts, and where their results are written."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        folder = minilm_folder(options.minilm)
-        if folder is None:
-            raise UserError("The weights of all-MiniLM-L6-v2 aren't here. Name their folder with --minilm.")
-        self.source, self.options = folder, options
-        self.output, self.work = Path(options.output), Path(options.work)
-        self.tokenizer = AutoTokenizer.from_pretrained(str(folder), model_max_length=max(SEEDS))
+        self.source, self.options = find_minilm(options.minilm), options
+        self.work, self.parts = Path(options.work), Parts(options.output, options.parts)
+        self.tokenizer = AutoTokenizer.from_pretrained(str(self.source), model_max_length=max(SEEDS))
 
     def run(self) -> None:
         """All parts, the short texts first."""
@@ -144,20 +137,10 @@ class Study:
             for name, way in WAYS.items()
             if length <= way.up_to and (length > TRAINED or not way.lengthens)
         ]
-        for part in tqdm(["heal/rope", *parts], unit="part"):
-            if part in self._read()["parts"] or not part.startswith(tuple(self.options.parts or ("",))):
-                continue
-            started = time.time()
-            name, length, *seed = part.split("/")
-            measured = self.find(WAYS[name], int(length), int(seed[0])) if seed else self.heal()
-            measured["seconds"] = round(time.time() - started, 1)
-            results = self._read()  # another process may have added to it
-            results["versions"], results["threads"] = versions(), torch.get_num_threads()
-            results["parts"][part] = measured
-            write_json(self.output, results)
-
-    def _read(self) -> dict[str, Any]:
-        return json.loads(self.output.read_text(encoding="utf-8")) if self.output.is_file() else {"parts": {}}
+        self.parts.measure("heal/rope", self.heal)
+        for part in tqdm(parts, unit="part"):
+            name, length, seed = part.split("/")
+            self.parts.measure(part, functools.partial(self.find, WAYS[name], int(length), int(seed)))
 
     def find(self, way: Way, length: int, seed: int) -> dict[str, Any]:
         """Which queries find their text, in order of its passkey's place: a 1 or 0 for each."""
@@ -191,9 +174,7 @@ class Study:
 
     def heal(self) -> dict[str, Any]:
         """Swaps `rope` in and heals it on film reviews of up to the trained length, half of them that long."""
-        if not self.options.data:
-            raise UserError("Healing needs text. Name the folder of the data sets with --data or HF_POSENC_DATA.")
-        data = Path(self.options.data)
+        data = data_folder(self.options)
         texts = [row["text"] for split in ("train", "train_long") for row in read_rows(data, "imdb", split)[:1400]]
         held_out = [row["text"] for row in read_rows(data, "imdb", "test")[:100]]
         _, report = convert(
@@ -241,13 +222,8 @@ def _share(found: str) -> str:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=os.environ.get("HF_POSENC_DATA"), help="folder of the data sets")
-    parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2")
-    parser.add_argument("--output", default="model_cards/results/passkey.json")
+    parser = options_of(__doc__, "passkey")
     parser.add_argument("--work", default="runs/passkey", help="folder of the healed model")
-    parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
-    parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
     options = parser.parse_args()
     if options.table:
         print(table(json.loads(Path(options.output).read_text(encoding="utf-8"))))

@@ -13,26 +13,21 @@ import argparse
 import io
 import itertools
 import json
-import os
 import random
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from hf_posenc.data.table import Table
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.files import write_json
 from hf_posenc.finetuning import fine_tune
 from hf_posenc.finetuning.options import make_arguments
-from hf_posenc.machine import versions
 from hf_posenc.markdown import markdown_table
-from model_cards.studies.conversion import minilm_folder, read_rows
+from model_cards.studies.parts import Parts, data_folder, minilm_folder, options_of, read_rows
 
 COMPARISONS = "comparisons"
 SCRATCH = {
@@ -105,8 +100,8 @@ class Study:
     """The parts, and where their results are written."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.data, self.output = Path(options.data), Path(options.output)
-        self.wanted, self.seeds, self.changed = options.parts, options.seeds, json.loads(options.options)
+        self.data, self.parts = data_folder(options), Parts(options.output, options.parts)
+        self.seeds, self.changed = options.seeds, json.loads(options.options)
         self.minilm = minilm_folder(options.minilm)
 
     def run(self) -> None:
@@ -122,20 +117,7 @@ class Study:
     def part(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> None:
         """Trains and scores, unless that is written or not wanted."""
         key = f"{kind}/{name}/{rows or 'all'}/{scheme}/{seed}"
-        results = self._read()
-        if key in results.get("parts", {}) or not any(key.startswith(prefix) for prefix in self.wanted or ("",)):
-            return
-        print(f"{time.strftime('%H:%M')} {key}", flush=True)
-        started = time.time()
-        measured = self._train(kind, name, rows, scheme, seed)
-        measured["seconds"] = round(time.time() - started, 1)
-        results = self._read()  # another process may have added to it
-        results |= {"options": self.changed, "versions": versions(), "threads": torch.get_num_threads()}
-        results.setdefault("parts", {})[key] = measured
-        write_json(self.output, results)
-
-    def _read(self) -> dict[str, Any]:
-        return json.loads(self.output.read_text(encoding="utf-8")) if self.output.is_file() else {}
+        self.parts.measure(key, lambda: self._train(kind, name, rows, scheme, seed), options=self.changed)
 
     def _train(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> dict[str, Any]:
         options: dict[str, Any] = {"seed": seed, "do_train": True, "do_eval": True, **self.changed}
@@ -217,21 +199,14 @@ def _beside(key: tuple[str, ...], runs: list[dict[str, Any]]) -> tuple[str, ...]
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default=os.environ.get("HF_POSENC_DATA"), help="folder of the data sets")
-    parser.add_argument("--minilm", help="folder of all-MiniLM-L6-v2")
-    parser.add_argument("--output", default="model_cards/results/recipe.json")
-    parser.add_argument("--parts", nargs="*", help="only parts whose names begin so")
+    parser = options_of(__doc__, "recipe")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--options", default="{}", help="JSON: options of training to try, for another output")
-    parser.add_argument("--table", action="store_true", help="print what is measured, and measure nothing")
     arguments = parser.parse_args()
     if arguments.table:
         results = json.loads(Path(arguments.output).read_text(encoding="utf-8"))
         print(scratch_table(results), pretrained_table(results), sep="\n\n")
         return
-    if not arguments.data:
-        raise UserError("Name the folder of the data sets with --data or HF_POSENC_DATA.")
     Study(arguments).run()
 
 
