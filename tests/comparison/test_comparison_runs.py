@@ -38,6 +38,7 @@ from hf_posenc.comparison import execute, tasks
 from hf_posenc.comparison import run as run_module
 from hf_posenc.comparison.executor import duration, time_left
 from hf_posenc.comparison.plan import PlannedRun
+from hf_posenc.comparison.plan_file import read_plan
 from hf_posenc.comparison.probes import make_tokenizer
 from hf_posenc.comparison.results_folder import load_plan, load_runs, record_plan
 from hf_posenc.comparison.tasks import training_options
@@ -471,6 +472,24 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
     shutil.copytree(tmp_path / "none", tmp_path / "wrong" / "rope")
     with pytest.raises(UserError, match=r"/rope' has the scheme 'none', not 'rope'"):
         toy(pretrained=str(tmp_path / "wrong" / "{scheme}"), schemes=["rope"])
+
+
+@pytest.mark.slow
+def test_the_two_plans_of_tupes_table_run_one_after_the_other(tmp_path):
+    """At toy size: the second goes on from the models of the first, each from its own scheme's."""
+    data, few = write_text_data(tmp_path / "colours"), {"per_device_train_batch_size": 8, "use_cpu": True}
+    schemes, small = ["learned", "tupe+t5"], {"train_length": 32, "test_lengths": [32]}
+    values = {"schemes": schemes, "options": {**few, "max_steps": 2}, **small}
+    first = read_plan("tupe_pretraining", tasks=[{"masked_lm": str(data)}], preset="tiny", **values)
+    assert execute(first, tmp_path / "first", console=quiet(), keep_models=True).failed == {}
+    models = str(tmp_path / "first/runs/masked_lm_colours-{scheme}-seed0/model")
+    values |= {"seeds": 1, "search": [0.5, 2.0]}
+    second = read_plan("tupe_glue", tasks=[{"data": str(data)}], pretrained=models, **values)
+    assert execute(second, tmp_path / "second", console=quiet()).failed == {}
+    for scheme in schemes:
+        run = read_run(tmp_path / "second", f"colours-{scheme}-seed0")
+        assert run["config"]["position_embedding_type"] == scheme
+        assert run["search"]
 
 
 @pytest.mark.slow
