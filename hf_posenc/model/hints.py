@@ -27,7 +27,7 @@ OTHER_FIELDS = {
     "embedding_size": "embed_dim",
     "unpad_inputs": "unpad",
     "pad_token_id": "padding_idx",
-    "rope_theta": "rope_base",
+    "rope_theta": "rope_base global_rope_theta",
     "initializer_range": "init_std",
     "classifier_pooling": "pooling pooling_mode",
     "norm_position": "pre_norm",
@@ -47,6 +47,11 @@ OTHER_SCHEMES = {
     "disentangled": "deberta",
     "cpb": "mlp_bias",
     "flashbias": "cosine_bias",
+    "longformer": "window",
+    "local": "window",
+    "local_attention": "window",
+    "sliding_window": "window",
+    "modernbert": "rope+window",
 }
 # Schemes that aren't here, with the reason.
 REFUSED_SCHEMES = {
