@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .model.position_cosine_bias import CosineBiasPosition
     from .model.position_deberta import DebertaPosition
     from .model.position_distance import DistanceBias
+    from .model.position_dual_triangle import DualTrianglePosition
     from .model.position_fire import FirePosition
     from .model.position_fourier import FourierPosition
     from .model.position_kerple import KerplePosition
@@ -79,6 +80,7 @@ __all__ = [
     "CosineBiasPosition",
     "DebertaPosition",
     "DistanceBias",
+    "DualTrianglePosition",
     "ExportReport",
     "FirePosition",
     "FourierPosition",

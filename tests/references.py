@@ -436,6 +436,14 @@ def pope(scheme) -> Reference:
     return Reference(layer_bias=layer_bias)
 
 
+def dual_triangle(scheme) -> Reference:
+    def entry(h: int, i: int, j: int) -> float:
+        sees = j >= i if h >= scheme.num_heads // 2 else j <= i
+        return 0.0 if sees else -math.inf
+
+    return Reference(bias=lambda positions: pairs(positions, scheme.num_heads, entry))
+
+
 def window(scheme) -> Reference:
     def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
         farthest = scheme.sliding_window if layer % scheme.every else math.inf
@@ -465,6 +473,7 @@ REFERENCES: dict[str, Callable[..., Reference]] = {
     "cable": cable,
     "pope": pope,
     "window": window,
+    "dual_triangle": dual_triangle,
 }
 
 

@@ -25,6 +25,7 @@ from hf_posenc.optimizer import scale_position_learning_rates
         ("learned", {}, set(), 1),
         ("rope", {}, set(), 1),
         ("window", {}, set(), 1),
+        ("dual_triangle", {}, set(), 1),
     ],
 )
 def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast, factor):

@@ -52,6 +52,8 @@ OTHER_SCHEMES = {
     "local_attention": "window",
     "sliding_window": "window",
     "modernbert": "rope+window",
+    "dta": "dual_triangle",
+    "causal": "dual_triangle",
 }
 # Schemes that aren't here, with the reason.
 REFUSED_SCHEMES = {

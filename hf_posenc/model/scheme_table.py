@@ -9,6 +9,7 @@ from .position_base import PositionScheme
 from .position_cable import CablePosition
 from .position_cosine_bias import CosineBiasPosition
 from .position_deberta import DebertaPosition
+from .position_dual_triangle import DualTrianglePosition
 from .position_fire import FirePosition
 from .position_fourier import FourierPosition
 from .position_kerple import KerplePosition
@@ -46,6 +47,7 @@ SCHEMES: dict[str, type[PositionScheme]] = {
     "cable": CablePosition,
     "pope": PoPEPosition,
     "window": WindowPosition,
+    "dual_triangle": DualTrianglePosition,
 }
 
 AUGMENTATIONS = {"shift": shift_positions, "random": sample_positions}

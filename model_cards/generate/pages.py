@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.benchmark import profile_table, serving_table, speed_table, startup_table, targets_table
-from hf_posenc.comparison.references import WORD_PAIRS
+from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS
+from hf_posenc.comparison.statistics import Interval
 from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_text
-from hf_posenc.markdown import markdown_table
+from hf_posenc.markdown import code, markdown_table
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 from hf_posenc.model.scheme_table import SCHEMES
@@ -62,6 +63,25 @@ def seeds_table(study: Study) -> str:
         numbers = (values.mean(), values.std(ddof=1), values.min(), values.max())
         rows.append([f"`{name}`", *(f"{n:.3f}" for n in numbers), f"{(values > pairs).sum()} of {len(values)}"])
     return markdown_table(("positions", "mean", "std", "min", "max", "runs above word pairs"), rows)
+
+
+def healed_table(study: Study) -> str:
+    """Healed conversions after fine-tuning: accuracies, and points above the original with 95 % intervals."""
+    columns, names = [], (MAJORITY, WORD_PAIRS, *study.schemes)
+    for task in study.tasks:
+        length = study.home_length(task)
+        gaps = {name: value.interval for name, value in study.differences(task, length).items()}
+        scores = {name: study.score(task, name, length) for name in names}
+        columns.append({name: "" if score is None else f"{score.mean:.3f}" for name, score in scores.items()})
+        columns.append({name: f"{100 * gap.mean:+.1f}{_ends(gap)}" for name, gap in gaps.items()})
+    head = [text for task in study.tasks for text in (task.name, f"{task.name}: points above `{study.plan.baseline}`")]
+    shown = {name: name if name in (MAJORITY, WORD_PAIRS) else code(name) for name in names}
+    return markdown_table(("", *head), [(shown[name], *(cells.get(name, "") for cells in columns)) for name in names])
+
+
+def _ends(gap: Interval) -> str:
+    low, high = gap.ends
+    return f" [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def cost_table(results: dict[str, Any]) -> str:
@@ -211,6 +231,7 @@ def render_pages(folder: Path) -> dict[Path, str]:
         root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
         root / "docs" / "pretrained-weights.md": {
             "conversion": table(converted),
+            "healed": healed_table(Study.read(folder / "results" / "compare-pretrained")),
             "cosine_fit": fit_table(read_results(FOLDER, "cosine_fit")),
             "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
             "passkey": passkey_table(read_results(folder, "passkey")),

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import bipe
-import dual_triangle
 import pytest
+import split_triangle
 import torch
 
 from hf_posenc import POSITION_CHECKS, Tokens, check_position
@@ -12,7 +12,7 @@ from hf_posenc.model.unpadding import locate_tokens
 
 SEPARATOR = 75  # inside one of the texts of the checks
 STRANGERS = {
-    dual_triangle.DualTriangle: {},
+    split_triangle.SplitTriangle: {},
     bipe.Bipe: {"separator_id": SEPARATOR},
 }
 
@@ -44,7 +44,7 @@ def test_the_triangles_leave_one_half_of_each_head_on_each_side():
     q, k = torch.randn(2, 1, 2, 3, 4)
     logits = q @ k.transpose(-1, -2) / 2
     positions = torch.tensor([[2, 0, 1]])
-    logits = logits + dual_triangle.DualTriangle().layer_bias(q, k, Tokens.at(positions), 0)
+    logits = logits + split_triangle.SplitTriangle().layer_bias(q, k, Tokens.at(positions), 0)
     past, future = q[0, 0, 0, :2] @ k[0, 0, 1, :2] / 2, q[0, 0, 1, 2:] @ k[0, 0, 0, 2:] / 2
     torch.testing.assert_close(logits[0, 0, 0, 1], past)
     torch.testing.assert_close(logits[0, 0, 1, 0], future)

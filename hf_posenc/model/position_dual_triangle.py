@@ -1,0 +1,38 @@
+"""`dual_triangle`: half of the heads look back, the others ahead."""
+
+import torch
+from torch import Tensor
+
+from .position_distance import DistanceBias
+
+
+class DualTrianglePosition(DistanceBias):
+    """Two masks: b_h(i, j) = 0 where j <= i for the first half of the heads, where j >= i for the others, else -10000.
+
+    A head that looks back can count what stands before, so order needs no positions, as in a causal decoder: Haviv et
+    al. 2022, arXiv 2203.16634. Hallee and Gleghorn 2026, arXiv 2604.18603, give a side to each half of a head, with one
+    softmax over both; here whole heads take sides. Stands alone, or beside another scheme: `rope+dual_triangle`.
+
+    Costs one (H, S, S) bias per forward, shared by all layers; no weights; any length. With an odd number of heads one
+    more looks ahead.
+
+    Args:
+        num_heads (int): H, at least 2.
+
+    Raises:
+        ValueError: there is one head alone, which would see one side.
+    """
+
+    name = "dual_triangle"
+
+    def __init__(self, *, num_heads: int) -> None:
+        super().__init__()
+        if num_heads < 2:
+            raise ValueError("dual_triangle gives each side heads of its own. Raise num_attention_heads to 2 or more.")
+        self.num_heads = num_heads
+
+    def of_distance(self, distance: Tensor, layer: int) -> Tensor:
+        """0 or -10000, float32: (R,) -> (R, H). A number, as in padding all is masked; its exponential is 0."""
+        looks_ahead = torch.arange(self.num_heads, device=distance.device) >= self.num_heads // 2
+        is_hidden = torch.where(looks_ahead, distance.unsqueeze(-1) < 0, distance.unsqueeze(-1) > 0)
+        return is_hidden.to(torch.float32) * -1e4
