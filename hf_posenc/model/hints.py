@@ -68,8 +68,9 @@ REFUSED_SCHEMES = {
     "grape": "GRAPE (arXiv 2512.07805) turns queries and keys by exp(p L), L a learned skew-symmetric matrix. That is "
     "RoPE with learned frequencies in a basis that the query and key weights can hold; of its additive form, ALiBi is "
     "a case. The nearest are 'rope', 'alibi', and 'rope+alibi' for both.",
-    "drope": "DroPE (arXiv 2512.12167) drops RoPE after training, which a decoder can: its causal mask tells order. An "
-    "encoder without positions is blind to order. For longer inputs give 'rope' a rope_type that scales, such as yarn.",
+    "drope": "DroPE (arXiv 2512.12167) drops RoPE after training, which a decoder can: its causal mask tells order. In "
+    "an encoder 'dual_triangle' does, from the start. For longer inputs give 'rope' a rope_type that scales, such as "
+    "yarn.",
     "bipe": "BiPE (He et al. 2024, arXiv 2401.16421) counts within and between segments, and which tokens end one only "
     "your tokenizer knows. Register it as a scheme of your own, see docs/own-scheme.md; the nearest is 'cable'.",
 }
