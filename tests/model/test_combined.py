@@ -118,7 +118,7 @@ def test_the_first_part_starts_as_it_would_alone():
         ("relative_key_value", "'relative_key_value': The value side of Shaw.*Use 'relative_key'"),
         ("PoPE", "'PoPE' is unknown. Did you mean 'pope'"),
         ("Rotary", "'Rotary' is unknown. Did you mean 'rope'"),
-        ("DroPE", "'DroPE': DroPE .*arXiv 2512.12167.*blind to order.*rope_type that scales"),
+        ("DroPE", "'DroPE': DroPE .*arXiv 2512.12167.*'dual_triangle' does, from the start.*rope_type that scales"),
         ("bipe", "'bipe': BiPE .*arXiv 2401.16421.*scheme of your own"),
         ("grape", r"'grape': GRAPE .*arXiv 2512.07805.*RoPE with learned frequencies.*'rope\+alibi' for both"),
     ],
