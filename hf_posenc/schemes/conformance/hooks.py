@@ -116,7 +116,7 @@ def check_used(case: Case) -> None:
     hooks = [hook for hook in HOOKS if hook != "rotary" and position.uses(hook)]
     if not hooks:
         raise Failure(f"the scheme uses no hook. Override one of {', '.join(HOOKS)}.")
-    ids, mask = pad_batch(SEQUENCES)
+    ids, mask = pad_batch(case.sequences)
     expected = case.classifier()(ids, attention_mask=mask).logits
     for hook in hooks:
         model = case.classifier()
