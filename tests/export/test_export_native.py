@@ -29,6 +29,7 @@ from hf_posenc.model import modeling_posenc
 from hf_posenc.natives import NATIVES, like
 from hf_posenc.tasks import TASKS, auto_class
 
+CLASSIFIERS = [name for name in NATIVES if "text-classification" in TARGETS[name].heads]
 PER_TOKEN = ("feature-extraction", "fill-mask", "token-classification", "question-answering")
 ROWS = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
 CASES = [
@@ -298,7 +299,7 @@ def test_half_precision_and_shards_stay_exact(name, tmp_path):
     assert report.max_length == (None if name in ("jina_embeddings_v3", "nomic_bert", "gte") else 64)
 
 
-@pytest.mark.parametrize("name", sorted(NATIVES.keys() - {"roberta", "xlm-roberta", "camembert", "electra"}))
+@pytest.mark.parametrize("name", sorted({*CLASSIFIERS} - {"roberta", "xlm-roberta", "camembert", "electra"}))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_last_layer_of_a_regression_holds_the_units_of_its_data(name, dtype, tmp_path):
     scheme = next(iter(NATIVES[name].schemes))
@@ -399,7 +400,7 @@ TRAINING |= {"config_overrides": "hidden_size=32,intermediate_size=48,num_attent
 TRAINING |= {"disable_tqdm": True}
 
 
-@pytest.mark.parametrize("name", others_slow(list(NATIVES), "bert", "nomic_bert", "mpnet"))
+@pytest.mark.parametrize("name", others_slow(CLASSIFIERS, "bert", "nomic_bert", "mpnet"))
 def test_a_model_that_was_trained_like_a_class_is_exported_to_it(name, tmp_path):
     fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), like=name, **TRAINING))
     pad = hf_posenc.PosEncConfig.from_pretrained(tmp_path / "run").pad_token_id
@@ -453,6 +454,7 @@ def test_pretrained_weights_with_a_gate_are_trained_like_their_class_and_others_
         ({"config_name": "some"}, "--config-name 'some' can't be with --like 'bert'"),
         ({"model_name_or_path": "some"}, "--model-name-or-path 'some' is trained already"),
         ({"like": "gpt2"}, "--like 'gpt2' is unknown. Choose one of bert, roberta"),
+        ({"like": "modernbert"}, r"can't be with a head for text-classification \(modernbert has fill-mask\)"),
         ({"like": "mpnet", "position_embedding_type": "learned+t5"}, r"pad_token_id=0 \(mpnet has 1\)"),
     ],
 )
