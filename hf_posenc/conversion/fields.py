@@ -22,6 +22,8 @@ _CANT = {
     "causal": "a NomicBERT that doesn't look ahead",
     "parallel_block": "a NomicBERT whose attention and feed-forward run side by side",
     "moe_every_n_layers": "a NomicBERT with a mixture of experts",
+    "attention_bias": "a ModernBERT with biases in its attention",
+    "mlp_bias": "a ModernBERT with biases in its feed-forward network",
 }
 """Fields that must not be set: our body lacks these features."""
 
@@ -138,21 +140,30 @@ def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str,
 def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
     """Sets the arguments of ModernBERT's window; returns `rope_parameters`."""
     of_kind, kinds = config.rope_parameters, list(config.layer_types)
-    every = next((n for n in range(1, len(kinds)) if kinds[n] == "full_attention"), len(kinds))
-    local = of_kind["sliding_attention"]
+    every = next((n for n in range(1, len(kinds)) if kinds[n] == "full_attention"), max(len(kinds), 2))
+    whole, local = of_kind["full_attention"], of_kind["sliding_attention"]
     expected = ["sliding_attention" if index % every else "full_attention" for index in range(len(kinds))]
-    for name, value, fits in (
-        ("layer_types", kinds, kinds == expected and every > 1),
-        ("rope_parameters", of_kind, local == {"rope_type": "default", "rope_theta": local["rope_theta"]}),
+    plain = {"rope_type": "default", "rope_theta": local["rope_theta"]}
+    has_thetas = None not in (whole["rope_theta"], local["rope_theta"])
+    for name, value, fits, can in (
+        (
+            "layer_types",
+            kinds,
+            kinds == expected and every > 1,
+            "a global layer and then the same number of local ones, again and again",
+        ),
+        (
+            "rope_parameters",
+            of_kind,
+            local == plain and has_thetas,
+            "local layers with a theta, whose RoPE isn't scaled",
+        ),
     ):
         if not fits:
-            raise UserError(
-                f"{source!r} has {name}={value!r}. PosEnc can express a global layer and then the same number of local "
-                "ones, again and again, whose RoPE isn't scaled."
-            )
+            raise UserError(f"{source!r} has {name}={value!r}. PosEnc can express {can}.")
     every_n = {"global_attn_every_n_layers": every}
     arguments["window"] = {"sliding_window": config.sliding_window, **every_n}
-    return {**of_kind["full_attention"], "local_rope_theta": local["rope_theta"], **every_n}
+    return {**whole, "local_rope_theta": local["rope_theta"], **every_n}
 
 
 def _check_head(family: Family, config: Any, task: str, source: str) -> None:

@@ -38,12 +38,12 @@ def load_bert(source: Source, family: Family, wanted: str | None, num_labels: in
             new = model_class(task)(config).state_dict()  # type: ignore[call-arg]
         places.new += [name for name in new if not name.startswith("model.")]
     if task == "fill-mask":
-        config.tie_word_embeddings = places.masked_lm_head(head, theirs.tie_word_embeddings is not False)
+        config.tie_word_embeddings = places.masked_lm_head(head, theirs)
     else:
         places.other_head(head, own, wanted is not None, labels)
     if family.model_type == "roformer":
         places.drop |= _check_sines(state, config, name)
-    places.drop_the_rest(config)
+    places.drop_the_rest(config, own)
     model = fill(model_class(task), config, places.ours, places.new, name, {**names, **head}, seed)
     keys = Accounting(used=sorted(places.used), dropped=dict(sorted(places.drop.items())), new=places.new)
     return Loaded(model, task, family.model_type, source.folder, source.dtype, source.fingerprint, keys, places.notes)
@@ -127,8 +127,11 @@ class _Places:
             self.notes.append(f"The first {first} rows of its table of positions are padding's: left out.")
         return names
 
-    def masked_lm_head(self, head: dict[str, str], tied: bool) -> bool:
+    def masked_lm_head(self, head: dict[str, str], theirs: Any) -> bool:
         """Places a masked-LM head; returns whether the decoder shares the token embedding."""
+        tied = theirs.tie_word_embeddings is not False
+        # ModernBERT's classifiers have layers of the same names before their last one, and no decoder.
+        has_bias = self.family.biases or theirs.decoder_bias or "classifier.weight" in self.state
         words = self.ours["model.embeddings.word_embeddings.weight"]
         at_decoder = head["decoder.weight"].removesuffix("weight") + "bias"
         for mine, name in head.items():
@@ -149,6 +152,9 @@ class _Places:
                 if tied:
                     self.ours[mine] = words
                     continue
+            if mine == "decoder.bias" and not has_bias:
+                self.ours[mine] = words.new_zeros(len(words))
+                continue
             if not self.has(name):
                 raise UserError(f"{self.source!r} lacks {name!r}: it holds no whole masked-LM head. Use another task.")
             self.take(mine, name)
@@ -180,10 +186,10 @@ class _Places:
             else:
                 self.take(mine, name)
 
-    def drop_the_rest(self, config: PosEncConfig) -> None:
-        """Gives a reason for every weight that has no place yet."""
+    def drop_the_rest(self, config: PosEncConfig, own: str | None) -> None:
+        """Gives a reason for every weight that has no place yet; `own` is the source's task."""
         for name in sorted(self.state.keys() - self.used - self.drop.keys()):
-            reason = reason_to_drop(self.family, name, self.task)
+            reason = reason_to_drop(self.family, name, self.task, own)
             if name == _TABLE:
                 reason = f"absolute positions, which a {config.position_embedding_type} model builds and doesn't add"
             if reason is None:

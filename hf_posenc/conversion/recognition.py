@@ -133,7 +133,7 @@ _DROPPED = {
 }
 
 
-def reason_to_drop(family: Family, name: str, task: str) -> str | None:
+def reason_to_drop(family: Family, name: str, task: str, own: str | None) -> str | None:
     """Why a weight that the converted model doesn't have may be left out, or None: then it is an error."""
     if name in ("pooler.dense.weight", "pooler.dense.bias"):
         keeps = [f"task={other_task!r}" for other_task, head in family.heads.items() if "pooler.dense" in head.values()]
@@ -142,6 +142,8 @@ def reason_to_drop(family: Family, name: str, task: str) -> str | None:
             if keeps
             else "the pooler, which no head uses"
         )
+    if own is None and name.startswith(family.foreign):
+        return "a head that PosEnc doesn't have"
     for other_task, head in family.heads.items():
         if name in {f"{layer}.{kind}" for layer in head.values() for kind in _KINDS} | {family.decoder_bias}:
             return f"the {'masked-LM head' if other_task == 'fill-mask' else 'head of another task'}; this is {task}"

@@ -9,7 +9,14 @@ import torch
 from common import others_slow, padded, tiny_config
 from conversion_harness import CASES, SIZES, edit, edit_weights, exported, sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer, BertConfig, BertForPreTraining, BertModel, DistilBertModel
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForPreTraining,
+    BertModel,
+    DistilBertModel,
+    ModernBertForSequenceClassification,
+)
 
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.conversion import convert
@@ -102,6 +109,7 @@ SHAPES = [
 LOCAL = {"rope_type": "default", "rope_theta": 50.0}
 MODERN = [
     {},
+    {"num_hidden_layers": 1},
     {"num_hidden_layers": 7, "local_attention": 2},
     {"num_hidden_layers": 3, "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
     {"num_hidden_layers": 2, "norm_bias": True, "classifier_bias": True},
@@ -143,6 +151,24 @@ def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_f
     for kind in ("full_attention", "sliding_attention") if family == "modernbert" else ():
         assert own.pop(kind).items() <= again.pop(kind).items()
     assert own.items() <= again.items()
+
+
+def test_a_modernbert_whose_decoder_has_no_bias_gets_one_of_zero(tmp_path):
+    theirs = tiny_source(tmp_path / "source", "modernbert", "fill-mask", decoder_bias=False)
+    model, _ = convert(tmp_path / "source", tmp_path / "out")
+    assert not model.decoder.bias.any()
+    assert_same(model, theirs, "fill-mask", pad=0)
+    assert_same(exported(tmp_path / "out"), theirs, "fill-mask", pad=0)
+
+
+def test_layers_of_a_modernberts_classifier_are_no_masked_lm_head(tmp_path):
+    config = tiny_source(tmp_path, "modernbert", decoder_bias=False).config
+    ModernBertForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="lacks 'decoder.bias': it holds no whole masked-LM head"):
+        convert(tmp_path, task="fill-mask")
+    _, report = convert(tmp_path, task="text-classification")
+    names = ("classifier.bias", "classifier.weight", "head.dense.weight", "head.norm.weight")
+    assert report.keys.dropped == dict.fromkeys(names, "a head that PosEnc doesn't have")
 
 
 OLD = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "layer_norm_epsilon": 1e-12, "prenorm": False}
