@@ -46,7 +46,7 @@ _CHECKS: dict[str, Check] = {
     "partial_rotary_factor": positive(" up to 1", most=1.0),
     "factor": positive(" of at least 1: how many times the trained length inputs may be", least=1.0),
     "truncate": (lambda value: isinstance(value, bool), "is neither True nor False."),
-    "global_attn_every_n_layers": whole(),
+    "global_attn_every_n_layers": whole(least=2),
     _LENGTH: whole(),
 }
 """The others may be any positive number, `short_factor` and `long_factor` a list of them."""
@@ -234,7 +234,8 @@ class RotaryPosition(PositionScheme):
             self.shift_invariant = None
         self.interleaved = interleaved
         local, self.every = (self.rope_parameters.get(key, 1) for key in _LOCAL)
-        theta = {"rope_theta": local, "partial_rotary_factor": self.rotary_dim / head_dim}
+        share = 1.0 if self.rope_type == "proportional" else factor
+        theta = {"rope_theta": local, "partial_rotary_factor": share}
         own: dict[str, Any] = {"head_dim": head_dim, "rope_parameters": theta, "interleaved": interleaved}
         self.local = RotaryPosition(**own) if _LOCAL[0] in self.rope_parameters else None
         self._numbers: dict[int | None, tuple[tuple[float, ...], float]] = {}

@@ -337,7 +337,7 @@ def test_a_trained_length_that_the_type_does_not_use_is_left_out_with_a_warning(
         ({**YARN, "mscale": 1.0}, "mscale and mscale_all_dim act together. Give both or neither"),
         ({"local_rope_theta": 9.0}, "local_rope_theta and global_attn_every_n_layers act together. Give both or"),
         ({"local_rope_theta": 0, "global_attn_every_n_layers": 2}, "local_rope_theta=0 is out of range"),
-        ({"local_rope_theta": 9.0, "global_attn_every_n_layers": 0}, "global_attn_every_n_layers=0 is out of range"),
+        ({"local_rope_theta": 9.0, "global_attn_every_n_layers": 1}, "global_attn_every_n_layers=1 is out of range"),
         ({**YARN, "truncate": 1}, "truncate=1 is neither True nor False"),
         ({**YARN, "rope_theta": 1.0}, r"rope_theta=1\.0 is out of range for rope_type='yarn'"),
         ({**YARN, "original_max_position_embeddings": 0}, "original_max_position_embeddings=0 is out of range"),
@@ -373,6 +373,23 @@ def test_plain_tensors_follow_the_largest_position_of_each_row():
         alone = [apply_rotary(x[row], positions[row], scheme=scheme) for x in (q, k)]
         for a, b in zip(both, alone, strict=True):
             torch.testing.assert_close(a[row], b)
+
+
+# 0.69 of 44 entries are 30, and 30 / 44 of 44 are 29.999...
+@pytest.mark.parametrize("share", [1.0, 0.69])
+@pytest.mark.parametrize("kind", KINDS)
+def test_local_layers_turn_the_same_entries_by_a_theta_of_their_own_unscaled(kind, share):
+    whole = scalings(22 if share == 1.0 else 15, 16)[kind]
+    share = whole.setdefault("partial_rotary_factor", share)
+    local = {"local_rope_theta": 50.0, "global_attn_every_n_layers": 3}
+    both = RotaryPosition(head_dim=44, rope_parameters={**whole, **local})
+    plain = {"rope_theta": 50.0, "partial_rotary_factor": 1.0 if kind == "proportional" else share}
+    alone = [RotaryPosition(head_dim=44, rope_parameters=each) for each in (whole, plain, plain, whole)]
+    q, k = torch.randn(2, 1, 40, 2, 44).unbind(0)
+    row = locate_tokens(1, 40, q.device)
+    for layer, scheme in enumerate(alone):
+        got, expected = (each.rotate(q, k, each.rotary(row), layer) for each in (both, scheme))
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
