@@ -179,11 +179,13 @@ class PosEncConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """The configuration of a file, with `kwargs` in place of its values; a new scaling of RoPE keeps the angles."""
-        if isinstance(scaling := kwargs.get("rope_parameters"), dict):
+        scaling = kwargs.get("rope_parameters") or {}
+        if "rope_parameters" in kwargs and isinstance(scaling, dict):
             trained = config_dict.get("rope_parameters") or {}
             of_angles = ("rope_theta", "partial_rotary_factor", "local_rope_theta", "global_attn_every_n_layers")
             kept = {key: trained[key] for key in of_angles if key in trained}
-            kwargs["rope_parameters"] = {**kept, **scaling}
+            kept |= {key: value for key, value in scaling.items() if value is not None}
+            kwargs["rope_parameters"] = kept or None
         return super().from_dict(config_dict, **kwargs)
 
     def check(self) -> None:

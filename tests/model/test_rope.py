@@ -18,6 +18,7 @@ from hf_posenc import (
     RotaryPosition,
     apply_rotary,
 )
+from hf_posenc.model.package_config import CheckpointConfig
 from hf_posenc.model.position_rope import ROPE_TYPES
 from hf_posenc.model.unpadding import locate_tokens
 
@@ -261,11 +262,12 @@ def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
         "partial_rotary_factor": 1.0,
     }
     for form in ({}, None, {"rope_theta": None, "rope_type": "default"}):  # no scaling any more
-        assert completed(AutoConfig.from_pretrained(tmp_path, rope_parameters=form)) == {
-            "rope_type": "default",
-            "rope_theta": 7.0,
-            "partial_rotary_factor": 0.5,
-        }
+        for own in (AutoConfig, CheckpointConfig):  # the second is what a checkpoint has where hf_posenc isn't
+            assert completed(own.from_pretrained(tmp_path, rope_parameters=form)) == {
+                "rope_type": "default",
+                "rope_theta": 7.0,
+                "partial_rotary_factor": 0.5,
+            }
     for form in ({"rope_scaling": 5}, {"rope_parameters": 5, "rope_theta": 7.0}):
         with pytest.raises(ValueError, match="=5 is of a wrong type"):
             AutoConfig.from_pretrained(tmp_path, **form)
