@@ -45,8 +45,9 @@ def fit_biases(
                 effect[index] = effect[index, order[index]]
             lines.append({"scheme": name, "what": "heads of all layers in one order, by their old effect"})
         if not any(p.requires_grad for p in part.parameters()):
-            lines += [{"scheme": name, "what": "its fixed biases come on top"}] * is_silent
-            effect = effect - _bias_by_distance(part, torch.arange(reach + 1)[None], None, weight).permute(1, 2, 0)
+            lines += [{"scheme": name, "what": "its fixed biases come on top"}] * (is_silent or not shared)
+            if shared:  # what a window cuts off in one layer no other bias brings back
+                effect = effect - _bias_by_distance(part, torch.arange(reach + 1)[None], None, weight).permute(1, 2, 0)
             continue
         if shared and part.shift_invariant is False:  # depends on more than distances: fit all pairs
             r2 = _fit_grid(part, effect.mean(0), model.config.max_position_embeddings)

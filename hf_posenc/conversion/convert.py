@@ -62,7 +62,7 @@ def convert(
             not at all. None: writes nothing.
         position_embedding_type: the scheme. None: the source's own.
         position_embedding_kwargs: its arguments. None: those that suit a conversion.
-        rope_parameters: of RoPE.
+        rope_parameters: of RoPE. Thetas and shares that aren't given stay as they were trained.
         max_position_embeddings: how long inputs may be. None: as long as the source's.
         extension: how a table of positions grows: `tile` (repeated: short texts keep their outputs),
             `interpolate` (stretched) or `hierarchical`. See `tables.extended_table`.

@@ -28,6 +28,7 @@ from ..errors import UserError, about_options
 from ..model.hints import scheme_names
 from ..model.package_config import PosEncConfig, scheme_class, takes_rope_parameters
 from ..model.position_base import PositionScheme
+from ..model.position_rope import ROPE_COMMON
 from ..model.positions import own_arguments, scheme_kwargs
 from .added_vectors import (
     added_vectors,
@@ -81,13 +82,17 @@ def target_config(
     }
     values |= {"position_embedding_type": kind, "max_position_embeddings": length}
     if not same:
-        values |= {"position_embedding_kwargs": None, "rope_parameters": None}
+        stay = {*scheme_names(kind)} & {*scheme_names(before.position_embedding_type)}
+        turns = any(takes_rope_parameters(scheme_class(name)) for name in stay)
+        values |= {"position_embedding_kwargs": None, "rope_parameters": before.rope_parameters if turns else None}
     if position_embedding_kwargs is not None:
         values["position_embedding_kwargs"] = position_embedding_kwargs
     elif not same:
         values["position_embedding_kwargs"] = _suitable(original, kind)
-    if rope_parameters is not None:
-        values["rope_parameters"] = rope_parameters
+    if rope_parameters is not None:  # what trained angles depend on stays unless it is given, as in loading
+        trained = values["rope_parameters"] or {}
+        kept = {name: trained[name] for name in ROPE_COMMON if name in trained and name != "rope_type"}
+        values["rope_parameters"] = {**kept, **rope_parameters}
     config = build_config(values)
     fields = ("position_embedding_type", "position_embedding_kwargs", "rope_parameters", "max_position_embeddings")
     return config, any(getattr(before, name) != getattr(config, name) for name in fields)

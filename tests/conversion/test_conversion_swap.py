@@ -194,7 +194,9 @@ def test_the_order_of_heads_changes_nothing(bias):
     torch.testing.assert_close(hidden(model), before, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", others_slow([name for name in SCHEMES if name != "rope"], "alibi", "learned", "t5"))
+@pytest.mark.parametrize(
+    "scheme", others_slow([name for name in SCHEMES if name != "rope"], "alibi", "learned", "t5", "window")
+)
 def test_a_gated_encoder_without_biases_becomes_every_scheme(scheme, nomic, tmp_path):
     model, report = convert(nomic, tmp_path / "out", position_embedding_type=scheme)
     assert (report.from_scheme, report.to_scheme) == ("rope", scheme)
@@ -203,6 +205,16 @@ def test_a_gated_encoder_without_biases_becomes_every_scheme(scheme, nomic, tmp_
     again = PosEncModel.from_pretrained(tmp_path / "out")
     assert (again.config.mlp_gated, again.config.attention_bias, again.config.mlp_bias) == (True, False, False)
     torch.testing.assert_close(hidden(again), hidden(model))
+
+
+def test_a_window_that_comes_is_not_made_up_for_by_other_biases(nomic):
+    models = {}
+    for scheme in ("kerple", "window+kerple"):
+        models[scheme], report = convert(nomic, position_embedding_type=scheme, measure=False)
+    assert {"scheme": "window", "what": "its fixed biases come on top"} in report.carried
+    both, alone = (models[name].position for name in ("window+kerple", "kerple"))
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(both.kerple.state_dict()[name], value)
 
 
 @pytest.mark.parametrize("scheme", ["alibi+window", "rope", "learned+window", "none", "t5"])
@@ -216,8 +228,28 @@ def test_a_modernbert_keeps_its_window_or_gets_another_scheme(scheme, modern, tm
     torch.testing.assert_close(again(TEXTS[0]).logits, model(TEXTS[0]).logits)
     far = hidden(model.base_model, torch.randint(5, 20, (1, 30)), None)
     assert torch.isfinite(far).all()
-    if scheme == "rope":
-        assert model.config.rope_parameters is None or "local_rope_theta" not in model.config.rope_parameters
+    if scheme == "rope":  # the angles stay as they were trained
+        assert model.config.rope_parameters == convert(modern, measure=False)[0].config.rope_parameters
+        short = torch.randint(5, 20, (1, 4))  # no longer than the window
+        torch.testing.assert_close(
+            hidden(model.base_model, short, None), hidden(convert(modern)[0].base_model, short, None)
+        )
+
+
+def test_rope_parameters_that_are_given_leave_the_other_angles_as_they_were_trained(modern, nomic):
+    local = {"local_rope_theta": 10000.0, "global_attn_every_n_layers": 3}
+    linear = {"rope_type": "linear", "factor": 2.0}
+    for given, wanted in (
+        (linear, {**linear, "rope_theta": 160000.0, **local}),
+        ({"rope_theta": 500.0}, {"rope_type": "default", "rope_theta": 500.0, **local}),
+    ):
+        for scheme in ("rope+window", "rope"):
+            model, _ = convert(modern, position_embedding_type=scheme, rope_parameters=given, measure=False)
+            assert model.config.rope_parameters == wanted
+    model, _ = convert(nomic, position_embedding_type="rope+alibi", measure=False)
+    assert model.config.rope_parameters["rope_theta"] == 1000.0
+    for scheme in ("alibi+window", "none"):
+        assert convert(modern, position_embedding_type=scheme, measure=False)[0].config.rope_parameters is None
 
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
