@@ -116,7 +116,8 @@ def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
             biases = subject.scheme.layer_bias(q, k, one_text(length, x), layer)
         except IndexError as error:
             raise UserError(f"layer={layer!r} is out of range: the scheme has no such layer.") from error
-        assert biases is not None
+        if biases is None:  # the last layer may be one without
+            return q.new_zeros(len(q), heads, length, length)
         return biases.float().expand(q.shape[0], heads, -1, -1)
 
     last = size_of(subject, "num_layers", lambda config: config.num_hidden_layers) - 1
