@@ -134,7 +134,8 @@ def _target(config: Any, task: str, like: str | None) -> Family:
         return TARGETS[chosen[0]]
     nearest = min(asked, key=lambda name: len(problems[name]))
     others = f" It can be exported to {', '.join(fitting)}." if fitting else ""
-    trained = f" `hf-posenc train --like {nearest}` trains a model that can." if task in TARGETS[nearest].heads else ""
+    is_trained = {task, "text-classification"} <= TARGETS[nearest].heads.keys()  # `train` trains classifiers
+    trained = f" `hf-posenc train --like {nearest}` trains a model that can." if is_trained else ""
     raise UserError(
         f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{others}{trained} --to onnx takes this "
         "one as it is."

@@ -348,6 +348,13 @@ def test_a_tokenizer_that_pads_on_the_left_is_written_to_pad_on_the_right(tmp_pa
     assert report.max_length == 64
 
 
+def test_training_is_named_as_a_way_where_it_makes_such_a_head():
+    for name, scheme, is_way in (("bert", "learned", True), ("modernbert", "rope+window", False)):
+        with pytest.raises(UserError, match=rf"norm_position='pre' .* can't be exported to {name}\.") as error:
+            to_native(posenc(name, scheme, "fill-mask", norm_position="pre"), name)
+        assert (f"`hf-posenc train --like {name}` trains a model that can." in str(error.value)) == is_way
+
+
 def test_an_encoder_of_pairs_keeps_its_types_or_is_refused(tmp_path):
     model = posenc("mpnet", "t5", "text-classification", type_vocab_size=2)
     _, notes = to_native(model)
