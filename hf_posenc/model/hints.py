@@ -77,6 +77,7 @@ REFUSED_SCHEMES = {
 # Arguments of a scheme's constructor that a config gives in another place, or not at all.
 ARGUMENTS_ELSEWHERE = {
     "rope_theta": "Give it as rope_parameters={'rope_theta': ...}.",
+    "local_rope_theta": "Give it as rope_parameters={'local_rope_theta': ..., 'global_attn_every_n_layers': ...}.",
 }
 
 

@@ -69,6 +69,8 @@ from hf_posenc.model.positions import own_arguments
             "It follows from the sizes in the config",
         ),
         ({"position_embedding_kwargs": {"rope_theta": 5.0}}, r"Give it as rope_parameters=\{'rope_theta': ...\}"),
+        ({"position_embedding_kwargs": {"local_rope_theta": 5.0}}, r"Give it as rope_parameters=\{'local_rope_theta'"),
+        ({"position_embedding_type": "local_attention"}, "is unknown. Did you mean 'window'"),
         ({"position_embedding_type": "learned", "rope_parameters": {"rope_theta": 5.0}}, "rope_parameters=.*no effect"),
         ({"position_embedding_type": "learned", "rope_theta": 5.0}, "'rope_theta': 5.0} has no effect.*. Leave it out"),
         ({"auto_map": 1.5}, "auto_map=1.5 is of a wrong type. Give an object of names of classes, or leave it out"),
