@@ -158,6 +158,12 @@ def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str,
             local == plain and has_thetas,
             "local layers with a theta, whose RoPE isn't scaled",
         ),
+        (
+            "local_attention",
+            config.local_attention,
+            config.sliding_window > 0,
+            "windows of a token or more to either side",
+        ),
     ):
         if not fits:
             raise UserError(f"{source!r} has {name}={value!r}. PosEnc can express {can}.")

@@ -276,6 +276,7 @@ def test_a_modernbert_reads_longer_texts_by_each_scaling_of_its_global_layers(ki
             {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": None}}},
             "has rope_parameters=.* PosEnc can express local layers with a theta",
         ),
+        ({"local_attention": 1}, "has local_attention=1. PosEnc can express windows of a token or more"),
         ({"attention_bias": True}, r"is a ModernBERT with biases in its attention \(attention_bias=True\)"),
         ({"mlp_bias": True}, r"is a ModernBERT with biases in its feed-forward network \(mlp_bias=True\)"),
         ({"classifier_activation": "silu"}, "has classifier_activation='silu' in its masked-LM head"),
