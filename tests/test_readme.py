@@ -266,6 +266,7 @@ def test_the_quick_start_table_is_what_was_measured():
     folder = ROOT / "model_cards/results/compare-quickstart"
     baselines = json.loads((folder / "baselines/blimp_order.json").read_text())["baselines"]
     pairs = next(baseline["tests"][0]["value"] for baseline in baselines if baseline["scheme"] == "word pairs")
+    assert "| words | 0.500 |" in README
     assert f"| word pairs | {pairs:.3f} |" in README
     for scheme in json.loads((folder / "plan.json").read_text())["schemes"]:
         runs = (json.loads(path.read_text()) for path in folder.glob(f"runs/blimp_order-{scheme}-seed*/run.json"))

@@ -6,6 +6,7 @@ from hf_posenc.markdown import code, plain
 
 from .charts import metric_name
 from .plan import Task
+from .references import MAJORITY
 from .statistics import NO_EVIDENCE, Difference, Interval
 from .study import Study, lower_is_better
 
@@ -44,13 +45,14 @@ def findings(study: Study) -> Iterator[tuple[str, str]]:
 
 
 def baseline_warning(study: Study, task: Task, length: int) -> str | None:
-    """The warning where majority or word pairs beat every scheme; None where they don't."""
+    """The warning where a baseline (majority, words, word pairs) beats every scheme; None where none does."""
     unbeaten, ranking = study.unbeaten(task, length), study.ranking(task, length)
     if unbeaten is None or not ranking or task.kind == "halves":
         return None
     (name, score), (best, value) = unbeaten, ranking[0]
+    wins = "wins" if name == MAJORITY else "win"
     return (
-        f"**{plain(task.name)}, {length:,} tokens: {plain(name)} win** with {score.mean:.3f}; the best scheme, "
+        f"**{plain(task.name)}, {length:,} tokens: {plain(name)} {wins}** with {score.mean:.3f}; the best scheme, "
         f"{code(best)}, has {value.mean:.3f}. What follows tells schemes apart, and not that an encoder is worth its "
         "training here."
     )

@@ -135,8 +135,8 @@ def _show(study: Study, logits: dict[str, np.ndarray], models: dict[str, Path], 
     console.print(table)
     console.print(
         "The first sentence is acceptable, the second isn't. Without positions they are the same bag of words. "
-        "Word pairs: a linear model on words and pairs of neighbouring words. What isn't above it may have learned no "
-        "more of order than which words are neighbours."
+        "Word pairs: a linear model on words and pairs of neighbouring words; words: on words alone. What isn't above "
+        "word pairs may have learned no more of order than which words are neighbours."
     )
 
 

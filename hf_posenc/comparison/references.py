@@ -1,8 +1,9 @@
-"""Baselines that every scheme has to beat: majority, and word pairs (TF-IDF, logistic regression).
+"""Baselines that every scheme has to beat: majority, words and word pairs (TF-IDF, logistic regression).
 
 They are tested on the examples of the runs, and read the models' tokens, decoded, so that all inputs are cut alike.
 """
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,18 +14,20 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.finetuning import make_arguments, set_up
-from hf_posenc.training.baseline import WordPairs, most_frequent
+from hf_posenc.training.baseline import BagOfWords, WordPairs, most_frequent
 
 from .outcomes import classification_outcome
 from .plan import Plan, PlannedRun, Task
 from .tasks import test_parts, training_options
 
-MAJORITY, WORD_PAIRS = "majority", "word pairs"
+MAJORITY, WORDS, WORD_PAIRS = "majority", "words", "word pairs"
+LINEAR = {WORDS: BagOfWords, WORD_PAIRS: WordPairs}
+"""The linear models, by name."""
 REFERENCES_NAME = "baselines"
 
 
 def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[str, Any]]:
-    """Both baselines of a classification, each with a run's `tests`; word pairs only where the texts allow it.
+    """The baselines of a classification, each with a run's `tests`; linear models only where the texts allow them.
 
     Args:
         plan, task: what is compared. Generated training examples are those of the first seed.
@@ -49,20 +52,18 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
     train: Any = setup.encoded["train"]
     labels = list(train["labels"])
     most = most_frequent(labels, setup.summary.problem_type)
-    tests: dict[str, list[dict[str, Any]]] = {MAJORITY: []}
-    model = WordPairs(setup.summary.problem_type)
-    try:
-        model.fit(_texts(train, setup.tokenizer, len(setup.columns.text)), labels)
-        tests[WORD_PAIRS] = []
-    except ValueError:  # no word in the texts, or one class
-        pass
+    texts = _texts(train, setup.tokenizer, len(setup.columns.text))
+    models: dict[str, BagOfWords] = {}
+    for name, model in LINEAR.items():
+        with contextlib.suppress(ValueError):  # no word in the texts, or one class
+            models[name] = model(setup.summary.problem_type).fit(texts, labels)
+    tests: dict[str, list[dict[str, Any]]] = {name: [] for name in (MAJORITY, *models)}
     classes = len(setup.summary.labels)
     for part in test_parts(plan, task, setup.tokenizer, setup.summary.labels, setup.summary.problem_type, None):
         right = np.asarray(part.dataset["labels"])
+        texts = _texts(part.dataset, setup.tokenizer, len(setup.columns.text))
         for name, entries in tests.items():
-            answers = np.full(len(right), most)
-            if name == WORD_PAIRS:
-                answers = model.predict(_texts(part.dataset, setup.tokenizer, len(setup.columns.text)))
+            answers = models[name].predict(texts) if name in models else np.full(len(right), most)
             outcome = classification_outcome(task.metric, right, answers, classes, part.groups)
             score = {"metric": task.metric, "value": outcome.value(), "units": outcome.to_dict()}
             entries.append(part.entry() | score)

@@ -14,7 +14,7 @@ from hf_posenc.errors import UserError
 from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
 from .records import name_of
-from .references import MAJORITY
+from .references import LINEAR, MAJORITY
 from .results_folder import RUNS_NAME, load_plan, load_references, load_runs, load_speed
 from .run import PICTURE_NAME
 from .statistics import Difference, Interval, Sample, holm, interval, learned, paired
@@ -195,9 +195,17 @@ class Study:
         """Each scheme against the baseline; the p-values are corrected for their number."""
         return holm(self._against(self.plan.baseline, task, length, part))
 
-    def above(self, task: Task, length: int, name: str, part: Parts = None) -> dict[str, Difference]:
-        """Each scheme against one of `references`, on the same examples; corrected for their number."""
-        return holm(self._against(name, task, length, part))
+    def linear(self, task: Task, length: int, part: Parts = None) -> dict[str, float]:
+        """What the linear models that were measured reach, the best first."""
+        known = [name for name in LINEAR if name in self.references.get(task.name, {})]
+        scores = {name: self.score(task, name, length, part) for name in known}
+        means = {name: score.mean for name, score in scores.items() if score is not None}
+        return dict(sorted(means.items(), key=lambda item: item[1], reverse=not lower_is_better(task)))
+
+    def above(self, task: Task, length: int, part: Parts = None) -> dict[str, Difference]:
+        """Each scheme against the best linear model, on the same examples; corrected for their number."""
+        best = next(iter(self.linear(task, length, part)), None)
+        return {} if best is None else holm(self._against(best, task, length, part))
 
     def _against(self, name: str, task: Task, length: int, part: Parts) -> dict[str, Difference]:
         other, samples = self.sample(task, name, length, part), self._samples_at(task, length, part)

@@ -1,9 +1,9 @@
-"""Baselines: the majority, and a linear model on words and word pairs."""
+"""Baselines: the majority, and linear models on words, alone or with word pairs."""
 
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.compose import ColumnTransformer
@@ -26,20 +26,23 @@ Texts = Sequence[Sequence[str]]
 """One sequence of texts, or for pairs the first texts and the second texts."""
 
 
-class WordPairs:
-    """TF-IDF of words and pairs of neighbouring words, and logistic regression on it; ridge regression for numbers.
+class BagOfWords:
+    """TF-IDF of words, and logistic regression on it; ridge regression for numbers.
 
-    It sees no word order beyond two neighbours. Each text of a pair has its own features.
+    It sees no word order. Each text of a pair has its own features.
 
     Args:
         problem_type: `single_label_classification`, `multi_label_classification` or `regression`.
     """
 
+    longest = 1
+    """Up to so many neighbouring words are a feature."""
+
     def __init__(self, problem_type: str = "single_label_classification") -> None:
         self.problem_type = problem_type
         self._model: Any = None
 
-    def fit(self, texts: Texts, labels: Sequence[Any]) -> "WordPairs":
+    def fit(self, texts: Texts, labels: Sequence[Any]) -> Self:
         """Fits texts and labels in the model's form; of many rows a sample.
 
         Args:
@@ -50,7 +53,9 @@ class WordPairs:
             ValueError: there is no word in the texts, or just one class.
         """
         rows = _sample(texts)
-        words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=_TOKEN, sublinear_tf=True, max_features=_FEATURES)
+        words = TfidfVectorizer(
+            ngram_range=(1, self.longest), token_pattern=_TOKEN, sublinear_tf=True, max_features=_FEATURES
+        )
         columns = [(str(column), words, column) for column in range(len(texts))]
         model: Any = Ridge() if self.problem_type == "regression" else LogisticRegression(C=10.0, max_iter=100)
         if self.problem_type == "multi_label_classification":
@@ -65,6 +70,12 @@ class WordPairs:
     def predict(self, texts: Texts) -> np.ndarray:
         """Class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
         return self._model.predict(_rows(texts))
+
+
+class WordPairs(BagOfWords):
+    """The same on words and pairs of neighbouring words: it sees no word order beyond two neighbours."""
+
+    longest = 2
 
 
 def _rows(texts: Texts) -> np.ndarray:
@@ -120,7 +131,7 @@ def baseline_scores(
     """The metrics of both baselines on each test set, by prefix: `{"majority": {"eval_accuracy": .5, ...}, ...}`.
 
     Args:
-        train: texts (see `WordPairs.fit`) and labels.
+        train: texts (see `BagOfWords.fit`) and labels.
         tests: the same for each set, by the prefix of its metrics (`eval`, `test`).
         problem_type: the task.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.comparison.findings import compare_to_best, gap_text, quoted
-from hf_posenc.comparison.references import WORD_PAIRS
+from hf_posenc.comparison.references import LINEAR
 from hf_posenc.comparison.statistics import NO_EVIDENCE, Difference
 from hf_posenc.comparison.study import Study
 from hf_posenc.markdown import code, render
@@ -60,14 +60,15 @@ def _from_scratch(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Par
     best, beaten, equal = compare_to_best(study, task, length)
     schemes = [(name, score.mean) for name, score in study.ranking(task, length) if name != "none"]
     differences = study.differences(task, length)
-    pairs = study.score(task, WORD_PAIRS, length)
+    ((linear, score), *_) = study.linear(task, length).items()
     return {
         "default": code(best),
         "seeds": len(study.plan.seeds),
         "scratch_scores": ", ".join(f"{code(name)} {mean:.3f}" for name, mean in schemes),
         "scratch_none": _mean(study, "none"),
-        "scratch_pairs": "" if pairs is None else f"{pairs.mean:.3f}",
-        "scratch_above": quoted(_by(study.above(task, length, WORD_PAIRS), "better")),
+        "scratch_linear": linear,
+        "scratch_linear_score": f"{score:.3f}",
+        "scratch_above": quoted(_by(study.above(task, length), "better")),
         "scratch_gap": _gap(equal.values()),
     }, {
         "the default scheme has the best mean on the quick start": best == PosEncConfig().position_embedding_type,
@@ -92,6 +93,7 @@ def _pretrained(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
         }.items()
     }
     return {
+        "hans_best": unbeaten[0] if unbeaten else "",
         "kept": _mean(study, "learned", "bshift_novels"),
         "converted_low": f"{min(scores):.3f}",
         "converted_high": f"{max(scores):.3f}",
@@ -102,7 +104,7 @@ def _pretrained(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
     }, {
         "unhealed conversions are worse on bshift_novels": set(_by(swapped, "worse")) == set(swapped),
         "unhealed conversions are worse on hans": set(_by(hans, "worse")) == set(hans),
-        "word pairs are best on hans": unbeaten is not None and unbeaten[0] == WORD_PAIRS,
+        "a linear model is best on hans": unbeaten is not None and unbeaten[0] in LINEAR,
         "no unhealed conversion is better on cola": not _by(cola, "better"),
         "unhealed conversions guess on bshift_novels": all(abs(score - 0.5) < 0.02 for score in scores),
         "a healing has two seeds": all(len(scores) == 2 for scores in healed.values()),
@@ -148,8 +150,8 @@ def _order_hardly_matters(studies: Mapping[str, Study], files: Mapping[str, Any]
     (task,) = study.tasks
     length = study.home_length(task)
     differences = study.differences(task, length, "imdb")
-    above = study.above(task, length, WORD_PAIRS, "imdb")
-    pairs = study.score(task, WORD_PAIRS, length, "imdb")
+    above = study.above(task, length, "imdb")
+    ((linear, score), *_) = study.linear(task, length, "imdb").items()
     runs: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for key, run in files["recipe"]["parts"].items():
         kind, name, rows, *_ = key.split("/")
@@ -166,13 +168,13 @@ def _order_hardly_matters(studies: Mapping[str, Study], files: Mapping[str, Any]
     ]
     return {
         "review_length": length,
-        "review_pairs": "" if pairs is None else f"{pairs.mean:.3f}",
+        "review_linear": f"{linear} ({score:.3f})",
         "review_gap": _gap(differences.values()),
         "review_none": _mean(study, "none", part="imdb"),
         "word_sets": [(name, *(f"{score:.3f}" for score in scores)) for name, *scores in rows],
     }, {
         "no scheme is told from none on short reviews": set(_by(differences, NO_EVIDENCE)) == set(differences),
-        "no scheme is above word pairs on short reviews": not _by(above, "better"),
+        "no scheme is above a linear model on short reviews": not _by(above, "better"),
         "from scratch rope is below word pairs where words decide": all(rope < pairs for _, pairs, rope, _ in rows),
         "pretrained weights are above word pairs where words decide": all(pairs < tuned for _, pairs, _, tuned in rows),
     }

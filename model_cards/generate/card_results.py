@@ -6,7 +6,7 @@ card takes up what is there.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from huggingface_hub import EvalResult
 from hf_posenc.comparison.charts import metric_name
 from hf_posenc.comparison.findings import gap_number, in_brackets, interval_text
 from hf_posenc.comparison.plan import Task
-from hf_posenc.comparison.references import WORD_PAIRS
+from hf_posenc.comparison.references import LINEAR
 from hf_posenc.comparison.statistics import LEARNED, NO_EVIDENCE, Difference, Interval
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.markdown import render
-from model_cards.generate.evidence import PAGE_NAME, TESTED_ON, command, own_parts, studies, test_name
+from model_cards.generate.evidence import PAGE_NAME, TESTED_ON, command, linear_cells, own_parts, studies, test_name
 
 BASELINE = "none"
 _HUB_NAMES = {"blimp_order": "nyu-mll/blimp", "cola": "nyu-mll/glue", "imdb": "stanfordnlp/imdb"}
@@ -48,10 +48,10 @@ class Finding:
     score: Interval | None
     against: Difference | None
     """The scheme minus the baseline, corrected; None for the baseline itself."""
-    word_pairs: float | None = None
-    """What a linear model on words and word pairs reaches there; None: not measured."""
-    above_pairs: Difference | None = None
-    """The scheme minus word pairs, corrected for the number of schemes."""
+    linear: Mapping[str, float] = field(default_factory=dict)
+    """What the linear models reach there, by name."""
+    above: Difference | None = None
+    """The scheme minus the best of them, corrected for the number of schemes."""
     learned: tuple[int, int] | None = None
     """How many runs of how many learned it; None: it doesn't come in pairs."""
     unhealed: bool = False
@@ -64,9 +64,9 @@ class Finding:
         return "" if self.against is None else self.against.verdict(self.lower_is_better)
 
     @property
-    def is_above_pairs(self) -> bool:
-        """Whether a test says that it is better than word pairs."""
-        return self.above_pairs is not None and self.above_pairs.verdict(self.lower_is_better) == "better"
+    def is_above(self) -> bool:
+        """Whether a test says that it is better than the best linear model."""
+        return self.above is not None and self.above.verdict(self.lower_is_better) == "better"
 
     @property
     def test(self) -> str:
@@ -122,7 +122,7 @@ class Results:
                     curve = study.curve_parts(task)
                     points.append((length, curve, study.differences(task, length, curve), True))
                 for length, of, against, is_curve in points:
-                    above = study.above(task, length, WORD_PAIRS, of)
+                    above = study.above(task, length, of)
                     for scheme in study.schemes:
                         finding = _finding(
                             name, study, task, length, scheme, of, against.get(scheme), above.get(scheme), is_curve
@@ -182,7 +182,6 @@ def _finding(
 ) -> Finding:
     score = study.score(task, scheme, length, part)
     parts = (part,) if isinstance(part, str) else part or tuple(study.averaged(task, length))
-    pairs = study.score(task, WORD_PAIRS, length, part) if WORD_PAIRS in study.references.get(task.name, {}) else None
     return Finding(
         source=name,
         task=task.name,
@@ -196,8 +195,8 @@ def _finding(
         baseline=study.plan.baseline,
         score=score,
         against=against,
-        word_pairs=None if pairs is None else pairs.mean,
-        above_pairs=above,
+        linear=study.linear(task, length, part),
+        above=above,
         learned=study.learned(task, scheme, length, parts[0]) if len(parts) == 1 else None,
         unhealed=study.plan.pretrained is not None and "{scheme}" not in study.plan.pretrained,
         why_not="" if score is not None else study.why_not(task, scheme, length),
@@ -224,7 +223,7 @@ def results_part(results: Results, scheme: str) -> str:
         Path(__file__).with_name("results.md.jinja"),
         scheme=scheme,
         baseline=BASELINE,
-        head=("test", "tokens", WORD_PAIRS, f"`{scheme}`", "runs that learned it", "minus the baseline", "verdict"),
+        head=("test", "tokens", *LINEAR, f"`{scheme}`", "runs that learned it", "minus the baseline", "verdict"),
         sentences=_sentences(home, scheme),
         scores=[_score_row(finding) for finding in home],
         learned=LEARNED,
@@ -245,10 +244,9 @@ def _score_row(finding: Finding) -> tuple[str, ...]:
     if verdict in ("better", "worse", NO_EVIDENCE):
         joined = "from" if verdict == NO_EVIDENCE else "than"
         verdict = f"{verdict} {joined} `{finding.baseline}`{in_brackets(gap_number(finding.against))}"
-    pairs = "" if finding.word_pairs is None else f"{finding.word_pairs:.3f}"
     learned = "" if finding.learned is None else "{} of {}".format(*finding.learned)
     test = f"{finding.test}{metric}, {finding.where}"
-    return (test, f"{finding.length:,}", pairs, score, learned, minus, verdict)
+    return (test, f"{finding.length:,}", *linear_cells(finding.linear), score, learned, minus, verdict)
 
 
 def _speed_rows(results: Results, scheme: str) -> list[tuple[str, ...]]:
@@ -262,10 +260,10 @@ def _speed_rows(results: Results, scheme: str) -> list[tuple[str, ...]]:
 
 
 def _sentences(home: Sequence[Finding], scheme: str) -> list[str]:
-    """What stands before the table: where word pairs aren't beaten; of a baseline, that the others meet it there."""
+    """What stands before the table: where a linear model isn't beaten; of a baseline, that the others meet it there."""
     sentences = []
-    if names := _grouped(finding for finding in home if finding.above_pairs is not None and not finding.is_above_pairs):
-        sentences.append(f"**Not shown to be above word pairs** on {'; '.join(names)}.")
+    if names := _grouped(finding for finding in home if finding.above is not None and not finding.is_above):
+        sentences.append(f"**Not shown to be above words and word pairs** on {'; '.join(names)}.")
     tests = [finding for finding in home if finding.baseline == scheme]
     if tests:
         half = [test for test in tests if test.score is not None and test.score.low == test.score.high == 0.5]

@@ -18,7 +18,8 @@ from hf_posenc.comparison.checkpoints import convert_checkpoints
 from hf_posenc.comparison.findings import conclusions, gap_text, in_brackets, quoted
 from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.plan_file import about, known_plans
-from hf_posenc.comparison.references import REFERENCES_NAME, WORD_PAIRS, measure_references
+from hf_posenc.comparison.records import read_baselines
+from hf_posenc.comparison.references import LINEAR, MAJORITY, REFERENCES_NAME, measure_references
 from hf_posenc.comparison.report import length_rows, mean_of, named
 from hf_posenc.comparison.results_folder import load_plan
 from hf_posenc.comparison.statistics import ALPHA, LEARNED, NO_EVIDENCE, Difference
@@ -49,7 +50,7 @@ def studies(folder: str | Path = FOLDER) -> dict[str, Study]:
 
 
 def measure_baselines(folder: str | Path = FOLDER, pretrained: str | None = None) -> list[Path]:
-    """Measures majority and word pairs for the committed comparisons that lack them; returns the files written.
+    """Measures the baselines of the committed comparisons that lack one; returns the files written.
 
     Args:
         folder: of the model cards.
@@ -63,7 +64,7 @@ def measure_baselines(folder: str | Path = FOLDER, pretrained: str | None = None
         plan = load_plan(results)
         for task in plan.tasks:
             path = results / REFERENCES_NAME / f"{task.name}.json"
-            if task.kind == "masked_lm" or path.is_file():
+            if task.kind == "masked_lm" or _measured(path) >= {MAJORITY, *LINEAR}:
                 continue
             with tempfile.TemporaryDirectory() as data:
                 if plan.pretrained is not None:
@@ -72,6 +73,11 @@ def measure_baselines(folder: str | Path = FOLDER, pretrained: str | None = None
                 write_json(path, {"baselines": measure_references(plan, task, Path(data))})
             written.append(path)
     return written
+
+
+def _measured(path: Path) -> set[str]:
+    """The baselines that a file holds."""
+    return {baseline["scheme"] for baseline in read_baselines(path)} if path.is_file() else set()
 
 
 def command(name: str) -> str:
@@ -121,8 +127,13 @@ def verdict_table(study: Study) -> str:
         for length in dict.fromkeys((home, study.lengths(task)[-1])):
             rows.append(_verdict_row(study, task, length, None, study.differences(task, length)))
     baseline = f"`{study.plan.baseline}`"
-    head = ("test", "tokens", WORD_PAIRS, f"above {WORD_PAIRS}", f"better than {baseline}", f"worse than {baseline}")
+    head = ("test", "tokens", *LINEAR, "above these", f"better than {baseline}", f"worse than {baseline}")
     return markdown_table((*head, f"not told from {baseline} (smallest gap)", "no score"), rows)
+
+
+def linear_cells(scores: Mapping[str, float]) -> list[str]:
+    """What each linear model reaches; nothing where it wasn't measured."""
+    return [f"{scores[name]:.3f}" if name in scores else "" for name in LINEAR]
 
 
 def own_parts(study: Study, task: Task, length: int) -> list[str]:
@@ -143,8 +154,7 @@ def _verdict_row(
 ) -> tuple[str, ...]:
     lower = lower_is_better(task)
     name = test_name(task.name, [part] if isinstance(part, str) else study.averaged(task, length))
-    pairs = study.score(task, WORD_PAIRS, length, part) if WORD_PAIRS in study.references.get(task.name, {}) else None
-    above = study.above(task, length, WORD_PAIRS, part)
+    above = study.above(task, length, part)
     groups: dict[str, list[str]] = {"better": [], "worse": [], NO_EVIDENCE: []}
     for scheme, difference in differences.items():
         groups.setdefault(difference.verdict(lower), []).append(scheme)
@@ -153,7 +163,7 @@ def _verdict_row(
     return (
         name + (" (control: counting words solves it)" if task.kind == "halves" else ""),
         f"{length:,}",
-        "" if pairs is None else f"{pairs.mean:.3f}",
+        *linear_cells(study.linear(task, length, part)),
         _names(beaten, above),
         _names(groups["better"], differences),
         _names(groups["worse"], differences),

@@ -13,7 +13,7 @@ from scipy import stats
 from hf_posenc.comparison import read_plan
 from hf_posenc.comparison.outcomes import from_dict
 from hf_posenc.comparison.plan_file import about
-from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS
+from hf_posenc.comparison.references import LINEAR, MAJORITY, WORD_PAIRS, WORDS
 from hf_posenc.comparison.results_folder import load_plan
 from hf_posenc.files import write_json
 from model_cards.generate import evidence
@@ -117,15 +117,15 @@ def test_the_guide_says_where_word_pairs_win(studies):
     pairs = studies["scratch"].score(scratch, WORD_PAIRS, 64).mean
     guide = " ".join((ROOT / "docs/comparing.md").read_text().split())
     assert f"word pairs score {pairs:.3f}" in guide
-    for name, task, length in (("long", 0, 2048), ("pretrained", 2, 64)):
+    for name, task, length, best in (("long", 0, 2048, WORD_PAIRS), ("pretrained", 2, 64, WORDS)):
         study = studies[name]
-        assert study.unbeaten(study.tasks[task], length)[0] == WORD_PAIRS
+        assert study.unbeaten(study.tasks[task], length)[0] == best
 
 
 def test_every_comparison_has_what_is_to_be_beaten_and_it_is_measured_once(tmp_path, studies):
     for study in studies.values():
         for task in study.tasks:
-            assert set(study.references[task.name]) == {MAJORITY, WORD_PAIRS}
+            assert set(study.references[task.name]) == {MAJORITY, *LINEAR}
     assert evidence.measure_baselines() == []
     # Anew, of a plan whose data are generated.
     place = tmp_path / "results" / "compare-small"
@@ -133,8 +133,8 @@ def test_every_comparison_has_what_is_to_be_beaten_and_it_is_measured_once(tmp_p
     write_json(place / "plan.json", plan.to_dict())
     (path,) = evidence.measure_baselines(tmp_path)
     baselines = json.loads(path.read_text())["baselines"]
-    assert [baseline["scheme"] for baseline in baselines] == [MAJORITY, WORD_PAIRS]
-    assert [test["value"] for test in baselines[1]["tests"]] == [1.0, 1.0]
+    assert [baseline["scheme"] for baseline in baselines] == [MAJORITY, WORDS, WORD_PAIRS]
+    assert [[test["value"] for test in linear["tests"]] for linear in baselines[1:]] == [[0.5, 0.5], [1.0, 1.0]]
 
 
 def test_a_folder_without_comparisons_is_named(tmp_path):

@@ -10,7 +10,7 @@ from comparison_harness import SMALL, made_up, printed, quiet, read_run, toy, wr
 from hf_posenc.comparison import execute, executor
 from hf_posenc.comparison.findings import conclusions
 from hf_posenc.comparison.outcomes import right_outcome
-from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS, _segments
+from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS, WORDS, _segments
 from hf_posenc.comparison.report import write_report
 from hf_posenc.comparison.results_folder import load_references
 from hf_posenc.comparison.study import Study
@@ -41,15 +41,16 @@ def test_the_baselines_are_tested_on_the_examples_of_the_runs(compared):
     _, results = compared
     run = read_run(results, "colours-none-seed0")
     baselines = json.loads((results / "baselines" / "colours.json").read_text())["baselines"]
-    assert [baseline["scheme"] for baseline in baselines] == [MAJORITY, WORD_PAIRS]
+    assert [baseline["scheme"] for baseline in baselines] == [MAJORITY, WORDS, WORD_PAIRS]
     for reference in baselines:
         keys = ("part", "length", "examples", "data")
         assert [[t[k] for k in keys] for t in reference["tests"]] == [[t[k] for k in keys] for t in run["tests"]]
-    assert {test["value"] for test in baselines[1]["tests"]} == {1.0}  # "good" and "bad" are words
+    for linear in baselines[1:]:
+        assert {test["value"] for test in linear["tests"]} == {1.0}  # "good" and "bad" are words
     assert baselines[0]["tests"][0]["value"] == 0.5
 
 
-def test_a_table_that_word_pairs_win_says_so_first(compared, tmp_path):
+def test_a_table_that_a_linear_model_wins_says_so_first(compared, tmp_path):
     results = shutil.copytree(compared[1], tmp_path / "results")
     run = read_run(results, "colours-none-seed0")
     longer = next(test for test in run["tests"] if test["length"] == 36)
@@ -57,14 +58,15 @@ def test_a_table_that_word_pairs_win_says_so_first(compared, tmp_path):
     write_json(results / "runs/colours-none-seed0/run.json", run)
     study = Study.read(results)
     sentences = conclusions(study)
-    assert sentences[0].startswith("**colours, 24 tokens: word pairs win** with 1.000; the best scheme")
+    assert sentences[0].startswith("**colours, 24 tokens: words win** with 1.000; the best scheme")
     text = write_report(results)[0].read_text()
     assert row(text, "word pairs").endswith("| 1.000 |")  # the table of all tasks
     ranking = text[text.index("### colours: ranking") : text.index("### colours: accuracy against")]
     assert ranking.splitlines()[2] == f"{sentences[0]}"
     lines = [line for line in ranking.splitlines() if line.startswith("|")]
-    assert lines[2].startswith("| word pairs | 1.000 ")
-    assert lines[3].startswith("| 1. ")  # places are those of schemes
+    assert lines[2].startswith("| words | 1.000 ")
+    assert lines[3].startswith("| word pairs | 1.000 ")
+    assert lines[4].startswith("| 1. ")  # places are those of schemes
     assert row(ranking, "majority").endswith("| no encoder |")
     assert row(text[text.index("against length") :], "word pairs").count("1.000") == 2
     assert row(part_table(study, "colours", 24), "word pairs") == "| word pairs | 1.000 | 1.000 |"
@@ -144,3 +146,26 @@ def test_speed_is_measured_when_all_have_run_and_again_for_new_schemes(tmp_path,
     console = quiet()
     executor._add_speed(toy(schemes=["none", "rope", "t5"], baseline="rope"), tmp_path, console)
     assert "not measured: out of memory" in printed(console)
+
+
+def test_above_means_above_the_better_linear_model(tmp_path):
+    """Words beat word pairs here: who beats only word pairs isn't above."""
+    plan = toy(seeds=3, tasks=[{"kind": "probes", "probes": ["order"]}], schemes=["none", "rope"])
+    folder = made_up(tmp_path, plan, {"none": 0.5, "rope": 0.8}, units=400)
+    tests = read_run(folder, "probes-none-seed0")["tests"]
+    made = []
+    for name, right in {WORD_PAIRS: 0.5, WORDS: 0.9}.items():
+        units = right_outcome(np.arange(800) < 800 * right, np.arange(800) // 2)
+        scored = [{**test, "data": None, "units": units.to_dict(), "value": units.value()} for test in tests]
+        made.append({"task": "probes", "scheme": name, "tests": scored})
+    write_json(folder / "baselines" / "probes.json", {"baselines": made})
+    study = Study.read(folder)
+    assert study.linear(study.tasks[0], 32) == {WORDS: 0.9, WORD_PAIRS: 0.5}
+    assert study.above(study.tasks[0], 32)["rope"].interval.mean < 0
+    assert conclusions(study)[0].startswith("**probes, 32 tokens: words win** with 0.900; the best scheme, `rope`")
+    write_json(folder / "baselines" / "probes.json", {"baselines": made[:1]})
+    assert Study.read(folder).above(study.tasks[0], 32)["rope"].interval.mean > 0
+    write_json(folder / "baselines" / "probes.json", {"baselines": [{**made[1], "scheme": MAJORITY}]})
+    majority = Study.read(folder)
+    assert majority.above(majority.tasks[0], 32) == {}
+    assert conclusions(majority)[0].startswith("**probes, 32 tokens: majority wins** with 0.900")

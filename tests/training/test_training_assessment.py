@@ -15,7 +15,7 @@ from hf_posenc import fit
 from hf_posenc.data import Labels
 from hf_posenc.data.prepared import Part
 from hf_posenc.training.assess import assess, confident_errors
-from hf_posenc.training.baseline import MOST_CHARACTERS, WordPairs, _sample, baseline_scores, most_frequent
+from hf_posenc.training.baseline import MOST_CHARACTERS, BagOfWords, WordPairs, _sample, baseline_scores, most_frequent
 from hf_posenc.training.card import card_of
 from hf_posenc.training.metrics import predictions_from_logits
 from hf_posenc.training.run import Run
@@ -29,6 +29,7 @@ def test_word_pairs_know_neighbours_and_no_other_order():
     far = [f"{first} x y {second}" for first, second in [("a", "b"), ("b", "a")] * 20]
     labels = [0, 1] * 20
     assert WordPairs().fit([near], labels).predict([near]).tolist() == labels
+    assert len(set(BagOfWords().fit([near], labels).predict([near]).tolist())) == 1
     inside = [f"s {text} e" for text in far]  # the ends tell: s a, s b
     assert WordPairs().fit([inside], labels).predict([inside]).tolist() == labels
     hidden = [f"s s {text.replace(' y ', ' y z ')} e" for text in far]
