@@ -1,13 +1,14 @@
 """What the numbers allow one to say: sentences on each task, and the words for scores and differences in them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from hf_posenc.markdown import code, plain
 
 from .charts import metric_name
 from .plan import Task
 from .references import MAJORITY
-from .statistics import NO_EVIDENCE, Difference, Interval
+from .spread import MOST_SEEDS
+from .statistics import UNDECIDED, Difference, Interval, Learned
 from .study import Study, lower_is_better
 
 NOTHING = "Nothing: fewer than two schemes have a result at one length."
@@ -25,23 +26,25 @@ def findings(study: Study) -> Iterator[tuple[str, str]]:
         if (unbeaten := baseline_warning(study, task, home)) is not None:
             yield ranking_heading(task, home), unbeaten
         for length in dict.fromkeys((home, longest)):
-            differences = study.differences(task, length)
-            baseline = study.score(task, study.plan.baseline, length)
-            clauses = _by_verdict(differences, lower_is_better(task))
-            unable = [scheme for scheme in study.schemes if study.score(task, scheme, length) is None]
-            if unable:
-                clauses.append(f"can't be tested: {quoted(unable)}")
-            if not clauses:
-                continue
-            against = "" if baseline is None else f"against {code(study.plan.baseline)} ({baseline.mean:.3f}) "
-            sentence = f"**{plain(task.name)}, {length:,} tokens**: {against}{'; '.join(clauses)}."
             where = ranking_heading(task, home) if length == home else length_heading(task)
-            yield where, sentence + _best_scheme_sentence(study, task, length)
+            yield from ((where, sentence) for sentence in _contrasts(study, task, length))
         changes = study.changes(task, home, longest) if longest > home else {}
         if changes and len(study.plan.seeds) > 1:
             clauses = _by_verdict(changes, lower_is_better(task))
             sentence = f"**{plain(task.name)}, from {home:,} to {longest:,} tokens**: {'; '.join(clauses)}."
             yield length_heading(task), sentence
+
+
+def _contrasts(study: Study, task: Task, length: int) -> Iterator[str]:
+    """The schemes against the baseline, then against the default scheme; at last those without a score."""
+    start = f"**{plain(task.name)}, {length:,} tokens**: "
+    for other in study.contrasts_of(task):
+        score, differences = study.score(task, other, length), study.differences(task, length, other=other)
+        if score is not None and differences:
+            clauses = _by_verdict(differences, lower_is_better(task))
+            yield f"{start}against {code(other)} ({score.mean:.3f}) {'; '.join(clauses)}."
+    if unable := [scheme for scheme in study.schemes if study.score(task, scheme, length) is None]:
+        yield f"{start}can't be tested: {quoted(unable)}."
 
 
 def baseline_warning(study: Study, task: Task, length: int) -> str | None:
@@ -69,56 +72,44 @@ def length_heading(task: Task) -> str:
 
 
 def _by_verdict(differences: Mapping[str, Difference], lower: bool) -> list[str]:
-    """The schemes by verdict: better, worse, no evidence of a difference."""
+    """The schemes by verdict: better, worse, not decided."""
     groups: dict[str, list[str]] = {}
     for scheme, value in differences.items():
         verdict = value.verdict(lower)
         shown = f" ({value.interval.mean:+.3f})" if verdict in ("better", "worse") else ""
         groups.setdefault(verdict, []).append(f"{code(scheme)}{shown}")
-    if list(groups) == [NO_EVIDENCE] and len(differences) > 1:
-        groups[NO_EVIDENCE] = [f"all {len(differences)}"]
-    gaps = {NO_EVIDENCE: in_brackets(gap_text(differences.values()))}
-    return [f"{verdict}: {', '.join(groups[verdict])}{gaps.get(verdict, '')}" for verdict in sorted(groups)]
+    if list(groups) == [UNDECIDED] and len(differences) > 1:
+        groups[UNDECIDED] = [f"all {len(differences)}"]
+    takes = {UNDECIDED: in_brackets(what_it_takes(differences.values()))}
+    return [f"{verdict}: {', '.join(groups[verdict])}{takes.get(verdict, '')}" for verdict in sorted(groups)]
 
 
-def gap_text(differences: Iterable[Difference]) -> str:
-    """The range of the smallest gaps that the tests of these schemes would have found."""
-    gaps = sorted((value.gap, gap_number(value)) for value in differences if value.gap is not None)
-    shown = dict.fromkeys(text for _, text in (*gaps[:1], *gaps[-1:]))
-    return f"smallest gap found in 80 % of cases: {' to '.join(shown)}" if shown else ""
+def what_it_takes(differences: Iterable[Difference]) -> str:
+    """The smallest gaps that the tests of these schemes would have found, and the seeds that they would take."""
+    values = list(differences)
+    texts = {"smallest gap found in 80 % of cases": gap_range(values), "seeds to decide": seeds_range(values)}
+    return "; ".join(f"{name}: {text}" for name, text in texts.items() if text)
+
+
+def gap_range(differences: Iterable[Difference]) -> str:
+    """The least and the greatest of the smallest gaps: `0.033 to 0.123`."""
+    return text_range((value.gap, gap_number(value)) for value in differences if value.gap is not None)
+
+
+def seeds_range(differences: Iterable[Difference]) -> str:
+    """The least and the greatest number of seeds that would find the differences measured: `7 to over 100`."""
+    return text_range((value.seeds, seeds_number(value)) for value in differences if value.seeds is not None)
+
+
+def text_range(values: Iterable[tuple[float, str]]) -> str:
+    """The texts of the least and the greatest value."""
+    ordered = sorted(values)
+    return " to ".join(dict.fromkeys(text for _, text in (*ordered[:1], *ordered[-1:])))
 
 
 def in_brackets(text: str) -> str:
     """` (text)`, or nothing."""
     return f" ({text})" if text else ""
-
-
-def compare_to_best(study: Study, task: Task, length: int) -> tuple[str, list[str], dict[str, Difference]]:
-    """The scheme with the best mean, the schemes it beats, and those without evidence of a difference.
-
-    Corrected for all pairs of schemes, since the best one is found by looking at all.
-    """
-    (best, _), *others = study.ranking(task, length)
-    pairs = study.pairs(task, length)
-    differences = {scheme: pairs.get((best, scheme)) or pairs[scheme, best] for scheme, _ in others}
-    beaten = [scheme for scheme, difference in differences.items() if difference.is_found]
-    return best, beaten, {scheme: difference for scheme, difference in differences.items() if not difference.is_found}
-
-
-def _best_scheme_sentence(study: Study, task: Task, length: int) -> str:
-    if task.kind == "halves" or len(study.plan.seeds) < 2 or len(study.ranking(task, length)) < 3:
-        return ""
-    best, beaten, equal = compare_to_best(study, task, length)
-    return f" Best mean: {code(best)}, {best_text(beaten, equal)}, corrected for all pairs."
-
-
-def best_text(beaten: Sequence[str], equal: Mapping[str, Difference]) -> str:
-    """What `compare_to_best` found, in words."""
-    gap = in_brackets(gap_text(equal.values()))
-    if not beaten:
-        return f"{NO_EVIDENCE} from any other{gap}"
-    text = f"better than {quoted(beaten) if equal else 'all others'}"
-    return f"{text}; {NO_EVIDENCE} from {quoted(equal)}{gap}" if equal else text
 
 
 def quoted(schemes: Iterable[str]) -> str:
@@ -139,4 +130,27 @@ def gap_number(difference: Difference | None) -> str:
     """The smallest gap that the test finds in 80 % of cases; nothing where it found one."""
     if difference is None or difference.gap is None:
         return ""
-    return f"{difference.gap:.3f}" if difference.gap <= difference.widest else "beyond the metric"
+    return gap_text(difference.gap, difference.widest)
+
+
+def gap_text(gap: float, widest: float) -> str:
+    """A gap, or that it is more than the metric allows."""
+    return f"{gap:.3f}" if gap <= widest else "beyond the metric"
+
+
+def seeds_number(difference: Difference | None) -> str:
+    """How many seeds would find the difference that was measured; nothing where it was found."""
+    return "" if difference is None or difference.seeds is None else seeds_text(difference.seeds)
+
+
+def seeds_text(seeds: float) -> str:
+    """A number of seeds, or that it is more than anybody runs."""
+    return f"over {MOST_SEEDS}" if seeds > MOST_SEEDS else f"{seeds:.0f}"
+
+
+def learned_text(learned: Learned | None) -> str:
+    """How many runs learned it, and the exact interval of the probability: `4 of 5 [0.28, 0.99]`."""
+    if learned is None:
+        return ""
+    low, high = learned.ends
+    return f"{learned.runs} of {learned.of} [{low:.2f}, {high:.2f}]"

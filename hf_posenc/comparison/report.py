@@ -16,15 +16,21 @@ from .findings import (
     gap_text,
     in_brackets,
     interval_text,
+    learned_text,
     length_heading,
     quoted,
     ranking_heading,
+    seeds_number,
+    seeds_text,
+    text_range,
+    what_it_takes,
 )
 from .page import PICTURES_NAME, Block, Heading, Picture, Points, Table, Text, anchor, to_html, to_markdown
 from .plan import Task
+from .power import Power, power
 from .probes import PROBES
 from .records import name_of
-from .statistics import ALPHA, NO_EVIDENCE, Difference, Interval
+from .statistics import ALPHA, LEARNED, UNDECIDED, Difference, Interval
 from .study import Study, lower_is_better
 
 MARKDOWN_NAME, HTML_NAME = "report.md", "report.html"
@@ -64,7 +70,7 @@ def make_report(study: Study) -> list[Block]:
         blocks.append(Points(tuple(_what_is_lacking(study))))
     sentences = [f"{sentence} [Table](#{anchor(where)})" for where, sentence in findings(study)]
     blocks += [Heading(2, "What the numbers allow one to say"), Points(tuple(sentences or [NOTHING]))]
-    blocks.append(Text(_how_to_read(study)))
+    blocks += [Text(_how_to_read(study)), *_power(study)]
     if len(study.tasks) + sum(len(study.parts(task)) for task in study.tasks) > 2:
         blocks += _heat(study)
     for task in study.tasks:
@@ -83,7 +89,7 @@ def _introduction(study: Study) -> str:
         f"{len(study.schemes)} schemes, {_count(len(study.tasks), 'task')} and {_count(len(plan.seeds), 'seed')}: "
         f"{len(study.done)} runs, {start}. For a task and a seed the initial weights (but the scheme's own), the data, "
         f"their order and the budget are the same; only positions change, and how fast their own parameters learn. "
-        f"Everything is compared with {code(plan.baseline)}."
+        f"Each scheme is compared with {' and with '.join(map(code, study.contrasts or [plan.baseline]))}."
     )
 
 
@@ -169,18 +175,51 @@ def _what_is_lacking(study: Study) -> list[str]:
 def _how_to_read(study: Study) -> str:
     if len(study.plan.seeds) < 2:
         return "One seed was run: there are no intervals and no comparisons, which need two seeds or more."
+    others = " and with ".join(map(code, study.contrasts))
     return (
-        "Brackets hold 95 % intervals: Student's t over seeds, and a bootstrap over test examples (groups of examples "
-        "that belong together are drawn together). A scheme is called better or worse than "
-        f"{code(study.plan.baseline)} where a paired t-test gives p < {ALPHA} after Holm's correction for the number "
-        "of comparisons in its table, the spread over seeds taken to be at least halfway to the schemes' median; else "
-        "there is "
-        f'"{NO_EVIDENCE}", which is not evidence that there is none: beside it stands the smallest gap that the test '
-        "finds in 80 % of cases with the spread measured here; blank where the seeds showed no spread. The same "
-        "texts at two lengths are compared in pairs. "
-        "The scheme with the best mean is compared with the others after correction for all pairs of schemes, and each "
-        "scheme at the longest inputs with itself at the train length after correction for the number of schemes."
+        "Brackets hold 95 % intervals over seeds and test examples (groups of examples that belong together are drawn "
+        f"together). Each scheme is compared with {others}, and at the longest inputs with itself at the train length: "
+        f"a paired test of the two schemes alone, p < {ALPHA} after Holm's correction for the number of comparisons "
+        "with the same one. The same texts at two lengths are compared in pairs. "
+        f"{UNDECIDED.capitalize()} doesn't mean equal: beside it stands the smallest gap that the test finds in 80 % "
+        "of cases with the spread measured here, and how many seeds would find the difference that was measured (blank "
+        "where the seeds showed no spread). "
+        "Where some runs learned a test and others didn't, intervals of means are for seeds like those that ran, and "
+        "say nothing of how often a run learns: that is k of n runs, with its exact 95 % interval (a run learned a "
+        f"test if p < {LEARNED} against the majority's answers). Of two schemes one of which always learned and the "
+        "other never, 4 seeds tell the better, and 8 where many schemes are compared."
     )
+
+
+def power_table(study: Study) -> Table | None:
+    """What each family of comparisons could find, and how many seeds the open ones would take; None: one seed."""
+    rows = []
+    for row in power(study):
+        widest = max(value.widest for value in study.differences(*_place(study, row), other=row.other).values())
+        gaps = sorted(row.gaps.values())
+        seeds = text_range((value, seeds_text(value)) for value in row.seeds.values())
+        places = (plain(row.task), f"{row.length:,}", code(row.other))
+        middle = gap_text(gaps[len(gaps) // 2], widest)
+        ends = text_range((gap, gap_text(gap, widest)) for gap in gaps)
+        rows.append((*places, middle, ends, f"{len(row.seeds)} of {len(row.gaps)}", seeds))
+    head = ("task", "tokens", "compared with", "median gap", "gaps", UNDECIDED, "seeds to decide")
+    return Table(head, tuple(rows)) if rows else None
+
+
+def _power(study: Study) -> list[Block]:
+    table = power_table(study)
+    if table is None:
+        return []
+    text = (
+        "The smallest true difference that a comparison finds in 80 % of cases, with the spread measured here and "
+        f"after correction for all comparisons of its row. {UNDECIDED.capitalize()}: how many weren't told apart, and "
+        "with how many seeds differences like those that were measured would be."
+    )
+    return [Heading(2, "What this plan can find"), Text(text), table]
+
+
+def _place(study: Study, row: Power) -> tuple[Task, int]:
+    return next(task for task in study.tasks if task.name == row.task), row.length
 
 
 def _about(task: Task) -> str:
@@ -254,21 +293,49 @@ def _task(study: Study, task: Task) -> list[Block]:
 
 
 def _ranking_table(study: Study, task: Task, length: int) -> Table:
+    """Each scheme's score, against the baseline in numbers and against the default scheme in a word."""
+    others = [other for other in study.contrasts_of(task) if other != study.plan.baseline]
     differences = study.differences(task, length)
+    against = {other: study.differences(task, length, other=other) for other in others}
+    counts = {scheme: _learned(study, task, length, scheme) for scheme in study.schemes}
+    shows = any(counts.values())
     rows, place = [], 0
     for scheme, value in study.rows(task, length):
-        if scheme not in study.schemes:
-            rows.append((plain(scheme), interval_text(value), "", "", "", "no encoder"))
-            continue
-        place += 1
-        difference = differences.get(scheme)
-        against = ("", "", "", "baseline" if scheme == study.plan.baseline else "not comparable")
-        if difference is not None:
-            verdict = difference.verdict(lower_is_better(task))
-            against = (interval_text(difference.interval, signed=True), _p(difference), gap_number(difference), verdict)
-        rows.append((f"{place}. {code(scheme)}", interval_text(value), *against))
-    head = ("scheme", metric_name(task), f"minus {plain(study.plan.baseline)}", "p (Holm)", "smallest gap", "verdict")
+        name, cells = plain(scheme), ["", "", "", "", "no encoder", *("" for _ in others)]
+        if scheme in study.schemes:
+            place += 1
+            name = f"{place}. {code(scheme)}"
+            cells = _against(differences.get(scheme), lower_is_better(task))
+            cells = ["", "", "", "", "baseline"] if scheme == study.plan.baseline else cells
+            for other in others:
+                tested = against[other].get(scheme)
+                cells.append("" if tested is None else tested.verdict(lower_is_better(task)))
+        learned = [counts.get(scheme, "")] if shows else []
+        rows.append((name, interval_text(value), *learned, *cells))
+    head = (
+        *("scheme", metric_name(task), *(["runs that learned it"] if shows else [])),
+        *(f"minus {plain(study.plan.baseline)}", "p (Holm)", "smallest gap", "seeds to decide", "verdict"),
+        *(f"against {plain(other)}" for other in others),
+    )
     return Table(head, tuple(rows))
+
+
+def _learned(study: Study, task: Task, length: int, scheme: str) -> str:
+    """How many runs learned a task that has one part, where some did and others didn't."""
+    (part, *more) = study.averaged(task, length)
+    return (
+        ""
+        if more or not study.is_all_or_none(task, length, part)
+        else learned_text(study.learned(task, scheme, length, part))
+    )
+
+
+def _against(difference: Difference | None, lower: bool) -> list[str]:
+    """A difference in numbers, what deciding it takes, and the verdict."""
+    if difference is None:
+        return ["", "", "", "", "not comparable"]
+    shown = (interval_text(difference.interval, signed=True), _p(difference))
+    return [*shown, gap_number(difference), seeds_number(difference), difference.verdict(lower)]
 
 
 def length_rows(study: Study, task: Task) -> list[tuple[str, ...]]:
@@ -414,7 +481,7 @@ def _standing(study: Study, task: Task, scheme: str) -> str:
     verdict = ""
     if difference is not None:
         verdict = f"; against {code(study.plan.baseline)}: {difference.verdict(lower_is_better(task))}"
-        verdict += in_brackets(gap_text([difference]))
+        verdict += in_brackets(what_it_takes([difference]))
     where = f"[{plain(task.name)}](#{anchor(ranking_heading(task, home))})"
     score = f"{metric_name(task)} {interval_text(ranking[place - 1][1])}"
     return f"{where}: place {place} of {len(ranking)} at {home:,} tokens, {score}{verdict}."

@@ -1,15 +1,18 @@
 """A results folder as numbers: scores by scheme, part and length, their differences, and costs."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers.utils import logging
 
 from hf_posenc.errors import UserError
+from hf_posenc.model import PosEncConfig
+from hf_posenc.model.scheme_table import SCHEMES
 
 from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
@@ -17,7 +20,7 @@ from .records import name_of
 from .references import LINEAR, MAJORITY
 from .results_folder import RUNS_NAME, load_plan, load_references, load_runs, load_speed
 from .run import PICTURE_NAME
-from .statistics import Difference, Interval, Sample, holm, interval, learned, paired
+from .statistics import Difference, Interval, Learned, Sample, has_learned, holm, interval, paired
 
 logger = logging.get_logger(__name__)
 
@@ -146,13 +149,36 @@ class Study:
             wanted = self.averaged(task, length) if part is None else [part] if isinstance(part, str) else list(part)
             # The same texts, cut to each length, are drawn together: what length brings is paired by text.
             drawn = "" if task.kind == "text" and task.lengths == "cut" else f" {length}"
+            by_seed = self._outcomes(task, scheme, length, wanted)
+            whole = {seed: tests for seed, tests in by_seed.items() if tests and tests.keys() >= set(wanted)}
             scores = {
-                seed: {f"{task.name} {name}{drawn}": outcomes[name] for name in wanted}
-                for seed, outcomes in self._outcomes(task, scheme, length, wanted).items()
-                if outcomes and outcomes.keys() >= set(wanted)
+                seed: {f"{task.name} {name}{drawn}": tests[name] for name in wanted} for seed, tests in whole.items()
             }
-            self._samples[key] = Sample.of(scores) if scores else None
+            learned = self._which_learned(task, scheme, length, whole)
+            self._samples[key] = Sample.of(scores, learned) if scores else None
         return self._samples[key]
+
+    def _which_learned(
+        self, task: Task, scheme: str, length: int, by_seed: Mapping[int, Mapping[str, Outcome]]
+    ) -> np.ndarray | None:
+        """For each seed (in order) and part whether the run learned it; see `Sample.learned`."""
+        if scheme not in self.schemes or _cannot_learn(scheme, by_seed.values()):
+            return None
+        chance = {part: self._chance(task, length, part) for tests in by_seed.values() for part in tests}
+        rows = [
+            [has_learned(outcome, chance[part]) for part, outcome in sorted(tests.items())]
+            for _, tests in sorted(by_seed.items())
+        ]
+        return None if any(None in row for row in rows) else np.array(rows)
+
+    def _chance(self, task: Task, length: int, part: str) -> Outcome | None:
+        """What the majority's answers reach; one half of each pair of a probe, where they weren't measured."""
+        measured = next(iter(self._outcomes(task, MAJORITY, length, [part]).values()), {}).get(part)
+        if measured is None and task.kind == "probes":
+            by_scheme = (self._outcomes(task, scheme, length, [part]).values() for scheme in self.schemes)
+            outcome = next(tests[part] for by_seed in by_scheme for tests in by_seed if tests)
+            return replace(outcome, units=outcome.units[:, 1:] * (0.5, 1.0))
+        return measured
 
     def _outcomes(self, task: Task, scheme: str, length: int, parts: Collection[str]) -> dict[int, dict[str, Outcome]]:
         """What a scheme did in each of the parts, by seed."""
@@ -165,18 +191,18 @@ class Study:
             for run in self.runs(task, scheme)
         }
 
-    def learned(self, task: Task, scheme: str, length: int, part: str) -> tuple[int, int] | None:
-        """How many runs of how many learned a part, see `statistics.learned`; None: it doesn't come in such pairs."""
-        if task.kind != "probes" and not self._is_in_pairs(task, length, part):
-            return None
+    def learned(self, task: Task, scheme: str, length: int, part: str) -> Learned | None:
+        """How many runs of how many learned a part, see `has_learned`; None: that can't be said."""
         by_seed = self._outcomes(task, scheme, length, [part]).values()
-        outcomes = [tests[part] for tests in by_seed if tests]
-        return (sum(map(learned, outcomes)), len(outcomes)) if outcomes else None
+        chance = self._chance(task, length, part)
+        learned = [has_learned(tests[part], chance) for tests in by_seed if tests]
+        return Learned(sum(map(bool, learned)), len(learned)) if learned and None not in learned else None
 
-    def _is_in_pairs(self, task: Task, length: int, part: str) -> bool:
-        """Whether examples come in twos with two answers: who always says the same is right in one of each."""
-        majority = next(iter(self._outcomes(task, MAJORITY, length, [part]).values()), {}).get(part)
-        return majority is not None and majority.metric == "accuracy" and bool((majority.units == (1, 2)).all())
+    def is_all_or_none(self, task: Task, length: int, part: str) -> bool:
+        """Whether some runs learned a part and others didn't."""
+        counts = (self.learned(task, scheme, length, part) for scheme in self.schemes)
+        known = [count for count in counts if count is not None]
+        return 0 < sum(count.runs for count in known) < sum(count.of for count in known)
 
     def why_not(self, task: Task, scheme: str, length: int) -> str:
         """The reason why a scheme has no score at a length."""
@@ -191,9 +217,26 @@ class Study:
         sample = self.sample(task, scheme, length, part)
         return None if sample is None else interval(sample)
 
-    def differences(self, task: Task, length: int, part: Parts = None) -> dict[str, Difference]:
-        """Each scheme against the baseline; the p-values are corrected for their number."""
-        return holm(self._against(self.plan.baseline, task, length, part))
+    @property
+    def contrasts(self) -> list[str]:
+        """The schemes that each other one is compared with: the baseline and, from scratch, the default scheme."""
+        default = PosEncConfig().position_embedding_type
+        names = [self.plan.baseline, *([default] if self.plan.pretrained is None else [])]
+        return [name for name in dict.fromkeys(names) if name in self.schemes]
+
+    def contrasts_of(self, task: Task) -> list[str]:
+        """The same for a task: the control is compared with the baseline alone."""
+        return [name for name in self.contrasts if task.kind != "halves" or name == self.plan.baseline]
+
+    def differences(
+        self, task: Task, length: int, part: Parts = None, other: str | None = None
+    ) -> dict[str, Difference]:
+        """Each scheme against `other` (None: the baseline); the p-values are corrected for their number.
+
+        The baseline isn't compared twice: it isn't among those that are compared with another scheme.
+        """
+        against = self._against(other or self.plan.baseline, task, length, part)
+        return holm({name: value for name, value in against.items() if name != self.plan.baseline})
 
     def linear(self, task: Task, length: int, part: Parts = None) -> dict[str, float]:
         """What the linear models that were measured reach, the best first."""
@@ -226,15 +269,14 @@ class Study:
                     differences[task.name, part, scheme] = value
         return holm(differences)
 
-    def pairs(self, task: Task, length: int) -> dict[tuple[str, str], Difference]:
-        """Each scheme against each other one, in the plan's order: one family, corrected together."""
-        samples = self._samples_at(task, length)
-        return holm(paired({two: (samples[two[0]], samples[two[1]]) for two in itertools.combinations(samples, 2)}))
-
     def changes(self, task: Task, start: int, end: int) -> dict[str, Difference]:
-        """Each scheme at one length minus itself at another: what longer inputs cost; corrected for their number."""
+        """Each scheme at one length minus itself at another: what longer inputs cost; corrected for their number.
+
+        Each run is compared with itself: that others may not learn is no reason for a change.
+        """
         before, after = (self._samples_at(task, length, self.curve_parts(task)) for length in (start, end))
-        return holm(paired({scheme: (after[scheme], before[scheme]) for scheme in before if scheme in after}))
+        both = [scheme for scheme in before if scheme in after]
+        return holm(paired({scheme: (replace(after[scheme], learned=None), before[scheme]) for scheme in both}))
 
     def ranking(self, task: Task, length: int) -> list[tuple[str, Interval]]:
         """The schemes with a value, the best first."""
@@ -262,6 +304,14 @@ class Study:
             if path.is_file() and run["scheme"] not in paths:
                 paths[run["scheme"]] = path
         return {scheme: paths[scheme] for scheme in self.schemes if scheme in paths}
+
+
+def _cannot_learn(scheme: str, runs: Iterable[Mapping[str, Outcome]]) -> bool:
+    """Whether that a scheme learns nothing isn't left to chance: pairs of the same words, to a scheme without order."""
+    if not getattr(SCHEMES.get(scheme), "order_blind", False):
+        return False
+    outcomes = (outcome for tests in runs for outcome in tests.values())
+    return all(outcome.metric == "accuracy" and bool((outcome.units == (1, 2)).all()) for outcome in outcomes)
 
 
 def lower_is_better(task: Task) -> bool:

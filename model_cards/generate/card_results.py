@@ -14,10 +14,10 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from hf_posenc.comparison.charts import metric_name
-from hf_posenc.comparison.findings import gap_number, in_brackets, interval_text
+from hf_posenc.comparison.findings import in_brackets, interval_text, learned_text, what_it_takes
 from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.references import LINEAR
-from hf_posenc.comparison.statistics import LEARNED, NO_EVIDENCE, Difference, Interval
+from hf_posenc.comparison.statistics import LEARNED, UNDECIDED, Difference, Interval, Learned
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.markdown import render
 from model_cards.generate.evidence import PAGE_NAME, TESTED_ON, command, linear_cells, own_parts, studies, test_name
@@ -52,8 +52,8 @@ class Finding:
     """What the linear models reach there, by name."""
     above: Difference | None = None
     """The scheme minus the best of them, corrected for the number of schemes."""
-    learned: tuple[int, int] | None = None
-    """How many runs of how many learned it; None: it doesn't come in pairs."""
+    learned: Learned | None = None
+    """How many runs of how many learned it; None: all runs of all schemes did, or that can't be said."""
     unhealed: bool = False
     """Whether the models are conversions of a checkpoint, without healing."""
     why_not: str = ""
@@ -197,10 +197,16 @@ def _finding(
         against=against,
         linear=study.linear(task, length, part),
         above=above,
-        learned=study.learned(task, scheme, length, parts[0]) if len(parts) == 1 else None,
+        learned=_learned(study, task, length, scheme, parts),
         unhealed=study.plan.pretrained is not None and "{scheme}" not in study.plan.pretrained,
         why_not="" if score is not None else study.why_not(task, scheme, length),
     )
+
+
+def _learned(study: Study, task: Task, length: int, scheme: str, parts: Sequence[str]) -> Learned | None:
+    if len(parts) != 1 or not study.is_all_or_none(task, length, parts[0]):
+        return None
+    return study.learned(task, scheme, length, parts[0])
 
 
 # The parts of a card
@@ -241,12 +247,13 @@ def _score_row(finding: Finding) -> tuple[str, ...]:
     score = finding.why_not if finding.score is None else interval_text(finding.score)
     minus = "" if finding.against is None else interval_text(finding.against.interval, signed=True)
     verdict = finding.verdict
-    if verdict in ("better", "worse", NO_EVIDENCE):
-        joined = "from" if verdict == NO_EVIDENCE else "than"
-        verdict = f"{verdict} {joined} `{finding.baseline}`{in_brackets(gap_number(finding.against))}"
-    learned = "" if finding.learned is None else "{} of {}".format(*finding.learned)
+    if verdict in ("better", "worse", UNDECIDED):
+        joined = "against" if verdict == UNDECIDED else "than"
+        takes = in_brackets(what_it_takes([finding.against] if finding.against else []))
+        verdict = f"{verdict} {joined} `{finding.baseline}`{takes}"
     test = f"{finding.test}{metric}, {finding.where}"
-    return (test, f"{finding.length:,}", *linear_cells(finding.linear), score, learned, minus, verdict)
+    scores = (*linear_cells(finding.linear), score, learned_text(finding.learned))
+    return (test, f"{finding.length:,}", *scores, minus, verdict)
 
 
 def _speed_rows(results: Results, scheme: str) -> list[tuple[str, ...]]:

@@ -15,14 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from hf_posenc.comparison.checkpoints import convert_checkpoints
-from hf_posenc.comparison.findings import conclusions, gap_text, in_brackets, quoted
+from hf_posenc.comparison.findings import conclusions, gap_range, in_brackets, quoted, seeds_range
 from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.plan_file import about, known_plans
 from hf_posenc.comparison.records import read_baselines
 from hf_posenc.comparison.references import LINEAR, MAJORITY, REFERENCES_NAME, measure_references
-from hf_posenc.comparison.report import length_rows, mean_of, named
+from hf_posenc.comparison.report import length_rows, mean_of, named, power_table
 from hf_posenc.comparison.results_folder import load_plan
-from hf_posenc.comparison.statistics import ALPHA, LEARNED, NO_EVIDENCE, Difference
+from hf_posenc.comparison.statistics import ALPHA, LEARNED, UNDECIDED, Difference
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.files import write_json, write_text
 from hf_posenc.markdown import markdown_table, render
@@ -107,6 +107,7 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
         verdict_table=verdict_table,
         part_table=part_table,
         length_table=length_table,
+        power_table=power_table,
         mean_of=mean_of,
         tested_on=TESTED_ON,
     )
@@ -128,7 +129,7 @@ def verdict_table(study: Study) -> str:
             rows.append(_verdict_row(study, task, length, None, study.differences(task, length)))
     baseline = f"`{study.plan.baseline}`"
     head = ("test", "tokens", *LINEAR, "above these", f"better than {baseline}", f"worse than {baseline}")
-    return markdown_table((*head, f"not told from {baseline} (smallest gap)", "no score"), rows)
+    return markdown_table((*head, f"not told from {baseline} (smallest gap; seeds to decide)", "no score"), rows)
 
 
 def linear_cells(scores: Mapping[str, float]) -> list[str]:
@@ -155,11 +156,12 @@ def _verdict_row(
     lower = lower_is_better(task)
     name = test_name(task.name, [part] if isinstance(part, str) else study.averaged(task, length))
     above = study.above(task, length, part)
-    groups: dict[str, list[str]] = {"better": [], "worse": [], NO_EVIDENCE: []}
+    groups: dict[str, list[str]] = {"better": [], "worse": [], UNDECIDED: []}
     for scheme, difference in differences.items():
         groups.setdefault(difference.verdict(lower), []).append(scheme)
     beaten = [scheme for scheme, difference in above.items() if difference.verdict(lower) == "better"]
-    gaps = gap_text(differences[scheme] for scheme in groups[NO_EVIDENCE]).partition(": ")[2]
+    open_ones = [differences[scheme] for scheme in groups[UNDECIDED]]
+    takes = "; ".join(filter(None, (gap_range(open_ones), seeds_range(open_ones))))
     return (
         name + (" (control: counting words solves it)" if task.kind == "halves" else ""),
         f"{length:,}",
@@ -167,7 +169,7 @@ def _verdict_row(
         _names(beaten, above),
         _names(groups["better"], differences),
         _names(groups["worse"], differences),
-        _names(groups[NO_EVIDENCE], differences) + in_brackets(gaps),
+        _names(groups[UNDECIDED], differences) + in_brackets(takes),
         quoted(scheme for scheme in study.schemes if study.score(task, scheme, length, part) is None),
     )
 
@@ -183,7 +185,7 @@ def _names(schemes: Sequence[str], tested: Collection[str]) -> str:
 def part_table(study: Study, task_name: str, length: int) -> str:
     """What is to be beaten, then each scheme's mean in each part of a task; bold where it differs from the baseline.
 
-    Where examples come in pairs, `3/5` behind a mean says how many of how many runs learned the part.
+    Where some runs learned the part and others didn't, `3/5` behind a mean says how many of how many.
     """
     task = next(task for task in study.tasks if task.name == task_name)
     differences = study.differences_by_part(study.home_length)
@@ -196,8 +198,9 @@ def part_table(study: Study, task_name: str, length: int) -> str:
             tested = differences.get((task.name, part, scheme))
             differs = tested is not None and tested.verdict(lower_is_better(task)) in ("better", "worse")
             text = study.why_not(task, scheme, length) if value is None else f"{value.mean:.3f}"
-            learned = study.learned(task, scheme, length, part) if scheme in study.schemes else None
-            count = "" if learned is None else f" {learned[0]}/{learned[1]}"
+            shows = scheme in study.schemes and study.is_all_or_none(task, length, part)
+            learned = study.learned(task, scheme, length, part) if shows else None
+            count = "" if learned is None else f" {learned.runs}/{learned.of}"
             cells.append((f"**{text}**" if differs else text) + count)
         rows.append((named(study, scheme), *cells))
     return markdown_table((f"{length} tokens", *parts), rows)

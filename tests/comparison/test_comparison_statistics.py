@@ -1,6 +1,5 @@
 """Intervals and tests against scipy, scikit-learn and simulations with a known truth."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +8,18 @@ from scipy import stats
 from sklearn.metrics import matthews_corrcoef
 
 from hf_posenc.comparison.outcomes import classification_outcome, from_dict, likelihood_outcome, right_outcome
+from hf_posenc.comparison.spread import Spread
 from hf_posenc.comparison.statistics import (
     DRAWS,
-    NO_EVIDENCE,
+    UNDECIDED,
     Difference,
     Interval,
+    Learned,
     Sample,
+    has_learned,
     holm,
     interval,
-    learned,
     paired,
-    smallest_gap,
 )
 
 
@@ -33,10 +33,10 @@ def difference(first, second):
     return paired({"x": (first, second)})["x"]
 
 
-def of_values(values, bounds=(-np.inf, np.inf)):
+def of_values(values, bounds=(-np.inf, np.inf), learned=None):
     """Values by seed, of examples that don't vary: an interval is over seeds alone."""
-    every = np.array(values)
-    return Sample(list(range(len(every))), every, np.broadcast_to(every, (DRAWS, len(every))), bounds)
+    every, runs = np.array(values), None if learned is None else np.array(learned)[:, None]
+    return Sample(list(range(len(every))), every, np.broadcast_to(every, (DRAWS, len(every))), bounds, runs)
 
 
 def test_the_mean_is_over_seeds_and_tests():
@@ -102,52 +102,86 @@ def test_with_few_seeds_intervals_hold_the_truth_as_often(seeds):
     assert 0.92 < hits / 300 < 0.98
 
 
-def test_seeds_that_agree_by_chance_are_no_proof():
-    """Schemes that learn (1.0) or don't (0.5) with one chance: a scheme's own seeds may agree, the family's don't."""
-    draw = np.random.default_rng(0)
-    wrong, alone = 0, 0
-    for _ in range(60):
-        samples = {name: of_values(draw.choice([0.5, 1.0], 3)) for name in range(6)}
-        family = {two: (samples[two[0]], samples[two[1]]) for two in itertools.combinations(samples, 2)}
-        wrong += any(comparison.corrected < 0.05 for comparison in holm(paired(family)).values())
-        alone += any(
-            comparison.corrected < 0.05 for comparison in holm({k: difference(*v) for k, v in family.items()}).values()
-        )
-    assert wrong <= 6 < alone
+@pytest.mark.parametrize(("runs", "other"), [(3, 0), (4, 0), (5, 0), (8, 0), (8, 1), (8, 2), (7, 1), (8, 4)])
+def test_where_learning_is_all_or_none_the_test_agrees_with_fishers(runs, other):
+    """`runs` of a scheme's runs learned, and `other` of another's; its own few seeds may all agree."""
+    seeds = max(runs, other)
+    first, second = (np.arange(seeds) < learned for learned in (runs, other))
+    comparison = difference(*(of_values(np.where(learned, 0.9, 0.5), learned=learned) for learned in (first, second)))
+    table = [[runs, seeds - runs], [other, seeds - other]]
+    assert comparison.p == pytest.approx(stats.fisher_exact(table).pvalue, rel=0.5)
+    assert comparison.interval.low < comparison.interval.mean
+    known = difference(*(of_values(np.where(learned, 0.9, 0.5)) for learned in (first, second)))
+    assert known.p < comparison.p  # where learning isn't left to chance
 
 
-def test_one_scheme_whose_seeds_differ_much_decides_nothing_of_the_others():
+def test_where_all_learned_or_none_did_their_spread_is_the_measure():
+    values = [0.9, 0.91, 0.92], [0.8, 0.82, 0.81]
+    for learned in ((True, True), (False, False), (None, True)):
+        samples = (of_values(v, learned=None if x is None else [x] * 3) for v, x in zip(values, learned, strict=True))
+        assert difference(*samples).p == pytest.approx(stats.ttest_rel(*values).pvalue)
+
+
+def test_the_other_schemes_of_a_plan_decide_nothing():
     draw = np.random.default_rng(0)
     base = of_values([0.5] * 3)
     family = {n: (of_values(0.6 + 0.01 * draw.normal(size=3)), base) for n in "abcd"}
     wild = (of_values([0.1, 0.5, 0.9]), base)
     alone, together = paired(family), paired({**family, "wild": wild})
-    for name, comparison in alone.items():
-        assert comparison.p < 0.01
-        assert together[name].p == pytest.approx(comparison.p, rel=1.0)
+    assert all(together[name] == comparison for name, comparison in alone.items())
 
 
-def test_a_gap_of_the_named_size_is_found_in_80_percent_of_cases():
-    """Against a simulation of the whole test: draws with that true difference."""
+def test_what_all_seeds_share_is_told_from_what_each_has():
+    """Examples that are hard for all seeds, and answers that each seed has for itself."""
     draw = np.random.default_rng(0)
-    base = of_values(np.ones(5))
-    spread = Difference(Interval(0.0, 0.0, 0.0, 5), 0.5, error=0.1 / 5**0.5, freedom=4)
-    gap = smallest_gap(spread, 0.05)
-    assert smallest_gap(replace(spread, error=0.0), 0.05) is None  # two models that answer one class each
-    significant = [difference(of_values(1 + gap + 0.1 * draw.normal(size=5)), base).p < 0.05 for _ in range(400)]
-    assert sum(significant) / 400 == pytest.approx(0.8, abs=0.05)
+    shared, own = draw.normal(size=(1, 400)), draw.normal(size=(4, 400))
+    weights = draw.multinomial(400, [1 / 400] * 400, size=2000) / 400
+    for part, expected in ((shared + 0 * own, 1.0), (own, 0.0), (shared + own, 0.8)):
+        spread = Spread.of(part.mean(1), weights @ part.T)
+        assert spread.shared / spread.over_examples == pytest.approx(expected, abs=0.12)
+        many = spread.with_seeds(400)
+        assert many.over_examples == pytest.approx(spread.shared, abs=0.02 * spread.over_examples)
+
+
+def test_no_interval_is_narrower_than_the_examples_allow():
+    right = np.random.default_rng(0).random(200) < 0.7
+    agree = sample(np.stack([right, right[::-1]]))  # the same score on other examples
+    assert agree.values[0] == agree.values[1]
+    ends = interval(agree).ends
+    assert ends[1] - ends[0] == pytest.approx(2 * 1.96 * (0.21 / 400) ** 0.5, rel=0.1)
 
 
 def test_the_smallest_gap_is_that_of_the_level_which_a_scheme_had_to_reach():
-    family = {"a": 0.001, "b": 0.3, "c": 0.4, "none": None}
-    differences = {n: Difference(Interval(0.0, 0.0, 0.0, 3), p, error=0.02, freedom=10.0) for n, p in family.items()}
+    family, spread = {"a": 0.001, "b": 0.3, "c": 0.4, "none": None}, Spread(3, 0.0004, 0.0001, 0.0001)
+    differences = {n: Difference(Interval(0.02, 0.0, 0.0, 3), p, spread=spread) for n, p in family.items()}
     corrected = holm(differences)
-    assert corrected["a"].gap is None  # it was found
-    assert corrected["none"].gap is None
-    assert corrected["b"].gap == corrected["c"].gap == smallest_gap(differences["b"], 0.05 / 2)
-    assert corrected["b"].gap > smallest_gap(differences["b"], 0.05)
+    for found in (corrected["a"], corrected["none"]):
+        assert (found.gap, found.seeds) == (None, None)
+    assert corrected["b"].gap == corrected["c"].gap == spread.smallest_gap(0.05 / 2)
+    assert corrected["b"].gap > spread.smallest_gap(0.05)
+    assert corrected["b"].seeds == spread.seeds_to_find(0.02, 0.05 / 2)
     one_seed = holm({"x": difference(of_values([1.2]), of_values([1.0]))})["x"]
-    assert one_seed.gap is None
+    assert (one_seed.gap, one_seed.seeds) == (None, None)
+
+
+def test_a_gap_takes_the_seeds_that_are_named():
+    spread = Spread(5, 0.0009, 0.0002, 0.0001)
+    gap = spread.smallest_gap(0.05)
+    assert spread.seeds_to_find(gap * 1.01, 0.05) == 5
+    assert spread.seeds_to_find(-gap * 0.99, 0.05) == 6
+    needed = spread.seeds_to_find(gap / 2, 0.05)
+    powers = [spread.with_seeds(seeds).power(gap / 2, 0.05, pilot=5) for seeds in (needed - 1, needed)]
+    assert powers[0] < 0.8 <= powers[1]
+    assert spread.seeds_to_find(0.015, 0.05) == np.inf  # with all seeds, examples alone leave 0.01 of error
+    assert Spread(5, 0.0, 0.0, 0.0).smallest_gap(0.05) is None  # two models that answer one class each
+    few, many = (Spread(seeds, 0.0, 0.0001, 0.0001, all_or_none=True) for seeds in (3, 8))
+    assert few.smallest_gap(0.05) == np.inf  # 3 of 3 against 0 of 3: Fisher's p is 0.1
+    assert many.smallest_gap(0.05) < 0.05
+
+
+def test_k_of_n_has_its_exact_interval():
+    assert Learned(5, 5).ends == (pytest.approx(0.025 ** (1 / 5)), 1.0)
+    assert Learned(0, 3).ends == (0.0, pytest.approx(1 - 0.025 ** (1 / 3)))
 
 
 @pytest.mark.parametrize(
@@ -157,14 +191,32 @@ def test_the_smallest_gap_is_that_of_the_level_which_a_scheme_had_to_reach():
 def test_a_run_has_learned_what_chance_would_give_one_in_a_thousand(twice, once, never, is_learned):
     pairs = [(True, True)] * twice + [(True, False)] * once + [(False, False)] * never
     outcome = right_outcome(np.array(pairs).ravel(), np.repeat(np.arange(len(pairs)), 2))
-    assert learned(outcome) is is_learned
-    assert learned(outcome) == (stats.binomtest(twice, max(twice + never, 1), alternative="greater").pvalue < 0.001)
+    one_of_each = replace(outcome, units=np.tile([1.0, 2.0], (len(pairs), 1)))
+    assert has_learned(outcome, one_of_each) is is_learned
+    assert has_learned(outcome, one_of_each) == (
+        stats.binomtest(twice, max(twice + never, 1), alternative="greater").pvalue < 0.001
+    )
+
+
+def test_a_run_has_learned_what_the_majority_does_not_know():
+    right = np.arange(200) < 130
+    for majority, is_learned in ((np.arange(200) < 100, True), (np.arange(200) < 125, False), (right, False)):
+        assert has_learned(right_outcome(right), right_outcome(majority)) is is_learned
+    assert has_learned(right_outcome(right), None) is None
+    assert has_learned(likelihood_outcome(np.ones(9), np.ones(9)), None) is None
+    labels = np.arange(200) % 2
+    for wrong, is_learned in ((60, True), (90, False)):
+        answers = np.where(np.arange(200) < wrong, 1 - labels, labels)
+        outcome = classification_outcome("matthews_correlation", labels, answers, 2)
+        assert has_learned(outcome, None) is is_learned
+        table = np.histogram2d(labels, answers, 2)[0]
+        assert is_learned == (stats.chi2_contingency(table, correction=False).pvalue / 2 < 0.001)
 
 
 def test_a_score_that_is_no_number_hides_no_other():
     nothing = Interval(0.0, 0.0, 0.0, 3)
     corrected = holm({"x": Difference(nothing, float("nan")), "y": Difference(nothing, 0.001)})
-    assert (corrected["y"].corrected, corrected["x"].verdict()) == (0.002, NO_EVIDENCE)
+    assert (corrected["y"].corrected, corrected["x"].verdict()) == (0.002, UNDECIDED)
 
 
 def test_varying_examples_make_the_test_stricter():
@@ -178,8 +230,8 @@ def test_varying_examples_make_the_test_stricter():
 def test_equal_schemes_and_clear_differences():
     right = np.random.default_rng(2).random((3, 100)) < 0.6
     same = holm({"x": difference(sample(right), sample(right))})["x"]
-    assert (same.p, same.corrected, same.verdict()) == (1.0, 1.0, NO_EVIDENCE)
-    assert NO_EVIDENCE == "no evidence of a difference"
+    assert (same.p, same.corrected, same.verdict()) == (1.0, 1.0, UNDECIDED)
+    assert UNDECIDED == "not decided"
     always = difference(sample(np.ones((3, 100), bool)), sample(np.zeros((3, 100), bool)))
     assert holm({"x": always})["x"].verdict() == "better"
     assert holm({"x": always})["x"].verdict(lower_is_better=True) == "worse"
