@@ -5,28 +5,30 @@ from dataclasses import dataclass
 
 from .plan import Task
 from .statistics import ALPHA, Difference
-from .study import Parts, Study
+from .study import Study
 
 
 @dataclass(frozen=True)
 class Power:
     """What the comparisons with one scheme could find, by the spread that was measured."""
 
-    task: str
+    task: Task
     length: int
     other: str
     """The scheme that the others are compared with."""
     gaps: dict[str, float]
-    """By scheme, the least true difference that is found in 80 % of cases, were none of the others found.
+    """By scheme, the least true difference that is found in 80 % of cases, at Holm's strictest level.
 
     A scheme that showed no spread is left out; infinite where so few seeds find none.
     """
     seeds: dict[str, float]
     """By scheme that wasn't told from `other`, the seeds that would find the difference measured; may be infinite."""
+    widest: float
+    """The greatest difference that the metric allows."""
 
 
 def power(study: Study) -> list[Power]:
-    """The power of every comparison that the report makes: for each task at its train length and its longest inputs.
+    """The power of each family that the report shows: a task at its train length or longest inputs, one other scheme.
 
     Empty where there is one seed.
     """
@@ -34,14 +36,12 @@ def power(study: Study) -> list[Power]:
     for task in study.tasks:
         for length in dict.fromkeys((study.home_length(task), study.lengths(task)[-1])):
             for other in study.contrasts_of(task):
-                rows.append(power_at(study, task, length, other=other))
-    return [row for row in rows if row.gaps]
-
-
-def power_at(study: Study, task: Task, length: int, part: Parts = None, other: str | None = None) -> Power:
-    """The same of one family: the schemes at a length against `other` (None: the baseline)."""
-    differences = study.differences(task, length, part, other)
-    return Power(task.name, length, other or study.plan.baseline, _gaps(differences), _seeds(differences))
+                differences = study.differences(task, length, other=other)
+                if gaps := _gaps(differences):
+                    seeds = {name: value.seeds for name, value in differences.items() if value.seeds is not None}
+                    widest = max(value.widest for value in differences.values())
+                    rows.append(Power(task, length, other, gaps, seeds, widest))
+    return rows
 
 
 def _gaps(differences: Mapping[str, Difference]) -> dict[str, float]:
@@ -49,7 +49,3 @@ def _gaps(differences: Mapping[str, Difference]) -> dict[str, float]:
     spreads = {scheme: value.spread for scheme, value in differences.items() if value.spread is not None}
     gaps = {scheme: spread.smallest_gap(level) for scheme, spread in spreads.items()}
     return {scheme: gap for scheme, gap in gaps.items() if gap is not None}
-
-
-def _seeds(differences: Mapping[str, Difference]) -> dict[str, float]:
-    return {scheme: value.seeds for scheme, value in differences.items() if value.seeds is not None}

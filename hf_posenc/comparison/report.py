@@ -27,7 +27,7 @@ from .findings import (
 )
 from .page import PICTURES_NAME, Block, Heading, Picture, Points, Table, Text, anchor, to_html, to_markdown
 from .plan import Task
-from .power import Power, power
+from .power import power
 from .probes import PROBES
 from .records import name_of
 from .statistics import ALPHA, LEARNED, UNDECIDED, Difference, Interval
@@ -195,13 +195,12 @@ def power_table(study: Study) -> Table | None:
     """What each family of comparisons could find, and how many seeds the open ones would take; None: one seed."""
     rows = []
     for row in power(study):
-        widest = max(value.widest for value in study.differences(*_place(study, row), other=row.other).values())
         gaps = sorted(row.gaps.values())
+        ends = text_range((gap, gap_text(gap, row.widest)) for gap in gaps)
         seeds = text_range((value, seeds_text(value)) for value in row.seeds.values())
-        places = (plain(row.task), f"{row.length:,}", code(row.other))
-        middle = gap_text(gaps[len(gaps) // 2], widest)
-        ends = text_range((gap, gap_text(gap, widest)) for gap in gaps)
-        rows.append((*places, middle, ends, f"{len(row.seeds)} of {len(row.gaps)}", seeds))
+        places = (plain(row.task.name), f"{row.length:,}", code(row.other))
+        middle = gap_text(gaps[len(gaps) // 2], row.widest)
+        rows.append((*places, middle, ends, f"{len(row.seeds)} of {len(gaps)}", seeds))
     head = ("task", "tokens", "compared with", "median gap", "gaps", UNDECIDED, "seeds to decide")
     return Table(head, tuple(rows)) if rows else None
 
@@ -216,10 +215,6 @@ def _power(study: Study) -> list[Block]:
         "with how many seeds differences like those that were measured would be."
     )
     return [Heading(2, "What this plan can find"), Text(text), table]
-
-
-def _place(study: Study, row: Power) -> tuple[Task, int]:
-    return next(task for task in study.tasks if task.name == row.task), row.length
 
 
 def _about(task: Task) -> str:

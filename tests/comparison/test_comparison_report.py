@@ -14,9 +14,10 @@ from comparison_harness import change_json, change_runs, made_up, read_run, toy
 from hf_posenc import POSITIONS
 from hf_posenc.comparison import charts
 from hf_posenc.comparison.charts import curve_chart, length_chart, ranking_chart
-from hf_posenc.comparison.findings import conclusions, interval_text
+from hf_posenc.comparison.findings import conclusions, interval_text, seeds_number
 from hf_posenc.comparison.outcomes import likelihood_outcome
 from hf_posenc.comparison.page import Heading, Text, to_html
+from hf_posenc.comparison.power import power
 from hf_posenc.comparison.report import make_report, write_report
 from hf_posenc.comparison.results_folder import load_runs
 from hf_posenc.comparison.statistics import UNDECIDED, Interval
@@ -257,6 +258,25 @@ def test_each_is_compared_with_the_default_and_with_itself_at_other_lengths(tmp_
         r"seeds to decide: .+\); worse: `rope` \(-0\.3",
         sentences[-1],
     )
+
+
+def test_a_report_says_what_its_plan_can_find(untouched, report, tmp_path):
+    study = Study.read(untouched)
+    rows = power(study)
+    assert [(row.task.name, row.length, row.other) for row in rows] == [
+        *(("halves", length, "none") for length in (32, 48)),
+        *(("probes", 32, other) for other in ("none", "rope")),
+        ("probes", 48, "none"),  # nothing else than `none` has that length, and it is compared with `rope` already
+    ]
+    row_of_probes = rows[2]
+    assert set(row_of_probes.gaps) == {"learned", "rope"}
+    assert set(row_of_probes.seeds) == {"learned"}
+    differences = study.differences(study.tasks[1], 32)
+    assert row_of_probes.seeds["learned"] == differences["learned"].seeds > 5
+    assert row_of_probes.gaps["learned"] == differences["learned"].spread.smallest_gap(0.05 / 2)
+    text = report[0].read_text()
+    assert row(text, "probes", "32", "`none`").endswith(f"| 1 of 2 | {seeds_number(differences['learned'])} |")
+    assert power(Study.read(made_up(tmp_path, plan(seeds=1), RATES))) == []
 
 
 def test_missing_and_failed_runs_are_named(results):
