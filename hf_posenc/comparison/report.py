@@ -183,7 +183,7 @@ def _how_to_read(study: Study) -> str:
         "with the same one. The same texts at two lengths are compared in pairs. "
         f"{UNDECIDED.capitalize()} doesn't mean equal: beside it stands the smallest gap that the test finds in 80 % "
         "of cases with the spread measured here, and how many seeds would find the difference that was measured (blank "
-        "where the seeds showed no spread). "
+        "where the seeds showed no spread, and rough where some runs learned and others didn't). "
         "Where some runs learned a test and others didn't, intervals of means are for seeds like those that ran, and "
         "say nothing of how often a run learns: that is k of n runs, with its exact 95 % interval (a run learned a "
         f"test if p < {LEARNED} against the majority's answers). Of two schemes one of which always learned and the "

@@ -19,7 +19,8 @@ How far to trust it, from the simulations in tests/comparison/test_comparison_si
   and in 93, 83 and 86 % with 8 (250 pairs of examples). It is an interval for seeds like those that ran. Beside it
   stands `Learned`, k of n runs, whose exact interval (Clopper and Pearson 1934) holds q in at least 95 % of cases.
 - A family of up to 14 schemes that are all alike has a false finding in at most 5 % of cases, however they learn.
-- The gap that is named as found in 80 % of cases is found in 75 to 90 %.
+- The gap that is named as found in 80 % of cases is found in 75 to 90 %, where runs vary about one level. Where
+  learning is all or none it is rough (50 to 90 %): the spread changes with the share of runs that learn.
 """
 
 import functools
