@@ -16,13 +16,17 @@ class Power:
     length: int
     other: str
     """The scheme that the others are compared with."""
+    compared: int
+    """How many schemes are."""
+    undecided: int
+    """How many of them weren't told from it."""
     gaps: dict[str, float]
     """By scheme, the least true difference that is found in 80 % of cases, at Holm's strictest level.
 
     A scheme that showed no spread is left out; infinite where so few seeds find none.
     """
     seeds: dict[str, float]
-    """By scheme that wasn't told from `other`, the seeds that would find the difference measured; may be infinite."""
+    """By scheme that wasn't told from it, the seeds that would find the difference measured; may be infinite."""
     widest: float
     """The greatest difference that the metric allows."""
 
@@ -40,7 +44,8 @@ def power(study: Study) -> list[Power]:
                 if gaps := _gaps(differences):
                     seeds = {name: value.seeds for name, value in differences.items() if value.seeds is not None}
                     widest = max(value.widest for value in differences.values())
-                    rows.append(Power(task, length, other, gaps, seeds, widest))
+                    undecided = sum(not value.is_found for value in differences.values())
+                    rows.append(Power(task, length, other, len(differences), undecided, gaps, seeds, widest))
     return rows
 
 

@@ -200,7 +200,7 @@ def power_table(study: Study) -> Table | None:
         seeds = text_range((value, seeds_text(value)) for value in row.seeds.values())
         places = (plain(row.task.name), f"{row.length:,}", code(row.other))
         middle = gap_text(gaps[len(gaps) // 2], row.widest)
-        rows.append((*places, middle, ends, f"{len(row.seeds)} of {len(gaps)}", seeds))
+        rows.append((*places, middle, ends, f"{row.undecided} of {row.compared}", seeds))
     head = ("task", "tokens", "compared with", "median gap", "gaps", UNDECIDED, "seeds to decide")
     return Table(head, tuple(rows)) if rows else None
 

@@ -271,6 +271,7 @@ def test_a_report_says_what_its_plan_can_find(untouched, report, tmp_path):
     row_of_probes = rows[2]
     assert set(row_of_probes.gaps) == {"learned", "rope"}
     assert set(row_of_probes.seeds) == {"learned"}
+    assert (row_of_probes.undecided, row_of_probes.compared) == (1, 2)
     differences = study.differences(study.tasks[1], 32)
     assert row_of_probes.seeds["learned"] == differences["learned"].seeds > 5
     assert row_of_probes.gaps["learned"] == differences["learned"].spread.smallest_gap(0.05 / 2)
