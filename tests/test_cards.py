@@ -169,8 +169,8 @@ def test_cards_say_what_a_number_cannot_carry():
     rope = page("rope")
     assert "| cola (matthews correlation), plan `pretrained`, unhealed conversions | 64 | 0.096 | 0.148 |" in rope
     assert "| worse than `learned` |" in rope
-    takes = r"\(smallest gap [^|]+: 0\.0\d\d; seeds to decide: \d\)"
-    assert re.search(rf"\n\| imdb, plan `long` \|[^\n]+not decided against `none` {takes} \|\n", rope)
+    undecided = r"not decided against `none` \(0\.0\d\d; \d seeds\)"
+    assert re.search(rf"\n\| imdb, plan `long` \|[^\n]+{undecided} \|\n", rope)
     row = r"\| probes: swap, plan `probes` \| 64 \| 0\.500 \| 1\.000 \| 0\.850 \[[^|]+"
     assert re.search(row + r"\| 4 of 5 \[0\.28, 0\.99\] \| \+0\.350 \[", rope)
     assert "**Not shown to be above words and word pairs** on imdb, imdb/test_long (plan `long`)" in rope

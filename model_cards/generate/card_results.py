@@ -14,7 +14,7 @@ from typing import Any
 from huggingface_hub import EvalResult
 
 from hf_posenc.comparison.charts import metric_name
-from hf_posenc.comparison.findings import in_brackets, interval_text, learned_text, what_it_takes
+from hf_posenc.comparison.findings import gap_number, in_brackets, interval_text, learned_text, seeds_number
 from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.references import LINEAR
 from hf_posenc.comparison.statistics import LEARNED, UNDECIDED, Difference, Interval, Learned
@@ -249,8 +249,9 @@ def _score_row(finding: Finding) -> tuple[str, ...]:
     verdict = finding.verdict
     if verdict in ("better", "worse", UNDECIDED):
         joined = "against" if verdict == UNDECIDED else "than"
-        takes = in_brackets(what_it_takes([finding.against] if finding.against else []))
-        verdict = f"{verdict} {joined} `{finding.baseline}`{takes}"
+        seeds = seeds_number(finding.against)
+        takes = (gap_number(finding.against), f"{seeds} seeds" if seeds else "")
+        verdict = f"{verdict} {joined} `{finding.baseline}`{in_brackets('; '.join(filter(None, takes)))}"
     test = f"{finding.test}{metric}, {finding.where}"
     scores = (*linear_cells(finding.linear), score, learned_text(finding.learned))
     return (test, f"{finding.length:,}", *scores, minus, verdict)
