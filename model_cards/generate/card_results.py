@@ -23,7 +23,7 @@ from hf_posenc.markdown import render
 from model_cards.generate.evidence import PAGE_NAME, TESTED_ON, command, linear_cells, own_parts, studies, test_name
 
 BASELINE = "none"
-_HUB_NAMES = {"blimp_order": "nyu-mll/blimp", "cola": "nyu-mll/glue", "imdb": "stanfordnlp/imdb"}
+_HUB_NAMES = {"blimp_order": "nyu-mll/blimp", "imdb": "stanfordnlp/imdb"}
 """Where the Hub has the data that a set was made from."""
 
 
@@ -54,8 +54,8 @@ class Finding:
     """The scheme minus the best of them, corrected for the number of schemes."""
     learned: Learned | None = None
     """How many runs of how many learned it; None: all runs of all schemes did, or that can't be said."""
-    unhealed: bool = False
-    """Whether the models are conversions of a checkpoint, without healing."""
+    healed: bool = False
+    """Whether the models are healed conversions of a checkpoint."""
     why_not: str = ""
 
     @property
@@ -77,7 +77,7 @@ class Finding:
     def where(self) -> str:
         """The plan in words."""
         plan = f"plan `{self.source}`"
-        return f"{plan}, unhealed conversions" if self.unhealed else plan
+        return f"{plan}, healed conversions" if self.healed else plan
 
     @property
     def data_name(self) -> str:
@@ -198,7 +198,7 @@ def _finding(
         linear=study.linear(task, length, part),
         above=above,
         learned=_learned(study, task, length, scheme, parts),
-        unhealed=study.plan.pretrained is not None and "{scheme}" not in study.plan.pretrained,
+        healed=study.plan.pretrained is not None,
         why_not="" if score is not None else study.why_not(task, scheme, length),
     )
 

@@ -32,11 +32,9 @@ FOLDER = Path(__file__).parent.parent
 PAGE_NAME = "evidence.md"
 TESTED_ON = {
     "blimp_order": "BLiMP, pairs that differ in word order alone, a test part of our own",
-    "cola": "CoLA, in-domain development part",
+    "trec": "TREC, types of questions, the official test part",
     "imdb": "IMDb reviews of at most 200 words, a sample of the official test part",
     "imdb/test_long": "IMDb reviews of more than 512 words, a sample of the official test part",
-    "hans": "HANS, made anew from the authors' templates, a test part of our own",
-    "hans/order_matched": "HANS, made anew from the authors' templates, the cases that come in pairs with like words",
     "bshift_novels": "sentences of novels, two neighbouring words swapped in half of them, a test part of our own",
     "listops": "ListOps, a test part of our own",
 }

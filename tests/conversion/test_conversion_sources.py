@@ -15,6 +15,7 @@ from safetensors.torch import load, load_file
 from transformers import AlbertConfig, AutoTokenizer, GPT2Config
 
 from hf_posenc import cli
+from hf_posenc.comparison.study import Study
 from hf_posenc.conversion import convert, output
 from hf_posenc.conversion.heal import Healing
 from model_cards.studies.conversion import baseline, long_table, long_words
@@ -246,11 +247,15 @@ def test_the_command_line(source, tmp_path, run):
 def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
     guide = (Path(__file__).parents[2] / "docs/pretrained-weights.md").read_text()
     commands = re.findall(r"^hf-posenc ((?:convert|export minilm) .*)$", guide, flags=re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 6
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "sentence-transformers/all-MiniLM-L6-v2"
-    tiny_source(folder)
-    tiny_tokenizer(folder)
+    for name, family in (
+        ("sentence-transformers/all-MiniLM-L6-v2", "bert"),
+        ("google-bert/bert-base-uncased", "bert"),
+        ("FacebookAI/xlm-roberta-base", "xlm-roberta"),
+    ):
+        tiny_source(tmp_path / name, family)
+        tiny_tokenizer(tmp_path / name)
     (tmp_path / "sentences.txt").write_text("".join(f"{text}\n" for text in sentences(60)))
     for command in commands:
         short = ["--max-steps", "2"] if "--heal" in command else []
@@ -269,40 +274,23 @@ def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_ben
     assert stock["accuracy"] == converted["accuracy"]
     assert stock["loss"] == pytest.approx(converted["loss"], abs=1e-4)
 
-    def lost(scheme, task="bshift_novels"):
-        """Points that a healed scheme is below the original, by the mean of its seeds."""
-        means = []
-        for prefix in (f"stock/{task}", f"heal/{scheme}/{task}"):
-            accuracies = [part["accuracy"] for name, part in parts.items() if name in (prefix, f"{prefix}/seed1")]
-            means.append(sum(accuracies) / len(accuracies))
-        return 100 * (means[0] - means[1])
-
-    assert max(lost("rope"), lost("sinusoidal")) <= 2
     words = " ".join(guide.split())
-    assert f"`t5` is {lost('t5'):.1f} below, and `alibi`" in words
-    assert f"can only fall with distance, {lost('alibi'):.0f}." in words
-    seeds = [parts[f"heal/rope/bshift_novels{seed}"]["accuracy"] for seed in ("", "/seed1")]
-    assert f"Two seeds differ by up to {100 * abs(seeds[0] - seeds[1]):.0f} points" in words
+    study = Study.read(root / "model_cards/results/compare-pretrained")
+    trec, swapped = (study.differences(task, 64) for task in study.tasks)
+    assert {name for name, gap in trec.items() if gap.verdict() == "worse"} == {"alibi", "alibi+t5"}
+    assert {gap.verdict() for gap in swapped.values()} == {"worse"}
+    lost = {name: -gap.interval.mean for name, gap in swapped.items()}
+    assert sorted(lost, key=lost.__getitem__) == ["rope", "t5", "alibi+t5", "alibi"]
+    assert lost["alibi"] > 3 * lost["rope"]
+    assert 0.4 < lost["alibi+t5"] / lost["alibi"] < 0.6
     blind = parts["swap/t5/agreement"]["before"]
     assert (round(blind["cosine"], 1), blind["order_r2"] < 0.1) == (0.9, True)
-    behind = [lost(scheme, "trec") for scheme in ("t5", "sinusoidal", "alibi")]
-    assert (
-        f"On `trec`, `t5`, `sinusoidal` and `alibi` are {min(behind):.1f} to {max(behind):.1f} points below it."
-        in words
-    )
-    healings = {
-        scheme: parts[f"heal/{scheme}/agreement"]["healing"] for scheme in ("alibi", "rope", "sinusoidal", "t5")
-    }
-    assert {scheme for scheme, healing in healings.items() if not healing["bf16"]} == {"rope"}
-    assert {healings[scheme]["threads"] for scheme in ("alibi", "sinusoidal", "t5")} == {2}
-    assert {round(healing["seconds"]) for healing in healings.values()} == {600}
-    on_two = [f"{healings[scheme]['steps']:,} {'steps ' * (scheme == 'alibi')}of `{scheme}`" for scheme in healings]
-    assert "on two cores {0}, {2} and {3}, and {1} (on one core".format(*on_two) in words
-    assert {round(Healing().max_steps * 10 / healings[scheme]["steps"]) for scheme in ("alibi", "t5")} == {9}
-    assert f"measures it again, with {Healing().max_steps:,} steps each and swaps at any distance" in words
-    assert f"--max-steps` (default {Healing().max_steps:,}: nine minutes at" in words
-    assert healings["t5"]["learning_rate"] == 2 * healings["rope"]["learning_rate"]
-    assert (healings["t5"]["swapped"], "swapped" in healings["rope"]) == (0.5, False)
+    healings = [part["healing"] for name, part in parts.items() if name.startswith("heal/")]
+    assert {(healing["steps"], healing["bf16"], healing["threads"]) for healing in healings} == {(2000, True, 1)}
+    assert Healing().max_steps == 2000
+    minutes = sorted(round(healing["seconds"] / 60) for healing in healings)
+    assert f"(default 2,000: {minutes[0]} to {minutes[-1]} minutes of one core for the healings below)" in words
+    assert f"`bshift_novels`, {minutes[0]} to {minutes[-1]} minutes of one core each" in words
 
 
 def test_a_table_that_word_pairs_win_says_so_and_has_them_first():
