@@ -52,6 +52,12 @@ RUN_ELSEWHERE = {
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
+    "hf-posenc convert FacebookAI/xlm-roberta-base xlmr-rope --position-embedding-type rope "
+    "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
+    "hf-posenc convert google-bert/bert-base-uncased bert-alibi --position-embedding-type alibi+t5 "
+    "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
+    "hf-posenc train -o runs/mine --train-file mine.csv --model-name-or-path xlmr-rope": "tests/conversion/"
+    "test_conversion_sources.py",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-rope --position-embedding-type rope "
     "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-2048 --max-position-embeddings 2048": "tests/"

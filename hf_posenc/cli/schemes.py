@@ -56,7 +56,9 @@ def plot(
         str, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.", show_default=False)
     ],
     max_positions: Annotated[int | None, typer.Option(help="Positions shown; default 128.")] = None,
-    layer: Annotated[int, typer.Option(help="Layer, from 0, of what differs by layer.")] = 0,
+    layer: Annotated[
+        int | None, typer.Option(help="Layer, from 0, of what differs by layer; default: the first with a bias, or 0.")
+    ] = None,
     config_preset: Annotated[
         str, typer.Option(autocompletion=complete_preset, help="Size, for a scheme's name: tiny, mini, small, base.")
     ] = "base",

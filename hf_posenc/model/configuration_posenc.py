@@ -89,8 +89,7 @@ class PosEncConfig(PreTrainedConfig):
             schemes that use distances alone. Without hf_posenc a checkpoint has the one that it was saved with.
         position_augmentation_length (int, optional): augmented positions lie below it. None:
             `max_position_embeddings`. No training sequence may be longer.
-        norm_position (str): `pre` (LayerNorm before each block, and one at the end), `pre_but_first` (the same but
-            before the first attention, as in ModernBERT) or `post` (BERT).
+        norm_position (str): `pre` each block and the end, `pre_but_first` (ModernBERT: not the first) or `post` (BERT).
         scale_embeddings (bool): multiply token embeddings by sqrt(D), as in Vaswani et al. 2017, arXiv 1706.03762.
         classifier_pooling (str): how a sequence becomes one vector: `mean` or `max` over its tokens, `cls` for its
             first token. Padding never counts.
@@ -179,11 +178,10 @@ class PosEncConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """The configuration of a file, with `kwargs` in place of its values; a new scaling of RoPE keeps the angles."""
-        scaling = kwargs.get("rope_parameters") or {}
+        scaling, trained = kwargs.get("rope_parameters") or {}, config_dict.get("rope_parameters") or {}
         if "rope_parameters" in kwargs and isinstance(scaling, dict):
-            trained = config_dict.get("rope_parameters") or {}
             of_angles = ("rope_theta", "partial_rotary_factor", "local_rope_theta", "global_attn_every_n_layers")
-            kept = {key: trained[key] for key in of_angles if key in trained}
+            kept = {key: value for key, value in trained.items() if key in of_angles}
             kept |= {key: value for key, value in scaling.items() if value is not None}
             kwargs["rope_parameters"] = kept or None
         return super().from_dict(config_dict, **kwargs)

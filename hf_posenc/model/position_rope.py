@@ -234,8 +234,7 @@ class RotaryPosition(PositionScheme):
             self.shift_invariant = None
         self.interleaved = interleaved
         local, self.every = (self.rope_parameters.get(key, 1) for key in _LOCAL)
-        share = 1.0 if self.rope_type == "proportional" else factor
-        theta = {"rope_theta": local, "partial_rotary_factor": share}
+        theta = {"rope_theta": local, "partial_rotary_factor": 1.0 if self.rope_type == "proportional" else factor}
         own: dict[str, Any] = {"head_dim": head_dim, "rope_parameters": theta, "interleaved": interleaved}
         self.local = RotaryPosition(**own) if _LOCAL[0] in self.rope_parameters else None
         self._numbers: dict[int | None, tuple[tuple[float, ...], float]] = {}

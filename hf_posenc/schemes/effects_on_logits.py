@@ -104,7 +104,7 @@ def bias_effect(bias: Tensor, kind: str, where: str) -> Effect:
 
 
 def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
-    """Panels of a bias of one layer, or of the next that has one: with vectors for q and k if they matter."""
+    """Panels of a bias of one layer: with vectors for q and k if they matter."""
     heads = size_of(subject, "num_heads", lambda config: config.num_attention_heads)
     head_dim = size_of(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
 
@@ -116,14 +116,10 @@ def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
             biases = subject.scheme.layer_bias(q, k, one_text(length, x), layer)
         except IndexError as error:
             raise UserError(f"layer={layer!r} is out of range: the scheme has no such layer.") from error
-        if biases is None:  # the last layer may be one without
+        if biases is None:
             return q.new_zeros(len(q), heads, length, length)
         return biases.float().expand(q.shape[0], heads, -1, -1)
 
-    last = size_of(subject, "num_layers", lambda config: config.num_hidden_layers) - 1
-    none, two = torch.zeros(1, heads, 2, head_dim), one_text(2, torch.zeros(1, 2, heads * head_dim))
-    while layer < last and subject.scheme.layer_bias(none, none, two, layer) is None:
-        layer += 1
     where = f", layer {layer}"
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, _DRAWS, heads, head_dim, generator=generator)
@@ -146,6 +142,15 @@ def layer_bias_effect(subject: Subject, length: int, layer: int) -> Effect:
         alike = (many - many.mean(0))[:, 0].T
         what = f"Correlation of distances over {count} draws"
     return _content_effect(draws, spread, alike, what, where)
+
+
+def first_biased_layer(subject: Subject) -> int:
+    """The first layer that has a `layer_bias`; 0 where none has."""
+    heads = size_of(subject, "num_heads", lambda config: config.num_attention_heads)
+    head_dim = size_of(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
+    none, two = torch.zeros(1, heads, 2, head_dim), one_text(2, torch.zeros(1, 2, heads * head_dim))
+    layers = range(size_of(subject, "num_layers", lambda config: config.num_hidden_layers))
+    return next((n for n in layers if subject.scheme.layer_bias(none, none, two, n) is not None), 0)
 
 
 def _vectors(bias: Callable[[Tensor, Tensor], Tensor], heads: int, head_dim: int) -> tuple[Tensor, Tensor]:

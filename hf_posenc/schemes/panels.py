@@ -19,7 +19,7 @@ from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 
 from .effects_on_inputs import embedding_effect, encodings_of, rotation_effects
-from .effects_on_logits import bias_effect, layer_bias_effect
+from .effects_on_logits import bias_effect, first_biased_layer, layer_bias_effect
 from .hooks import one_text
 from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Note, Panel, curves, signed_distances, to_numpy
 from .sources import Source, Subject, initial_scheme, read_source
@@ -44,7 +44,7 @@ def position_panels(
     source: Source,
     *,
     max_positions: int | None = None,
-    layer: int = 0,
+    layer: int | None = None,
     config: PosEncConfig | None = None,
     revision: str | None = None,
 ) -> list[Panel]:
@@ -64,7 +64,7 @@ def position_panels(
         source: a scheme's name (base size, initial weights), a config (initial weights), a model, a checkpoint's folder
             or Hub name, or a scheme. A name of a scheme wins over a folder of that name: write ./rope for the folder.
         max_positions (int, optional): S. None: 128, or as many as the scheme has.
-        layer (int): the layer, from 0, of what differs by layer; of a bias that it lacks the next one.
+        layer (int, optional): the layer, from 0, of what differs by layer. None: the first that has a bias, or 0.
         config (PosEncConfig, optional): the config with the sizes of a bare scheme.
         revision (str, optional): branch, tag or commit of a checkpoint on the Hub.
 
@@ -137,10 +137,12 @@ def attention_panels(
 
 
 @torch.no_grad()
-def read_effects(subject: Subject, max_positions: int | None, layer: int) -> list[Effect]:
+def read_effects(subject: Subject, max_positions: int | None, layer: int | None) -> list[Effect]:
     """The effects of a scheme, hook by hook; one effect without a plot if it has none."""
     scheme = subject.scheme
     length = _length(scheme, max_positions)
+    if layer is None:
+        layer = first_biased_layer(subject) if scheme.uses("layer_bias") else 0
     if subject.config is not None and not 0 <= layer < subject.config.num_hidden_layers:
         last = subject.config.num_hidden_layers - 1
         raise UserError(f"layer={layer!r} is out of range. The model has layers 0 to {last}.")

@@ -43,7 +43,7 @@ def plot_position(
     source: Source,
     *,
     max_positions: int | None = None,
-    layer: int = 0,
+    layer: int | None = None,
     config: PosEncConfig | None = None,
     revision: str | None = None,
 ) -> "Figure":
@@ -66,7 +66,11 @@ def plot_position(
 
 
 def plot_comparison(
-    sources: Sequence[Source], *, max_positions: int | None = None, layer: int = 0, revision: str | None = None
+    sources: Sequence[Source],
+    *,
+    max_positions: int | None = None,
+    layer: int | None = None,
+    revision: str | None = None,
 ) -> "Figure":
     """Draws schemes below each other: the similarity or bias of all pairs of positions, and against distance.
 
@@ -76,7 +80,7 @@ def plot_comparison(
     Args:
         sources: what `plot_position` takes, several of them.
         max_positions (int, optional): S. None: 128; schemes with fewer positions show those.
-        layer (int): as in `plot_position`.
+        layer (int, optional): as in `plot_position`.
         revision (str, optional): as in `plot_position`.
 
     Raises:

@@ -11,7 +11,8 @@ from transformers import AutoModel, AutoTokenizer
 import hf_posenc
 from hf_posenc.conversion import convert
 from hf_posenc.conversion.measure import own_texts
-from model_cards.studies.conversion import main, minilm_folder, table
+from model_cards.studies.conversion import main, table
+from model_cards.studies.parts import minilm_folder
 
 pytestmark = pytest.mark.slow
 

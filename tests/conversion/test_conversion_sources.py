@@ -246,8 +246,9 @@ def test_the_command_line(source, tmp_path, run):
 
 def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
     guide = (Path(__file__).parents[2] / "docs/pretrained-weights.md").read_text()
-    commands = re.findall(r"^hf-posenc ((?:convert|export minilm) .*)$", guide, flags=re.MULTILINE)
-    assert len(commands) == 6
+    wanted = r"^hf-posenc ((?:convert|export minilm) .*|train .*xlmr-rope)$"
+    commands = re.findall(wanted, guide, flags=re.MULTILINE)
+    assert len(commands) == 7
     monkeypatch.chdir(tmp_path)
     for name, family in (
         ("sentence-transformers/all-MiniLM-L6-v2", "bert"),
@@ -257,8 +258,10 @@ def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
         tiny_source(tmp_path / name, family)
         tiny_tokenizer(tmp_path / name)
     (tmp_path / "sentences.txt").write_text("".join(f"{text}\n" for text in sentences(60)))
+    rows = [f"{text},{'ab'[row % 2]}\n" for row, text in enumerate(sentences(40, seed=1))]
+    (tmp_path / "mine.csv").write_text("text,label\n" + "".join(rows))
     for command in commands:
-        short = ["--max-steps", "2"] if "--heal" in command else []
+        short = ["--max-steps", "2"] if "--heal" in command or command.startswith("train") else []
         code, _, err = run(*command.split(), *short)
         assert code == 0, f"{command}: {err}"
     assert {path.name for path in tmp_path.iterdir()} >= {"minilm", "minilm-rope", "minilm-2048", "minilm-bert"}

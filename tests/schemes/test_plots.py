@@ -570,7 +570,7 @@ def test_a_scheme_that_asks_for_tokens_or_hidden_states_or_widens_queries_is_dra
     assert (tmp_path / "a.png").stat().st_size > 1_000
 
 
-@pytest.mark.parametrize(("layers", "layer", "shown", "least"), [(1, 0, 0, 0.0), (4, 3, 3, 0.0), (4, 0, 1, -1e4)])
-def test_a_layer_without_a_window_shows_that_of_the_next_or_none_if_it_is_the_last(layers, layer, shown, least):
+@pytest.mark.parametrize(("layers", "layer", "shown", "least"), [(1, None, 0, 0.0), (4, 3, 3, 0.0), (4, None, 1, -1e4)])
+def test_the_first_layer_with_a_window_is_shown_unless_a_layer_is_named(layers, layer, shown, least):
     config = tiny_config("window", position_embedding_kwargs={"sliding_window": 2}, num_hidden_layers=layers)
     assert panels(config, layer=layer)[f"Bias against distance, layer {shown}"].y.min() == least
