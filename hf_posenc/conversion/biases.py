@@ -13,6 +13,8 @@ from ..schemes.hooks import one_text
 from .fitting import base_of, descend
 
 _NO_EFFECT = 1e-8
+_MASKED = 1e3
+"""A bias that goes so far below its mean hides tokens."""
 
 
 def fit_biases(
@@ -45,9 +47,12 @@ def fit_biases(
                 effect[index] = effect[index, order[index]]
             lines.append({"scheme": name, "what": "heads of all layers in one order, by their old effect"})
         if not any(p.requires_grad for p in part.parameters()):
-            lines += [{"scheme": name, "what": "its fixed biases come on top"}] * (is_silent or not shared)
-            if shared:  # what a window cuts off in one layer no other bias brings back
-                effect = effect - _bias_by_distance(part, torch.arange(reach + 1)[None], None, weight).permute(1, 2, 0)
+            fixed = _bias_by_distance(part, torch.arange(reach + 1)[None], None, weight) if shared else None
+            # What a mask or a window cuts off no other bias brings back.
+            is_left_out = fixed is None or bool(fixed.abs().max() > _MASKED)
+            lines += [{"scheme": name, "what": "its fixed biases come on top"}] * (is_silent or is_left_out)
+            if fixed is not None and not is_left_out:
+                effect = effect - fixed.permute(1, 2, 0)
             continue
         if shared and part.shift_invariant is False:  # depends on more than distances: fit all pairs
             r2 = _fit_grid(part, effect.mean(0), model.config.max_position_embeddings)

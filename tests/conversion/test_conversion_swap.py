@@ -217,6 +217,13 @@ def test_a_window_that_comes_is_not_made_up_for_by_other_biases(nomic):
         torch.testing.assert_close(both.kerple.state_dict()[name], value)
 
 
+@pytest.mark.parametrize("scheme", ["alibi+dual_triangle", "rope+alibi+dual_triangle"])
+def test_other_biases_do_not_make_up_for_a_mask(scheme, nomic):
+    model, report = convert(nomic, position_embedding_type=scheme, measure=False)
+    assert {"scheme": "dual_triangle", "what": "its fixed biases come on top"} in report.carried
+    assert float(model.position.alibi.log_slopes.weight.exp().max()) < 1  # -10000 over a few tokens is 100 and more
+
+
 @pytest.mark.parametrize("scheme", ["alibi+window", "rope", "learned+window", "none", "t5"])
 def test_a_modernbert_keeps_its_window_or_gets_another_scheme(scheme, modern, tmp_path):
     model, report = convert(modern, tmp_path / "out", position_embedding_type=scheme)
