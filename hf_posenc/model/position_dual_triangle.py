@@ -10,8 +10,9 @@ class DualTrianglePosition(DistanceBias):
     """Two masks: b_h(i, j) = 0 where j <= i for the first half of the heads, where j >= i for the others, else -10000.
 
     A head that looks back can count what stands before, so order needs no positions, as in a causal decoder: Haviv et
-    al. 2022, arXiv 2203.16634. Hallee and Gleghorn 2026, arXiv 2604.18603, give a side to each half of a head, with one
-    softmax over both; here whole heads take sides. Stands alone, or beside another scheme: `rope+dual_triangle`.
+    al. 2022, arXiv 2203.16634. Hallee and Gleghorn 2026, arXiv 2604.18603, give a side to each half of a head; here
+    whole heads take sides. Stands alone, or beside another scheme: `rope+dual_triangle`. Beside `tupe` the first token
+    sees all tokens and is seen by all, as TUPE unties it from positions.
 
     Costs one (H, S, S) bias per forward, shared by all layers; no weights; any length. With an odd number of heads one
     more looks ahead.
@@ -28,7 +29,10 @@ class DualTrianglePosition(DistanceBias):
     def __init__(self, *, num_heads: int) -> None:
         super().__init__()
         if num_heads < 2:
-            raise ValueError("dual_triangle gives each side heads of its own. Raise num_attention_heads to 2 or more.")
+            raise ValueError(
+                f"dual_triangle gives each side heads of its own, and num_attention_heads is {num_heads}. "
+                "Raise it to 2 or more."
+            )
         self.num_heads = num_heads
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:

@@ -327,7 +327,8 @@ def papers_of(scheme: type) -> str:
 
 
 def _found_papers(scheme: type) -> list[tuple[str, str]]:
-    citation = r"([A-Z][\w-]+ et al\.,?[^.;]{0,30}? (?:19|20)\d\d)((?:(?! et al)[^;]){0,120}?arXiv (\d{4}\.\d{4,5}))?"
+    who = r"[A-Z][\w-]+ (?:et al\.,?[^.;]{0,30}?|and [A-Z][\w-]+) (?:19|20)\d\d"
+    citation = rf"({who})((?:(?! et al)[^;]){{0,120}}?arXiv (\d{{4}}\.\d{{4,5}}))?"
     papers: dict[str, str] = {}
     for who, _, number in re.findall(citation, " ".join(_paragraphs(scheme))):
         papers.setdefault(who, number)

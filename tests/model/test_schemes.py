@@ -316,7 +316,7 @@ def rotary(**parameters):
         (lambda: make("pope", theta=1e-300), r"theta=1e-300 is out of range.* \(1e-30 to 1e\+30\)"),
         (lambda: make("sinusoidal", base=10**400), "base=1000"),
         (lambda: apply_rotary(torch.zeros(2, 8), rope_theta=10**400), "rope_theta=1000"),
-        (lambda: DualTrianglePosition(num_heads=1), "Raise num_attention_heads to 2 or more"),
+        (lambda: DualTrianglePosition(num_heads=1), "num_attention_heads is 1. Raise it to 2 or more"),
         (lambda: make("window", sliding_window=0), "sliding_window=0 is out of range"),
         (lambda: make("window", global_attn_every_n_layers=1), "global_attn_every_n_layers=1 is out of range"),
         (lambda: make("toeplitz", max_distance=0), "max_distance=0 is out of range"),
