@@ -38,5 +38,6 @@ class DualTrianglePosition(DistanceBias):
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """0 or -10000, float32: (R,) -> (R, H). A number, as in padding all is masked; its exponential is 0."""
         looks_ahead = torch.arange(self.num_heads, device=distance.device) >= self.num_heads // 2
-        is_hidden = torch.where(looks_ahead, distance.unsqueeze(-1) < 0, distance.unsqueeze(-1) > 0)
+        hidden_side = 1 - 2 * looks_ahead.to(distance.dtype)  # ONNX Runtime has no torch.where of booleans
+        is_hidden = distance.unsqueeze(-1) * hidden_side > 0
         return is_hidden.to(torch.float32) * -1e4

@@ -41,7 +41,9 @@ def check_equal(model, folder, to, shapes=SIZES, tolerance=1e-5):
 EVERY = [(to, scheme) for to in BOTH for scheme in EVERY_HOOK]
 
 
-@pytest.mark.parametrize(("to", "scheme"), others_slow(EVERY, ("onnx", "rope"), ("onnx", "learned")))
+@pytest.mark.parametrize(
+    ("to", "scheme"), others_slow(EVERY, ("onnx", "rope"), ("onnx", "learned"), ("onnx", "dual_triangle"))
+)
 def test_every_scheme_runs_as_in_pytorch(to, scheme, tmp_path):
     model = checkpoint(tmp_path / "model", scheme)
     assert export(tmp_path / "model", tmp_path / "out", to).largest_difference < 1e-5
