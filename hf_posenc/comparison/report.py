@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from hf_posenc.files import write_bytes, write_text
 from hf_posenc.markdown import code, plain
@@ -83,12 +84,15 @@ def make_report(study: Study) -> list[Block]:
 
 def _introduction(study: Study) -> str:
     plan = study.plan
-    scratch = plan.pretrained is None
-    start = f"{code(plan.preset)} encoders from scratch" if scratch else "pretrained, converted encoders"
+    start = "pretrained, converted encoders" if plan.pretrained else f"{code(plan.preset)} encoders from scratch"
+    same = "the initial weights (but the scheme's own), the data, their order and the budget are the same; "
+    same += "only positions change, and how fast their own parameters learn"
+    if plan.pretrained and "{scheme}" in plan.pretrained:
+        same = "the data, their order and the budget are the same. Each scheme starts from a checkpoint of its own, "
+        same += f"{code(plan.pretrained)}, so how these were made counts, too"
     return (
         f"{len(study.schemes)} schemes, {_count(len(study.tasks), 'task')} and {_count(len(plan.seeds), 'seed')}: "
-        f"{len(study.done)} runs, {start}. For a task and a seed the initial weights (but the scheme's own), the data, "
-        f"their order and the budget are the same; only positions change, and how fast their own parameters learn. "
+        f"{len(study.done)} runs, {start}. For a task and a seed {same}. "
         f"Each scheme is compared with {' and with '.join(map(code, study.contrasts or [plan.baseline]))}."
     )
 
@@ -199,7 +203,7 @@ def power_table(study: Study) -> Table | None:
         ends = text_range((gap, gap_text(gap, row.widest)) for gap in gaps)
         seeds = text_range((value, seeds_text(value)) for value in row.seeds.values())
         places = (plain(row.task.name), f"{row.length:,}", code(row.other))
-        middle = gap_text(gaps[len(gaps) // 2], row.widest)
+        middle = gap_text(median(gaps), row.widest)
         rows.append((*places, middle, ends, f"{row.undecided} of {row.compared}", seeds))
     head = ("task", "tokens", "compared with", "median gap", "gaps", UNDECIDED, "seeds to decide")
     return Table(head, tuple(rows)) if rows else None

@@ -206,6 +206,21 @@ def test_a_scheme_whose_name_begins_with_an_underscore_is_in_the_legend(tmp_path
     assert [text.get_text().strip() for text in figures[0].legends[0].get_texts()] == ["none", "_mine"]
 
 
+@pytest.mark.parametrize(
+    ("pretrained", "sentence"),
+    [
+        (None, "the initial weights (but the scheme's own), the data, their order"),
+        ("MiniLM", "the initial weights (but the scheme's own), the data, their order"),
+        ("healed/{scheme}", "the same. Each scheme starts from a checkpoint of its own, `healed/{scheme}`, so"),
+    ],
+)
+def test_a_report_says_what_all_runs_share(untouched, pretrained, sentence):
+    study = Study.read(untouched)
+    study = replace(study, plan=replace(study.plan, pretrained=pretrained))
+    (text, *_) = [block.text for block in make_report(study) if isinstance(block, Text)]
+    assert sentence in text
+
+
 def test_speed_is_not_read_off_single_runs(report):
     text = report[0].read_text()
     cost = text[text.index("## Cost") : text.index("## Schemes")]
@@ -276,7 +291,9 @@ def test_a_report_says_what_its_plan_can_find(untouched, report, tmp_path):
     assert row_of_probes.seeds["learned"] == differences["learned"].seeds > 5
     assert row_of_probes.gaps["learned"] == differences["learned"].spread.smallest_gap(0.05 / 2)
     text = report[0].read_text()
-    assert row(text, "probes", "32", "`none`").endswith(f"| 1 of 2 | {seeds_number(differences['learned'])} |")
+    middle = f"{np.median(list(row_of_probes.gaps.values())):.3f}"
+    line = row(text, "probes", "32", "`none`", middle)
+    assert line.endswith(f"| 1 of 2 | {seeds_number(differences['learned'])} |")
     assert power(Study.read(made_up(tmp_path, plan(seeds=1), RATES))) == []
 
 
