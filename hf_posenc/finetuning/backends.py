@@ -128,7 +128,10 @@ def open_backend(
     except UserError:
         raise
     except Exception as error:  # each runtime has its own kinds
-        raise _damaged(path, one_line(error)[:200]) from error
+        raise UserError(
+            f"{str(path)!r} can't be used: {one_line(error)[:200]}. The file is damaged (copy the folder or export "
+            "anew), or a scheme of your own uses an operation that the runtime lacks (write it with others)."
+        ) from error
     unknown = sorted(set(inputs) - set(INPUTS))
     if unknown or "input_ids" not in inputs:
         raise UserError(

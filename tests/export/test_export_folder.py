@@ -155,6 +155,19 @@ def test_a_graph_that_is_none_is_named_without_a_manifest_too(exported, tmp_path
         open_backend(tmp_path, "openvino")
 
 
+def test_an_operation_that_the_runtime_lacks_is_not_called_damage_alone(tmp_path):
+    import onnx
+    from onnx import TensorProto, helper
+
+    places = [helper.make_tensor_value_info(name, TensorProto.BOOL, [1]) for name in ("input_ids", "out")]
+    node = helper.make_node("Where", ["input_ids"] * 3, ["out"])
+    model = helper.make_model(helper.make_graph([node], "graph", places[:1], places[1:]), ir_version=10)
+    model.opset_import[0].version = 18
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(UserError, match=r"NOT_IMPLEMENTED.* or a scheme of your own uses an operation that"):
+        open_backend(tmp_path, "onnx")
+
+
 def test_a_graph_with_other_inputs_is_refused(exported, tmp_path):
     import onnx
 
