@@ -51,6 +51,12 @@ def test_variants_pass_every_check(scheme, kwargs):
     assert report.scheme == f"{scheme}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
+@pytest.mark.parametrize("scheme", ["alibi+window", "dual_triangle+window", "dual_triangle+alibi"])
+def test_the_order_in_which_masks_are_added_is_no_failure(scheme):
+    report = check_position(scheme, checks=["score_mod"], raise_on_failure=True)
+    assert report["score_mod"].outcome == "passed"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [broken.Sound, broken.SoundTurn, *BY_HOOK])  # all: test_export.py, remote_code
 def test_schemes_can_be_exported_and_load_as_remote_code(scheme):

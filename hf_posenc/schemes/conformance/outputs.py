@@ -25,6 +25,8 @@ from .case import (
 
 _SHUFFLED = [0, 6, 1, 5, 8, 4, 2, 7, 3]
 """An order of 9 tokens; the first stays, since a scheme may treat it apart: see `is_first`."""
+_HIDDEN = -1e3
+"""Logits below are of hidden tokens: two masks of -10000 add up to other last digits in another order."""
 
 
 def check_padding(case: Case) -> None:
@@ -173,8 +175,8 @@ def check_score_mod(case: Case) -> None:
             if score_mod is None:
                 raise Skip("score_mod returns None, so that flex attention can't run the scheme.")
             require_same(
-                score_mod(scores, b, h, q, k),
-                scores + bias,
+                score_mod(scores, b, h, q, k).clamp(min=_HIDDEN),
+                (scores + bias).clamp(min=_HIDDEN),
                 f"Logits with score_mod and with the bias, in layer {layer}",
                 "score_mod(score, b, h, q, k) returns the score plus the bias of query q and key k in head h; "
                 "`tokens.positions` may have one row for all b.",
