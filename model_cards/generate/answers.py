@@ -99,6 +99,7 @@ def _pretrained(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
         "trec_verdicts": _verdicts(questions),
     }, {
         "without healing little of the order of neighbours is left": max(bare.values()) < 0.3,
+        "lspe keeps the order without healing": parts["swap/lspe/agreement"]["before"]["order_r2"] > 0.9,
         "healing brings most of it back": min(after) > 0.8,
         "no healed conversion is better than the original": not _by(swapped, "better") + _by(questions, "better"),
     }
