@@ -9,7 +9,7 @@ from hf_posenc import PositionScheme, Tokens
 class SplitTriangle(PositionScheme):
     """Logits of earlier keys from the first half of a head's q and k, of later keys from the second; both at i = j.
 
-    After Hallee and Gleghorn 2026, arXiv 2604.18603, with one softmax over both triangles. No weights.
+    After Hallee and Gleghorn 2026, arXiv 2604.18603; here one softmax over both triangles. No weights.
     For use alone: `layer_bias` gets unrotated q and k, so beside `rope` it doesn't cancel the other half's logits.
     """
 
