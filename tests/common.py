@@ -58,6 +58,8 @@ def tiny_config(scheme: str = "rope", **overrides) -> PosEncConfig:
         "max_position_embeddings": 64,
         "position_embedding_type": scheme,
     }
+    if scheme == "window":  # one that texts of tests reach beyond
+        values["position_embedding_kwargs"] = {"sliding_window": 2}
     return PosEncConfig(**{**values, **overrides})
 
 
