@@ -292,7 +292,7 @@ def test_a_field_set_later_counts_as_in_the_constructor(scheme):
         {"position_embedding_type": "rope", "rope_parameters": yarn, "max_position_embeddings": 128},
         {"position_embedding_type": "alibi+rope" if other in ("none", "rope", "pope") else f"{other}+rope"},
     ):
-        config = tiny_config(scheme)
+        config = tiny_config(scheme, position_embedding_kwargs=None)
         for name, value in values.items():
             setattr(config, name, value)
         with torch.device("meta"):
