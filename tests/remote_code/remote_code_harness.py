@@ -96,6 +96,8 @@ def tiny_config(scheme: str, **overrides: Any) -> PosEncConfig:
         "id2label": {0: "bad", 1: "fair", 2: "good"},
         "label2id": {"bad": 0, "fair": 1, "good": 2},
     }
+    if scheme == "window":  # one that texts of tests reach beyond
+        values["position_embedding_kwargs"] = {"sliding_window": 2}
     return PosEncConfig(**{**values, **overrides})
 
 
