@@ -22,10 +22,13 @@ _CANT = {
     "causal": "a NomicBERT that doesn't look ahead",
     "parallel_block": "a NomicBERT whose attention and feed-forward run side by side",
     "moe_every_n_layers": "a NomicBERT with a mixture of experts",
+}
+"""Fields that must not be set: our body lacks these features."""
+_BIASES = {
     "attention_bias": "a ModernBERT with biases in its attention",
     "mlp_bias": "a ModernBERT with biases in its feed-forward network",
 }
-"""Fields that must not be set: our body lacks these features."""
+"""The same, of a family without biases; in others they may say what is so anyway."""
 
 _GATED_ACTS = {"swiglu": "silu", "geglu": "gelu"}
 """Older names of the activation of a gated network."""
@@ -50,7 +53,7 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     Raises:
         UserError: it asks for something that our body doesn't have.
     """
-    for name, why in _CANT.items():
+    for name, why in (_CANT if family.biases else _CANT | _BIASES).items():
         if value := raw.get(name):
             raise UserError(f"{source!r} is {why} ({name}={value!r}), which PosEnc's body can't express.")
     if family.first_row is None and config.pad_token_id is None:

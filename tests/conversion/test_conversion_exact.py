@@ -369,3 +369,10 @@ def test_a_distilbert_encoder_goes_into_bert_too(tmp_path):
         back = exported(tmp_path / "out", family)
         assert isinstance(back, kind)
         assert_same(back, theirs, "feature-extraction")
+
+
+@pytest.mark.parametrize("family", ["bert", "gte"])
+def test_a_field_that_says_what_is_so_anyway_is_no_obstacle(family, tmp_path):
+    theirs = tiny_source(tmp_path, family)
+    edit(tmp_path, attention_bias=True, mlp_bias=True, causal=False)  # as files that were written elsewhere have them
+    assert_same(convert(tmp_path, measure=False)[0], theirs, "feature-extraction", theirs.config.pad_token_id)
