@@ -1,7 +1,5 @@
 """`window`: attention to near tokens alone, in all layers but every n-th."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -47,16 +45,3 @@ class WindowPosition(DistanceBias):
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
         """The same of each pair, (1 or B, 1, S, S); None where all attend to all."""
         return super().layer_bias(q, k, tokens, layer) if layer % self.every else None
-
-    def score_mod(self, tokens: Tokens, layer: int) -> Callable[..., Tensor]:
-        """The same, without a table."""
-        positions, farthest = tokens.positions, self.sliding_window
-        if not layer % self.every:
-            return lambda score, *place: score
-        rows = positions.shape[0]
-
-        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            row = b if rows > 1 else b * 0
-            return score + FAR * ((positions[row, k] - positions[row, q]).abs() > farthest)
-
-        return add
