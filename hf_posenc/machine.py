@@ -1,9 +1,10 @@
-"""This machine: its processor, its fastest precision (bfloat16 or float32), the versions of its packages."""
+"""This machine: its processor, its fastest precision, the versions of its packages, the commit of this code."""
 
 import contextlib
 import functools
 import platform
 import re
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -58,3 +59,17 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             numbers[package] = "unknown"
     return numbers
+
+
+@functools.cache
+def commit(folder: Path = Path(__file__).parent) -> str | None:
+    """The commit of the code in a folder, with `-dirty` where files have changed; None: it is in no git repository."""
+
+    def git(*words: str) -> str:
+        command = ("git", "-C", str(folder), *words)
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        git("ls-files", "--error-unmatch", "__init__.py")  # it may be installed in a folder of another repository
+        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return None

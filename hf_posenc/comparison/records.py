@@ -46,6 +46,7 @@ _DONE = _schema(
     search=NotRequired[dict[str, Any]],
     source_sha256=NotRequired[str],
     steps=NotRequired[int],
+    commit=NotRequired[str | None],
     train_examples=NotRequired[int | None],
 )
 _SEARCHED = _schema(seed=int, scores=dict[str, _Number | None], seconds=_Number)

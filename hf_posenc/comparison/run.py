@@ -19,7 +19,7 @@ from hf_posenc.errors import UserError
 from hf_posenc.files import finite, write_bytes, write_text
 from hf_posenc.finetuning import make_arguments, train_classifier, train_masked_lm
 from hf_posenc.finetuning.model import position_limit
-from hf_posenc.machine import processor, versions
+from hf_posenc.machine import commit, processor, versions
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.training import MaskedLMTrainingArguments, TrainingResult
 from hf_posenc.training.checkpoints import last_complete_checkpoint, remove_checkpoints
@@ -94,6 +94,7 @@ def run_one(
         **({} if start is None else {"source_sha256": start}),
         "config": _config(model),
         "versions": versions(),
+        "commit": commit(),
         "machine": machine(),
     }
 

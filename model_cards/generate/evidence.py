@@ -108,7 +108,16 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
         power_table=power_table,
         mean_of=mean_of,
         tested_on=TESTED_ON,
+        origin=origin,
     )
+
+
+def origin(study: Study) -> str:
+    """How many runs, on which processors, of which code, with which seeds."""
+    devices = sorted({run["machine"]["device"] for run in study.done})
+    commits = sorted({run["commit"][:7] for run in study.done if run.get("commit")})
+    at = f", commit {', '.join(commits)}" if commits else ""
+    return f"{len(study.done)} runs on {' and '.join(devices)}{at}, seeds {', '.join(map(str, study.plan.seeds))}."
 
 
 def verdict_table(study: Study) -> str:

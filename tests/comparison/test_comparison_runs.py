@@ -46,6 +46,7 @@ from hf_posenc.data import read_table
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.files import write_json
 from hf_posenc.finetuning import make_arguments, set_up
+from hf_posenc.machine import commit
 from hf_posenc.training import Interrupted, UserError
 from hf_posenc.training.callbacks import EpochMetrics
 
@@ -109,6 +110,7 @@ def test_a_run_says_all_about_itself(tmp_path, monkeypatch, draw_run):
     assert run["config"]["position_embedding_kwargs"]["std"] == 0.1
     assert run["settings"]["train_length"] == 32
     assert run["versions"]["torch"]
+    assert run["commit"] == commit()
     assert run["machine"]["threads"] >= 1
     assert run["resumed"] is False
     folder = tmp_path / "runs" / "probes-learned-seed0"
