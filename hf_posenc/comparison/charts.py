@@ -81,14 +81,8 @@ def metric_name(task: Task) -> str:
 
 def ranking_chart(study: Study, task: Task, length: int) -> bytes:
     """Each scheme's mean with its interval, the best at the top."""
-    figure, axes = _figure(WIDTH, 1.1 + 0.28 * len(study.ranking(task, length)))
-    draw_ranking(axes, study, task, length)
-    return _png(figure)
-
-
-def draw_ranking(axes: "Axes", study: Study, task: Task, length: int) -> None:
-    """Draws the means with their intervals, the best at the top, and a line for each baseline."""
     rows = study.ranking(task, length)[::-1]
+    figure, axes = _figure(WIDTH, 1.1 + 0.28 * len(rows))
     for place, (scheme, value) in enumerate(rows):
         style = _style(study, scheme)
         axes.plot(value.ends, [place, place], color=style["color"], linewidth=2)
@@ -105,6 +99,7 @@ def draw_ranking(axes: "Axes", study: Study, task: Task, length: int) -> None:
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel(f"{metric_name(task)} at {length:,} tokens", fontsize=SMALL)
     axes.grid(axis="x", color="0.9")
+    return _png(figure)
 
 
 def _score_limits(ends: Sequence[float]) -> tuple[float, float]:

@@ -129,7 +129,8 @@ class Plan:
     def shard(self, index: int, count: int) -> list["PlannedRun"]:
         """The index-th of so many parts of the runs, from 1, with all schemes as far as there are seeds and tasks.
 
-        Otherwise each machine would time other schemes.
+        Otherwise each machine would time other schemes. Where learning rates are chosen, the seeds of a task and scheme
+        stay together: its trials are made once.
 
         Raises:
             UserError: there is no such part.
@@ -137,11 +138,12 @@ class Plan:
         if not 1 <= index <= count:
             raise UserError(f"shard {index}/{count} doesn't exist. Give 1/{count} to {count}/{count}.")
         blocks = [(seed, task) for seed in self.seeds for task in self.tasks]
+        apart = len(self.tasks) if self.search else len(blocks)
         return [
             PlannedRun(task, scheme, seed)
             for block, (seed, task) in enumerate(blocks)
             for place, scheme in enumerate(self.schemes)
-            if (block + place) % count == index - 1  # another one begins each time
+            if (block % apart + place) % count == index - 1  # another one begins each time
         ]
 
     def work(self, index: int, count: int) -> list["PlannedRun"]:

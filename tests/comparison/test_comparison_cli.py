@@ -7,6 +7,7 @@ from comparison_harness import made_up, toy
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED
+from hf_posenc.comparison.plan_file import read_plan
 
 
 def test_runs_can_be_listed_without_being_made(command, tmp_path):
@@ -27,6 +28,21 @@ def test_trials_are_listed_before_the_runs_that_need_them(command, tmp_path):
     assert len(listed) == 2 * (3 + 2)
     trials = [f"probes-none-rate{factor}x-seed{DEVELOPMENT_SEED}" for factor in ("0.3", "1", "3")]
     assert listed[:4] == [*trials, "probes-none-seed0"]
+
+
+def test_eight_machines_share_the_practitioners_plan_at_base_size(command, tmp_path):
+    plan = read_plan("practitioner", preset="base")
+    trained = []
+    for shard in range(1, 9):
+        words = ("--plan", "practitioner", "--preset", "base", "--shard", f"{shard}/8", "--dry-run")
+        code, out, _ = command("compare", "-o", tmp_path / "new", *words)
+        assert code == 0
+        trained += out.split()
+        assert len(out.split()) in (6 * 8, 7 * 8)  # of a task and scheme three trials and five seeds
+    every = {trial.name for task in plan.tasks for scheme in plan.schemes for trial in plan.trials(task, scheme)}
+    assert set(trained) == every | {run.name for run in plan.runs()}
+    assert len(trained) == 432  # docs/comparing.md says so: no trial is made twice
+    assert all(plan.options_of(task)["config_preset"] == "base" for task in plan.tasks)
 
 
 def test_options_replace_the_plans(command, tmp_path):
