@@ -228,7 +228,7 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
     code, out, _ = run("evaluate", out_dir, "--file", data, "--json")
     assert code == 0
     assert json.loads(out)["accuracy"] == 1.0
-    assert "majority 0.5000, word pairs 1.0000" in run("inspect", out_dir)[1]
+    assert "majority 0.5000, words 1.0000, word pairs 1.0000" in run("inspect", out_dir)[1]
     assert predict(out_dir, "bad film")[0]["label"] == "no"
     assert "already holds another run" in refused("train", "-o", out_dir, "--train-file", data)
 

@@ -55,7 +55,8 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
         texts: strings, or pairs of strings.
         labels: one per text: strings, whole numbers or truth values; lists of them for several labels per text; real
             numbers for a regression.
-        **parameters: those of `PosEncClassifier`. `baseline` is True here, for the warning where word pairs do better.
+        **parameters: those of `PosEncClassifier`. `baseline` is True here, for the warning where a linear model
+            does better.
 
     Raises:
         UserError: texts, labels or an option aren't accepted.

@@ -15,6 +15,7 @@ from .metrics import predictions_from_logits, probabilities_from_logits
 FEW_EXAMPLES = 30
 """With fewer examples no model can be told from chance."""
 _OF_WORDS = (
+    ("words", "words", "a linear model on words"),
     ("word_pairs", "word pairs", "a linear model on words and word pairs"),
     ("word_labels", "the most frequent label of each word", "that, which knows no context,"),
 )
@@ -153,14 +154,18 @@ def _no_better_than_majority(assessment: Assessment, examples: int, units: str, 
 
 
 def _below_word_baselines(assessment: Assessment, try_this: str) -> list[str]:
-    """Warns where a linear model on words, or each word's own label, does better."""
+    """Warns where a linear model on words, or each word's own label, does better; the best of them is named."""
     score, lower = assessment.score, assessment.metric in LOWER_IS_BETTER
-    return [
-        f"It is {'worse than' if lower else 'below'} {name}: {assessment.metric} {score:.3f}, and {what} has "
-        f"{other:.3f}. {try_this}".rstrip()
-        for baseline, name, what in _OF_WORDS
-        if (other := assessment.baselines.get(baseline)) is not None and (score > other if lower else score < other)
-    ]
+    known = [row for row in _OF_WORDS if row[0] in assessment.baselines]
+    if not known:
+        return []
+    baseline, name, what = (min if lower else max)(known, key=lambda row: assessment.baselines[row[0]])
+    other = assessment.baselines[baseline]
+    if not (score > other if lower else score < other):
+        return []
+    relation = "worse than" if lower else "below"
+    sentence = f"It is {relation} {name}: {assessment.metric} {score:.3f}, and {what} has {other:.3f}."
+    return [f"{sentence} {try_this}".rstrip()]
 
 
 def _no_better_with_order(assessment: Assessment, examples: int) -> list[str]:

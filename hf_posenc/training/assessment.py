@@ -25,6 +25,7 @@ ERRORS_IN_TERMINAL = 5
 TEXT_SHOWN = 160
 _NAMES = {
     "majority": "majority",
+    "words": "words",
     "word_pairs": "word pairs",
     "word_labels": "most frequent label of each word",
     "none": "without positions",
@@ -78,7 +79,8 @@ class Assessment:
     metric: str
     score: float
     baselines: dict[str, float]
-    """The same metric of `majority`, `word_pairs` (`word_labels` of words) and, where it was trained too, `none`."""
+    """The same metric of `majority`, `words`, `word_pairs` (`word_labels` of words) and, where it was trained too,
+    `none`."""
     warnings: list[str] = field(default_factory=list)
     classes: list[dict[str, Any]] = field(default_factory=list)
     """`label`, `precision`, `recall`, `f1`, `examples` of each class, scores None without examples; empty for a

@@ -1,5 +1,6 @@
 """Baselines: the majority, and linear models on words, alone or with word pairs."""
 
+import contextlib
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -128,7 +129,7 @@ def word_label_answers(
 def baseline_scores(
     train: tuple[Texts, Sequence[Any]], tests: Mapping[str, tuple[Texts, Sequence[Any]]], problem_type: str
 ) -> dict[str, dict[str, float]]:
-    """The metrics of both baselines on each test set, by prefix: `{"majority": {"eval_accuracy": .5, ...}, ...}`.
+    """The metrics of the baselines on each test set, by prefix: `{"majority": {"eval_accuracy": .5, ...}, ...}`.
 
     Args:
         train: texts (see `BagOfWords.fit`) and labels.
@@ -136,16 +137,14 @@ def baseline_scores(
         problem_type: the task.
 
     Returns:
-        `majority` (for a regression the mean) and `word_pairs`; the latter only where the texts allow it.
+        `majority` (for a regression the mean), `words` and `word_pairs`; the latter only where the texts allow it.
     """
     constant = most_frequent(train[1], problem_type)
     predicted = {"majority": {name: [constant] * len(labels) for name, (_, labels) in tests.items()}}
-    try:
-        model = WordPairs(problem_type).fit(*train)
-    except ValueError:  # no words, or one class in the sample
-        pass
-    else:
-        predicted["word_pairs"] = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
+    for baseline, kind in (("words", BagOfWords), ("word_pairs", WordPairs)):
+        with contextlib.suppress(ValueError):  # no words, or one class in the sample
+            model = kind(problem_type).fit(*train)
+            predicted[baseline] = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
     return {
         baseline: {
             f"{name}_{metric}": value

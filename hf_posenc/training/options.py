@@ -289,8 +289,8 @@ class ClassificationOptions(RunOptions):
     score_test: bool = option(False, "Score the test split, as do_predict does, if there is one and it has labels.")
     baseline: bool = option(
         True,
-        "Before training, score what an encoder has to beat: the most frequent answer, and a linear model on words and "
-        "word pairs (TF-IDF). It takes seconds.",
+        "Before training, score what an encoder has to beat: the most frequent answer, and linear models (TF-IDF) on "
+        "words, and on words and word pairs. It takes seconds.",
     )
     errors_shown: int = option(
         10, "How many of the most confident errors results.json and the card list. 0: no texts there.", accepts=_WHOLE

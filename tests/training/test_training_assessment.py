@@ -67,13 +67,16 @@ def test_baselines_of_each_task_have_its_metrics():
     texts = [["a b", "c d", "a b", "c d"]]
     scores = baseline_scores((texts, [0, 1, 0, 1]), {"eval": (texts, [0, 1, 0, 0])}, ONE)
     assert scores["majority"]["eval_accuracy"] == 0.75
-    assert scores["word_pairs"]["eval_accuracy"] == 0.75
+    assert scores["words"]["eval_accuracy"] == scores["word_pairs"]["eval_accuracy"] == 0.75
+    orders = [["a b", "b a"] * 4]
+    blind = baseline_scores((orders, [0, 1] * 4), {"eval": (orders, [0, 1] * 4)}, ONE)
+    assert (blind["words"]["eval_accuracy"], blind["word_pairs"]["eval_accuracy"]) == (0.5, 1.0)
     several = baseline_scores((texts, [[1.0, 0.0], [1.0, 1.0]] * 2), {"test": (texts, [[1.0, 0.0]] * 4)}, SEVERAL)
     assert several["word_pairs"]["test_accuracy"] == 0.5
     number = baseline_scores((texts, [1.0, 3.0, 1.0, 3.0]), {"test": (texts, [2.0] * 4)}, NUMBER)
     assert number["majority"]["test_mse"] == 0.0
     assert 0.1 < number["word_pairs"]["test_mse"] < 1.0
-    assert "word_pairs" not in baseline_scores(([["", ""]], [0, 1]), {"test": ([[""]], [0])}, ONE)
+    assert set(baseline_scores(([["", ""]], [0, 1]), {"test": ([[""]], [0])}, ONE)) == {"majority"}
 
 
 def stand(logits: Any, labels: Any, problem_type: str = ONE, **options: Any) -> Any:
@@ -145,6 +148,10 @@ RIGHT = [0, 1] * 50
             "4 test examples are too few",
         ),
         ({"score": 0.76, "baselines": {"word_pairs": {"test_accuracy": 0.79}}}, "below word pairs: accuracy 0.760"),
+        (
+            {"score": 0.76, "baselines": {"words": {"test_accuracy": 0.8}, "word_pairs": {"test_accuracy": 0.79}}},
+            "below words: accuracy 0.760, and a linear model on words has 0.800",
+        ),
         ({"score": 0.8, "baselines": {"none": {"test_accuracy": 0.79}}}, "without positions is as good"),
         ({"history": [{"eval_loss": 0.6}, {"eval_loss": 0.5}]}, "still falling (0.600, 0.500)"),
     ],
@@ -233,7 +240,7 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str]):
     assessment = results(tmp_path / "run")["assessment"]
     assert assessment["split"] == "test"
     assert assessment["score"] == pytest.approx(trained.metrics["test_accuracy"])
-    assert set(assessment["baselines"]) == {"majority", "word_pairs"}
+    assert set(assessment["baselines"]) == {"majority", "words", "word_pairs"}
     assert sum(map(sum, assessment["confusion"])) == 62
     assert sum(row["examples"] for row in assessment["classes"]) == 62
     wrong = round(62 * (1 - assessment["score"]))
@@ -279,7 +286,7 @@ def test_a_run_can_do_without_baselines_errors_and_a_picture(
 
 def test_a_stream_has_baselines_too(tmp_path: Path, order: dict[str, str]):
     train(tmp_path / "run", **order, do_eval=True, streaming=True, max_steps=3, save_strategy="no")
-    assert set(results(tmp_path / "run")["assessment"]["baselines"]) == {"majority", "word_pairs"}
+    assert set(results(tmp_path / "run")["assessment"]["baselines"]) == {"majority", "words", "word_pairs"}
 
 
 def test_errors_have_the_row_numbers_of_the_file(tmp_path: Path, order: dict[str, str]):
