@@ -63,7 +63,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def commit(folder: Path = Path(__file__).parent) -> str | None:
-    """The commit of the code in a folder, with `-dirty` where files have changed; None: it is in no git repository."""
+    """The commit of the code in a folder, with `-dirty` where tracked files have changed; None: in no repository."""
 
     def git(*words: str) -> str:
         command = ("git", "-C", str(folder), *words)

@@ -57,7 +57,7 @@ def run_one(
         Interrupted: Ctrl-C; the checkpoint is in `model`.
         UserError: something is wrong with the data or the options.
     """
-    started = time.time()
+    started, code = time.time(), commit()
     resumed = last_complete_checkpoint(folder / MODEL_NAME)
     options = _options(plan, run, folder / MODEL_NAME, data_folder, resumed)
     options["learning_rate"] = learning_rate(plan, run, data_folder) if chosen is None else chosen["learning_rate"]
@@ -94,7 +94,7 @@ def run_one(
         **({} if start is None else {"source_sha256": start}),
         "config": _config(model),
         "versions": versions(),
-        "commit": commit(),
+        "commit": code,
         "machine": machine(),
     }
 

@@ -1,6 +1,5 @@
 """Baselines: the majority, and linear models on words, alone or with word pairs."""
 
-import contextlib
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -137,14 +136,16 @@ def baseline_scores(
         problem_type: the task.
 
     Returns:
-        `majority` (for a regression the mean), `words` and `word_pairs`; the latter only where the texts allow it.
+        `majority` (for a regression the mean); `words` and `word_pairs` where the texts allow them.
     """
     constant = most_frequent(train[1], problem_type)
     predicted = {"majority": {name: [constant] * len(labels) for name, (_, labels) in tests.items()}}
     for baseline, kind in (("words", BagOfWords), ("word_pairs", WordPairs)):
-        with contextlib.suppress(ValueError):  # no words, or one class in the sample
+        try:
             model = kind(problem_type).fit(*train)
-            predicted[baseline] = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
+        except ValueError:  # no words, or one class in the sample
+            continue
+        predicted[baseline] = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
     return {
         baseline: {
             f"{name}_{metric}": value

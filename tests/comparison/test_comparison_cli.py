@@ -8,6 +8,7 @@ from comparison_harness import made_up, toy
 from hf_posenc import POSITIONS
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED
 from hf_posenc.comparison.plan_file import read_plan
+from hf_posenc.errors import UserError
 
 
 def test_runs_can_be_listed_without_being_made(command, tmp_path):
@@ -43,6 +44,13 @@ def test_eight_machines_share_the_practitioners_plan_at_base_size(command, tmp_p
     assert set(trained) == every | {run.name for run in plan.runs()}
     assert len(trained) == 432  # docs/comparing.md says so: no trial is made twice
     assert all(plan.options_of(task)["config_preset"] == "base" for task in plan.tasks)
+    for count in (1, 6, 16, 54):  # any number of machines gets like parts
+        sizes = [len(plan.work(shard, count)) for shard in range(1, count + 1)]
+        assert max(sizes) - min(sizes) <= 8
+        assert sum(sizes) == 432
+    assert {run.scheme for run in plan.work(3, 6)} == set(plan.schemes)
+    with pytest.raises(UserError, match="54 pairs of a task and a scheme, .* Give 54 parts at most"):
+        plan.work(1, 55)
 
 
 def test_options_replace_the_plans(command, tmp_path):

@@ -225,7 +225,9 @@ def test_a_good_result_warns_of_nothing():
 @pytest.mark.parametrize(("scores", "says"), [((0.5, 0.4), "worse than word pairs"), ((2.0, 3.0), "always the mean")])
 def test_of_a_squared_error_less_is_better(scores: tuple[float, float], says: str):
     score, pairs = scores
-    baselines = {"majority": {"test_mse": 1.5}, "word_pairs": {"test_mse": pairs}}
+    baselines = {
+        name: {"test_mse": error} for name, error in (("majority", 1.5), ("words", 9.0), ("word_pairs", pairs))
+    }
     standing = stand([[1.0], [2.0]], [1.0, 4.0], NUMBER, names=[], score=score, baselines=baselines)
     assert [warning for warning in standing.warnings if says in warning] == standing.warnings
     assert len(standing.warnings) == 1
