@@ -17,7 +17,7 @@ from hf_posenc import POSITIONS
 from hf_posenc.comparison import read_plan
 from hf_posenc.comparison.statistics import UNDECIDED
 from hf_posenc.schemes.panels import Lines
-from model_cards.generate import answers, cards, evidence
+from model_cards.generate import answers, cards, evidence, practitioner
 from model_cards.generate.card_results import Results, on_the_hub
 
 FOLDER = Path(__file__).parent.parent / "model_cards"
@@ -151,7 +151,7 @@ def test_metadata_name_the_data_that_were_tested_on():
         for result in ModelCard(page("rope")).data.eval_results
     }
     assert made["imdb/test_long"][1] == "IMDb reviews of more than 512 words, a sample of the official test part"
-    assert set(made) == {"imdb", "imdb/test_long", "blimp_order"}  # the others aren't the Hub's
+    assert set(made) == {"imdb", "imdb/test_long", "blimp_order", "blimp_order_1000"}  # the others aren't the Hub's
 
 
 def test_a_mean_of_one_is_no_mean():
@@ -274,8 +274,58 @@ def test_answers_give_the_numbers_of_the_runs():
             assert scheme not in named
             assert min(scores_by_seed("probes", "probes", scheme, part, 64)) < 0.6
 
-    text = answer("Word order hardly matters in your task")
+    text = answer(r"Is word order worth anything on your task\?")
     assert f"(`none`, {statistics.mean(scores_by_seed('long', 'imdb', 'none', 'imdb', 256)):.3f};" in text
+
+
+def test_answers_for_few_rows_give_the_numbers_of_the_runs():
+    text = answer("You train a small classifier from scratch")
+    folder = FOLDER / "results/compare-practitioner"
+    plan = json.loads((folder / "plan.json").read_text())
+    scores = {
+        (task["data"], scheme): scores_by_seed("practitioner", task["name"], scheme, task["name"], 64)
+        for task in plan["tasks"]
+        for scheme in plan["schemes"]
+    }
+    assert {len(values) for values in scores.values()} == {len(plan["seeds"])}
+    sets = [task["data"] for task in plan["tasks"]]
+    for scheme in plan["schemes"]:
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{scheme}` |")]
+        shown = [f"{statistics.mean(scores[data, scheme]):.3f}" for data in sets]
+        assert row.replace("*", "") == f"| `{scheme}` | {' | '.join(shown)} |"
+    baselines = {}
+    for line, name in enumerate(("majority", "words", "word pairs")):
+        files = [folder / "baselines" / f"{task['name']}.json" for task in plan["tasks"]]
+        values = [json.loads(file.read_text())["baselines"][line]["tests"][0]["value"] for file in files]
+        assert f"| {name} | {' | '.join(f'{value:.3f}' for value in values)} |" in text
+        baselines = {data: max(value, baselines.get(data, -1)) for data, value in zip(sets, values, strict=True)}
+    worth = answer(r"Is word order worth anything on your task\?")
+    linear = {task["data"]: [baselines[task["data"]]] * len(plan["seeds"]) for task in plan["tasks"]}
+    for start, said, others in (
+        ("By set: ", text, linear),
+        ("Compared with the default, `rope`: ", text, {data: scores[data, "rope"] for data in sets}),
+        ("compared with no positions (`none`): ", worth, {data: scores[data, "none"] for data in sets}),
+    ):
+        every = [scheme for scheme in plan["schemes"] if f"(`{scheme}`)" not in start]
+        clauses = said.partition(start)[2].partition("\n")[0].split("; ")
+        assert clauses[-1].startswith("all else: not decided (it would take ")
+        assert len(clauses) > 1
+        for clause in clauses[:-1]:
+            verdict, where, names = re.fullmatch(r"(better|worse) on (.+): (.+)", clause).groups()
+            for data in re.findall(r"`(\w+)`", where):
+                for scheme in re.findall(r"`(\w+)`", names) or every:
+                    pairs = zip(scores[data, scheme], others[data], strict=True)
+                    gaps = [ours - theirs for ours, theirs in pairs]
+                    assert (statistics.mean(gaps) > 0) == (verdict == "better")
+                    if statistics.stdev(gaps) > 1e-9:  # a bound: seeds alone, uncorrected
+                        assert stats.ttest_1samp(gaps, 0).pvalue < 0.05
+
+
+def test_the_picture_of_small_data_shows_the_committed_results(results):
+    data = practitioner.picture_data(results.studies["practitioner"])
+    assert cards.shows(FOLDER, "practitioner", data), RUN
+    assert len(data) == 6
+    assert "](pictures/practitioner.png)" in page("README")
 
 
 def test_words_by_hand_claim_what_the_tests_carry(results):
@@ -288,6 +338,15 @@ def test_words_by_hand_claim_what_the_tests_carry(results):
             for one, other in (("relative_key", "relative_key_query"), ("lspe", "fourier"), ("learned", "fourier")):
                 if {one, other} <= {*study.schemes}:
                     assert study.differences(task, length, other=other)[one].verdict() == UNDECIDED
+    assert "With 1,000 rows of BLiMP `learned` and `lspe` scored higher than it" in words["rope"]
+    small = results.studies["practitioner"]
+    (order,) = [task for task in small.tasks if task.data == "blimp_order"]
+    against_rope = small.differences(order, 64, other="rope")
+    assert {against_rope[name].verdict() for name in ("learned", "lspe")} == {"better"}
+    readme = " ".join((FOLDER.parent / "README.md").read_text(encoding="utf-8").split())
+    assert "with 1,000 rows of six data sets no scheme was shown to be better than one" in readme
+    for task in small.tasks:
+        assert "better" not in {difference.verdict() for difference in small.above(task, 64).values()}
     assert "Past the trained length it lost much on the tasks below that need order" in words["rope"]
     for plan, longest in {"listops": 1024, "probes": 512}.items():
         study = results.studies[plan]

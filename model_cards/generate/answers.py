@@ -5,19 +5,20 @@ those is a claim here: where the results no longer carry it, no page is written,
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.comparison.findings import gap_range, quoted, seeds_range
+from hf_posenc.comparison.findings import gap_range, in_brackets, quoted, seeds_range
 from hf_posenc.comparison.statistics import UNDECIDED, Difference
 from hf_posenc.comparison.study import Study
 from hf_posenc.markdown import code, render
 from hf_posenc.model.package_config import PosEncConfig
 from model_cards.generate.card_results import Results, read_results
 from model_cards.generate.evidence import PAGE_NAME
+from model_cards.generate.practitioner import score_table
 
-PLANS = ("listops", "long", "pretrained", "probes", "quickstart")
+PLANS = ("listops", "long", "practitioner", "pretrained", "probes", "quickstart")
 """The comparisons that the answers rest on."""
 FILES = ("conversion", "recipe", "benchmark_schemes", "benchmark_8192")
 """The other results that they rest on, `results/NAME.json`."""
@@ -38,7 +39,7 @@ def render_answers(folder: Path, results: Results) -> str:
     files = {name: read_results(folder, name) for name in FILES}
     values: dict[str, Any] = {"page": PAGE_NAME}
     claims: dict[str, bool] = {}
-    for part in (_from_scratch, _pretrained, _longer, _order_hardly_matters, _parity_and_distance, _costs):
+    for part in (_small, _from_scratch, _pretrained, _longer, _order_hardly_matters, _parity_and_distance, _costs):
         part_values, part_claims = part(results.studies, files)
         values |= part_values
         claims |= part_claims
@@ -50,6 +51,44 @@ def render_answers(folder: Path, results: Results) -> str:
 
 Part = tuple[dict[str, Any], dict[str, bool]]
 """Names and numbers of a section, and its claims."""
+
+
+def _small(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
+    study = studies["practitioner"]
+    default = PosEncConfig().position_embedding_type
+    homes = [(task, study.home_length(task)) for task in study.tasks]
+    linear = [study.above(task, length) for task, length in homes]
+    return {
+        "small_sets": len(study.tasks),
+        "small_rows": _either(f"{study.plan.train_examples_of(task):,}" for task in study.tasks),
+        "small_seeds": len(study.plan.seeds),
+        "small_rates": len(study.plan.search),
+        "small_table": score_table(study),
+        "small_linear": _by_set(study, linear),
+        "small_default": _by_set(study, [study.differences(task, length, other=default) for task, length in homes]),
+        "small_none": _by_set(study, [study.differences(task, length) for task, length in homes]),
+    }, {"with few rows no scheme is better than a linear model": not any(_by(above, "better") for above in linear)}
+
+
+def _either(texts: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(texts))
+
+
+def _by_set(study: Study, tested: Sequence[Mapping[str, Difference]]) -> str:
+    """What was found on which data set: `better on `trec`: `rope`; not decided for all others (9 seeds would do)`."""
+    clauses = []
+    for verdict in ("better", "worse"):
+        where: dict[str, list[str]] = {}
+        for task, differences in zip(study.tasks, tested, strict=True):
+            if names := _by(differences, verdict):
+                text = "all" if len(names) == len(differences) else quoted(names)
+                where.setdefault(text, []).append(code(str(task.data)))
+        clauses += [f"{verdict} on {', '.join(sets)}: {names}" for names, sets in where.items()]
+    open_ones = [value for differences in tested for value in differences.values() if value.verdict() == UNDECIDED]
+    if open_ones:
+        takes = f"it would take {seeds_range(open_ones)} seeds" if seeds_range(open_ones) else ""
+        clauses.append(f"{'all else' if clauses else 'all'}: not decided{in_brackets(takes)}")
+    return "; ".join(clauses)
 
 
 def _from_scratch(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:

@@ -20,7 +20,7 @@ from hf_posenc.comparison.references import LINEAR
 from hf_posenc.comparison.statistics import LEARNED, UNDECIDED, Difference, Interval, Learned
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.markdown import render
-from model_cards.generate.evidence import PAGE_NAME, TESTED_ON, command, linear_cells, own_parts, studies, test_name
+from model_cards.generate.evidence import PAGE_NAME, command, linear_cells, own_parts, studies, test_name, tested_on
 
 BASELINE = "none"
 _HUB_NAMES = {"blimp_order": "nyu-mll/blimp", "imdb": "stanfordnlp/imdb"}
@@ -82,7 +82,7 @@ class Finding:
     @property
     def data_name(self) -> str:
         """What the data are, in words."""
-        return TESTED_ON.get(self.test, self.test)
+        return tested_on(self.task, self.data, self.test) or self.test
 
 
 def read_results(folder: Path, name: str) -> dict[str, Any]:

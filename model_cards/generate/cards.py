@@ -21,6 +21,7 @@ import torch
 from huggingface_hub import ModelCardData
 
 from hf_posenc.comparison.findings import interval_text
+from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_bytes, write_text
 from hf_posenc.markdown import markdown_table, render
 from hf_posenc.model.package_config import PosEncConfig
@@ -31,6 +32,7 @@ from hf_posenc.schemes.inspection import SchemeSummary, describe_schemes
 from hf_posenc.schemes.panels import Lines, Maps, Panel, position_panels, read_effects
 from hf_posenc.schemes.plots import plot_comparison, plot_position, small_png
 from hf_posenc.schemes.sources import read_source
+from model_cards.generate import practitioner
 from model_cards.generate.answers import render_answers
 from model_cards.generate.card_results import (
     Results,
@@ -107,6 +109,9 @@ def write_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None)
     compared = [record[name] for name in COMPARED if name in record]
     if names is None and not shows(folder, "comparison", compared):
         pictures["comparison"] = draw_picture(COMPARED, compared)
+    small = results.studies.get("practitioner")
+    if names is None and small is not None and not shows(folder, "practitioner", practitioner.picture_data(small)):
+        pictures["practitioner"] = draw_practitioner(small)
     entries = [f"{json.dumps(name)}: {json.dumps(record[name])}" for name in SCHEMES if name in record]
     texts[folder / "pictures" / "data.json"] = "{\n" + ",\n".join(entries) + "\n}\n"
     changed = []
@@ -395,6 +400,11 @@ def length_data(results: Results, name: str) -> list[dict[str, Any]]:
 def draw_lengths(results: Results, name: str) -> bytes:
     """The curve of a scheme's card, as a png that tells which numbers it shows."""
     return small_png(scheme_chart(results.panels_of(name), name), _fingerprint(length_data(results, name)))
+
+
+def draw_practitioner(study: Study) -> bytes:
+    """The picture of small data sets, as a png that tells which numbers it shows."""
+    return small_png(practitioner.chart(study), _fingerprint(practitioner.picture_data(study)))
 
 
 def _fingerprint(data: Sequence[dict[str, Any]]) -> str:

@@ -37,8 +37,17 @@ TESTED_ON = {
     "imdb/test_long": "IMDb reviews of more than 512 words, a sample of the official test part",
     "bshift_novels": "sentences of novels, two neighbouring words swapped in half of them, a test part of our own",
     "listops": "ListOps, a test part of our own",
+    "sst2": "SST-2, sentences of film reviews, the official test part",
+    "semeval2010_task8": "SemEval-2010 task 8, relations with direction, the official test part",
+    "cola": "CoLA, the in-domain development part",
+    "subj": "Subjectivity, subjective or objective sentences, a test part of our own",
 }
-"""What the parts of a task are."""
+"""What the parts of a task are, by the part's name or that of the task's data."""
+
+
+def tested_on(task: str, data: str | None, part: str) -> str | None:
+    """What a part of a task is, in words."""
+    return TESTED_ON.get(part) or (TESTED_ON.get(str(data)) if part == task else None)
 
 
 def studies(folder: str | Path = FOLDER) -> dict[str, Study]:
@@ -107,16 +116,25 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
         length_table=length_table,
         power_table=power_table,
         mean_of=mean_of,
-        tested_on=TESTED_ON,
+        tested_on=tested_on,
         origin=origin,
     )
+
+
+_UNKNOWN = "unknown"
+
+
+def _short(commit: str | None) -> str:
+    """A commit as people write it: `8256914`, `8256914-dirty`."""
+    name, dash, rest = (commit or _UNKNOWN).partition("-")
+    return name[:7] + dash + rest
 
 
 def origin(study: Study) -> str:
     """How many runs, on which processors, of which code, with which seeds."""
     devices = sorted({run["machine"]["device"] for run in study.done})
-    commits = sorted({run["commit"][:7] for run in study.done if run.get("commit")})
-    at = f", commit {', '.join(commits)}" if commits else ""
+    commits = sorted({_short(run.get("commit")) for run in study.done})
+    at = "" if commits == [_UNKNOWN] else f", commit {', '.join(commits)}"
     return f"{len(study.done)} runs on {' and '.join(devices)}{at}, seeds {', '.join(map(str, study.plan.seeds))}."
 
 
