@@ -289,10 +289,13 @@ def test_answers_for_few_rows_give_the_numbers_of_the_runs():
     }
     assert {len(values) for values in scores.values()} == {len(plan["seeds"])}
     sets = [task["data"] for task in plan["tasks"]]
+    bold: set[tuple[str, str]] = set()
     for scheme in plan["schemes"]:
         (row,) = [line for line in text.splitlines() if line.startswith(f"| `{scheme}` |")]
         shown = [f"{statistics.mean(scores[data, scheme]):.3f}" for data in sets]
         assert row.replace("*", "") == f"| `{scheme}` | {' | '.join(shown)} |"
+        cells = row.split("|")[2:-1]
+        bold |= {(data, scheme) for data, cell in zip(sets, cells, strict=True) if "**" in cell}
     baselines = {}
     for line, name in enumerate(("majority", "words", "word pairs")):
         files = [folder / "baselines" / f"{task['name']}.json" for task in plan["tasks"]]
@@ -307,6 +310,7 @@ def test_answers_for_few_rows_give_the_numbers_of_the_runs():
         ("compared with no positions (`none`): ", worth, {data: scores[data, "none"] for data in sets}),
     ):
         every = [scheme for scheme in plan["schemes"] if f"(`{scheme}`)" not in start]
+        better = set()
         clauses = said.partition(start)[2].partition("\n")[0].split("; ")
         assert clauses[-1].startswith("all else: not decided (it would take ")
         assert len(clauses) > 1
@@ -314,11 +318,13 @@ def test_answers_for_few_rows_give_the_numbers_of_the_runs():
             verdict, where, names = re.fullmatch(r"(better|worse) on (.+): (.+)", clause).groups()
             for data in re.findall(r"`(\w+)`", where):
                 for scheme in re.findall(r"`(\w+)`", names) or every:
+                    better |= {(data, scheme)} if verdict == "better" else set()
                     pairs = zip(scores[data, scheme], others[data], strict=True)
                     gaps = [ours - theirs for ours, theirs in pairs]
                     assert (statistics.mean(gaps) > 0) == (verdict == "better")
                     if statistics.stdev(gaps) > 1e-9:  # a bound: seeds alone, uncorrected
                         assert stats.ttest_1samp(gaps, 0).pvalue < 0.05
+    assert better == bold  # the last ones, against no positions
 
 
 def test_the_picture_of_small_data_shows_the_committed_results(results):

@@ -5,7 +5,7 @@ those is a claim here: where the results no longer carry it, no page is written,
 """
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def _small(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
     linear = [study.above(task, length) for task, length in homes]
     return {
         "small_sets": len(study.tasks),
-        "small_rows": _either(f"{study.plan.train_examples_of(task):,}" for task in study.tasks),
+        "small_rows": " or ".join(dict.fromkeys(f"{study.plan.train_examples_of(task):,}" for task in study.tasks)),
         "small_seeds": len(study.plan.seeds),
         "small_rates": len(study.plan.search),
         "small_table": score_table(study),
@@ -70,12 +70,8 @@ def _small(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
     }, {"with few rows no scheme is better than a linear model": not any(_by(above, "better") for above in linear)}
 
 
-def _either(texts: Iterable[str]) -> str:
-    return " or ".join(dict.fromkeys(texts))
-
-
 def _by_set(study: Study, tested: Sequence[Mapping[str, Difference]]) -> str:
-    """What was found on which data set: `better on `trec`: `rope`; not decided for all others (9 seeds would do)`."""
+    """What was found on which data set: `better on `trec`: `rope`; all else: not decided (it would take 9 seeds)`."""
     clauses = []
     for verdict in ("better", "worse"):
         where: dict[str, list[str]] = {}
