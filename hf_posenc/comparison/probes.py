@@ -1,26 +1,31 @@
-"""Generated tasks: order probes, which a bag of words can't solve, and one control, which it solves.
+"""Generated tasks: order probes, which no linear model solves, and one control, which counting words solves.
 
-Each probe asks one yes-or-no question. Examples come in pairs that hold the same words and are equally long; the answer
-is yes for one and no for the other. A model that doesn't see order gives both the same answer and is right in exactly
-one half, whatever it has learned.
+Each probe asks a yes-or-no question about the letters A and B among fillers. Examples come in pairs that hold the same
+words and are equally long; the answer is yes for one and no for the other. A model that doesn't see order gives both
+the same answer and is right in exactly one half, whatever it has learned.
 
-| probe | question | positional knowledge |
-|---|---|---|
-| `order` | does A stand before B? | direction |
-| `ends` | is the last word the first one again? | absolute: the start; the end, beside [SEP] |
-| `place` | does A (and not B) stand at the position that the query names? | absolute |
-| `distance` | are A and B at most 4 words apart (and not 8 or more)? | relative |
-| `swap` | do the neighbours A and B, all of them, stand as B A? | direction, of neighbouring places |
-| `parity` | does A stand at an even position? | absolute |
-| `brackets` | are two kinds of brackets well nested? | direction, nesting |
+Each question has a usual form and its opposite. Training asks the usual form in 85 % of the pairs, tests ask both
+equally often. A model that ignores which form is asked is right in one half of a test; one that answers the usual form
+and says no to the opposite is right in three quarters. More takes both, the question and the order. (Asked equally
+often in training, the two forms give a model nothing to begin with.)
 
-[CLS] stands at position 0, so a scheme that sees distances alone sees positions too, as distances to it. A scheme that
-doesn't tell left from right (a symmetric bias) tells it by the same way around.
+| probe | usual form | opposite | positional knowledge |
+|---|---|---|---|
+| `order_near` | `?A`: is A before B? They are 1 to 3 places apart | `?B`: is B before A? | direction |
+| `order_far` | `?A`: the same, 6 to 10 places apart | `?B` | direction |
+| `distance_coarse` | `?near`: are A and B 2 to 4 places apart? | `?far`: are they 8 to 12 apart? | relative |
+| `distance_fine` | `?near`: are A and B 3 or 4 places apart? | `?far`: are they 6 or 7 apart? | relative |
+| `place` | `#12`: is A at position 12? The other letter stands beside it | `!12`: is B there? | absolute |
+| `parity` | `?even`: is A at an even position? B stands beside it | `?odd`: is A at an odd one? | absolute |
+
+[CLS] stands at position 0, so a scheme that sees distances alone sees positions too, as distances to it. In the same
+way a symmetric bias can tell left from right.
 """
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -34,14 +39,19 @@ LABELS = ("no", "yes")
 SHORTEST = 32
 """Tokens of the shortest input: every place that a query names lies in it."""
 
+USUAL = 0.85
+"""The share of training pairs that are asked the usual form of their question."""
+
 _FILLERS = tuple(f"f{number}" for number in range(16))
 _HALVES = tuple(f"{half}{number}" for half in "uv" for number in range(16))
-_PLACES = (4, 8, 16, 24)
-_NEAR, _FAR, _FURTHEST = 4, 8, 12
-_ENDS = 2
-_DEEPEST = 4
-_CLOSING = {"(": ")", "[": "]"}
-_QUERIES = tuple(f"#{place}" for place in _PLACES)
+_PLACES = (7, 12, 18, 25)
+_ASKED = 2
+"""Words of a query, with the bar after it."""
+_FIRST = _ASKED + 3
+"""The first position at which a letter may stand: after [CLS], the probe's word, the query, and one filler, so that no
+query has a letter in its neighbourhood."""
+OPPOSITES = frozenset({"?B", "?far", "?odd", *(f"!{place}" for place in _PLACES)})
+"""Queries of the opposite forms; the second word of a text."""
 
 Words = list[str]
 Pair = tuple[Words, Words]
@@ -54,10 +64,11 @@ class Probe:
 
     name: str
     question: str
-    needs: tuple[str, ...]
-    """The positional knowledge that it needs: `absolute`, `relative` (distances), `direction`, `nesting`."""
-    make: Callable[[random.Random, int], Pair]
-    """Draws a pair with so many words, the probe's own token not counted."""
+    """In both forms."""
+    needs: str
+    """The positional knowledge that it needs: `absolute`, `relative` (distances) or `direction`."""
+    make: Callable[[random.Random, int, bool], Pair]
+    """Draws a pair with so many words, the probe's own token not counted, for the usual question or its opposite."""
 
     @property
     def token(self) -> str:
@@ -65,133 +76,88 @@ class Probe:
         return f"<{self.name}>"
 
 
-def _fill(draw: random.Random, count: int) -> Words:
-    return draw.choices(_FILLERS, k=count)
-
-
-def _exchanged(words: Words, first: int, second: int) -> Words:
-    changed = list(words)
-    changed[first], changed[second] = words[second], words[first]
-    return changed
-
-
-def _order(draw: random.Random, count: int) -> Pair:
-    words = _fill(draw, count)
-    first, second = sorted(draw.sample(range(count), 2))
+def _pair(draw: random.Random, query: str, positions: tuple[int, int], count: int) -> Pair:
+    """A query and fillers, with A and B at these positions of the input, and the same with A and B exchanged."""
+    words = [query, "|", *draw.choices(_FILLERS, k=count - _ASKED)]
+    exchanged = list(words)
+    first, second = (position - 2 for position in positions)  # [CLS] and the probe's word stand before the words
     words[first], words[second] = "A", "B"
-    return words, _exchanged(words, first, second)
+    exchanged[first], exchanged[second] = "B", "A"
+    return words, exchanged
 
 
-def _ends(draw: random.Random, count: int) -> Pair:
-    words = draw.choices(_FILLERS[_ENDS:], k=count)
-    same, other = draw.sample(_FILLERS[:_ENDS], 2)
-    words[0] = words[-1] = same
-    inside = draw.randrange(1, count - 1)
-    words[inside] = other
-    return words, _exchanged(words, draw.choice((0, count - 1)), inside)
+def _order(draw: random.Random, count: int, usual: bool, apart: Sequence[int]) -> Pair:
+    distance = draw.choice(apart)
+    first = draw.randrange(_FIRST, count + 2 - distance)
+    positions = (first, first + distance)
+    return _pair(draw, "?A" if usual else "?B", positions if usual else positions[::-1], count)
 
 
-def _place(draw: random.Random, count: int) -> Pair:
-    place = draw.choice(_PLACES)
-    words = [f"#{place}", *_fill(draw, count - 1)]
-    chosen = place - 2  # [CLS] and the probe's token stand before the words
-    near = [chosen + step for step in (-3, -2, -1, 1, 2, 3)]
-    other = draw.choice([index for index in (near if draw.random() < 0.5 else range(count)) if 0 < index < count])
-    while other == chosen:
-        other = draw.randrange(1, count)
-    words[chosen], words[other] = "A", "B"
-    return words, _exchanged(words, chosen, other)
-
-
-def _distance(draw: random.Random, count: int) -> Pair:
-    near, far = draw.randint(1, _NEAR), draw.randint(_FAR, _FURTHEST)
-    # Both pairs have one middle: the place of either mark alone says little.
-    start = draw.randrange(count - far)
-    filler = _fill(draw, count - 2)
+def _distance(draw: random.Random, count: int, usual: bool, near: Sequence[int], far: Sequence[int]) -> Pair:
+    nearer, farther = draw.choice(near), draw.choice(far)
+    # Both have one middle, and it is drawn from the same places for all distances: where letters stand says little.
+    start = draw.randrange(_FIRST, count + 2 - max(far)) + (max(far) - farther) // 2
+    filler = draw.choices(_FILLERS, k=count - _ASKED - 2)
     first, second = draw.sample("AB", 2)
 
     def at(distance: int) -> Words:
-        left = start + (far - distance) // 2
-        marks = {left: first, left + distance: second}
-        rest = iter(filler)
-        return [marks[index] if index in marks else next(rest) for index in range(count)]
+        left = start - 2 + (farther - distance) // 2
+        words = ["?near" if usual else "?far", "|", *filler]
+        words.insert(left, first)
+        words.insert(left + distance, second)
+        return words
 
-    return at(near), at(far)
-
-
-def _swap(draw: random.Random, count: int) -> Pair:
-    words = _fill(draw, count)
-    pairs = max(1, count // 16)
-    swapped = list(words)
-    for index, start in enumerate(sorted(draw.sample(range(count - pairs), pairs))):
-        first = start + index  # pairs don't overlap
-        words[first : first + 2] = "A", "B"
-        swapped[first : first + 2] = "B", "A"
-    return swapped, words
+    return (at(nearer), at(farther)) if usual else (at(farther), at(nearer))
 
 
-def _parity(draw: random.Random, count: int) -> Pair:
-    words = _fill(draw, count)
-    even = draw.randrange(0, count - 1, 2)  # two tokens before the words: their evens are the input's
-    odd = draw.choice([index for index in (even - 1, even + 1) if index >= 0])
-    words[even] = "A"
-    return words, _exchanged(words, even, odd)
+def _place(draw: random.Random, count: int, usual: bool) -> Pair:
+    place = draw.choice(_PLACES)
+    other = place + draw.choice((-1, 1))  # so that which letter is first says nothing
+    return _pair(draw, f"{'#' if usual else '!'}{place}", (place, other) if usual else (other, place), count)
 
 
-def _brackets(draw: random.Random, count: int) -> Pair:
-    words: Words = []
-    pending: Words = []
-    length = max(4, count // 8 * 2)
-    while len(words) < length:
-        may_open = len(pending) < min(_DEEPEST, length - len(words))
-        if may_open and (not pending or draw.random() < 0.5):
-            words.append(draw.choice("(["))
-            pending.append(_CLOSING[words[-1]])
-        else:
-            words.append(pending.pop())
-    while True:
-        broken = _exchanged(words, *draw.sample(range(length), 2))
-        if not well_nested(broken):
-            filler = _fill(draw, count)
-            places = sorted(draw.sample(range(count), length))
-            return _put(filler, places, words), _put(filler, places, broken)
-
-
-def _put(filler: Words, places: Sequence[int], words: Words) -> Words:
-    filled = list(filler)
-    for place, word in zip(places, words, strict=True):
-        filled[place] = word
-    return filled
-
-
-def well_nested(words: Sequence[str]) -> bool:
-    """Whether each bracket is closed by its own kind, the innermost first; other words don't count."""
-    pending = []
-    for word in words:
-        if word in _CLOSING:
-            pending.append(_CLOSING[word])
-        elif word in _CLOSING.values() and (not pending or pending.pop() != word):
-            return False
-    return not pending
+def _parity(draw: random.Random, count: int, usual: bool) -> Pair:
+    first = draw.randrange(_FIRST, count + 1)
+    even, odd = sorted((first, first + 1), key=lambda position: position % 2)
+    return _pair(draw, "?even" if usual else "?odd", (even, odd) if usual else (odd, even), count)
 
 
 PROBES: dict[str, Probe] = {
     probe.name: probe
     for probe in (
-        Probe("order", "Does A stand before B?", ("direction",), _order),
-        Probe("ends", "Is the last word the first one again?", ("absolute",), _ends),
-        Probe("place", "Does A (and not B) stand at the named position?", ("absolute",), _place),
-        Probe("distance", "Are A and B at most 4 words apart, not 8 or more?", ("relative",), _distance),
-        Probe("swap", "Do the neighbours A and B stand as B A?", ("direction",), _swap),
-        Probe("parity", "Does A stand at an even position?", ("absolute",), _parity),
-        Probe("brackets", "Are the brackets well nested?", ("direction", "nesting"), _brackets),
+        Probe(
+            "order_near",
+            "Of A and B, 1 to 3 places apart: is A first? Is B?",
+            "direction",
+            partial(_order, apart=(1, 2, 3)),
+        ),
+        Probe(
+            "order_far",
+            "Of A and B, 6 to 10 places apart: is A first? Is B?",
+            "direction",
+            partial(_order, apart=(6, 7, 8, 9, 10)),
+        ),
+        Probe(
+            "distance_coarse",
+            "Are A and B 2 to 4 places apart? 8 to 12?",
+            "relative",
+            partial(_distance, near=(2, 3, 4), far=(8, 9, 10, 11, 12)),
+        ),
+        Probe(
+            "distance_fine",
+            "Are A and B 3 or 4 places apart? 6 or 7?",
+            "relative",
+            partial(_distance, near=(3, 4), far=(6, 7)),
+        ),
+        Probe("place", "Of A and B, side by side: is A at the named position? Is B?", "absolute", _place),
+        Probe("parity", "Of A and B, side by side: is A at an even position? At an odd one?", "absolute", _parity),
     )
 }
 """The probes by name."""
 
 
 def make_probes(
-    pairs: int, lengths: tuple[int, int], seed: int, names: Sequence[str] | None = None
+    pairs: int, lengths: tuple[int, int], seed: int, names: Sequence[str] | None = None, training: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Draws examples: `text`, `label` (yes or no), `probe`, `group` (the pair's number), all in a random order.
 
@@ -201,6 +167,7 @@ def make_probes(
             length is drawn evenly from there.
         seed: the same seed draws the same examples.
         names: of `PROBES`; None: all.
+        training: ask mostly (`USUAL`) for the usual form of a question, not for both equally often.
 
     Raises:
         UserError: a probe is unknown, or a number is out of range.
@@ -220,7 +187,8 @@ def make_probes(
     rows = []
     for index in range(pairs):
         for probe in map(PROBES.__getitem__, names or PROBES):
-            yes, no = probe.make(draw, draw.randint(shortest, longest) - 3)
+            usual = draw.random() < USUAL if training else bool(index % 2)
+            yes, no = probe.make(draw, draw.randint(shortest, longest) - 3, usual)
             group = f"{probe.name}-{index}"
             for label, words in (("yes", yes), ("no", no)):
                 text = " ".join([probe.token, *words])
@@ -266,14 +234,9 @@ def make_tokenizer() -> "PreTrainedTokenizerFast":
 
     from hf_posenc.data.tokenizer import SPECIAL_TOKENS
 
-    words = [
-        *SPECIAL_TOKENS.values(),
-        *(probe.token for probe in PROBES.values()),
-        *_QUERIES,
-        *("A", "B", *_CLOSING, *_CLOSING.values()),
-        *_FILLERS,
-        *_HALVES,
-    ]
+    usual = ("?A", "?near", "?even", *(f"#{place}" for place in _PLACES))
+    asking = [*(probe.token for probe in PROBES.values()), *usual, *sorted(OPPOSITES)]
+    words = [*SPECIAL_TOKENS.values(), *asking, "|", "A", "B", *_FILLERS, *_HALVES]
     numbers = {word: number for number, word in enumerate(words)}
     backend = Tokenizer(models.WordLevel(numbers, unk_token=SPECIAL_TOKENS["unk_token"]))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

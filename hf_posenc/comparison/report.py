@@ -29,7 +29,7 @@ from .findings import (
 from .page import PICTURES_NAME, Block, Heading, Picture, Points, Table, Text, anchor, to_html, to_markdown
 from .plan import Task
 from .power import power
-from .probes import PROBES
+from .probes import PROBES, USUAL
 from .records import name_of
 from .statistics import ALPHA, LEARNED, UNDECIDED, Difference, Interval
 from .study import Study, lower_is_better
@@ -231,8 +231,10 @@ def _about(task: Task) -> str:
         names = task.probes or tuple(PROBES)
         return (
             "Generated questions about order, one model for all of them. Examples come in pairs that hold the same "
-            "words and have different answers: a model that doesn't see order is right in exactly one half. "
-            + " ".join(f"{code(name)}: {PROBES[name].question} ({', '.join(PROBES[name].needs)})." for name in names)
+            "words and have different answers: a model that doesn't see order is right in exactly one half. Each question "
+            "has two forms, which tests ask equally often; training asks the second one in "
+            f"{100 * (1 - USUAL):.0f} % of the pairs. "
+            + " ".join(f"{code(name)}: {PROBES[name].question} ({PROBES[name].needs})." for name in names)
         )
     if task.kind == "masked_lm":
         return f"Masked language model on {code(task.data)}: the same text in blocks of each length; lower is better."

@@ -148,7 +148,7 @@ def _generate(plan: Plan, task: Task, seed: int) -> Iterator[dict[str, Any]]:
         return
     names = part_names(task)
     pairs = max(1, count // (2 * len(names)))
-    yield from make_probes(pairs, (max(SHORTEST, longest // 2), longest), seed, names)
+    yield from make_probes(pairs, (max(SHORTEST, longest // 2), longest), seed, names, training=True)
 
 
 def check_data(plan: Plan, task: Task) -> None:
