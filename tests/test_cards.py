@@ -14,7 +14,8 @@ from huggingface_hub import EvalResult, ModelCard, metadata_eval_result
 from scipy import stats
 
 from hf_posenc import POSITIONS
-from hf_posenc.comparison import read_plan
+from hf_posenc.comparison import PROBES, read_plan
+from hf_posenc.comparison.outcomes import from_dict
 from hf_posenc.comparison.statistics import UNDECIDED
 from hf_posenc.schemes.panels import Lines
 from model_cards.generate import answers, cards, evidence, practitioner
@@ -66,7 +67,7 @@ def test_pages_hold_the_facts():
         assert part in learned
     paths = (FOLDER / "results/compare-quickstart/runs").glob("blimp_order-learned-seed*/run.json")
     mean = statistics.mean(json.loads(path.read_text())["tests"][0]["value"] for path in paths)
-    assert f"| blimp_order, plan `quickstart` | 64 | 0.500 | 0.898 | {mean:.3f} [" in learned
+    assert f"| blimp_order, plan `quickstart` | 64 | 0.500 | 0.898 |  | {mean:.3f} [" in learned
     assert "| acts on | nothing |\n| sees | no order |" in page("none")
     assert "| sees | absolute positions |" in learned
     assert "| sees | distances alone |" in page("alibi")
@@ -163,13 +164,15 @@ def test_a_mean_of_one_is_no_mean():
 
 def test_cards_say_what_a_number_cannot_carry():
     rope = page("rope")
-    assert "| bshift_novels, plan `pretrained`, healed conversions | 64 | 0.494 | 0.537 | 0.728 [" in rope
+    assert "| bshift_novels, plan `pretrained`, healed conversions | 64 | 0.494 | 0.537 |  | 0.728 [" in rope
     assert "| worse than `learned` |" in rope
     undecided = r"not decided against `none` \(0\.0\d\d; \d seeds\)"
     assert re.search(rf"\n\| imdb, plan `long` \|[^\n]+{undecided} \|\n", rope)
-    row = r"\| probes: swap, plan `probes` \| 64 \| 0\.500 \| 1\.000 \| 0\.850 \[[^|]+"
-    assert re.search(row + r"\| 4 of 5 \[0\.28, 0\.99\] \| \+0\.350 \[", rope)
-    assert "**Not shown to be above words and word pairs** on imdb, imdb/test_long (plan `long`)" in rope
+    mean = statistics.mean(scores_by_seed("probes", "probes", "rope", "distance_fine", 64))
+    learned = sum(learned_more_than_the_usual_form("rope", "distance_fine"))
+    row = rf"\| probes: distance_fine, plan `probes` \| 64 \| 0\.500 \| 0\.\d{{3}} \| 0\.750 \| {mean:.3f} \[[^|]+"
+    assert re.search(row + rf"\| {learned} of 5 \[0\.\d\d, [01]\.\d\d\] \| \+{mean - 0.5:.3f} \[", rope)
+    assert "**Not shown to be above the baselines** on imdb, imdb/test_long (plan `long`)" in rope
 
 
 @pytest.mark.filterwarnings("ignore:Precision loss")  # of differences that are nearly the same in all seeds
@@ -181,13 +184,13 @@ def test_the_numbers_are_those_of_the_runs():
         tests = [json.loads(path.read_text())["tests"] for path in paths]
         scores[scheme] = {
             length: [statistics.mean(test["value"] for test in run if test["length"] == length) for run in tests]
-            for length in (64, 512)
+            for length in (64, 256)
         }
         assert len(tests) == len(read_plan("probes").seeds)
     text = page("rope")
-    for length, (rope, none) in {n: (scores["rope"][n], scores["none"][n]) for n in (64, 512)}.items():
+    for length, (rope, none) in {n: (scores["rope"][n], scores["none"][n]) for n in (64, 256)}.items():
         row = next(
-            line for line in text.splitlines() if line.startswith(f"| probes, mean of 7, plan `probes` | {length} |")
+            line for line in text.splitlines() if line.startswith(f"| probes, mean of 6, plan `probes` | {length} |")
         )
         mean, difference = statistics.mean(rope), statistics.mean(rope) - statistics.mean(none)
         assert f"| {mean:.3f} [" in row
@@ -200,19 +203,16 @@ def test_the_numbers_are_those_of_the_runs():
 
 
 def test_conclusions_are_those_that_the_intervals_allow(results):
-    """Nobody is better than `none` where its interval of the difference holds 0, and brackets are nobody's strength."""
+    """Nobody is better than `none` where its interval of the difference holds 0; the control is nobody's strength."""
     for name in SCHEMES:
         for finding in results.findings(name):
             if finding.verdict in ("better", "worse"):
                 low, high = finding.against.interval.low, finding.against.interval.high
                 assert low > 0 or high < 0, (name, finding)
     lines = page("evidence").splitlines()
-    for start in (
-        "probes: brackets | 64 | 0.500 | 0.610",
-        "halves (control: counting words solves it) | 64 | 1.000 | 1.000",
-    ):
-        (row,) = [line for line in lines if line.startswith(f"| {start} |")]
-        assert row.startswith(f"| {start} |  |  |  | all (0.0")  # above these, better, worse: no scheme
+    start = "| halves (control: counting words solves it) | 64 | 1.000 | 1.000 |  |  |"
+    (row,) = [line for line in lines if line.startswith(start)]
+    assert row.startswith(f"{start}  |  |  | all (0.0")  # above these, better, worse: no scheme
     row, *_ = [line for line in lines if line.startswith("| listops | 1,024 |")]
     assert "|  |  | all (beyond the metric; 7 to over 100) |" in row
 
@@ -222,6 +222,21 @@ def scores_by_seed(plan: str, task: str, scheme: str, part: str, length: int) ->
     paths = sorted((FOLDER / f"results/compare-{plan}/runs").glob(f"{task}-{scheme}-seed*/run.json"))
     tests = [test for path in paths for test in json.loads(path.read_text())["tests"]]
     return [test["value"] for test in tests if (test["part"], test["length"]) == (part, length) and "value" in test]
+
+
+def learned_more_than_the_usual_form(scheme: str, part: str) -> list[bool]:
+    """Of each run on a probe: a sign test of its pairs against those of the usual form alone."""
+    baselines = json.loads((FOLDER / "results/compare-probes/baselines/probes.json").read_text())["baselines"]
+    (usual_form,) = [each for each in baselines if each["scheme"] == "usual form alone"]
+    alone = {test["part"]: test["units"] for test in usual_form["tests"] if test["length"] == 64}
+    decided = []
+    for path in sorted((FOLDER / "results/compare-probes/runs").glob(f"probes-{scheme}-seed*/run.json")):
+        (test,) = [t for t in json.loads(path.read_text())["tests"] if (t["part"], t["length"]) == (part, 64)]
+        right = from_dict(test["metric"], test["units"]).units[:, 0]
+        usual = from_dict("accuracy", alone[part]).units[:, 0]
+        more, less = int((right > usual).sum()), int((right < usual).sum())
+        decided.append(stats.binomtest(more, max(1, more + less), alternative="greater").pvalue < 0.001)
+    return decided
 
 
 def answer(heading: str) -> str:
@@ -264,15 +279,15 @@ def test_answers_give_the_numbers_of_the_runs():
 
     text = answer("Exact places or distances carry meaning")
     assert "**Not decided:** wh" in text
-    for part, others in {"parity": {"rope", "alibi", "t5"}, "distance": {"learned", "tupe", "sinusoidal"}}.items():
-        (names,) = re.findall(rf"\(`{part}`\) under (.+)[;.]\n", text)
-        named = set(re.findall(r"`(\w+)`", names))
-        assert named
-        for scheme in named:
-            assert min(scores_by_seed("probes", "probes", scheme, part, 64)) > 0.6
-        for scheme in others:
-            assert scheme not in named
-            assert min(scores_by_seed("probes", "probes", scheme, part, 64)) < 0.6
+    asked = re.findall(r"\(`(\w+)`\): (.+)[;.]\n", text)
+    assert [part for part, _ in asked] == list(PROBES)
+    for part, names in asked:
+        named = dict(re.findall(r"`(\w+)` (0\.\d\d|1\.00)", names))
+        assert named or names == "no scheme"
+        for scheme in read_plan("probes").schemes:
+            scores = scores_by_seed("probes", "probes", scheme, part, 64)
+            assert all(learned_more_than_the_usual_form(scheme, part)) == (scheme in named)
+            assert named.get(scheme, f"{statistics.mean(scores):.2f}") == f"{statistics.mean(scores):.2f}"
 
     text = answer(r"Is word order worth anything on your task\?")
     assert f"(`none`, {statistics.mean(scores_by_seed('long', 'imdb', 'none', 'imdb', 256)):.3f};" in text
@@ -354,7 +369,7 @@ def test_words_by_hand_claim_what_the_tests_carry(results):
     for task in small.tasks:
         assert "better" not in {difference.verdict() for difference in small.above(task, 64).values()}
     assert "Past the trained length it lost much on the tasks below that need order" in words["rope"]
-    for plan, longest in {"listops": 1024, "probes": 512}.items():
+    for plan, longest in {"listops": 1024, "probes": 256}.items():
         study = results.studies[plan]
         task = study.tasks[0]
         assert study.changes(task, study.home_length(task), longest)["rope"].verdict() == "worse"
@@ -418,25 +433,25 @@ def test_new_results_are_taken_up(tmp_path):
     pytest.importorskip("matplotlib")
     later = tmp_path / "results" / "compare-later"
     shutil.copytree(FOLDER / "results" / "compare-probes", later)
-    for path in later.glob("runs/*-fire-*"):
+    for path in later.glob("runs/*-alibi-*"):
         shutil.rmtree(path)
     shutil.copy(FOLDER / "references.bib", tmp_path)
     row = {"size": "minilm", "work": "2x512", "mode": "training", "dtype": "float32", "contender": "rope"}
     row |= {"cost": 1.234, "peak_mb": 99.6}
     (tmp_path / "results" / "benchmark_schemes.json").write_text(json.dumps({"rows": [row]}))
-    written = {path.name for path in cards.write_cards(tmp_path, ["rope", "fire"])}
-    assert {"rope.md", "rope_lengths.png", "fire.md"} <= written
-    assert "fire_lengths.png" not in written
+    written = {path.name for path in cards.write_cards(tmp_path, ["rope", "alibi"])}
+    assert {"rope.md", "rope_lengths.png", "alibi.md"} <= written
+    assert "alibi_lengths.png" not in written
     text = (tmp_path / "rope.md").read_text()
-    assert "| probes: order, plan `later` | 64 | " in text
+    assert "| probes: order_near, plan `later` | 64 | " in text
     assert "| minilm, 2x512, float32 | 1.23 | 100 |" in text
     assert ModelCard(text).data.eval_results is None  # generated data aren't on the Hub
     assert "\n## `later`\n" in evidence.render_evidence(tmp_path)
     assert "Not answered: these results aren't there: listops, long" in (tmp_path / "README.md").read_text()
-    text = (tmp_path / "fire.md").read_text()
+    text = (tmp_path / "alibi.md").read_text()
     assert "No measurement of it has been committed yet" in text
     assert "Speed: not measured yet" in text
-    assert cards.write_cards(tmp_path, ["rope", "fire"]) == []
+    assert cards.write_cards(tmp_path, ["rope", "alibi"]) == []
 
 
 def test_a_changed_number_is_seen_and_rounding_isnt():

@@ -66,7 +66,7 @@ EDITS = {
 }  # fmt: skip
 
 PLAN = {
-    "tasks": [{"kind": "probes", "probes": ["order"]}],
+    "tasks": [{"kind": "probes", "probes": ["order_near"]}],
     "schemes": ["none", "inverse"],
     "seeds": 1,
     "train_length": 32,

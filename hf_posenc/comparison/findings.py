@@ -6,7 +6,7 @@ from hf_posenc.markdown import code, plain
 
 from .charts import metric_name
 from .plan import Task
-from .references import MAJORITY
+from .references import MAJORITY, USUAL_FORM
 from .spread import MOST_SEEDS
 from .statistics import UNDECIDED, Difference, Interval, Learned
 from .study import Study, lower_is_better
@@ -48,12 +48,12 @@ def _contrasts(study: Study, task: Task, length: int) -> Iterator[str]:
 
 
 def baseline_warning(study: Study, task: Task, length: int) -> str | None:
-    """The warning where a baseline (majority, words, word pairs) beats every scheme; None where none does."""
+    """The warning where a baseline beats every scheme; None where none does."""
     unbeaten, ranking = study.unbeaten(task, length), study.ranking(task, length)
     if unbeaten is None or not ranking or task.kind == "halves":
         return None
     (name, score), (best, value) = unbeaten, ranking[0]
-    wins = "wins" if name == MAJORITY else "win"
+    wins = "wins" if name in (MAJORITY, USUAL_FORM) else "win"
     return (
         f"**{plain(task.name)}, {length:,} tokens: {plain(name)} {wins}** with {score.mean:.3f}; the best scheme, "
         f"{code(best)}, has {value.mean:.3f}. What follows tells schemes apart, and not that an encoder is worth its "

@@ -1,6 +1,7 @@
 """Baselines that every scheme has to beat: majority, words and word pairs (TF-IDF, logistic regression).
 
-They are tested on the examples of the runs, and read the models' tokens, decoded, so that all inputs are cut alike.
+Beside the probes stand two more: words at places, and the usual form of a question alone. The baselines are tested on
+the examples of the runs. They read the models' tokens, decoded: all inputs are cut alike.
 """
 
 import contextlib
@@ -14,16 +15,26 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.finetuning import make_arguments, set_up
-from hf_posenc.training.baseline import BagOfWords, WordPairs, most_frequent
+from hf_posenc.training.baseline import BagOfWords, WordPairs, WordsAtPlaces, most_frequent
 
 from .outcomes import classification_outcome
 from .plan import Plan, PlannedRun, Task
+from .probes import OPPOSITES
 from .tasks import test_parts, training_options
 
-MAJORITY, WORDS, WORD_PAIRS = "majority", "words", "word pairs"
-LINEAR = {WORDS: BagOfWords, WORD_PAIRS: WordPairs}
+MAJORITY, WORDS, WORD_PAIRS, PLACES = "majority", "words", "word pairs", "words at places"
+USUAL_FORM = "usual form alone"
+"""Answers the usual form of a probe's question, and says no to its opposite: it is right in three quarters."""
+LINEAR: dict[str, type[BagOfWords]] = {WORDS: BagOfWords, WORD_PAIRS: WordPairs, PLACES: WordsAtPlaces}
 """The linear models, by name."""
+TO_BEAT = (*LINEAR, USUAL_FORM)
+"""All baselines but the majority."""
 REFERENCES_NAME = "baselines"
+
+
+def to_beat(task: Task) -> list[str]:
+    """The baselines of a task; the last two are for probes alone."""
+    return [name for name in TO_BEAT if name not in (PLACES, USUAL_FORM) or task.kind == "probes"]
 
 
 def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[str, Any]]:
@@ -54,20 +65,30 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
     most = most_frequent(labels, setup.summary.problem_type)
     texts = _texts(train, setup.tokenizer, len(setup.columns.text))
     models: dict[str, BagOfWords] = {}
-    for name, model in LINEAR.items():
+    asked = to_beat(task)
+    for name in (name for name in LINEAR if name in asked):
         with contextlib.suppress(ValueError):  # no word in the texts, or one class
-            models[name] = model(setup.summary.problem_type).fit(texts, labels)
-    tests: dict[str, list[dict[str, Any]]] = {name: [] for name in (MAJORITY, *models)}
+            models[name] = LINEAR[name](setup.summary.problem_type).fit(texts, labels)
+    names = [MAJORITY, *models, *(name for name in asked if name == USUAL_FORM)]
+    tests: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     classes = len(setup.summary.labels)
     for part in test_parts(plan, task, setup.tokenizer, setup.summary.labels, setup.summary.problem_type, None):
         right = np.asarray(part.dataset["labels"])
         texts = _texts(part.dataset, setup.tokenizer, len(setup.columns.text))
         for name, entries in tests.items():
-            answers = models[name].predict(texts) if name in models else np.full(len(right), most)
+            if name == USUAL_FORM:
+                answers = answer_usual(texts[0], right, setup.summary.labels.index("no"))
+            else:
+                answers = models[name].predict(texts) if name in models else np.full(len(right), most)
             outcome = classification_outcome(task.metric, right, answers, classes, part.groups)
             score = {"metric": task.metric, "value": outcome.value(), "units": outcome.to_dict()}
             entries.append(part.entry() | score)
     return [{"task": task.name, "scheme": name, "tests": entries} for name, entries in tests.items()]
+
+
+def answer_usual(texts: Sequence[str], right: np.ndarray, no: int) -> np.ndarray:
+    """The answers of `USUAL_FORM`, (n,), to texts of probes with these right answers; `no` is that label's number."""
+    return np.where([text.split()[1] in OPPOSITES for text in texts], no, right)
 
 
 def _texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, columns: int) -> list[list[str]]:

@@ -190,7 +190,8 @@ def _how_to_read(study: Study) -> str:
         "where the seeds showed no spread, and rough where some runs learned and others didn't). "
         "Where some runs learned a test and others didn't, intervals of means are for seeds like those that ran, and "
         "say nothing of how often a run learns: that is k of n runs, with its exact 95 % interval (a run learned a "
-        f"test if p < {LEARNED} against the majority's answers). Of two schemes one of which always learned and the "
+        f"test if p < {LEARNED} against the majority's answers, of a probe against its usual form alone). Of two "
+        "schemes one of which always learned and the "
         "other never, 4 seeds tell the better, and 8 where many schemes are compared."
     )
 
@@ -231,8 +232,8 @@ def _about(task: Task) -> str:
         names = task.probes or tuple(PROBES)
         return (
             "Generated questions about order, one model for all of them. Examples come in pairs that hold the same "
-            "words and have different answers: a model that doesn't see order is right in exactly one half. Each question "
-            "has two forms, which tests ask equally often; training asks the second one in "
+            "words and have different answers: a model that doesn't see order is right in exactly one half. Each "
+            "question has two forms, which tests ask equally often; training asks the second one in "
             f"{100 * (1 - USUAL):.0f} % of the pairs. "
             + " ".join(f"{code(name)}: {PROBES[name].question} ({PROBES[name].needs})." for name in names)
         )

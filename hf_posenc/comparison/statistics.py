@@ -227,6 +227,8 @@ class Learned:
 def has_learned(outcome: Outcome, chance: Outcome | None) -> bool | None:
     """Whether a run knows more than the majority's answers to the same units; None where that can't be said.
 
+    Of a probe `chance` is what the usual form of its question alone reaches (`references.USUAL_FORM`).
+
     For accuracies a sign test of the units in which one of the two has more right, one-sided, p < LEARNED. Where units
     are pairs of examples with the same words and two answers, it asks whether more pairs have two right than none: one
     right and one wrong is what the same answer to both gives. For a Matthews correlation R, which is 0 for the

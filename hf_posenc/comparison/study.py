@@ -17,7 +17,7 @@ from hf_posenc.model.scheme_table import SCHEMES
 from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
 from .records import name_of
-from .references import LINEAR, MAJORITY
+from .references import MAJORITY, TO_BEAT, USUAL_FORM
 from .results_folder import RUNS_NAME, load_plan, load_references, load_runs, load_speed
 from .run import PICTURE_NAME
 from .statistics import Difference, Interval, Learned, Sample, has_learned, holm, interval, paired
@@ -172,8 +172,9 @@ class Study:
         return None if any(None in row for row in rows) else np.array(rows)
 
     def _chance(self, task: Task, length: int, part: str) -> Outcome | None:
-        """What the majority's answers reach; one half of each pair of a probe, where they weren't measured."""
-        measured = next(iter(self._outcomes(task, MAJORITY, length, [part]).values()), {}).get(part)
+        """What the majority reaches (of a probe its usual form alone); unmeasured, one half of each pair of a probe."""
+        reference = USUAL_FORM if USUAL_FORM in self.references.get(task.name, {}) else MAJORITY
+        measured = next(iter(self._outcomes(task, reference, length, [part]).values()), {}).get(part)
         if measured is None and task.kind == "probes":
             by_scheme = (self._outcomes(task, scheme, length, [part]).values() for scheme in self.schemes)
             outcome = next(tests[part] for by_seed in by_scheme for tests in by_seed if tests)
@@ -239,14 +240,14 @@ class Study:
         return holm({name: value for name, value in against.items() if name != self.plan.baseline})
 
     def linear(self, task: Task, length: int, part: Parts = None) -> dict[str, float]:
-        """What the linear models that were measured reach, the best first."""
-        known = [name for name in LINEAR if name in self.references.get(task.name, {})]
+        """What the baselines that were measured (but the majority) reach, the best first."""
+        known = [name for name in TO_BEAT if name in self.references.get(task.name, {})]
         scores = {name: self.score(task, name, length, part) for name in known}
         means = {name: score.mean for name, score in scores.items() if score is not None}
         return dict(sorted(means.items(), key=lambda item: item[1], reverse=not lower_is_better(task)))
 
     def above(self, task: Task, length: int, part: Parts = None) -> dict[str, Difference]:
-        """Each scheme against the best linear model, on the same examples; corrected for their number."""
+        """Each scheme against the best of these baselines, on the same examples; corrected for their number."""
         best = next(iter(self.linear(task, length, part)), None)
         return {} if best is None else holm(self._against(best, task, length, part))
 

@@ -1,4 +1,4 @@
-"""Baselines: the majority, and linear models on words, alone or with word pairs."""
+"""Baselines: the majority, and linear models on words: alone, with word pairs, or with their places."""
 
 import warnings
 from collections import Counter, defaultdict
@@ -53,10 +53,7 @@ class BagOfWords:
             ValueError: there is no word in the texts, or just one class.
         """
         rows = _sample(texts)
-        words = TfidfVectorizer(
-            ngram_range=(1, self.longest), token_pattern=_TOKEN, sublinear_tf=True, max_features=_FEATURES
-        )
-        columns = [(str(column), words, column) for column in range(len(texts))]
+        columns = [(str(column), self._features(), column) for column in range(len(texts))]
         model: Any = Ridge() if self.problem_type == "regression" else LogisticRegression(C=10.0, max_iter=100)
         if self.problem_type == "multi_label_classification":
             model = OneVsRestClassifier(model)
@@ -71,11 +68,32 @@ class BagOfWords:
         """Class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
         return self._model.predict(_rows(texts))
 
+    def _features(self) -> TfidfVectorizer:
+        return TfidfVectorizer(
+            ngram_range=(1, self.longest), token_pattern=_TOKEN, sublinear_tf=True, max_features=_FEATURES
+        )
+
 
 class WordPairs(BagOfWords):
     """The same on words and pairs of neighbouring words: it sees no word order beyond two neighbours."""
 
     longest = 2
+
+
+class WordsAtPlaces(BagOfWords):
+    """The same on words, each with its place from the start and from the end: it adds up what stands where.
+
+    It can't bring two places together, and so doesn't see what a question in the text asks for. Words are what stands
+    between spaces.
+    """
+
+    def _features(self) -> TfidfVectorizer:
+        return TfidfVectorizer(analyzer=_at_places, sublinear_tf=True, max_features=_FEATURES)
+
+
+def _at_places(text: str) -> list[str]:
+    words = text.split()
+    return [f"{place} {word}" for start in (0, -len(words)) for place, word in enumerate(words, start)]
 
 
 def _rows(texts: Texts) -> np.ndarray:

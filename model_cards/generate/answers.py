@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.comparison.findings import gap_range, in_brackets, quoted, seeds_range
+from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.statistics import UNDECIDED, Difference
 from hf_posenc.comparison.study import Study
 from hf_posenc.markdown import code, render
@@ -39,7 +40,7 @@ def render_answers(folder: Path, results: Results) -> str:
     files = {name: read_results(folder, name) for name in FILES}
     values: dict[str, Any] = {"page": PAGE_NAME}
     claims: dict[str, bool] = {}
-    for part in (_small, _from_scratch, _pretrained, _longer, _order_hardly_matters, _parity_and_distance, _costs):
+    for part in (_small, _from_scratch, _pretrained, _longer, _order_hardly_matters, _places_and_distances, _costs):
         part_values, part_claims = part(results.studies, files)
         values |= part_values
         claims |= part_claims
@@ -157,6 +158,7 @@ def _longer(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
         "loss_low": f"{losses[0]:.3f}",
         "loss_high": f"{losses[-1]:.3f}",
         "probes": _verdicts(changes["probes"]),
+        "probe_times": lengths["probes"][1] // lengths["probes"][0],
         "reviews": _verdicts(changes["long"]),
         "refuse": quoted(refuse),
         "longest": f"{longest:,}",
@@ -170,7 +172,10 @@ def _longer(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
         "every scheme gets worse on longer listops": set(_by(changes["listops"], "worse")) == set(changes["listops"]),
         "no scheme gets worse on longer reviews": not _by(changes["long"], "worse"),
         "nothing is decided on the longest listops": all(set(_by(f, UNDECIDED)) == set(f) for f in open_ones),
-        "all three tests go to the same multiple": len({end // start for start, end in lengths.values()}) == 1,
+        "listops and the reviews go to the same multiple": len(
+            {lengths[name][1] // lengths[name][0] for name in ("listops", "long")}
+        )
+        == 1,
     }
 
 
@@ -210,26 +215,38 @@ def _order_hardly_matters(studies: Mapping[str, Study], files: Mapping[str, Any]
     }
 
 
-def _parity_and_distance(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
+QUESTIONS = {
+    "order_near": "which of two letters is first, 1 to 3 places apart",
+    "order_far": "the same, 6 to 10 places apart",
+    "distance_coarse": "whether two letters are 2 to 4 places apart, or 8 to 12",
+    "distance_fine": "whether they are 3 or 4 places apart, or 6 or 7",
+    "place": "which of two neighbouring letters stands at a named position",
+    "parity": "which of them stands at an even position",
+}
+"""What the probes ask."""
+
+
+def _places_and_distances(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
     study = studies["probes"]
     task = study.tasks[0]
     length = study.home_length(task)
-    learned: dict[str, list[str]] = {"parity": [], "distance": []}
-    for part, names in learned.items():
-        for scheme in study.schemes:
-            counts = study.learned(task, scheme, length, part)
-            if counts is not None and counts.runs == counts.of:
-                names.append(scheme)
     by_part = study.differences_by_part(study.home_length)
-    tested = {part: _by({key[2]: d for key, d in by_part.items() if key[1] == part}, "better") for part in learned}
-    return {
-        "probe_length": length,
-        "probe_runs": len(study.plan.seeds),
-        **{f"{part}_learned": quoted(names) for part, names in learned.items()},
-    }, {
-        f"who learned {part} in every run is better than none there": set(names) <= set(tested[part])
-        for part, names in learned.items()
-    }
+    answers, claims = [], {}
+    for part, question in QUESTIONS.items():
+        learned = [scheme for scheme in study.schemes if _learned_by_all(study, task, scheme, length, part)]
+        tested = {key[2]: d for key, d in by_part.items() if key[1] == part}
+        claims[f"who learned {part} in every run is better than none there"] = set(learned) <= set(
+            _by(tested, "better")
+        )
+        means = [(study.score(task, scheme, length, part), scheme) for scheme in learned]
+        names = ", ".join(f"{code(name)} {score.mean:.2f}" for score, name in means if score is not None)
+        answers.append(f"{question} (`{part}`): {names or 'no scheme'}")
+    return {"probe_length": length, "probe_runs": len(study.plan.seeds), "probe_answers": answers}, claims
+
+
+def _learned_by_all(study: Study, task: Task, scheme: str, length: int, part: str) -> bool:
+    counts = study.learned(task, scheme, length, part)
+    return counts is not None and counts.runs == counts.of
 
 
 def _costs(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:

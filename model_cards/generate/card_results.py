@@ -16,7 +16,7 @@ from huggingface_hub import EvalResult
 from hf_posenc.comparison.charts import metric_name
 from hf_posenc.comparison.findings import gap_number, in_brackets, interval_text, learned_text, seeds_number
 from hf_posenc.comparison.plan import Task
-from hf_posenc.comparison.references import LINEAR
+from hf_posenc.comparison.references import PLACES, TO_BEAT
 from hf_posenc.comparison.statistics import LEARNED, UNDECIDED, Difference, Interval, Learned
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
 from hf_posenc.markdown import render
@@ -224,25 +224,26 @@ def results_part(results: Results, scheme: str) -> str:
         if finding.curve:
             curves.setdefault((finding.source, finding.task), []).append(finding)
     ends = [end for curve in curves.values() for end in (curve[0], curve[-1])]
+    linear = [name for name in TO_BEAT if name != PLACES and any(name in finding.linear for finding in (*home, *ends))]
     contenders = BASELINE if scheme == BASELINE else f"{BASELINE},{scheme}"
     return render(
         Path(__file__).with_name("results.md.jinja"),
         scheme=scheme,
         baseline=BASELINE,
-        head=("test", "tokens", *LINEAR, f"`{scheme}`", "runs that learned it", "minus the baseline", "verdict"),
+        head=("test", "tokens", *linear, f"`{scheme}`", "runs that learned it", "minus the baseline", "verdict"),
         sentences=_sentences(home, scheme),
-        scores=[_score_row(finding) for finding in home],
+        scores=[_score_row(finding, linear) for finding in home],
         learned=LEARNED,
-        probes=command("probes"),
+        probes=f"{command('probes')} --schemes {contenders}",
         page=PAGE_NAME,
-        ends=[_score_row(finding) for finding in ends],
+        ends=[_score_row(finding, linear) for finding in ends],
         has_curve=bool(ends and results.panels_of(scheme)),
         speeds=_speed_rows(results, scheme),
         benchmark=f"hf-posenc benchmark --contenders {contenders} --works 16x64,2x512 --modes training",
     )
 
 
-def _score_row(finding: Finding) -> tuple[str, ...]:
+def _score_row(finding: Finding, linear: Sequence[str]) -> tuple[str, ...]:
     metric = "" if finding.metric == "accuracy" else f" ({finding.metric.replace('_', ' ')})"
     score = finding.why_not if finding.score is None else interval_text(finding.score)
     minus = "" if finding.against is None else interval_text(finding.against.interval, signed=True)
@@ -253,7 +254,7 @@ def _score_row(finding: Finding) -> tuple[str, ...]:
         takes = (gap_number(finding.against), f"{seeds} seeds" if seeds else "")
         verdict = f"{verdict} {joined} `{finding.baseline}`{in_brackets('; '.join(filter(None, takes)))}"
     test = f"{finding.test}{metric}, {finding.where}"
-    scores = (*linear_cells(finding.linear), score, learned_text(finding.learned))
+    scores = (*linear_cells(finding.linear, linear), score, learned_text(finding.learned))
     return (test, f"{finding.length:,}", *scores, minus, verdict)
 
 
@@ -271,7 +272,7 @@ def _sentences(home: Sequence[Finding], scheme: str) -> list[str]:
     """What stands before the table: where a linear model isn't beaten; of a baseline, that the others meet it there."""
     sentences = []
     if names := _grouped(finding for finding in home if finding.above is not None and not finding.is_above):
-        sentences.append(f"**Not shown to be above words and word pairs** on {'; '.join(names)}.")
+        sentences.append(f"**Not shown to be above the baselines** on {'; '.join(names)}.")
     tests = [finding for finding in home if finding.baseline == scheme]
     if tests:
         half = [test for test in tests if test.score is not None and test.score.low == test.score.high == 0.5]
@@ -282,7 +283,7 @@ def _sentences(home: Sequence[Finding], scheme: str) -> list[str]:
 
 
 def _grouped(tests: Iterable[Finding]) -> list[str]:
-    """The tests by plan: `probes: order, probes: swap (plan probes)`."""
+    """The tests by plan: `probes: order_near, probes: place (plan probes)`."""
     groups: dict[str, list[str]] = {}
     for finding in tests:
         groups.setdefault(finding.where, []).append(finding.test)

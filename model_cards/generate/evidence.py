@@ -10,7 +10,7 @@ beat, where a comparison lacks it: seconds for a task.
 import argparse
 import shlex
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from hf_posenc.comparison.findings import conclusions, gap_range, in_brackets, q
 from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.plan_file import about, known_plans
 from hf_posenc.comparison.records import read_baselines
-from hf_posenc.comparison.references import LINEAR, MAJORITY, REFERENCES_NAME, measure_references
+from hf_posenc.comparison.references import MAJORITY, REFERENCES_NAME, TO_BEAT, measure_references, to_beat
 from hf_posenc.comparison.report import length_rows, mean_of, named, power_table
 from hf_posenc.comparison.results_folder import load_plan
 from hf_posenc.comparison.statistics import ALPHA, LEARNED, UNDECIDED, Difference
@@ -71,7 +71,7 @@ def measure_baselines(folder: str | Path = FOLDER, pretrained: str | None = None
         plan = load_plan(results)
         for task in plan.tasks:
             path = results / REFERENCES_NAME / f"{task.name}.json"
-            if task.kind == "masked_lm" or _measured(path) >= {MAJORITY, *LINEAR}:
+            if task.kind == "masked_lm" or _measured(path) >= {MAJORITY, *to_beat(task)}:
                 continue
             with tempfile.TemporaryDirectory() as data:
                 if plan.pretrained is not None:
@@ -145,21 +145,22 @@ def verdict_table(study: Study) -> str:
     """
     by_part = study.differences_by_part(study.home_length)
     rows = []
+    linear = [name for name in TO_BEAT if any(name in known for known in study.references.values())]
     for task in study.tasks:
         home = study.home_length(task)
         for part in own_parts(study, task, home):
             tested = {key[2]: difference for key, difference in by_part.items() if key[:2] == (task.name, part)}
-            rows.append(_verdict_row(study, task, home, part, tested))
+            rows.append(_verdict_row(study, task, home, part, tested, linear))
         for length in dict.fromkeys((home, study.lengths(task)[-1])):
-            rows.append(_verdict_row(study, task, length, None, study.differences(task, length)))
+            rows.append(_verdict_row(study, task, length, None, study.differences(task, length), linear))
     baseline = f"`{study.plan.baseline}`"
-    head = ("test", "tokens", *LINEAR, "above these", f"better than {baseline}", f"worse than {baseline}")
+    head = ("test", "tokens", *linear, "above these", f"better than {baseline}", f"worse than {baseline}")
     return markdown_table((*head, f"not told from {baseline} (smallest gap; seeds to decide)", "no score"), rows)
 
 
-def linear_cells(scores: Mapping[str, float]) -> list[str]:
-    """What each linear model reaches; nothing where it wasn't measured."""
-    return [f"{scores[name]:.3f}" if name in scores else "" for name in LINEAR]
+def linear_cells(scores: Mapping[str, float], names: Iterable[str]) -> list[str]:
+    """What each of these baselines reaches; nothing where it wasn't measured."""
+    return [f"{scores[name]:.3f}" if name in scores else "" for name in names]
 
 
 def own_parts(study: Study, task: Task, length: int) -> list[str]:
@@ -176,7 +177,7 @@ def test_name(task: str, parts: Sequence[str]) -> str:
 
 
 def _verdict_row(
-    study: Study, task: Task, length: int, part: Parts, differences: Mapping[str, Difference]
+    study: Study, task: Task, length: int, part: Parts, differences: Mapping[str, Difference], linear: Iterable[str]
 ) -> tuple[str, ...]:
     lower = lower_is_better(task)
     name = test_name(task.name, [part] if isinstance(part, str) else study.averaged(task, length))
@@ -190,7 +191,7 @@ def _verdict_row(
     return (
         name + (" (control: counting words solves it)" if task.kind == "halves" else ""),
         f"{length:,}",
-        *linear_cells(study.linear(task, length, part)),
+        *linear_cells(study.linear(task, length, part), linear),
         _names(beaten, above),
         _names(groups["better"], differences),
         _names(groups["worse"], differences),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_posenc.comparison.charts import SMALL, make_axes, metric_name
 from hf_posenc.comparison.plan import Task
-from hf_posenc.comparison.references import LINEAR, MAJORITY
+from hf_posenc.comparison.references import MAJORITY, TO_BEAT
 from hf_posenc.comparison.report import named
 from hf_posenc.comparison.statistics import Interval
 from hf_posenc.comparison.study import Study
@@ -51,15 +51,15 @@ def _rows(study: Study, task: Task) -> list[tuple[str, Interval]]:
 
 def chart(study: Study) -> "Figure":
     """For each task the schemes and the linear models with their 95 % intervals, the best at the top."""
-    lines = len(study.schemes) + len(LINEAR)
+    lines = max(len(_rows(study, task)) for task in study.tasks)
     rows = -(-len(study.tasks) // _COLUMNS)
     figure, grid = make_axes(rows, _COLUMNS, 3.2 * _COLUMNS, (1.0 + 0.22 * lines) * rows)
     for axes, task in zip(grid, study.tasks, strict=False):
         ranked = _rows(study, task)[::-1]
         for place, (name, score) in enumerate(ranked):
-            colour = _GREY if name in LINEAR else "black" if name == study.plan.baseline else PALETTE[0]
+            colour = _GREY if name in TO_BEAT else "black" if name == study.plan.baseline else PALETTE[0]
             axes.plot(score.ends, [place, place], color=colour, linewidth=2)
-            axes.plot([score.mean], [place], color=colour, marker="D" if name in LINEAR else "o", markersize=5)
+            axes.plot([score.mean], [place], color=colour, marker="D" if name in TO_BEAT else "o", markersize=5)
         axes.set_yticks(range(len(ranked)), [name for name, _ in ranked])
         axes.grid(axis="x", color="0.9")
         axes.set_title(title(study, task), fontsize=SMALL + 1, loc="left")

@@ -22,7 +22,7 @@ SMALL = {
     "use_cpu": True,
 }
 TOY: dict[str, Any] = {
-    "tasks": [{"kind": "probes", "probes": ["order", "parity"]}],
+    "tasks": [{"kind": "probes", "probes": ["order_near", "parity"]}],
     "schemes": ["none", "rope"],
     "seeds": 1,
     "train_length": 32,
@@ -98,7 +98,7 @@ def done_run(plan: Plan, run: PlannedRun, tests: list[dict[str, Any]] | None = N
         "status": "done",
         "settings": json.loads(json.dumps(plan.settings(run.scheme, run.task))),
         "learning_rate": 0.001,
-        "tests": tests or [{"part": "order", "length": length, "examples": 2, **outcome}],
+        "tests": tests or [{"part": "order_near", "length": length, "examples": 2, **outcome}],
         "loss": [[1, 0.7], [2, 0.6 - 0.01 * run.seed]],
         "parameters": 1000,
         "positional_parameters": 10,

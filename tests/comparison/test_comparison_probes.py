@@ -1,13 +1,20 @@
 """The generated tasks: each question has the answer that an independent rule gives, and words alone give none."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from common import SCHEMES, perturb
+from comparison_harness import toy
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.comparison import PROBES, make_halves, make_probes
-from hf_posenc.comparison.probes import make_tokenizer
+from hf_posenc.comparison.plan import PlannedRun
+from hf_posenc.comparison.probes import OPPOSITES, make_tokenizer
+from hf_posenc.comparison.references import LINEAR, PLACES, answer_usual
+from hf_posenc.comparison.tasks import training_options
 from hf_posenc.training import UserError
 
 LENGTHS = ((32, 32), (33, 33), (32, 64), (512, 512))
@@ -20,23 +27,41 @@ def pairs_of(rows):
     return groups
 
 
-def is_nested(words):
-    text = "".join(word for word in words if word in "()[]")
-    while (shorter := text.replace("()", "").replace("[]", "")) != text:
-        text = shorter
-    return not text
-
-
 # The input's positions: [CLS] is 0, the probe's own word 1. So the n-th word of the text is at n + 1.
+def is_first(words):
+    first, second = {"?A": "AB", "?B": "BA"}[words[1]]
+    return words.index(first) < words.index(second)
+
+
+def is_at(words):
+    letter, place = {"#": "A", "!": "B"}[words[1][0]], int(words[1][1:])
+    assert words[place - 1] in "AB"
+    return words[place - 1] == letter
+
+
+def has_parity(words):
+    return ("?odd", "?even")[(words.index("A") + 1) % 2 == 0] == words[1]
+
+
+def has_distance(words):
+    return ("?far", "?near")[abs(words.index("A") - words.index("B")) <= 4] == words[1]
+
+
 RULES = {
-    "order": lambda words: words.index("A") < words.index("B"),
-    "ends": lambda words: words[1] == words[-1],
-    "place": lambda words: words[int(words[1][1:]) - 1] == "A",
-    "distance": lambda words: abs(words.index("A") - words.index("B")) <= 4,
-    "swap": lambda words: all(words[i + 1 : i + 2] == ["A"] for i, word in enumerate(words) if word == "B"),
-    "parity": lambda words: (words.index("A") + 1) % 2 == 0,
-    "brackets": is_nested,
+    "order_near": is_first,
+    "order_far": is_first,
+    "distance_coarse": has_distance,
+    "distance_fine": has_distance,
+    "place": is_at,
+    "parity": has_parity,
 }
+FORMS = {
+    "order": ({"?A"}, {"?B"}),
+    "distance": ({"?near"}, {"?far"}),
+    "place": ({"#7", "#12", "#18", "#25"}, {"!7", "!12", "!18", "!25"}),
+    "parity": ({"?even"}, {"?odd"}),
+}
+"""The queries of each kind of probe: the usual ones, and the opposite ones."""
 
 
 @pytest.mark.parametrize("lengths", LENGTHS)
@@ -56,49 +81,137 @@ def test_the_answers_are_right_and_pairs_hold_the_same_words(name, lengths):
 def test_every_probe_has_a_rule_and_says_what_it_needs():
     assert set(RULES) == set(PROBES)
     for probe in PROBES.values():
-        assert set(probe.needs) <= {"absolute", "relative", "direction", "nesting"}
-        assert probe.needs
+        assert probe.needs in {"absolute", "relative", "direction"}
         assert probe.question.endswith("?")
 
 
-def test_far_marks_are_far_and_named_places_are_met():
-    distances = [
-        abs(group["no"].index("A") - group["no"].index("B"))
-        for group in pairs_of(make_probes(200, (64, 64), 0, ["distance"])).values()
-    ]
-    assert (min(distances), max(distances)) == (8, 12)
-    asked = {row["text"].split()[1] for row in make_probes(100, (32, 32), 0, ["place"])}
-    assert asked == {"#4", "#8", "#16", "#24"}
+def distances(name, lengths=(64, 64)):
+    rows = make_probes(400, lengths, 0, [name])
+    return {abs(words.index("A") - words.index("B")) for words in (row["text"].split() for row in rows)}
 
 
-def test_swapped_neighbours_stand_at_even_and_odd_places():
-    """Else the parity of their place would answer, and no neighbourhood were needed."""
-    places = [row["text"].split().index("A") % 2 for row in make_probes(200, (64, 64), 0, ["swap"])]
-    assert 0.4 < sum(places) / len(places) < 0.6
+def test_levels_differ_in_how_far_the_letters_are_apart():
+    assert distances("order_near") == {1, 2, 3}
+    assert distances("order_far") == {6, 7, 8, 9, 10}
+    assert distances("distance_coarse") == {2, 3, 4, 8, 9, 10, 11, 12}
+    assert distances("distance_fine") == {3, 4, 6, 7}
+    assert distances("place") == distances("parity") == {1}
 
 
-def best_threshold(values, answers):
-    """The share of right answers of the best rule that compares one number with a threshold."""
-    right = [np.mean((np.array(values) > limit) == answers) for limit in set(values)]
-    return max(*right, *(1 - share for share in right))
+@pytest.mark.parametrize("name", PROBES)
+def test_tests_ask_both_forms_equally_often_and_training_mostly_the_usual_one(name):
+    usual, opposite = FORMS[name.split("_")[0]]
+    for training, least, most in ((False, 0.5, 0.5), (True, 0.12, 0.18)):
+        rows = make_probes(2000, (32, 64), 0, [name], training=training)
+        asked = [row["text"].split()[1:4] for row in rows]
+        assert {query for query, *_ in asked} == usual | opposite
+        assert least <= np.mean([query in opposite for query, *_ in asked]) <= most
+        assert {bar for _, bar, _ in asked} == {"|"}
+        assert not {"A", "B"} & {after for *_, after in asked}
+    assert opposite <= OPPOSITES
 
 
-@pytest.mark.parametrize(
-    ("name", "shortcut", "most"),
-    [
-        ("distance", lambda words: min(words.index("A"), words.index("B")), 0.64),
-        ("distance", lambda words: max(words.index("A"), words.index("B")), 0.64),
-        ("distance", lambda words: words.index("A"), 0.58),
-        ("swap", lambda words: words.index("A"), 0.56),
-        ("place", lambda words: words.index("A"), 0.72),
-        ("parity", lambda words: words.index("A"), 0.56),
-    ],
-)
-def test_no_shorter_way_leads_to_the_answer(name, shortcut, most):
-    """At the shortest length, where such ways are best: the place of one mark, or which mark comes first."""
-    rows = list(make_probes(3000, (32, 32), 0, [name]))
-    values = [shortcut(row["text"].split()) for row in rows]
-    assert best_threshold(values, [row["label"] == "yes" for row in rows]) < most
+@pytest.mark.parametrize("name", ["distance_coarse", "distance_fine", "place", "parity"])
+def test_the_letters_stand_in_both_orders(name):
+    rows = make_probes(400, (64, 64), 0, [name])
+    assert 0.4 < np.mean([SHORTCUTS["A first"](row["text"].split()) for row in rows]) < 0.6
+
+
+def places_of(words):
+    return words.index("A"), words.index("B")
+
+
+SHORTCUTS = {
+    "place of A": lambda words: places_of(words)[0],
+    "place of B from the end": lambda words: len(words) - places_of(words)[1],
+    "place of the first": lambda words: min(places_of(words)),
+    "place of the last": lambda words: max(places_of(words)),
+    "A first": lambda words: places_of(words)[0] < places_of(words)[1],
+    "evenness of A": lambda words: places_of(words)[0] % 2,
+    "neighbours": lambda words: abs(places_of(words)[0] - places_of(words)[1]) == 1,
+    "distance": lambda words: abs(places_of(words)[0] - places_of(words)[1]),
+}
+"""Numbers of a text; with the query, a model may answer from any of them."""
+ANSWERED_BY = {
+    "order_near": {"A first"},
+    "order_far": {"A first", "place of A", "place of B from the end"},  # .58 at 64 tokens: bounded below
+    "distance_coarse": {"distance"},
+    "distance_fine": {"distance"},
+    "place": {"place of A", "place of B from the end"},
+    "parity": {"place of A", "place of B from the end", "evenness of A"},
+}
+"""What a probe is about, and so may be answered from."""
+
+
+def answered_from(name, number, length):
+    """How many answers the best rule on this number and the form of the question has right, on texts of its own."""
+    rows = [row | {"words": row["text"].split()} for row in make_probes(6000, (length, length), 0, [name])]
+    agrees = np.array([(row["label"] == "yes") != (row["words"][1] in OPPOSITES) for row in rows])
+    numbers = np.array([number(row["words"]) for row in rows])
+    half = len(rows) // 2
+    rule = {value: agrees[:half][numbers[:half] == value].mean() > 0.5 for value in set(numbers[:half])}
+    return np.mean([rule.get(value, True) for value in numbers[half:]] == agrees[half:])
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_nothing_but_what_a_probe_is_about_answers_it(name):
+    for shortcut, number in SHORTCUTS.items():
+        share = answered_from(name, number, 64)
+        assert (share > 0.55) == (shortcut in ANSWERED_BY[name]), (shortcut, share)
+    assert answered_from("order_far", SHORTCUTS["place of A"], 64) < 0.62
+
+
+def scores(name, model, lengths):
+    """A linear model's: trained on more pairs than the plan has of a probe, tested on 1,500."""
+    data = []
+    for pairs, seed, training in ((5000, 0, True), (1500, 1, False)):
+        rows = list(make_probes(pairs, lengths, seed, [name], training=training))
+        data.append(([[row["text"] for row in rows]], [int(row["label"] == "yes") for row in rows]))
+    (train, labels), (test, answers) = data
+    return float(np.mean(model().fit(train, labels).predict(test) == answers))
+
+
+@pytest.mark.parametrize("model", LINEAR.values(), ids=LINEAR)
+@pytest.mark.parametrize("name", PROBES)
+def test_no_linear_model_leads_to_the_answer(name, model):
+    """At the shortest length, where the letters' neighbours and places say most."""
+    assert abs(scores(name, model, (32, 32)) - 0.5) < 0.05
+
+
+def test_the_words_at_places_see_what_the_usual_questions_alone_ask():
+    """Asked the usual form alone, they would answer: it's the opposite that makes the probes hold."""
+    rows = list(make_probes(5000, (32, 32), 0, ["place"], training=True))
+    usual = [row for row in rows if row["text"].split()[1] not in OPPOSITES]
+    texts, answers = [row["text"] for row in usual], [int(row["label"] == "yes") for row in usual]
+    model = LINEAR[PLACES]().fit([texts[2000:]], answers[2000:])
+    assert np.mean(model.predict([texts[:2000]]) == answers[:2000]) > 0.95
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_the_usual_form_alone_has_three_quarters_right(name):
+    rows = list(make_probes(500, (64, 64), 0, [name]))
+    right = np.array([row["label"] == "yes" for row in rows]).astype(int)
+    answers = answer_usual([row["text"] for row in rows], right, no=0)
+    assert np.mean(answers == right) == 0.75
+
+
+def test_words_at_places_are_counted_from_both_ends():
+    texts, answers = [], []
+    for fillers in range(4, 44):
+        for last in (True, False):
+            texts.append(" ".join(["f"] * fillers + (["B", "A"] if last else ["A", "B"])))
+            answers.append(int(last))
+    first = [" ".join(reversed(text.split())) for text in texts]
+    for ends in (texts, first):
+        model = LINEAR[PLACES]().fit([ends[::4] + ends[1::4]], answers[::4] + answers[1::4])
+        assert (model.predict([ends[2::4] + ends[3::4]]) == answers[2::4] + answers[3::4]).all()
+
+
+def test_a_run_is_trained_on_mostly_usual_questions(tmp_path):
+    plan = toy(train_examples=4000)
+    run = PlannedRun(plan.tasks[0], "none", 0)
+    rows = map(json.loads, Path(training_options(plan, run, tmp_path)["train_file"]).read_text().splitlines())
+    assert 0.12 < np.mean([row["text"].split()[1] in OPPOSITES for row in rows]) < 0.18
 
 
 def test_the_same_seed_draws_the_same_and_words_are_all_known():
@@ -123,7 +236,7 @@ def logits_of_pairs(scheme, name):
         num_attention_heads=2,
         intermediate_size=64,
         position_embedding_type=scheme,
-        position_embedding_kwargs={"sliding_window": 2} if scheme == "window" else None,  # narrower than the texts
+        position_embedding_kwargs={"sliding_window": 16} if scheme == "window" else None,  # narrower than texts
         classifier_pooling="cls",
         max_position_embeddings=64,
     )
@@ -143,7 +256,7 @@ def test_without_positions_exactly_one_half_is_right(name):
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "none"])
 def test_with_positions_pairs_differ(scheme):
-    logits = logits_of_pairs(scheme, "order")
+    logits = logits_of_pairs(scheme, "order_near")
     assert (logits[:, 0] - logits[:, 1]).abs().amax() > 1e-4
 
 
@@ -162,7 +275,7 @@ def test_counting_words_answers_the_control():
         (lambda: list(make_probes(1, (31, 64), 0)), "31 to 64 tokens can't be made: they need 32"),
         (lambda: list(make_probes(1, (64, 32), 0)), "64 to 32 tokens"),
         (lambda: list(make_probes(0, (32, 32), 0)), "pairs=0"),
-        (lambda: list(make_probes(1, (32, 32), 0, ["odrer"])), "'odrer' is unknown. Choose from order"),
+        (lambda: list(make_probes(1, (32, 32), 0, ["odrer"])), "'odrer' is unknown. Choose from order_near"),
         (lambda: list(make_halves(1, (32, 32), 0)), "1 examples"),
         (lambda: list(make_halves(10, (4, 8), 0)), "4 to 8 tokens"),
     ],

@@ -82,7 +82,7 @@ def test_baselines_of_other_examples_are_refused(compared, tmp_path):
 
 
 def test_baselines_have_the_intervals_of_their_examples(tmp_path):
-    plan = toy(seeds=3, tasks=[{"kind": "probes", "probes": ["order"]}], schemes=["none", "rope"])
+    plan = toy(seeds=3, tasks=[{"kind": "probes", "probes": ["order_near"]}], schemes=["none", "rope"])
     folder = made_up(tmp_path, plan, {"none": 0.5, "rope": 0.9}, units=400)
     tests = read_run(folder, "probes-none-seed0")["tests"]
     reference = {"task": "probes", "scheme": WORD_PAIRS, "tests": [{**test, "data": None} for test in tests]}
@@ -150,7 +150,7 @@ def test_speed_is_measured_when_all_have_run_and_again_for_new_schemes(tmp_path,
 
 def test_above_means_above_the_better_linear_model(tmp_path):
     """Words beat word pairs here: who beats only word pairs isn't above."""
-    plan = toy(seeds=3, tasks=[{"kind": "probes", "probes": ["order"]}], schemes=["none", "rope"])
+    plan = toy(seeds=3, tasks=[{"kind": "probes", "probes": ["order_near"]}], schemes=["none", "rope"])
     folder = made_up(tmp_path, plan, {"none": 0.5, "rope": 0.8}, units=400)
     tests = read_run(folder, "probes-none-seed0")["tests"]
     made = []

@@ -102,7 +102,7 @@ def test_a_run_says_all_about_itself(tmp_path, monkeypatch, draw_run):
     assert not [path for path in made if not any(path.absolute().is_relative_to(folder) for folder in writable)]
     run = read_run(tmp_path, "probes-learned-seed0")
     assert (run["status"], run["steps"], run["max_length"]) == ("done", 8, 32)
-    tests = [("order", 32), ("parity", 32), ("order", 48), ("parity", 48)]
+    tests = [("order_near", 32), ("parity", 32), ("order_near", 48), ("parity", 48)]
     assert [(test["part"], test["length"]) for test in run["tests"]] == tests
     assert run["tests"][2]["skipped"] == "learned has 32 positions"
     assert run["tests"][0]["metrics"].keys() == {"accuracy", "macro_f1", "matthews_correlation"}
@@ -299,9 +299,9 @@ def test_runs_of_another_task_or_of_other_data_do_not_mix(tmp_path, pretended):
     shutil.rmtree(tmp_path / "a" / "runs" / name)
     plan = toy(seeds=2)
     for run, data in zip(plan.runs(), ("abc", "abd") * 2, strict=False):
-        test = {"part": "order", "length": 32, "examples": 2, "data": data, "skipped": "too long"}
+        test = {"part": "order_near", "length": 32, "examples": 2, "data": data, "skipped": "too long"}
         write_json(tmp_path / "a" / "runs" / run.name / "run.json", done_run(plan, run, [test]))
-    with pytest.raises(UserError, match="was tested on other examples of 'order' than .*the data has changed"):
+    with pytest.raises(UserError, match="was tested on other examples of 'order_near' than .*the data has changed"):
         execute(plan, tmp_path / "a", console=quiet())
 
 

@@ -34,7 +34,7 @@ def test_a_rate_that_the_plan_leaves_open_is_that_of_train(tmp_path):
 
 @pytest.mark.slow  # nine runs
 def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
-    plan = toy(search=[0.5, 2], test_lengths=[32], tasks=[{"kind": "probes", "probes": ["order"]}])
+    plan = toy(search=[0.5, 2], test_lengths=[32], tasks=[{"kind": "probes", "probes": ["order_near"]}])
     made = execute(plan, tmp_path, console=quiet())
     assert made.failed == {}
     trials = [trial.name for scheme in plan.schemes for trial in plan.trials(plan.tasks[0], scheme)]
@@ -45,7 +45,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
         trial = json.loads((tmp_path / "search" / name / "run.json").read_text())
         scores[trial["scheme"], trial["learning_rate"]] = trial["tests"][0]["value"]
         data.add(trial["tests"][0]["data"])
-        assert [(test["length"], test["part"]) for test in trial["tests"]] == [(32, "order")]
+        assert [(test["length"], test["part"]) for test in trial["tests"]] == [(32, "order_near")]
     assert {rate for _, rate in scores} == {0.0005, 0.002}
     for scheme in plan.schemes:
         run = read_run(tmp_path, f"probes-{scheme}-seed0")
@@ -65,7 +65,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
 
 
 def trial_result(plan, trial, value, status="done"):
-    test = {"part": "order", "length": 32, "examples": 2, "metric": "accuracy", "value": value, "units": {}}
+    test = {"part": "order_near", "length": 32, "examples": 2, "metric": "accuracy", "value": value, "units": {}}
     rate = round(1e-3 * (trial.factor or 1), 9)
     return done_run(plan, trial, [test], status=status, error="it rained", learning_rate=rate, seconds=2.0)
 
