@@ -193,6 +193,9 @@ def test_the_usual_form_alone_has_three_quarters_right(name):
     right = np.array([row["label"] == "yes" for row in rows]).astype(int)
     answers = answer_usual([row["text"] for row in rows], right, no=0)
     assert np.mean(answers == right) == 0.75
+    usual = np.array([row["text"].split()[1] not in OPPOSITES for row in rows])
+    assert (answers[usual] == right[usual]).all()
+    assert not answers[~usual].any()
 
 
 def test_words_at_places_are_counted_from_both_ends():
