@@ -42,7 +42,7 @@ from hf_posenc.markdown import markdown_table
 from hf_posenc.training.baseline import WordPairs
 from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows
 
-SCHEMES = ("lspe", "rope", "alibi", "alibi+t5", "t5")
+SCHEMES = ("none", "lspe", "rope", "alibi", "alibi+t5", "t5")
 AS_THEY_ARE = ("lspe",)
 """Schemes that can express the table, and aren't healed."""
 LONG = ("hyperpartisan", "review_polarity")
