@@ -4,8 +4,8 @@
 
 Parts, each written into the result as it ends; an interrupted study resumes with the next one:
 
-- `extend/WHAT` for `majority` and `word pairs` (TF-IDF, logistic regression): what has to be beaten, on the rows and
-  tokens of the others. Seconds: `--parts extend/majority "extend/word pairs"`.
+- `extend/WHAT` for `majority`, `words` and `word pairs` (TF-IDF, logistic regression): what has to be beaten, on the
+  rows and tokens of the others. Seconds: `--parts extend/majority extend/word`.
 - `exact`: conversion to `learned`, against transformers' BERT; a classifier fine-tuned from either.
 - `swap/SCHEME`, `heal/SCHEME`: agreement with the original on unseen text, without and with healing. The models stay in
   WORK/SCHEME, beside `learned`: `hf-posenc compare --plan pretrained` fine-tunes from there.
@@ -39,7 +39,7 @@ from hf_posenc.conversion import convert
 from hf_posenc.conversion.measure import encode
 from hf_posenc.errors import run_script
 from hf_posenc.markdown import markdown_table
-from hf_posenc.training.baseline import WordPairs
+from hf_posenc.training.baseline import BagOfWords, WordPairs
 from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows
 
 SCHEMES = ("none", "lspe", "rope", "alibi", "alibi+t5", "t5")
@@ -47,7 +47,7 @@ AS_THEY_ARE = ("lspe",)
 """Schemes that can express the table, and aren't healed."""
 LONG = ("hyperpartisan", "review_polarity")
 LENGTHS = (512, 2048)
-BASELINES = ("majority", "word pairs")
+BASELINES = ("majority", "words", "word pairs")
 EXTENSIONS: dict[str, dict[str, Any]] = {
     "learned-tile": {"extension": "tile"},
     "learned-interpolate": {"extension": "interpolate"},
@@ -138,7 +138,7 @@ def fine_tune(
 def baseline(
     what: str, tokenizer: Any, data: Path, name: str, *, max_length: int = 128, max_train: int | None = 10000
 ) -> dict[str, Any]:
-    """`majority` or `word pairs`, on the rows of `fine_tune` and the tokens that a model reads: no encoder needed."""
+    """`majority`, `words` or `word pairs`, on the rows of `fine_tune` and the tokens that a model reads."""
     training, test = read_rows(data, name, "train")[:max_train], read_rows(data, name, "test")
     answers, labels = ([str(row["label"]) for row in rows] for rows in (training, test))
     if what == "majority":
@@ -151,7 +151,8 @@ def baseline(
             )
             for rows in (training, test)
         )
-        predicted = list(WordPairs().fit([seen], answers).predict([asked]))
+        model = WordPairs() if what == "word pairs" else BagOfWords()
+        predicted = list(model.fit([seen], answers).predict([asked]))
     return {
         "train_examples": len(training),
         "test_examples": len(test),
@@ -324,11 +325,14 @@ def long_words(results: dict[str, Any]) -> str:
         for name, part in parts.items():
             if name.startswith("extend/") and f"/{task}/" in name:
                 by_way.setdefault(name.split("/")[1], []).append(part["accuracy"])
-        pairs, best = max(by_way["word pairs"]), max(max(by_way[way]) for way in by_way if way not in BASELINES)
+        linear, beaten = max((max(by_way[way]), way) for way in BASELINES[1:])
+        best = max(max(by_way[way]) for way in by_way if way not in BASELINES)
         count = parts[f"extend/word pairs/{task}/512"]["test_examples"]
         widths.append(f"{1.96 * (best * (1 - best) / count) ** 0.5:.2f} on `{task}` ({count} documents)")
-        verb = "win" if pairs >= best else "are behind"
-        sentences.append(f"Word pairs {verb} on `{task}` with {pairs:.3f}; the best encoder has {best:.3f}.")
+        verb = "win" if linear >= best else "are behind"
+        sentences.append(
+            f"{beaten.capitalize()} {verb} on `{task}` with {linear:.3f}; the best encoder has {best:.3f}."
+        )
     return " ".join(sentences) + f"\nOne seed; the 95 % interval of one score is about ±{' and ±'.join(widths)}."
 
 

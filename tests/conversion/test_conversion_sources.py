@@ -296,18 +296,18 @@ def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_ben
     assert f"`bshift_novels`, {minutes[0]} to {minutes[-1]} minutes of one core each" in words
 
 
-def test_a_table_that_word_pairs_win_says_so_and_has_them_first():
+def test_a_table_that_a_linear_model_wins_says_so_and_has_it_first():
     root = Path(__file__).parents[2]
     results = json.loads((root / "model_cards/results/conversion.json").read_text())
     accuracies = {name: part["accuracy"] for name, part in results["parts"].items() if "/review_polarity/" in name}
-    pairs = accuracies["extend/word pairs/review_polarity/2048"]
-    assert pairs == max(accuracies.values())
-    best = max(value for name, value in accuracies.items() if "word pairs" not in name)
-    sentence = f"Word pairs win on `review_polarity` with {pairs:.3f}; the best encoder has {best:.3f}."
+    words = accuracies["extend/words/review_polarity/2048"]
+    assert words == max(accuracies.values())
+    best = max(value for name, value in accuracies.items() if "/word" not in name)
+    sentence = f"Words win on `review_polarity` with {words:.3f}; the best encoder has {best:.3f}."
     assert sentence in long_words(results)
     assert "about ±0.07 on `hyperpartisan` (125 documents) and ±0.04 on `review_polarity`" in long_words(results)
-    first = [line.split(" |")[0] for line in long_table(results).splitlines()[2:5]]
-    assert first == ["| majority", "| word pairs", "| stock BERT"]
+    first = [line.split(" |")[0] for line in long_table(results).splitlines()[2:6]]
+    assert first == ["| majority", "| words", "| word pairs", "| stock BERT"]
 
 
 def test_what_is_to_be_beaten_reads_the_tokens_that_a_model_reads(tmp_path):
@@ -324,6 +324,19 @@ def test_what_is_to_be_beaten_reads_the_tokens_that_a_model_reads(tmp_path):
     cut = baseline("word pairs", tokenizer, tmp_path, "colours", max_length=3, max_train=9)  # the first word alone
     most = baseline("majority", tokenizer, tmp_path, "colours")
     assert (cut["train_examples"], cut["accuracy"]) == (9, most["accuracy"])
+
+
+def test_words_say_nothing_about_their_order_and_word_pairs_do(tmp_path):
+    folder = tmp_path / "orders"
+    folder.mkdir()
+    tiny_tokenizer(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(str(tmp_path))
+    first, second = WORDS[:2]
+    rows = [{"text": f"{first} {second}", "label": "a"}, {"text": f"{second} {first}", "label": "b"}] * 10
+    for split in ("train", "test"):
+        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    measured = {what: baseline(what, tokenizer, tmp_path, "orders")["accuracy"] for what in ("words", "word pairs")}
+    assert measured == {"words": 0.5, "word pairs": 1.0}
 
 
 def test_the_table_of_long_documents_leaves_out_what_was_not_measured():
