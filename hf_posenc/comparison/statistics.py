@@ -13,11 +13,12 @@ How far to trust it, from the simulations in tests/comparison/test_comparison_si
 2,000 examples, spreads as in the committed results):
 
 - Where runs vary about one level, 95 % intervals of means and differences hold the truth in 94 to 99 % of cases.
-- Where a run learns with probability q and else stays at chance, intervals of differences hold it in 95 % or more. An
-  interval of a *mean* doesn't: when all runs learned, as they do in q^n of cases, nothing in them shows that others may
-  not. For q = .5, .8 and .95 it holds the truth in 75, 73 and 92 % of cases with 3 seeds, in 94, 67 and 87 % with 5,
-  and in 93, 83 and 86 % with 8 (250 pairs of examples). It is an interval for seeds like those that ran. Beside it
-  stands `Learned`, k of n runs, whose exact interval (Clopper and Pearson 1934) holds q in at least 95 % of cases.
+- Where a run learns with probability q and else stays at chance, intervals of differences of two such schemes hold it
+  in 95 % or more. An interval of a *mean* doesn't, nor one of a difference from a scheme that can't learn (`none`):
+  when all runs learned, as they do in q^n of cases, nothing in them shows that others may not. For q = .5, .8 and .95
+  these hold the truth in 75, 73 and 92 % of cases with 3 seeds, in 94, 67 and 87 % with 5, and in 93, 83 and 86 % with
+  8 (250 pairs of examples). They are intervals for seeds like those that ran. Beside them stands `Learned`, k of n
+  runs, whose exact interval (Clopper and Pearson 1934) holds q in at least 95 % of cases.
 - A family of up to 14 schemes that are all alike has a false finding in at most 5 % of cases, however they learn.
 - The gap that is named as found in 80 % of cases is found in 75 to 90 %, where runs vary about one level. Where
   learning is all or none it is rough (50 to 90 %): the spread changes with the share of runs that learn.
