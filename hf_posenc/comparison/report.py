@@ -66,7 +66,7 @@ def write_report(results: str | Path, output: str | Path | None = None) -> tuple
 
 def make_report(study: Study) -> list[Block]:
     """The blocks of a report."""
-    blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study)), _counts(study), *_rates(study)]
+    blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study)), _counts(study), *rates(study)]
     if study.failed or study.missing or study.damaged:
         blocks.append(Points(tuple(_what_is_lacking(study))))
     sentences = [f"{sentence} [Table](#{anchor(where)})" for where, sentence in findings(study)]
@@ -124,7 +124,7 @@ def _range(values: set[int]) -> str:
     return " to ".join(f"{value:,}" for value in sorted({min(values), max(values)})) if values else ""
 
 
-def _rates(study: Study) -> list[Block]:
+def rates(study: Study) -> list[Block]:
     """Says whether each scheme has a learning rate of its own, and what follows from that."""
     if study.plan.search:
         return _search(study)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hf_posenc.comparison.plan_file import about, known_plans
 from hf_posenc.comparison.references import MAJORITY, PLACES, USUAL_FORM, WORD_PAIRS, WORDS, to_beat
 from hf_posenc.comparison.results_folder import load_plan
 from hf_posenc.files import write_json, write_text
+from hf_posenc.markdown import code
 from model_cards.generate import evidence
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +41,20 @@ def test_the_guide_shows_the_same_table_and_the_command(studies):
     study = studies["probes"]
     assert evidence.part_table(study, "probes", 64) in guide
     assert evidence.command("probes") in guide
+
+
+def test_the_guide_says_whose_loss_was_still_falling(studies):
+    def falls(run):
+        last = run["loss"][-1][0]
+        tenths = [[loss for step, loss in run["loss"] if start < step / last <= start + 0.1] for start in (0.8, 0.9)]
+        before, end = map(statistics.fmean, tenths)
+        return end < 0.9 * before
+
+    study = studies["probes"]
+    falling = [scheme for scheme in study.schemes if any(map(falls, study.runs(study.tasks[0], scheme)))]
+    guide = " ".join((ROOT / "docs/comparing.md").read_text().split())
+    *most, last = map(code, falling)
+    assert f"the loss was still falling in runs of {', '.join(most)} and {last}: with more steps" in guide
 
 
 def test_results_are_those_of_the_plans_that_come_along(studies):
