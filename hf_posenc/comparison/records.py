@@ -55,7 +55,7 @@ _TEST = {"part": str, "length": int, "examples": int, "data": NotRequired[str | 
 """A model's result on one part at one length."""
 _SCORED = _schema(**_TEST, metric=str, value=_Number | None, units=dict[str, str])
 _SKIPPED = _schema(**_TEST, skipped=str)
-_BASELINE = _schema(task=str, scheme=str, tests=_Objects)
+_BASELINE = _schema(task=str, scheme=str, tests=_Objects, development=NotRequired[dict[str, _Number | None]])
 _MACHINE = _schema(device=str)
 _COSTS = dict[str, dict[str, _Number]]
 _SPEED = _schema(baseline=str, schemes=_COSTS, rows=int, tokens=int, machine=dict[str, Any])

@@ -14,11 +14,12 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from hf_posenc.errors import UserError
 from hf_posenc.finetuning import make_arguments, set_up
 from hf_posenc.training.baseline import BagOfWords, WordPairs, WordsAtPlaces, most_frequent
 
 from .outcomes import classification_outcome
-from .plan import Plan, PlannedRun, Task
+from .plan import DEVELOPMENT_SEED, Plan, PlannedRun, Task
 from .probes import OPPOSITES
 from .tasks import test_parts, training_options
 
@@ -38,7 +39,10 @@ def to_beat(task: Task) -> list[str]:
 
 
 def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[str, Any]]:
-    """The baselines of a classification, each with a run's `tests`; linear models only where the texts allow them.
+    """The baselines of a classification; linear models only where the texts allow them.
+
+    Each has a run's `tests`, and in `development` its value in each part that learning rates are chosen on: which of
+    them has to be beaten is chosen there, too. It is empty where no rows can be spared for that.
 
     Args:
         plan, task: what is compared. Generated training examples are those of the first seed.
@@ -47,9 +51,27 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
     Raises:
         UserError: the data can't be read.
     """
+    tested = _tests(plan, PlannedRun(task, "none", plan.seeds[0]), data_folder)
+    chosen: dict[str, list[dict[str, Any]]] = {}
+    with contextlib.suppress(UserError):  # so few rows that none can be spared
+        chosen = _tests(plan, PlannedRun(task, "none", DEVELOPMENT_SEED, factor=1.0), data_folder)
+    return [
+        {
+            "task": task.name,
+            "scheme": name,
+            "tests": entries,
+            "development": {entry["part"]: entry["value"] for entry in chosen.get(name, ())},
+        }
+        for name, entries in tested.items()
+    ]
+
+
+def _tests(plan: Plan, run: PlannedRun, data_folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """What each baseline reaches on the training and test data of a run, or of a trial of its learning rate."""
+    task = run.task
     options = {
         **plan.options_of(task),
-        **training_options(plan, PlannedRun(task, "none", plan.seeds[0]), data_folder),
+        **training_options(plan, run, data_folder),
         "do_train": True,
         "baseline": False,
         "report_to": "none",
@@ -61,29 +83,29 @@ def measure_references(plan: Plan, task: Task, data_folder: Path) -> list[dict[s
     with tempfile.TemporaryDirectory() as folder:
         setup = set_up(*make_arguments(**options, output_dir=f"{folder}/setup"))
     train: Any = setup.encoded["train"]
-    labels = list(train["labels"])
-    most = most_frequent(labels, setup.summary.problem_type)
+    labels, summary = list(train["labels"]), setup.summary
+    most = most_frequent(labels, summary.problem_type)
     texts = _texts(train, setup.tokenizer, len(setup.columns.text))
     models: dict[str, BagOfWords] = {}
     asked = to_beat(task)
     for name in (name for name in LINEAR if name in asked):
         with contextlib.suppress(ValueError):  # no word in the texts, or one class
-            models[name] = LINEAR[name](setup.summary.problem_type).fit(texts, labels)
+            models[name] = LINEAR[name](summary.problem_type).fit(texts, labels)
     names = [MAJORITY, *models, *(name for name in asked if name == USUAL_FORM)]
     tests: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    classes = len(setup.summary.labels)
-    for part in test_parts(plan, task, setup.tokenizer, setup.summary.labels, setup.summary.problem_type, None):
+    development = None if run.factor is None else data_folder
+    for part in test_parts(plan, task, setup.tokenizer, summary.labels, summary.problem_type, development):
         right = np.asarray(part.dataset["labels"])
         texts = _texts(part.dataset, setup.tokenizer, len(setup.columns.text))
         for name, entries in tests.items():
             if name == USUAL_FORM:
-                answers = answer_usual(texts[0], right, setup.summary.labels.index("no"))
+                answers = answer_usual(texts[0], right, summary.labels.index("no"))
             else:
                 answers = models[name].predict(texts) if name in models else np.full(len(right), most)
-            outcome = classification_outcome(task.metric, right, answers, classes, part.groups)
+            outcome = classification_outcome(task.metric, right, answers, len(summary.labels), part.groups)
             score = {"metric": task.metric, "value": outcome.value(), "units": outcome.to_dict()}
             entries.append(part.entry() | score)
-    return [{"task": task.name, "scheme": name, "tests": entries} for name, entries in tests.items()]
+    return tests
 
 
 def answer_usual(texts: Sequence[str], right: np.ndarray, no: int) -> np.ndarray:

@@ -47,6 +47,7 @@ def test_the_baselines_are_tested_on_the_examples_of_the_runs(compared):
         assert [[t[k] for k in keys] for t in reference["tests"]] == [[t[k] for k in keys] for t in run["tests"]]
     for linear in baselines[1:]:
         assert {test["value"] for test in linear["tests"]} == {1.0}  # "good" and "bad" are words
+        assert linear["development"] == {"colours": 1.0}
     assert baselines[0]["tests"][0]["value"] == 0.5
 
 
@@ -163,6 +164,12 @@ def test_above_means_above_the_better_linear_model(tmp_path):
     assert study.linear(study.tasks[0], 32) == {WORDS: 0.9, WORD_PAIRS: 0.5}
     assert study.above(study.tasks[0], 32)["rope"].interval.mean < 0
     assert conclusions(study)[0].startswith("**probes, 32 tokens: words win** with 0.900; the best scheme, `rope`")
+    for entry, value in zip(made, (0.7, 0.6), strict=True):  # word pairs are better where that is chosen
+        entry["development"] = {"order_near": value}
+    write_json(folder / "baselines" / "probes.json", {"baselines": made})
+    study = Study.read(folder)
+    assert list(study.linear(study.tasks[0], 32)) == [WORD_PAIRS, WORDS]
+    assert study.above(study.tasks[0], 32)["rope"].interval.mean > 0
     write_json(folder / "baselines" / "probes.json", {"baselines": made[:1]})
     assert Study.read(folder).above(study.tasks[0], 32)["rope"].interval.mean > 0
     write_json(folder / "baselines" / "probes.json", {"baselines": [{**made[1], "scheme": MAJORITY}]})
