@@ -157,15 +157,18 @@ def test_metadata_name_the_data_that_were_tested_on():
 
 def test_a_mean_of_one_is_no_mean():
     assert "trec, mean of" not in page("evidence")
-    assert page("rope").count("| trec, plan `pretrained`") == 1
+    assert page("rope").count("| trec_1000, plan `practitioner_pretrained`") == 1
     assert "| imdb, mean of 2 | 256 |" in page("evidence")
     assert "imdb, mean of 2" not in page("rope")  # the parts stand there
 
 
 def test_cards_say_what_a_number_cannot_carry():
     rope = page("rope")
-    assert "| bshift_novels, plan `pretrained`, healed conversions | 64 | 0.494 | 0.537 |  | 0.728 [" in rope
-    assert "| worse than `learned` |" in rope
+    tuned = statistics.mean(
+        scores_by_seed("practitioner_pretrained", "blimp_order_1000", "rope", "blimp_order_1000", 64)
+    )
+    row = r"\| blimp_order_1000, plan `practitioner_pretrained`, healed conversions \| 64 \| 0\.500 \| 0\.670 \|  \| "
+    assert re.search(row + rf"{tuned:.3f} \[[^\n]+ (worse than|not decided against) `learned`", rope)
     undecided = r"not decided against `none` \(0\.0\d\d; \d seeds\)"
     assert re.search(rf"\n\| imdb, plan `long` \|[^\n]+{undecided} \|\n", rope)
     mean = statistics.mean(scores_by_seed("probes", "probes", "rope", "distance_fine", 64))
@@ -256,17 +259,6 @@ def test_answers_give_the_numbers_of_the_runs():
         assert f"`{scheme}` {statistics.mean(scores):.3f}" in text
         assert stats.ttest_1samp(scores, 0.5).pvalue < 0.001
 
-    text = answer("You fine-tune pretrained weights")
-    assert "**Not decided:** wh" in text
-    for task in ("bshift_novels", "trec"):
-        kept, *healed = (
-            statistics.mean(scores_by_seed("pretrained", task, scheme, task, 64))
-            for scheme in ("learned", "rope", "alibi", "alibi+t5", "t5")
-        )
-        assert f"(`{task}`, the original {kept:.3f})" in text
-        for scheme, score in zip(("rope", "alibi", "alibi+t5", "t5"), healed, strict=True):
-            assert f"`{scheme}` {100 * (score - kept):+.1f} [" in text
-
     text = answer("Your texts are longer than those in training")
     assert "**Not decided:** wh" in text
     losses = [
@@ -293,60 +285,172 @@ def test_answers_give_the_numbers_of_the_runs():
     assert f"(`none`, {statistics.mean(scores_by_seed('long', 'imdb', 'none', 'imdb', 256)):.3f};" in text
 
 
-def test_answers_for_few_rows_give_the_numbers_of_the_runs():
-    text = answer("You train a small classifier from scratch")
-    folder = FOLDER / "results/compare-practitioner"
-    plan = json.loads((folder / "plan.json").read_text())
-    scores = {
-        (task["data"], scheme): scores_by_seed("practitioner", task["name"], scheme, task["name"], 64)
-        for task in plan["tasks"]
-        for scheme in plan["schemes"]
-    }
-    assert {len(values) for values in scores.values()} == {len(plan["seeds"])}
-    sets = [task["data"] for task in plan["tasks"]]
-    bold: set[tuple[str, str]] = set()
-    for scheme in plan["schemes"]:
-        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{scheme}` |")]
-        shown = [f"{statistics.mean(scores[data, scheme]):.3f}" for data in sets]
-        assert row.replace("*", "") == f"| `{scheme}` | {' | '.join(shown)} |"
-        cells = row.split("|")[2:-1]
-        bold |= {(data, scheme) for data, cell in zip(sets, cells, strict=True) if "**" in cell}
-    baselines = {}
-    for line, name in enumerate(("majority", "words", "word pairs")):
-        files = [folder / "baselines" / f"{task['name']}.json" for task in plan["tasks"]]
-        values = [json.loads(file.read_text())["baselines"][line]["tests"][0]["value"] for file in files]
-        assert f"| {name} | {' | '.join(f'{value:.3f}' for value in values)} |" in text
-        baselines = {data: max(value, baselines.get(data, -1)) for data, value in zip(sets, values, strict=True)}
-    worth = answer(r"Is word order worth anything on your task\?")
-    linear = {task["data"]: [baselines[task["data"]]] * len(plan["seeds"]) for task in plan["tasks"]}
-    for start, said, others in (
-        ("By set: ", text, linear),
-        ("Compared with the default, `rope`: ", text, {data: scores[data, "rope"] for data in sets}),
-        ("compared with no positions (`none`): ", worth, {data: scores[data, "none"] for data in sets}),
-    ):
-        every = [scheme for scheme in plan["schemes"] if f"(`{scheme}`)" not in start]
-        better = set()
-        clauses = said.partition(start)[2].partition("\n")[0].split("; ")
-        assert clauses[-1].startswith("all else: not decided (it would take ")
-        assert len(clauses) > 1
-        for clause in clauses[:-1]:
+class FewRows:
+    """The runs of a plan of small data sets, and what a section of the page says about them."""
+
+    def __init__(self, plan_name: str, section: str) -> None:
+        self.folder, self.text = FOLDER / f"results/compare-{plan_name}", answer(section)
+        self.plan = json.loads((self.folder / "plan.json").read_text())
+        self.names = [task["name"] for task in self.plan["tasks"]]
+        self.scores = {
+            (name, scheme): scores_by_seed(plan_name, name, scheme, name, 64)
+            for name in self.names
+            for scheme in self.plan["schemes"]
+        }
+        assert {len(values) for values in self.scores.values()} == {len(self.plan["seeds"])}
+
+    def cells(self, row_name: str) -> dict[str, str]:
+        """What the tables say in the rows of that name, by task."""
+        cells, heads = {}, []
+        for line in self.text.splitlines():
+            first, *others = [cell.strip() for cell in line.strip("|").split("|")]
+            if first.endswith(" rows"):
+                heads = [f"{data}_{first.removesuffix(' rows').replace(',', '')}" for data in others]
+            if first == row_name:
+                cells |= dict(zip(heads, others, strict=True))
+        assert list(cells) == self.names
+        return cells
+
+    def bold(self) -> set[tuple[str, str]]:
+        """The bold cells, whose scores must be those of the runs."""
+        bold: set[tuple[str, str]] = set()
+        for scheme in self.plan["schemes"]:
+            for name, cell in self.cells(f"`{scheme}`").items():
+                score, *counts = cell.split(" ")
+                assert score.strip("*") == f"{statistics.mean(self.scores[name, scheme]):.3f}"
+                assert all(re.fullmatch(rf"[0-{len(self.plan['seeds'])}]/{len(self.plan['seeds'])}", c) for c in counts)
+                bold |= {(name, scheme)} if score.startswith("**") else set()
+        return bold
+
+    def linear(self) -> dict[str, list[float]]:
+        """The better linear model of each task, for each seed; the tables have both."""
+        best: dict[str, float] = {}
+        for line, row_name in enumerate(("majority", "words", "word pairs")):
+            for name, cell in self.cells(row_name).items():
+                known = json.loads((self.folder / "baselines" / f"{name}.json").read_text())["baselines"]
+                value = known[line]["tests"][0]["value"]
+                assert cell == f"{value:.3f}"
+                best[name] = max(value, best.get(name, -1))
+        return {name: [value] * len(self.plan["seeds"]) for name, value in best.items()}
+
+    def found(
+        self, start: str, others: dict[str, list[float]], tested: list[str], said: str = ""
+    ) -> dict[str, set[tuple[str, str]]]:
+        """What the clauses after `start` say is better and worse, which the runs must bear out."""
+        found: dict[str, set[tuple[str, str]]] = {"better": set(), "worse": set()}
+        line = (said or self.text).partition(start)[2].partition("\n")[0].partition(". On ")[0].removesuffix(".")
+        for clause in re.sub(r" \((gaps|it would)[^)]*\)", "", line).split("; "):
+            if clause in ("all: not decided", "all else: not decided"):
+                continue
             verdict, where, names = re.fullmatch(r"(better|worse) on (.+): (.+)", clause).groups()
-            for data in re.findall(r"`(\w+)`", where):
-                for scheme in re.findall(r"`(\w+)`", names) or every:
-                    better |= {(data, scheme)} if verdict == "better" else set()
-                    pairs = zip(scores[data, scheme], others[data], strict=True)
+            for data, rows in re.findall(r"`(\w+)`(?: \(([\d,]+) rows\))?", where):
+                (name,) = [name for name in self.names if re.fullmatch(f"{data}_{rows.replace(',', '') or '.*'}", name)]
+                for scheme in re.findall(r"`(\w+)`", names) or tested:
+                    found[verdict] |= {(name, scheme)}
+                    pairs = zip(self.scores[name, scheme], others[name], strict=True)
                     gaps = [ours - theirs for ours, theirs in pairs]
                     assert (statistics.mean(gaps) > 0) == (verdict == "better")
-                    if statistics.stdev(gaps) > 1e-9:  # a bound: seeds alone, uncorrected
+                    if statistics.stdev(gaps) > 1e-9 and len(gaps) > 3:  # a bound: seeds alone, uncorrected
                         assert stats.ttest_1samp(gaps, 0).pvalue < 0.05
-    assert better == bold  # the last ones, against no positions
+        assert found["better"] | found["worse"]
+        return found
+
+    def of(self, scheme: str) -> dict[str, list[float]]:
+        """A scheme's scores in each task."""
+        return {name: self.scores[name, scheme] for name in self.names}
+
+
+def test_answers_for_few_rows_give_the_numbers_of_the_runs():
+    few = FewRows("practitioner", "You train a small classifier from scratch")
+    schemes, worth = few.plan["schemes"], answer(r"Is word order worth anything on your task\?")
+    few.found("By set: ", few.linear(), schemes)
+    few.found("Compared with the default, `rope`: ", few.of("rope"), [name for name in schemes if name != "rope"])
+    others = [name for name in schemes if name != "none"]
+    assert few.found("compared with no positions (`none`): ", few.of("none"), others, worth)["better"] == few.bold()
+
+
+def test_what_is_bold_is_found_among_all_comparisons_of_the_table(results):
+    """Holm's rule by hand: the k-th smallest p-value of m, times m - k + 1."""
+    study, few = results.studies["practitioner"], FewRows("practitioner", "You train a small classifier from scratch")
+    assert practitioner.score_tables(study) in few.text
+    p_values = {
+        (task.name, scheme): difference.p
+        for task in study.tasks
+        for scheme, difference in study.differences(task, 64).items()
+    }
+    found = set()
+    for rank, pair in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        if p_values[pair] * (len(p_values) - rank) >= 0.05:
+            break
+        found |= {pair}
+    means = {(name, scheme): statistics.mean(values) for (name, scheme), values in few.scores.items()}
+    assert few.bold() == {(name, scheme) for name, scheme in found if means[name, scheme] > means[name, "none"]}
+
+
+def test_answers_for_pretrained_weights_give_the_numbers_of_the_runs():
+    few = FewRows("practitioner_pretrained", "You fine-tune pretrained weights")
+    assert "**Not decided:** wh" in few.text
+    healed = [name for name in few.plan["schemes"] if name != "learned"]
+    kept = few.found("under its own scheme (`learned`): ", few.of("learned"), healed)
+    assert kept["worse"] == few.bold()
+    assert not kept["better"]
+    runs = [json.loads(path.read_text()) for path in few.folder.glob("runs/*-seed0/run.json")]
+    ends = [run["learning_rate"] in (1e-4 / 2, 1e-4 * 2) for run in runs]
+    assert f"(in {sum(ends)} of {len(ends)} cases the lowest or the highest one), 4 epochs" in few.text
+    few.found("**Compared with a linear model**: ", few.linear(), few.plan["schemes"])
+    worth = answer(r"Is word order worth anything on your task\?")
+    without = re.search(r"\(`none`, healed\) are worse than its own on (.+?); on", worth).group(1)
+    assert {f"{data}_1000" for data in re.findall(r"`(\w+)`", without)} == {
+        n for n, scheme in few.bold() if scheme == "none"
+    }
+    for task in few.plan["tasks"]:
+        (row,) = [line for line in worth.splitlines() if line.startswith(f"| {task['data']} |")]
+        scratch = [
+            statistics.mean(scores_by_seed("practitioner", task["name"], scheme, task["name"], 64))
+            for scheme in ("none", "rope")
+        ]
+        tuned = [statistics.mean(few.scores[task["name"], scheme]) for scheme in ("none", "learned")]
+        assert row.endswith(f"| {' | '.join(f'{score:.3f}' for score in (*scratch, *tuned))} |")
+    clauses = re.search(r"on (.+) every run from all-MiniLM-L6-v2 is above (?:.*; on (.+) not)?", worth).groups()
+    ahead, others = (re.findall(r"`(\w+)`", clause or "") for clause in clauses)
+    assert sorted(ahead + others) == sorted(task["data"] for task in few.plan["tasks"])
+    for data in ahead:
+        name = f"{data}_1000"
+        schemes = read_plan("practitioner").schemes
+        scratch = max(max(scores_by_seed("practitioner", name, scheme, name, 64)) for scheme in schemes)
+        assert min(few.scores[name, "learned"]) > max(scratch, *few.linear()[name])
 
 
 def test_the_picture_of_small_data_shows_the_committed_results(results):
-    data = practitioner.picture_data(results.studies["practitioner"])
-    assert cards.shows(FOLDER, "practitioner", data), RUN
-    assert len(data) == 6
-    assert "](pictures/practitioner.png)" in page("README")
+    for name, sets in {"practitioner": 6, "practitioner_pretrained": 4}.items():
+        data = practitioner.picture_data(results.studies[name])
+        assert cards.shows(FOLDER, name, data), RUN
+        assert len(data) == sets
+        assert f"](pictures/{name}.png)" in page("README")
+
+
+def test_a_data_set_with_two_numbers_of_rows_has_two_tables_and_one_panel(results):
+    pytest.importorskip("matplotlib")
+    study, schemes = results.studies["practitioner"], ("none", "rope")
+    few, other = (next(task for task in study.tasks if task.data == data) for data in ("trec", "blimp_order"))
+    more = dataclasses.replace(few, name="trec_3000", train_examples=3000)
+    done = [run for run in study.done if run["task"] in (few.name, other.name) and run["scheme"] in schemes]
+    done += [{**run, "task": more.name} for run in done if run["task"] == few.name]
+    plan = dataclasses.replace(study.plan, tasks=(few, more, other), schemes=schemes)
+    references = {**study.references, more.name: study.references[few.name]}
+    both = dataclasses.replace(study, plan=plan, done=done, references=references, _samples={})
+    first, second = (table.splitlines() for table in practitioner.score_tables(both).split("\n\n"))
+    assert first[0] == "| 1,000 rows | trec | blimp_order |"
+    assert second[0] == "| 3,000 rows | trec |"
+    assert len(first) == len(second) == 2 + 3 + len(schemes)
+    panels = practitioner.picture_data(both)
+    titles = ["trec, 1,000 and 3,000 rows", "blimp_order, 1,000 rows"]
+    assert [title for panel in panels for title in panel] == titles
+    assert {len(row) for row in panels[0][titles[0]]} == {1 + 2 * 2}
+    shown = [axes.get_title(loc="left") for axes in practitioner.chart(both).axes]
+    assert [title for title in shown if title] == titles
+    assert practitioner.set_name(both, more) == "`trec` (3,000 rows)"
+    assert practitioner.set_name(both, other) == "`blimp_order`"
 
 
 def test_words_by_hand_claim_what_the_tests_carry(results):

@@ -4,25 +4,27 @@ The sentences stand in `answers.md.jinja`; names and numbers in them come from t
 those is a claim here: where the results no longer carry it, no page is written, and the error quotes the claim.
 """
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.comparison.findings import gap_range, in_brackets, quoted, seeds_range
 from hf_posenc.comparison.plan import Task
+from hf_posenc.comparison.references import WORD_PAIRS, WORDS
 from hf_posenc.comparison.statistics import UNDECIDED, Difference
 from hf_posenc.comparison.study import Study
 from hf_posenc.markdown import code, render
 from hf_posenc.model.package_config import PosEncConfig
 from model_cards.generate.card_results import Results, read_results
 from model_cards.generate.evidence import PAGE_NAME
-from model_cards.generate.practitioner import score_table
+from model_cards.generate.practitioner import by_data, by_set, contrasts, score_tables, takes, those, together
 
-PLANS = ("listops", "long", "practitioner", "pretrained", "probes", "quickstart")
+PLANS = ("listops", "long", "practitioner", "practitioner_pretrained", "probes", "quickstart")
 """The comparisons that the answers rest on."""
-FILES = ("conversion", "recipe", "benchmark_schemes", "benchmark_8192")
+FILES = ("conversion", "benchmark_schemes", "benchmark_8192")
 """The other results that they rest on, `results/NAME.json`."""
+ORDER_SET = "blimp_order"
+"""The data set in which only the order of words says anything."""
 CHEAP = 1.05
 """Up to so many times the time of `none` a scheme counts as costing next to nothing."""
 
@@ -57,35 +59,55 @@ Part = tuple[dict[str, Any], dict[str, bool]]
 def _small(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
     study = studies["practitioner"]
     default = PosEncConfig().position_embedding_type
-    homes = [(task, study.home_length(task)) for task in study.tasks]
-    linear = [study.above(task, length) for task, length in homes]
+    linear, against_default = _above(study), contrasts(study, default)
+    ahead: dict[bool, set[str]] = {True: set(), False: set()}
+    for task, found in zip(study.tasks, against_default, strict=True):
+        ahead[task.data == ORDER_SET].update(those(found, "better"))
     return {
-        "small_sets": len(study.tasks),
-        "small_rows": " or ".join(dict.fromkeys(f"{study.plan.train_examples_of(task):,}" for task in study.tasks)),
+        "small_sets": len(by_data(study)),
+        "small_rows": _row_counts(study),
         "small_seeds": len(study.plan.seeds),
         "small_rates": len(study.plan.search),
-        "small_table": score_table(study),
-        "small_linear": _by_set(study, linear),
-        "small_default": _by_set(study, [study.differences(task, length, other=default) for task, length in homes]),
-        "small_none": _by_set(study, [study.differences(task, length) for task, length in homes]),
-    }, {"with few rows no scheme is better than a linear model": not any(_by(above, "better") for above in linear)}
+        "small_edges": _edges(study),
+        "small_table": score_tables(study),
+        "small_unlearned": _unlearned(study),
+        "small_linear": by_set(study, linear),
+        "small_default": by_set(study, against_default),
+        "small_order": " or ".join(code(scheme) for scheme in study.schemes if scheme in ahead[True]),
+        "small_none": by_set(study, contrasts(study)),
+    }, {
+        "with few rows no scheme is better than a linear model": not any(those(above, "better") for above in linear),
+        "only where order alone decides is a scheme better than the default": not ahead[False],
+    }
 
 
-def _by_set(study: Study, tested: Sequence[Mapping[str, Difference]]) -> str:
-    """What was found on which data set: `better on `trec`: `rope`; all else: not decided (it would take 9 seeds)`."""
-    clauses = []
-    for verdict in ("better", "worse"):
-        where: dict[str, list[str]] = {}
-        for task, differences in zip(study.tasks, tested, strict=True):
-            if names := _by(differences, verdict):
-                text = "all" if len(names) == len(differences) else quoted(names)
-                where.setdefault(text, []).append(code(str(task.data)))
-        clauses += [f"{verdict} on {', '.join(sets)}: {names}" for names, sets in where.items()]
-    open_ones = [value for differences in tested for value in differences.values() if value.verdict() == UNDECIDED]
-    if open_ones:
-        takes = f"it would take {seeds_range(open_ones)} seeds" if seeds_range(open_ones) else ""
-        clauses.append(f"{'all else' if clauses else 'all'}: not decided{in_brackets(takes)}")
-    return "; ".join(clauses)
+def _above(study: Study) -> list[dict[str, Difference]]:
+    """For each data set each scheme against the best linear model, corrected for their number in all sets."""
+    return together([study.above(task, study.home_length(task)) for task in study.tasks])
+
+
+def _unlearned(study: Study) -> str:
+    """The data sets on which no run is better than the majority's answers."""
+    sets = []
+    for task in study.tasks:
+        length = study.home_length(task)
+        (part,) = study.parts(task, length)
+        counts = [study.learned(task, scheme, length, part) for scheme in study.schemes]
+        if not any(count is None or count.runs for count in counts):
+            sets.append(str(task.data))
+    return quoted(sets)
+
+
+def _edges(study: Study) -> str:
+    """How often the best learning rate was the lowest or the highest of those tried: `23 of 54`."""
+    chosen = {(run["task"], run["scheme"]): run for run in study.done}.values()
+    tried = [(run["learning_rate"], sorted(map(float, run["search"]["scores"]))) for run in chosen]
+    return f"{sum(rate in (rates[0], rates[-1]) for rate, rates in tried)} of {len(tried)}"
+
+
+def _row_counts(study: Study) -> str:
+    """The numbers of training rows of a study: `1,000 or 3,000`."""
+    return " or ".join(dict.fromkeys(f"{study.plan.train_examples_of(task):,}" for task in study.tasks))
 
 
 def _from_scratch(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
@@ -100,44 +122,54 @@ def _from_scratch(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Par
     return {
         "default": code(default),
         "seeds": len(study.plan.seeds),
+        "scratch_rows": f"{study.done[0]['train_examples']:,}",
         "scratch_scores": ", ".join(f"{code(name)} {mean:.3f}" for name, mean in schemes),
         "scratch_none": _mean(study, "none"),
         "scratch_linear": linear,
         "scratch_linear_score": f"{score:.3f}",
-        "scratch_above": quoted(_by(study.above(task, length), "better")),
+        "scratch_above": quoted(those(study.above(task, length), "better")),
         "scratch_gap": gap_range(others.values()),
         "scratch_seeds": seeds_range(others.values()),
     }, {
         "the default scheme has the best mean on the quick start": study.ranking(task, length)[0][0] == default,
-        "each scheme of the quick start is better than none": set(_by(differences, "better")) == set(differences),
-        "no other scheme of the quick start is told from the default": set(_by(others, UNDECIDED)) == set(others),
+        "each scheme of the quick start is better than none": set(those(differences, "better")) == set(differences),
+        "no other scheme of the quick start is told from the default": set(those(others, UNDECIDED)) == set(others),
     }
 
 
 def _pretrained(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
-    study, parts = studies["pretrained"], files["conversion"]["parts"]
-    tasks = {task.name: task for task in study.tasks}
-    swapped, questions = (study.differences(task, 64) for task in (tasks["bshift_novels"], tasks["trec"]))
-    bare = {name: parts[f"swap/{name}/agreement"]["before"]["order_r2"] for name in swapped}
-    after = [parts[f"heal/{name}/agreement"]["after"]["order_r2"] for name in swapped]
+    study, parts = studies["practitioner_pretrained"], files["conversion"]["parts"]
+    kept = contrasts(study)
+    healed = [name for name in study.schemes if f"heal/{name}/agreement" in parts and name != "none"]
+    bare = {name: parts[f"swap/{name}/agreement"]["before"]["order_r2"] for name in healed}
+    after = [parts[f"heal/{name}/agreement"]["after"]["order_r2"] for name in healed]
+    without = {str(task.data): found["none"] for task, found in zip(study.tasks, kept, strict=True)}
+    worse, undecided = those(without, "worse"), those(without, UNDECIDED)
+    open_ones = [without[name] for name in undecided]
     return {
         "bare": ", ".join(f"{code(name)} {round(r2, 2) + 0.0:.2f}" for name, r2 in bare.items()),
+        "healed": quoted(healed),
         "steps": f"{parts['heal/rope/agreement']['healing']['steps']:,}",
-        "runs": len(study.plan.seeds),
-        "rows": f"{study.plan.train_examples_of(tasks['trec']):,}",
         "after_low": f"{min(after):.2f}",
         "after_high": f"{max(after):.2f}",
-        "swapped_kept": _mean(study, "learned", "bshift_novels"),
-        "swapped_points": _points(swapped),
-        "swapped_verdicts": _verdicts(swapped),
-        "trec_kept": _mean(study, "learned", "trec"),
-        "trec_points": _points(questions),
-        "trec_verdicts": _verdicts(questions),
+        "tuned_sets": len(study.tasks),
+        "tuned_rows": _row_counts(study),
+        "tuned_seeds": len(study.plan.seeds),
+        "tuned_rates": len(study.plan.search),
+        "tuned_edges": _edges(study),
+        "tuned_epochs": study.plan.options["num_train_epochs"],
+        "tuned_table": score_tables(study, bold="worse"),
+        "tuned_unlearned": _unlearned(study),
+        "tuned_original": by_set(study, kept),
+        "tuned_linear": by_set(study, _above(study)),
+        "tuned_none": quoted(worse),
+        "tuned_none_open": f"on {quoted(undecided)} not decided{in_brackets(takes(open_ones))}",
     }, {
         "without healing little of the order of neighbours is left": max(bare.values()) < 0.3,
         "lspe keeps the order without healing": parts["swap/lspe/agreement"]["before"]["order_r2"] > 0.9,
         "healing brings most of it back": min(after) > 0.8,
-        "no healed conversion is better than the original": not _by(swapped, "better") + _by(questions, "better"),
+        "without positions it is worse somewhere, and better nowhere": bool(worse) and not those(without, "better"),
+        "no other scheme is better than the original": not any(those(differences, "better") for differences in kept),
     }
 
 
@@ -152,9 +184,14 @@ def _longer(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
     longest = lengths["listops"][1]
     open_ones = [study.differences(task, longest, other=other) for other in study.contrasts]
     losses = sorted(-difference.interval.mean for difference in changes["listops"].values())
+    lost, gained = (_change_of_words(studies[name], *lengths[name]) for name in ("listops", "long"))
     refuse = [scheme for scheme in study.schemes if study.score(task, scheme, longest) is None]
     return {
         "times": longest // lengths["listops"][0],
+        "loss_words": f"{lost:.3f}",
+        "loss_none": f"{-changes['listops']['none'].interval.mean:.3f}",
+        "gain_words": f"{gained:.3f}",
+        "gain_none": f"{changes['long']['none'].interval.mean:.3f}",
         "loss_low": f"{losses[0]:.3f}",
         "loss_high": f"{losses[-1]:.3f}",
         "probes": _verdicts(changes["probes"]),
@@ -169,14 +206,22 @@ def _longer(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
             test["examples"] for test in study.runs(task, "none")[0]["tests"] if test["length"] == longest
         ),
     }, {
-        "every scheme gets worse on longer listops": set(_by(changes["listops"], "worse")) == set(changes["listops"]),
-        "no scheme gets worse on longer reviews": not _by(changes["long"], "worse"),
-        "nothing is decided on the longest listops": all(set(_by(f, UNDECIDED)) == set(f) for f in open_ones),
+        "every scheme gets worse on longer listops": set(those(changes["listops"], "worse")) == set(changes["listops"]),
+        "no scheme gets worse on longer reviews": not those(changes["long"], "worse"),
+        "nothing is decided on the longest listops": all(set(those(f, UNDECIDED)) == set(f) for f in open_ones),
         "listops and the reviews go to the same multiple": len(
             {lengths[name][1] // lengths[name][0] for name in ("listops", "long")}
         )
         == 1,
     }
+
+
+def _change_of_words(study: Study, home: int, longest: int) -> float:
+    """By how much longer inputs change the score of words alone."""
+    task = study.tasks[0]
+    scores = [study.score(task, WORDS, length, study.curve_parts(task)) for length in (home, longest)]
+    before, after = (score.mean for score in scores if score is not None)
+    return abs(after - before)
 
 
 def _order_hardly_matters(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
@@ -186,33 +231,51 @@ def _order_hardly_matters(studies: Mapping[str, Study], files: Mapping[str, Any]
     differences = study.differences(task, length, "imdb")
     above = study.above(task, length, "imdb")
     ((linear, score), *_) = study.linear(task, length, "imdb").items()
-    runs: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for key, run in files["recipe"]["parts"].items():
-        kind, name, rows, *_ = key.split("/")
-        runs.setdefault((kind, name, rows), []).append(run)
-    sets = [("sst2", "5000"), ("trec", "1000"), ("subj", "1000")]
-    rows = [
-        (
-            f"{name}, {int(size):,} rows",
-            runs["scratch", name, size][0]["baselines"]["word_pairs"],
-            statistics.fmean(run["test"]["accuracy"] for run in runs["scratch", name, size]),
-            statistics.fmean(run["test"]["accuracy"] for run in runs["pretrained", name, size]),
-        )
-        for name, size in sets
-    ]
+    scratch, tuned = studies["practitioner"], studies["practitioner_pretrained"]
+    rows = [(task, _few_rows(scratch, tuned, task)) for task in tuned.tasks]
+    ahead = {str(task.data): _every_run_is_better(tuned, scratch, task) for task in tuned.tasks}
     return {
         "review_length": length,
         "review_linear": f"{linear} ({score:.3f})",
         "review_gap": gap_range(differences.values()),
         "review_seeds": seeds_range(differences.values()),
         "review_none": _mean(study, "none", part="imdb"),
-        "word_sets": [(name, *(f"{score:.3f}" for score in scores)) for name, *scores in rows],
+        "few_ahead": quoted(name for name, holds in ahead.items() if holds),
+        "few_not_ahead": quoted(name for name, holds in ahead.items() if not holds),
+        "few_columns": (f"{_row_counts(tuned)} rows", *rows[0][1]),
+        "few_rows": [(str(task.data), *(f"{score:.3f}" for score in scores.values())) for task, scores in rows],
     }, {
-        "no scheme is told from none on short reviews": set(_by(differences, UNDECIDED)) == set(differences),
-        "no scheme is above a linear model on short reviews": not _by(above, "better"),
-        "from scratch rope is below word pairs where words decide": all(rope < pairs for _, pairs, rope, _ in rows),
-        "pretrained weights are above word pairs where words decide": all(pairs < tuned for _, pairs, _, tuned in rows),
+        "no scheme is told from none on short reviews": set(those(differences, UNDECIDED)) == set(differences),
+        "no scheme is above a linear model on short reviews": not those(above, "better"),
+        "pretrained weights are ahead on most sets": 2 * sum(ahead.values()) > len(ahead),
     }
+
+
+TUNED = "all-MiniLM-L6-v2"
+
+
+def _few_rows(scratch: Study, tuned: Study, task: Task) -> dict[str, float]:
+    """A data set's scores from scratch and from pretrained weights, both with few rows."""
+    (same,) = [known for known in scratch.tasks if known.name == task.name]
+    columns = {
+        "words": (scratch, same, WORDS),
+        "word pairs": (scratch, same, WORD_PAIRS),
+        "`none` from scratch": (scratch, same, "none"),
+        "`rope` from scratch": (scratch, same, "rope"),
+        f"{TUNED} without positions": (tuned, task, "none"),
+        TUNED: (tuned, task, "learned"),
+    }
+    scores = {name: study.score(known, row, 64) for name, (study, known, row) in columns.items()}
+    return {name: score.mean for name, score in scores.items() if score is not None}
+
+
+def _every_run_is_better(tuned: Study, scratch: Study, task: Task) -> bool:
+    """Whether each run from pretrained weights, under their own scheme, is above all from scratch and linear models."""
+    (same,) = [known for known in scratch.tasks if known.name == task.name]
+    ours = tuned.sample(task, tuned.plan.baseline, 64)
+    others = [scratch.sample(same, name, 64) for name in (*scratch.schemes, *scratch.linear(same, 64))]
+    assert ours is not None
+    return all(min(ours.values) > max(other.values) for other in others if other is not None)
 
 
 QUESTIONS = {
@@ -220,7 +283,7 @@ QUESTIONS = {
     "order_far": "the same, 6 to 10 places apart",
     "distance_coarse": "whether two letters are 2 to 4 places apart, or 8 to 12",
     "distance_fine": "whether they are 3 or 4 places apart, or 6 or 7",
-    "place": "which of two neighbouring letters stands at a named position",
+    "place": "which of two neighbouring letters stands at one of four positions",
     "parity": "which of them stands at an even position",
 }
 """What the probes ask."""
@@ -236,7 +299,7 @@ def _places_and_distances(studies: Mapping[str, Study], files: Mapping[str, Any]
         learned = [scheme for scheme in study.schemes if _learned_by_all(study, task, scheme, length, part)]
         tested = {key[2]: d for key, d in by_part.items() if key[1] == part}
         claims[f"who learned {part} in every run is better than none there"] = set(learned) <= set(
-            _by(tested, "better")
+            those(tested, "better")
         )
         means = [(study.score(task, scheme, length, part), scheme) for scheme in learned]
         names = ", ".join(f"{code(name)} {score.mean:.2f}" for score, name in means if score is not None)
@@ -263,17 +326,13 @@ def _costs(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
     }, {"a bias takes more memory than rope at 8,192 tokens": memory["rope"] < memory["alibi"]}
 
 
-def _by(differences: Mapping[str, Difference], verdict: str) -> list[str]:
-    return [scheme for scheme, difference in differences.items() if difference.verdict() == verdict]
-
-
 def _verdicts(differences: Mapping[str, Difference]) -> str:
     """What was found, and what not: `worse under `rope`; under `t5` not decided (it would take 9 seeds)`."""
-    found = {verdict: _by(differences, verdict) for verdict in ("better", "worse")}
+    found = {verdict: those(differences, verdict) for verdict in ("better", "worse")}
     clauses = [f"{verdict} under {quoted(names)}" for verdict, names in found.items() if names]
-    if names := _by(differences, UNDECIDED):
-        takes = seeds_range(differences[name] for name in names)
-        clauses.append(f"under {quoted(names)} not decided" + (f" (it would take {takes} seeds)" if takes else ""))
+    if names := those(differences, UNDECIDED):
+        open_ones = [differences[name] for name in names]
+        clauses.append(f"under {quoted(names)} not decided{in_brackets(takes(open_ones))}")
     return "; ".join(clauses)
 
 

@@ -109,9 +109,10 @@ def write_cards(folder: str | Path = FOLDER, names: Sequence[str] | None = None)
     compared = [record[name] for name in COMPARED if name in record]
     if names is None and not shows(folder, "comparison", compared):
         pictures["comparison"] = draw_picture(COMPARED, compared)
-    small = results.studies.get("practitioner")
-    if names is None and small is not None and not shows(folder, "practitioner", practitioner.picture_data(small)):
-        pictures["practitioner"] = draw_practitioner(small)
+    for name in practitioner.PLANS if names is None else ():
+        small = results.studies.get(name)
+        if small is not None and not shows(folder, name, practitioner.picture_data(small)):
+            pictures[name] = draw_practitioner(small)
     entries = [f"{json.dumps(name)}: {json.dumps(record[name])}" for name in SCHEMES if name in record]
     texts[folder / "pictures" / "data.json"] = "{\n" + ",\n".join(entries) + "\n}\n"
     changed = []

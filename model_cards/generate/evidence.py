@@ -20,7 +20,7 @@ from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.plan_file import about, known_plans
 from hf_posenc.comparison.records import read_baselines
 from hf_posenc.comparison.references import MAJORITY, REFERENCES_NAME, TO_BEAT, measure_references, to_beat
-from hf_posenc.comparison.report import length_rows, mean_of, named, power_table
+from hf_posenc.comparison.report import Text, length_rows, mean_of, named, power_table, rates
 from hf_posenc.comparison.results_folder import load_plan
 from hf_posenc.comparison.statistics import ALPHA, LEARNED, UNDECIDED, Difference
 from hf_posenc.comparison.study import Parts, Study, lower_is_better
@@ -83,8 +83,9 @@ def measure_baselines(folder: str | Path = FOLDER, pretrained: str | None = None
 
 
 def _measured(path: Path) -> set[str]:
-    """The baselines that a file holds."""
-    return {baseline["scheme"] for baseline in read_baselines(path)} if path.is_file() else set()
+    """The baselines that a file holds, whose choice was measured, too."""
+    known = read_baselines(path) if path.is_file() else []
+    return {baseline["scheme"] for baseline in known if "development" in baseline}
 
 
 def command(name: str) -> str:
@@ -118,6 +119,7 @@ def render_evidence(folder: str | Path = FOLDER) -> str:
         mean_of=mean_of,
         tested_on=tested_on,
         origin=origin,
+        rate_line=rate_line,
     )
 
 
@@ -224,12 +226,21 @@ def part_table(study: Study, task_name: str, length: int) -> str:
             tested = differences.get((task.name, part, scheme))
             differs = tested is not None and tested.verdict(lower_is_better(task)) in ("better", "worse")
             text = study.why_not(task, scheme, length) if value is None else f"{value.mean:.3f}"
-            shows = scheme in study.schemes and study.is_all_or_none(task, length, part)
-            learned = study.learned(task, scheme, length, part) if shows else None
-            count = "" if learned is None else f" {learned.runs}/{learned.of}"
-            cells.append((f"**{text}**" if differs else text) + count)
+            cells.append((f"**{text}**" if differs else text) + learned_count(study, task, scheme, length, part))
         rows.append((named(study, scheme), *cells))
     return markdown_table((f"{length} tokens", *parts), rows)
+
+
+def learned_count(study: Study, task: Task, scheme: str, length: int, part: str) -> str:
+    """` 3/5`: three of a scheme's five runs learned a part, of which some runs learned it and others didn't."""
+    shows = scheme in study.schemes and study.is_all_or_none(task, length, part)
+    learned = study.learned(task, scheme, length, part) if shows else None
+    return "" if learned is None else f" {learned.runs}/{learned.of}"
+
+
+def rate_line(study: Study) -> str:
+    """Whether each scheme has a learning rate of its own, and which ones lie at the edge of what was tried."""
+    return next(block.text for block in rates(study) if isinstance(block, Text))
 
 
 def length_table(study: Study, task_name: str) -> str:

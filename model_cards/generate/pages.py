@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_posenc.benchmark import profile_table, serving_table, speed_table, startup_table, targets_table
-from hf_posenc.comparison.references import MAJORITY, TO_BEAT, WORD_PAIRS
+from hf_posenc.comparison.references import TO_BEAT, WORD_PAIRS
+from hf_posenc.comparison.report import named
 from hf_posenc.comparison.statistics import Interval
 from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_text
@@ -19,6 +20,7 @@ from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.inspection import describe_schemes
 from model_cards.generate.card_results import read_results
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
+from model_cards.generate.practitioner import by_set, contrasts
 from model_cards.studies.conversion import long_table, long_words, table
 from model_cards.studies.cosine_fit import fit_table
 from model_cards.studies.passkey import table as passkey_table
@@ -66,22 +68,23 @@ def seeds_table(study: Study) -> str:
 
 
 def healed_table(study: Study) -> str:
-    """Healed conversions after fine-tuning: accuracies, and points above the original with 95 % intervals."""
-    columns, names = [], (MAJORITY, WORD_PAIRS, *study.schemes)
+    """Conversions after fine-tuning: scores, points above the original with 95 % intervals, and what was found."""
+    names = (*study.references[study.tasks[0].name], *study.schemes)
+    columns = []
     for task in study.tasks:
         length = study.home_length(task)
-        gaps = {name: value.interval for name, value in study.differences(task, length).items()}
-        scores = {name: study.score(task, name, length) for name in names}
-        columns.append({name: "" if score is None else f"{score.mean:.3f}" for name, score in scores.items()})
-        columns.append({name: f"{100 * gap.mean:+.1f}{_ends(gap)}" for name, gap in gaps.items()})
-    head = [text for task in study.tasks for text in (task.name, f"{task.name}: points above `{study.plan.baseline}`")]
-    shown = {name: name if name in (MAJORITY, WORD_PAIRS) else code(name) for name in names}
-    return markdown_table(("", *head), [(shown[name], *(cells.get(name, "") for cells in columns)) for name in names])
+        gaps = {name: _points(value.interval) for name, value in study.differences(task, length).items()}
+        scores = {name: score.mean for name in names if (score := study.score(task, name, length)) is not None}
+        columns.append({name: f"{mean:.3f}{gaps.get(name, '')}" for name, mean in scores.items()})
+    head = [str(task.data) for task in study.tasks]
+    rows = [(named(study, name), *(cells.get(name, "") for cells in columns)) for name in names]
+    found = f"Compared with {code(study.plan.baseline)}, by the corrected test: {by_set(study, contrasts(study))}."
+    return f"{markdown_table(('', *head), rows)}\n\n{found}"
 
 
-def _ends(gap: Interval) -> str:
+def _points(gap: Interval) -> str:
     low, high = gap.ends
-    return f" [{100 * low:+.1f}, {100 * high:+.1f}]"
+    return f", {100 * gap.mean:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def cost_table(results: dict[str, Any]) -> str:
@@ -231,7 +234,7 @@ def render_pages(folder: Path) -> dict[Path, str]:
         root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
         root / "docs" / "pretrained-weights.md": {
             "conversion": table(converted),
-            "healed": healed_table(Study.read(folder / "results" / "compare-pretrained")),
+            "healed": healed_table(Study.read(folder / "results" / "compare-practitioner_pretrained")),
             "cosine_fit": fit_table(read_results(FOLDER, "cosine_fit")),
             "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
             "passkey": passkey_table(read_results(folder, "passkey")),

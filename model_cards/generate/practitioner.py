@@ -1,69 +1,169 @@
-"""The practitioner's table: small data sets, schemes from scratch; a picture to read first, and the scores."""
+"""The practitioner's tables: small data sets, from scratch and from pretrained weights; a picture, and the scores."""
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.comparison.charts import SMALL, make_axes, metric_name
+from hf_posenc.comparison.findings import gap_range, in_brackets, quoted, seeds_range
 from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.references import MAJORITY, TO_BEAT
 from hf_posenc.comparison.report import named
-from hf_posenc.comparison.statistics import Interval
+from hf_posenc.comparison.statistics import UNDECIDED, Difference, Interval, holm
 from hf_posenc.comparison.study import Study
-from hf_posenc.markdown import markdown_table
+from hf_posenc.markdown import code, markdown_table
 from hf_posenc.schemes.plots import PALETTE
+from model_cards.generate.evidence import learned_count
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COLUMNS, _GREY = 3, "0.5"
+_GREY = "0.5"
 
 
-def title(study: Study, task: Task) -> str:
-    """The data set and how many rows of it are trained on: `sst2, 1,000 rows`."""
-    return f"{task.data}, {study.plan.train_examples_of(task):,} rows"
+PLANS = ("practitioner", "practitioner_pretrained")
+"""The plans that have such a table and picture."""
 
 
-def score_table(study: Study) -> str:
-    """What is to be beaten, then each scheme's mean in each task; bold where it is better than the baseline."""
-    rows = []
-    for scheme in (*study.references[study.tasks[0].name], *study.schemes):
-        cells = []
-        for task in study.tasks:
-            length = study.home_length(task)
-            score = study.score(task, scheme, length)
-            tested = study.differences(task, length).get(scheme)
-            text = "" if score is None else f"{score.mean:.3f}"
-            cells.append(f"**{text}**" if tested is not None and tested.verdict() == "better" else text)
-        rows.append((named(study, scheme), *cells))
-    return markdown_table(("", *(title(study, task) for task in study.tasks)), rows)
+def contrasts(study: Study, other: str | None = None) -> list[dict[str, Difference]]:
+    """For each task each scheme against `other` (None: the baseline), corrected for their number in all tasks."""
+    return together([study.differences(task, study.home_length(task), other=other) for task in study.tasks])
+
+
+def together(families: Sequence[Mapping[str, Difference]]) -> list[dict[str, Difference]]:
+    """The same families, corrected as one."""
+    every = {(number, name): value for number, family in enumerate(families) for name, value in family.items()}
+    corrected = holm(every)
+    return [{name: corrected[number, name] for name in family} for number, family in enumerate(families)]
+
+
+def those(differences: Mapping[str, Difference], verdict: str) -> list[str]:
+    """The schemes of which this was found."""
+    return [scheme for scheme, difference in differences.items() if difference.verdict() == verdict]
+
+
+def by_set(study: Study, tested: Sequence[Mapping[str, Difference]]) -> str:
+    """What was found on which data set: `better on `trec`: `rope`; all else: not decided (it would take 9 seeds)`."""
+    clauses = []
+    for verdict in ("better", "worse"):
+        where: dict[str, list[str]] = {}
+        for task, differences in zip(study.tasks, tested, strict=True):
+            if names := those(differences, verdict):
+                text = "all" if len(names) == len(differences) else quoted(names)
+                where.setdefault(text, []).append(set_name(study, task))
+        clauses += [f"{verdict} on {', '.join(sets)}: {names}" for names, sets in where.items()]
+    open_ones = [value for differences in tested for value in differences.values() if value.verdict() == UNDECIDED]
+    if open_ones:
+        clauses.append(f"{'all else' if clauses else 'all'}: not decided{in_brackets(takes(open_ones))}")
+    return "; ".join(clauses)
+
+
+def set_name(study: Study, task: Task) -> str:
+    """A data set; with the number of rows, where it was trained on several: `trec` (3,000 rows)."""
+    several = len(by_data(study)[task.data]) > 1
+    return code(str(task.data)) + (f" ({study.plan.train_examples_of(task):,} rows)" if several else "")
+
+
+def takes(open_ones: Sequence[Difference]) -> str:
+    """The gaps that the tests would have found, and what those that were measured take."""
+    gaps, seeds = gap_range(open_ones), seeds_range(open_ones)
+    texts = [f"gaps of {gaps} would have been found" if gaps else "", f"it would take {seeds} seeds" if seeds else ""]
+    return "; ".join(filter(None, texts))
+
+
+def by_rows(study: Study) -> dict[int | None, list[Task]]:
+    """The tasks by how many rows they train on."""
+    return _grouped(study, lambda task: study.plan.train_examples_of(task))
+
+
+def by_data(study: Study) -> dict[Any, list[Task]]:
+    """The tasks by data set."""
+    return _grouped(study, lambda task: task.data)
+
+
+def _grouped(study: Study, key: Callable[[Task], Any]) -> dict[Any, list[Task]]:
+    groups: dict[Any, list[Task]] = {}
+    for task in study.tasks:
+        groups.setdefault(key(task), []).append(task)
+    return groups
+
+
+def score_tables(study: Study, bold: str = "better") -> str:
+    """For each number of rows what is to be beaten, then each scheme's mean in each data set.
+
+    Bold where `bold` is its verdict on the baseline. Where some runs of a task are better than the majority's answers
+    and others aren't, `3/5` says how many of how many.
+    """
+    tested = dict(zip((task.name for task in study.tasks), contrasts(study), strict=True))
+    tables = []
+    for count, tasks in by_rows(study).items():
+        rows = []
+        for scheme in (*study.references[tasks[0].name], *study.schemes):
+            cells = [_cell(study, task, scheme, tested[task.name], bold) for task in tasks]
+            rows.append((named(study, scheme), *cells))
+        tables.append(markdown_table((f"{count:,} rows", *(str(task.data) for task in tasks)), rows))
+    return "\n\n".join(tables)
+
+
+def _cell(study: Study, task: Task, scheme: str, differences: Mapping[str, Difference], bold: str) -> str:
+    length = study.home_length(task)
+    score = study.score(task, scheme, length)
+    text = "" if score is None else f"{score.mean:.3f}"
+    (part,) = study.parts(task, length)
+    stands_out = scheme in differences and differences[scheme].verdict() == bold
+    return (f"**{text}**" if stands_out else text) + learned_count(study, task, scheme, length, part)
 
 
 def picture_data(study: Study) -> list[dict[str, Any]]:
-    """What the picture shows, as numbers: for each task the names and their intervals, the best first."""
+    """What the picture shows, as numbers: for each data set the names and their intervals, the best first."""
     return [
-        {title(study, task): [[name, *(round(end, 6) for end in score.ends)] for name, score in _rows(study, task)]}
-        for task in study.tasks
+        {
+            _title(study, tasks): [
+                [name, *(round(end, 6) for score in scores if score is not None for end in score.ends)]
+                for name, scores in _rows(study, tasks)
+            ]
+        }
+        for tasks in by_data(study).values()
     ]
 
 
-def _rows(study: Study, task: Task) -> list[tuple[str, Interval]]:
-    return [row for row in study.rows(task, study.home_length(task)) if row[0] != MAJORITY]
+def _title(study: Study, tasks: Sequence[Task]) -> str:
+    """The data set and how many of its rows are trained on: `sst2, 1,000 and 3,000 rows`."""
+    counts = " and ".join(f"{study.plan.train_examples_of(task):,}" for task in tasks)
+    return f"{tasks[0].data}, {counts} rows"
+
+
+def _rows(study: Study, tasks: Sequence[Task]) -> list[tuple[str, list[Interval | None]]]:
+    """Each name with its interval for each number of rows; the best with the most rows first."""
+    *_, last = tasks
+    ranked = [name for name, _ in study.rows(last, study.home_length(last)) if name != MAJORITY]
+    return [(name, [study.score(task, name, study.home_length(task)) for task in tasks]) for name in ranked]
 
 
 def chart(study: Study) -> "Figure":
-    """For each task the schemes and the linear models with their 95 % intervals, the best at the top."""
-    lines = max(len(_rows(study, task)) for task in study.tasks)
-    rows = -(-len(study.tasks) // _COLUMNS)
-    figure, grid = make_axes(rows, _COLUMNS, 3.2 * _COLUMNS, (1.0 + 0.22 * lines) * rows)
-    for axes, task in zip(grid, study.tasks, strict=False):
-        ranked = _rows(study, task)[::-1]
-        for place, (name, score) in enumerate(ranked):
+    """For each data set the schemes and the linear models with their 95 % intervals, the best at the top.
+
+    With several numbers of rows the intervals of the most rows are dark, and those of fewer are paler and above.
+    """
+    panels = list(by_data(study).values())
+    lines = max(len(_rows(study, tasks)) * (0.6 + 0.4 * len(tasks)) for tasks in panels)
+    columns = 2 if len(panels) in (2, 4) else 3
+    rows = -(-len(panels) // columns)
+    figure, grid = make_axes(rows, columns, 3.2 * columns, (1.0 + 0.22 * lines) * rows)
+    for axes, tasks in zip(grid, panels, strict=False):
+        ranked = _rows(study, tasks)[::-1]
+        for place, (name, scores) in enumerate(ranked):
             colour = _GREY if name in TO_BEAT else "black" if name == study.plan.baseline else PALETTE[0]
-            axes.plot(score.ends, [place, place], color=colour, linewidth=2)
-            axes.plot([score.mean], [place], color=colour, marker="D" if name in TO_BEAT else "o", markersize=5)
+            for fewer, score in enumerate(scores[::-1]):
+                if score is not None:
+                    drawn: dict[str, Any] = {"color": colour, "alpha": 0.4 if fewer else 1.0}
+                    height = place + 0.36 * (fewer - (len(scores) - 1) / 2)
+                    axes.plot(score.ends, [height, height], linewidth=2, **drawn)
+                    marker = "D" if name in TO_BEAT else "o"
+                    axes.plot([score.mean], [height], marker=marker, markersize=5, **drawn)
         axes.set_yticks(range(len(ranked)), [name for name, _ in ranked])
         axes.grid(axis="x", color="0.9")
-        axes.set_title(title(study, task), fontsize=SMALL + 1, loc="left")
-        axes.set_xlabel(metric_name(task), fontsize=SMALL)
-    for axes in grid[len(study.tasks) :]:
+        axes.set_title(_title(study, tasks), fontsize=SMALL + 1, loc="left")
+        axes.set_xlabel(metric_name(tasks[0]), fontsize=SMALL)
+    for axes in grid[len(panels) :]:
         axes.set_visible(False)
     return figure

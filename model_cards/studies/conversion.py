@@ -8,7 +8,7 @@ Parts, each written into the result as it ends; an interrupted study resumes wit
   rows and tokens of the others. Seconds: `--parts extend/majority extend/word`.
 - `exact`: conversion to `learned`, against transformers' BERT; a classifier fine-tuned from either.
 - `swap/SCHEME`, `heal/SCHEME`: agreement with the original on unseen text, without and with healing. The models stay in
-  WORK/SCHEME, beside `learned`: `hf-posenc compare --plan pretrained` fine-tunes from there.
+  WORK/SCHEME, beside `learned`: `hf-posenc compare --plan practitioner_pretrained` fine-tunes from there.
 - `extend/HOW`: from 512 to 2,048 tokens, on long documents, fine-tuned and tested at both lengths. Without dropout of
   attention, which takes the fused kernels away: so does `extend/stock`.
 """
@@ -299,7 +299,7 @@ def table(results: dict[str, Any]) -> str:
         for kind in ("swap", "heal"):
             measured = parts.get(f"{kind}/{scheme}/agreement", {})
             near = measured.get("after") or measured.get("before") or {}
-            cells += [f"{near[name]:.3f}" if name in near else "" for name in ("cosine", "order_r2")]
+            cells += [f"{round(near[name], 3) + 0.0:.3f}" if name in near else "" for name in ("cosine", "order_r2")]
         rows.append(cells)
     head = ("", "cosine", "swapped tokens, R²", "cosine, healed", "swapped tokens, R², healed")
     return markdown_table(head, rows)

@@ -33,7 +33,7 @@ def test_plans_that_come_along_are_plans():
     assert {"quick", "probes"} <= set(known_plans())
     for name in known_plans():
         assert len(about(name)) > 40
-        has_checkpoints = "pretrained" not in name and name != "tupe_glue"
+        has_checkpoints = name not in ("practitioner_pretrained", "tupe_glue")
         plan = read_plan(name, checked=has_checkpoints)
         assert len(plan.seeds) >= 1 + (name != "tupe_pretraining")
         for task in plan.tasks:
