@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy import stats
 from hf_posenc import POSITIONS
 from hf_posenc.comparison import PROBES, read_plan
 from hf_posenc.comparison.outcomes import from_dict
-from hf_posenc.comparison.statistics import UNDECIDED
+from hf_posenc.comparison.statistics import UNDECIDED, Difference, Interval
 from hf_posenc.schemes.panels import Lines
 from model_cards.generate import answers, cards, evidence, practitioner
 from model_cards.generate.card_results import Results, on_the_hub
@@ -152,7 +153,8 @@ def test_metadata_name_the_data_that_were_tested_on():
         for result in ModelCard(page("rope")).data.eval_results
     }
     assert made["imdb/test_long"][1] == "IMDb reviews of more than 512 words, a sample of the official test part"
-    assert set(made) == {"imdb", "imdb/test_long", "blimp_order", "blimp_order_1000"}  # the others aren't the Hub's
+    orders = {"blimp_order", "blimp_order_1000", "blimp_order_3000"}
+    assert set(made) == {"imdb", "imdb/test_long"} | orders  # the others aren't the Hub's
 
 
 def test_a_mean_of_one_is_no_mean():
@@ -338,20 +340,15 @@ class FewRows:
     ) -> dict[str, set[tuple[str, str]]]:
         """What the clauses after `start` say is better and worse, which the runs must bear out."""
         found: dict[str, set[tuple[str, str]]] = {"better": set(), "worse": set()}
-        line = (said or self.text).partition(start)[2].partition("\n")[0].partition(". On ")[0].removesuffix(".")
-        for clause in re.sub(r" \((gaps|it would)[^)]*\)", "", line).split("; "):
-            if clause in ("all: not decided", "all else: not decided"):
-                continue
-            verdict, where, names = re.fullmatch(r"(better|worse) on (.+): (.+)", clause).groups()
-            for data, rows in re.findall(r"`(\w+)`(?: \(([\d,]+) rows\))?", where):
-                (name,) = [name for name in self.names if re.fullmatch(f"{data}_{rows.replace(',', '') or '.*'}", name)]
-                for scheme in re.findall(r"`(\w+)`", names) or tested:
-                    found[verdict] |= {(name, scheme)}
-                    pairs = zip(self.scores[name, scheme], others[name], strict=True)
-                    gaps = [ours - theirs for ours, theirs in pairs]
-                    assert (statistics.mean(gaps) > 0) == (verdict == "better")
-                    if statistics.stdev(gaps) > 1e-9 and len(gaps) > 3:  # a bound: seeds alone, uncorrected
-                        assert stats.ttest_1samp(gaps, 0).pvalue < 0.05
+        for rows, verdict, data, names in clauses((said or self.text).partition(start)[2]):
+            (name,) = [name for name in self.names if re.fullmatch(f"{data}_{rows or '[0-9]+'}", name)]
+            named = re.findall(r"`(\w+)`", names)
+            for scheme in named if not names.startswith("all") else [name for name in tested if name not in named]:
+                found[verdict] |= {(name, scheme)}
+                gaps = [ours - theirs for ours, theirs in zip(self.scores[name, scheme], others[name], strict=True)]
+                assert (statistics.mean(gaps) > 0) == (verdict == "better")
+                if statistics.stdev(gaps) > 1e-9 and len(gaps) > 3:  # a bound: seeds alone, uncorrected
+                    assert stats.ttest_1samp(gaps, 0).pvalue < 0.05
         assert found["better"] | found["worse"]
         return found
 
@@ -360,49 +357,112 @@ class FewRows:
         return {name: self.scores[name, scheme] for name in self.names}
 
 
+def clauses(after: str) -> Iterator[tuple[str, str, str, str]]:
+    """Number of rows, verdict, data set and names of each clause: in one line, or in a line for each number of rows."""
+    lines = [("", after.partition("\n")[0].partition(". On ")[0].strip())]
+    if after.startswith("\n\n"):
+        lines = re.findall(r"^- ([\d,]+) rows: (.+)$", after.split("\n\n")[1], re.MULTILINE)
+        assert len(lines) == len(after.split("\n\n")[1].splitlines()) > 1
+    for rows, line in lines:
+        for clause in re.sub(r" \((gaps|in \d+ of|it would)[^)]*\)", "", line.removesuffix(".")).split("; "):
+            if clause not in ("all: not decided", "all else: not decided"):
+                verdict, where, names = re.fullmatch(r"(better|worse) on (.+): (.+)", clause).groups()
+                for data in re.findall(r"`(\w+)`", where):
+                    yield rows.replace(",", ""), verdict, data, names
+
+
 def test_answers_for_few_rows_give_the_numbers_of_the_runs():
     few = FewRows("practitioner", "You train a small classifier from scratch")
     schemes, worth = few.plan["schemes"], answer(r"Is word order worth anything on your task\?")
-    few.found("By set: ", few.linear(), schemes)
-    few.found("Compared with the default, `rope`: ", few.of("rope"), [name for name in schemes if name != "rope"])
+    against = few.found("positions, compared with `rope`:", few.of("rope"), [*{*schemes} - {"none", "rope"}])
+    said = re.search(r"relations have a direction, (.+?) are worse with 3,000 rows\.", few.text).group(1)
+    assert against["worse"] == {("semeval2010_task8_3000", name) for name in re.findall(r"`(\w+)`", said)}
+    said, tuned = re.search(r"alone decides, (.+?) are better with 1,000 rows; .* reach ([\d.]+)\. ", few.text).groups()
+    assert against["better"] == {("blimp_order_1000", name) for name in re.findall(r"`(\w+)`", said)}
+    runs = scores_by_seed("practitioner_pretrained", "blimp_order_1000", "learned", "blimp_order_1000", 64)
+    assert tuned == f"{statistics.mean(runs):.3f}"
     others = [name for name in schemes if name != "none"]
-    assert few.found("compared with no positions (`none`): ", few.of("none"), others, worth)["better"] == few.bold()
+    assert few.found("Compared with `none`:", few.of("none"), others, worth)["better"] == few.bold()
+    means = {}
+    for name in (name for name in few.names if name.endswith("_3000") and not name.startswith(("blimp", "semeval"))):
+        none = statistics.mean(few.scores[name, "none"])
+        gaps = [statistics.mean(few.scores[name, scheme]) - none for scheme in others]
+        means[name] = f"{sum(gap > 0 for gap in gaps)} of 8 on `{name[:-5]}` ({min(gaps):+.3f} to {max(gaps):+.3f})"
+    assert f"with a higher mean than `none` are {', '.join(means.values())}. " in worth
+    learned = sum(
+        bool(stats.norm.sf(score * 527**0.5) < 0.001) for name in schemes for score in few.scores["cola_3000", name]
+    )
+    assert f"On `cola` 0 of 45 runs with 1,000 rows and {learned} of 45 runs with 3,000 rows are better" in few.text
+    for path in few.folder.glob("runs/*/run.json"):
+        run = json.loads(path.read_text())
+        assert f"{run['steps']} with {run['train_examples']:,} rows" in few.text
 
 
-def test_what_is_bold_is_found_among_all_comparisons_of_the_table(results):
-    """Holm's rule by hand: the k-th smallest p-value of m, times m - k + 1."""
+def holm_by_hand(families: list[dict[str, dict[str, Difference]]]) -> set[tuple[str, str]]:
+    """Which differ, by Holm's rule in each family: the k-th smallest p-value of m, times m - k + 1."""
+    found = set()
+    for family in families:
+        p_values = {(name, scheme): value.p for name, values in family.items() for scheme, value in values.items()}
+        for rank, pair in enumerate(sorted(p_values, key=p_values.__getitem__)):
+            if p_values[pair] * (len(p_values) - rank) >= 0.05:
+                break
+            found |= {pair}
+    return found
+
+
+def test_what_is_found_is_found_among_all_comparisons_of_a_table(results):
     study, few = results.studies["practitioner"], FewRows("practitioner", "You train a small classifier from scratch")
     assert practitioner.score_tables(study) in few.text
-    p_values = {
-        (task.name, scheme): difference.p
-        for task in study.tasks
-        for scheme, difference in study.differences(task, 64).items()
-    }
-    found = set()
-    for rank, pair in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        if p_values[pair] * (len(p_values) - rank) >= 0.05:
-            break
-        found |= {pair}
-    means = {(name, scheme): statistics.mean(values) for (name, scheme), values in few.scores.items()}
-    assert few.bold() == {(name, scheme) for name, scheme in found if means[name, scheme] > means[name, "none"]}
+    tables = [[task for task in study.tasks if task.train_examples == rows] for rows in (1000, 3000)]
+    assert [len(tasks) for tasks in tables] == [6, 6]
+    means = {pair: statistics.mean(values) for pair, values in few.scores.items()}
+    for compared, start, others in (
+        (lambda task: study.differences(task, 64), None, few.of("none")),
+        (lambda task: study.differences(task, 64, other="rope"), "positions, compared with `rope`:", few.of("rope")),
+        (lambda task: study.above(task, 64), "(chosen on validation data):", few.linear()),
+    ):
+        expected = holm_by_hand([{task.name: compared(task) for task in tasks} for tasks in tables])
+        other = {name: statistics.mean(values) for name, values in others.items()}
+        better = {(name, scheme) for name, scheme in expected if means[name, scheme] > other[name]}
+        if start is None:
+            assert few.bold() == better
+        else:
+            tested = list(compared(study.tasks[0]))
+            assert few.found(start, others, tested) == {"better": better, "worse": expected - better}
+    alone = re.search(r"above the better linear model: (.+?)\. Among", few.text).group(1)
+    (task,) = [task for task in study.tasks if task.name == "blimp_order_3000"]
+    names = practitioner.those(study.above(task, 64), "better")
+    assert alone == f"{', '.join(f'`{name}`' for name in names)} on `blimp_order` with 3,000 rows"
+
+
+def test_what_it_would_take_says_where_nothing_would_be_found():
+    one = Difference(Interval(0.1, 0.0, 0.2, 3), 0.2, 0.4, widest=1.0)
+    gaps = [dataclasses.replace(one, gap=gap) for gap in (0.1, 0.3, np.inf, None)]
+    assert (
+        practitioner.takes(gaps)
+        == "gaps of 0.100 to 0.300 would have been found; in 1 of 4 comparisons no gap, however large"
+    )
+    assert practitioner.takes(gaps[2:3]) == "in 1 of 1 comparisons no gap, however large"
+    assert practitioner.takes(gaps[3:]) == ""
 
 
 def test_answers_for_pretrained_weights_give_the_numbers_of_the_runs():
     few = FewRows("practitioner_pretrained", "You fine-tune pretrained weights")
     assert "**Not decided:** wh" in few.text
     healed = [name for name in few.plan["schemes"] if name != "learned"]
-    kept = few.found("under its own scheme (`learned`): ", few.of("learned"), healed)
+    kept = few.found("under its own scheme (`learned`):", few.of("learned"), healed)
     assert kept["worse"] == few.bold()
     assert not kept["better"]
     runs = [json.loads(path.read_text()) for path in few.folder.glob("runs/*-seed0/run.json")]
     ends = [run["learning_rate"] in (1e-4 / 2, 1e-4 * 2) for run in runs]
     assert f"(in {sum(ends)} of {len(ends)} cases the lowest or the highest one), 4 epochs" in few.text
-    few.found("**Compared with a linear model**: ", few.linear(), few.plan["schemes"])
+    few.found("**Compared with a linear model**:", few.linear(), few.plan["schemes"])
     worth = answer(r"Is word order worth anything on your task\?")
     without = re.search(r"\(`none`, healed\) are worse than its own on (.+?); on", worth).group(1)
     assert {f"{data}_1000" for data in re.findall(r"`(\w+)`", without)} == {
         n for n, scheme in few.bold() if scheme == "none"
     }
+    scratch_linear = FewRows("practitioner", "You train a small classifier from scratch").linear()
     for task in few.plan["tasks"]:
         (row,) = [line for line in worth.splitlines() if line.startswith(f"| {task['data']} |")]
         scratch = [
@@ -411,21 +471,20 @@ def test_answers_for_pretrained_weights_give_the_numbers_of_the_runs():
         ]
         tuned = [statistics.mean(few.scores[task["name"], scheme]) for scheme in ("none", "learned")]
         assert row.endswith(f"| {' | '.join(f'{score:.3f}' for score in (*scratch, *tuned))} |")
-    clauses = re.search(r"on (.+) every run from all-MiniLM-L6-v2 is above (?:.*; on (.+) not)?", worth).groups()
-    ahead, others = (re.findall(r"`(\w+)`", clause or "") for clause in clauses)
+    said = r"on (.+) every run from .* with 1,000 rows is above [^;]* with up to 3,000 rows(?:; on (.+) not)?:"
+    ahead, others = (re.findall(r"`(\w+)`", clause or "") for clause in re.search(said, worth).groups())
     assert sorted(ahead + others) == sorted(task["data"] for task in few.plan["tasks"])
     for data in ahead:
-        name = f"{data}_1000"
-        schemes = read_plan("practitioner").schemes
-        scratch = max(max(scores_by_seed("practitioner", name, scheme, name, 64)) for scheme in schemes)
-        assert min(few.scores[name, "learned"]) > max(scratch, *few.linear()[name])
+        for name in (f"{data}_1000", f"{data}_3000"):
+            runs = [scores_by_seed("practitioner", name, s, name, 64) for s in read_plan("practitioner").schemes]
+            assert min(few.scores[f"{data}_1000", "learned"]) > max(map(max, [*runs, scratch_linear[name]]))
 
 
 def test_the_picture_of_small_data_shows_the_committed_results(results):
     for name, sets in {"practitioner": 6, "practitioner_pretrained": 4}.items():
         data = practitioner.picture_data(results.studies[name])
         assert cards.shows(FOLDER, name, data), RUN
-        assert len(data) == sets
+        assert len(data) == 1 + sets
         assert f"](pictures/{name}.png)" in page("README")
 
 
@@ -444,13 +503,14 @@ def test_a_data_set_with_two_numbers_of_rows_has_two_tables_and_one_panel(result
     assert second[0] == "| 3,000 rows | trec |"
     assert len(first) == len(second) == 2 + 3 + len(schemes)
     panels = practitioner.picture_data(both)
-    titles = ["trec, 1,000 and 3,000 rows", "blimp_order, 1,000 rows"]
-    assert [title for panel in panels for title in panel] == titles
-    assert {len(row) for row in panels[0][titles[0]]} == {1 + 2 * 2}
-    shown = [axes.get_title(loc="left") for axes in practitioner.chart(both).axes]
-    assert [title for title in shown if title] == titles
-    assert practitioner.set_name(both, more) == "`trec` (3,000 rows)"
-    assert practitioner.set_name(both, other) == "`blimp_order`"
+    title, *sets = [title for panel in panels for title in panel]
+    assert (panels[0][title], sets) == ("1,000 rows (pale) and 3,000 rows", ["trec", "blimp_order"])
+    assert {len(row) for row in panels[1]["trec"]} == {1 + 2 * 2}
+    figure = practitioner.chart(both)
+    assert figure.get_suptitle() == panels[0][title]
+    assert [axes.get_title(loc="left") for axes in figure.axes][:2] == sets
+    shades = [{line.get_alpha() for line in axes.lines} for axes in figure.axes[:2]]
+    assert shades == [{0.4, 1.0}, {0.4}]  # a set that has fewer rows alone is pale
 
 
 def test_words_by_hand_claim_what_the_tests_carry(results):
@@ -465,13 +525,14 @@ def test_words_by_hand_claim_what_the_tests_carry(results):
                     assert study.differences(task, length, other=other)[one].verdict() == UNDECIDED
     assert "With 1,000 rows of BLiMP `learned` and `lspe` scored higher than it" in words["rope"]
     small = results.studies["practitioner"]
-    (order,) = [task for task in small.tasks if task.data == "blimp_order"]
-    against_rope = small.differences(order, 64, other="rope")
-    assert {against_rope[name].verdict() for name in ("learned", "lspe")} == {"better"}
+    assert "with 3,000 rows neither could be told from it" in words["rope"]
+    for name, verdict in {"blimp_order_1000": "better", "blimp_order_3000": UNDECIDED}.items():
+        (order,) = [task for task in small.tasks if task.name == name]
+        against_rope = small.differences(order, 64, other="rope")
+        assert {against_rope[name].verdict() for name in ("learned", "lspe")} == {verdict}
     readme = " ".join((FOLDER.parent / "README.md").read_text(encoding="utf-8").split())
-    assert "with 1,000 rows of six data sets no scheme was shown to be better than one" in readme
-    for task in small.tasks:
-        assert "better" not in {difference.verdict() for difference in small.above(task, 64).values()}
+    assert "with 1,000 or 3,000 rows of six data sets no scheme was shown to be better than one" in readme
+    assert not any(practitioner.those(found, "better") for _, found in practitioner.above(small))
     assert "Past the trained length it lost much on the tasks below that need order" in words["rope"]
     for plan, longest in {"listops": 1024, "probes": 256}.items():
         study = results.studies[plan]

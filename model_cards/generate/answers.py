@@ -17,14 +17,24 @@ from hf_posenc.markdown import code, render
 from hf_posenc.model.package_config import PosEncConfig
 from model_cards.generate.card_results import Results, read_results
 from model_cards.generate.evidence import PAGE_NAME
-from model_cards.generate.practitioner import by_data, by_set, contrasts, score_tables, takes, those, together
+from model_cards.generate.practitioner import (
+    above,
+    by_count,
+    by_data,
+    by_rows,
+    by_set,
+    contrasts,
+    score_tables,
+    takes,
+    those,
+)
 
 PLANS = ("listops", "long", "practitioner", "practitioner_pretrained", "probes", "quickstart")
 """The comparisons that the answers rest on."""
 FILES = ("conversion", "benchmark_schemes", "benchmark_8192")
 """The other results that they rest on, `results/NAME.json`."""
-ORDER_SET = "blimp_order"
-"""The data set in which only the order of words says anything."""
+ORDER_SET, DIRECTION_SET = "blimp_order", "semeval2010_task8"
+"""The data set in which only the order of words says anything, and one in which it tells which way a relation goes."""
 CHEAP = 1.05
 """Up to so many times the time of `none` a scheme counts as costing next to nothing."""
 
@@ -42,7 +52,16 @@ def render_answers(folder: Path, results: Results) -> str:
     files = {name: read_results(folder, name) for name in FILES}
     values: dict[str, Any] = {"page": PAGE_NAME}
     claims: dict[str, bool] = {}
-    for part in (_small, _from_scratch, _pretrained, _longer, _order_hardly_matters, _places_and_distances, _costs):
+    for part in (
+        _small,
+        _worth,
+        _from_scratch,
+        _pretrained,
+        _longer,
+        _order_hardly_matters,
+        _places_and_distances,
+        _costs,
+    ):
         part_values, part_claims = part(results.studies, files)
         values |= part_values
         claims |= part_claims
@@ -57,45 +76,93 @@ Part = tuple[dict[str, Any], dict[str, bool]]
 
 
 def _small(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
-    study = studies["practitioner"]
+    study, tuned = studies["practitioner"], studies["practitioner_pretrained"]
     default = PosEncConfig().position_embedding_type
-    linear, against_default = _above(study), contrasts(study, default)
-    ahead: dict[bool, set[str]] = {True: set(), False: set()}
-    for task, found in zip(study.tasks, against_default, strict=True):
-        ahead[task.data == ORDER_SET].update(those(found, "better"))
+    linear, against_default = above(study), contrasts(study, default)
+    counts = [count for count in by_rows(study) if count]
+    ahead = [(task, names) for task, found in against_default if (names := those(found, "better"))]
+    behind = [(task, names) for task, found in against_default if (names := those(found, "worse"))]
+    alone = {task.name: those(study.above(task, study.home_length(task)), "better") for task in study.tasks}
     return {
         "small_sets": len(by_data(study)),
         "small_rows": _row_counts(study),
         "small_seeds": len(study.plan.seeds),
         "small_rates": len(study.plan.search),
         "small_edges": _edges(study),
+        "small_steps": _steps(study),
         "small_table": score_tables(study),
-        "small_unlearned": _unlearned(study),
-        "small_linear": by_set(study, linear),
-        "small_default": by_set(study, against_default),
-        "small_order": " or ".join(code(scheme) for scheme in study.schemes if scheme in ahead[True]),
-        "small_none": by_set(study, contrasts(study)),
+        "small_learned": _hardly_learned(study),
+        "small_linear": by_count(study, linear),
+        "small_alone": "; ".join(
+            f"{quoted(alone[task.name])} on {code(str(task.data))} with {study.plan.train_examples_of(task):,} rows"
+            for task in study.tasks
+            if alone[task.name]
+        ),
+        "small_default": by_count(study, against_default),
+        "small_order": " and ".join(code(name) for _, names in ahead for name in names),
+        "small_behind": quoted(name for _, names in behind for name in names),
+        "small_fewest": f"{counts[0]:,}",
+        "small_most": f"{counts[-1]:,}",
+        "small_tuned": _mean(tuned, tuned.plan.baseline, f"{ORDER_SET}_{counts[0]}"),
     }, {
-        "with few rows no scheme is better than a linear model": not any(those(above, "better") for above in linear),
-        "only where order alone decides is a scheme better than the default": not ahead[False],
+        "the numbers of rows go up, and each set has them all": counts == sorted(counts)
+        and all(len(tasks) == len(by_data(study)) for tasks in by_rows(study).values()),
+        "over all sets no scheme is better than a linear model": not any(those(found, "better") for _, found in linear),
+        "only where order alone decides, and with the fewest rows, is a scheme better than the default": [
+            task.name for task, _ in ahead
+        ]
+        == [f"{ORDER_SET}_{counts[0]}"],
+        "only where relations have a direction, and with the most rows, is a scheme worse than the default": [
+            task.name for task, _ in behind
+        ]
+        == [f"{DIRECTION_SET}_{counts[-1]}"],
+        "who is better than the default isn't above a linear model": not any(
+            set(names) & set(alone[task.name]) for task, names in ahead
+        ),
     }
 
 
-def _above(study: Study) -> list[dict[str, Difference]]:
-    """For each data set each scheme against the best linear model, corrected for their number in all sets."""
-    return together([study.above(task, study.home_length(task)) for task in study.tasks])
+def _worth(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
+    study = studies["practitioner"]
+    found = contrasts(study)
+    *_, most = by_rows(study).values()
+    better = {task.data for task, differences in found if those(differences, "better")}
+    means = []
+    for task, differences in found:
+        if task in most and task.data not in better:
+            gaps = [value.interval.mean for value in differences.values()]
+            ends = f"{min(gaps):+.3f} to {max(gaps):+.3f}"
+            means.append(f"{sum(gap > 0 for gap in gaps)} of {len(gaps)} on {code(str(task.data))} ({ends})")
+    return {"worth_sets": by_count(study, found), "worth_means": ", ".join(means)}, {
+        "only where order decides, alone or among others, is a scheme better than none": better
+        == {ORDER_SET, DIRECTION_SET},
+        "nowhere is a scheme worse than none": not any(those(differences, "worse") for _, differences in found),
+    }
 
 
-def _unlearned(study: Study) -> str:
-    """The data sets on which no run is better than the majority's answers."""
-    sets = []
-    for task in study.tasks:
-        length = study.home_length(task)
-        (part,) = study.parts(task, length)
-        counts = [study.learned(task, scheme, length, part) for scheme in study.schemes]
-        if not any(count is None or count.runs for count in counts):
-            sets.append(str(task.data))
-    return quoted(sets)
+def _hardly_learned(study: Study) -> str:
+    """The data sets on which, with some number of rows, no run is better than the majority's answers."""
+    clauses = []
+    for data, tasks in by_data(study).items():
+        learned = {}
+        for task in tasks:
+            length = study.home_length(task)
+            (part,) = study.parts(task, length)
+            counts = [count for name in study.schemes if (count := study.learned(task, name, length, part))]
+            learned[study.plan.train_examples_of(task)] = sum(c.runs for c in counts), sum(c.of for c in counts)
+        if any(runs == 0 < of for runs, of in learned.values()):
+            texts = [f"{runs} of {of} runs with {rows:,} rows" for rows, (runs, of) in learned.items()]
+            clauses.append(f"On {code(str(data))} {' and '.join(texts)} are better than the majority's answers.")
+    return " ".join(clauses)
+
+
+def _steps(study: Study) -> str:
+    """How long the runs train: `512 with 1,000 rows, 564 with 3,000 rows`."""
+    texts = []
+    for rows, tasks in by_rows(study).items():
+        (steps,) = {run["steps"] for run in study.done if run["task"] in {task.name for task in tasks}}
+        texts.append(f"{steps} with {rows:,} rows")
+    return ", ".join(texts)
 
 
 def _edges(study: Study) -> str:
@@ -143,7 +210,7 @@ def _pretrained(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
     healed = [name for name in study.schemes if f"heal/{name}/agreement" in parts and name != "none"]
     bare = {name: parts[f"swap/{name}/agreement"]["before"]["order_r2"] for name in healed}
     after = [parts[f"heal/{name}/agreement"]["after"]["order_r2"] for name in healed]
-    without = {str(task.data): found["none"] for task, found in zip(study.tasks, kept, strict=True)}
+    without = {str(task.data): found["none"] for task, found in kept}
     worse, undecided = those(without, "worse"), those(without, UNDECIDED)
     open_ones = [without[name] for name in undecided]
     return {
@@ -159,9 +226,9 @@ def _pretrained(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
         "tuned_edges": _edges(study),
         "tuned_epochs": study.plan.options["num_train_epochs"],
         "tuned_table": score_tables(study, bold="worse"),
-        "tuned_unlearned": _unlearned(study),
-        "tuned_original": by_set(study, kept),
-        "tuned_linear": by_set(study, _above(study)),
+        "tuned_learned": _hardly_learned(study),
+        "tuned_original": by_set(kept),
+        "tuned_linear": by_set(above(study)),
         "tuned_none": quoted(worse),
         "tuned_none_open": f"on {quoted(undecided)} not decided{in_brackets(takes(open_ones))}",
     }, {
@@ -169,7 +236,7 @@ def _pretrained(studies: Mapping[str, Study], files: Mapping[str, Any]) -> Part:
         "lspe keeps the order without healing": parts["swap/lspe/agreement"]["before"]["order_r2"] > 0.9,
         "healing brings most of it back": min(after) > 0.8,
         "without positions it is worse somewhere, and better nowhere": bool(worse) and not those(without, "better"),
-        "no other scheme is better than the original": not any(those(differences, "better") for differences in kept),
+        "no other scheme is better than the original": not any(those(found, "better") for _, found in kept),
     }
 
 
@@ -229,7 +296,7 @@ def _order_hardly_matters(studies: Mapping[str, Study], files: Mapping[str, Any]
     (task,) = study.tasks
     length = study.home_length(task)
     differences = study.differences(task, length, "imdb")
-    above = study.above(task, length, "imdb")
+    beaten = study.above(task, length, "imdb")
     ((linear, score), *_) = study.linear(task, length, "imdb").items()
     scratch, tuned = studies["practitioner"], studies["practitioner_pretrained"]
     rows = [(task, _few_rows(scratch, tuned, task)) for task in tuned.tasks]
@@ -246,7 +313,7 @@ def _order_hardly_matters(studies: Mapping[str, Study], files: Mapping[str, Any]
         "few_rows": [(str(task.data), *(f"{score:.3f}" for score in scores.values())) for task, scores in rows],
     }, {
         "no scheme is told from none on short reviews": set(those(differences, UNDECIDED)) == set(differences),
-        "no scheme is above a linear model on short reviews": not those(above, "better"),
+        "no scheme is above a linear model on short reviews": not those(beaten, "better"),
         "pretrained weights are ahead on most sets": 2 * sum(ahead.values()) > len(ahead),
     }
 
@@ -270,10 +337,16 @@ def _few_rows(scratch: Study, tuned: Study, task: Task) -> dict[str, float]:
 
 
 def _every_run_is_better(tuned: Study, scratch: Study, task: Task) -> bool:
-    """Whether each run from pretrained weights, under their own scheme, is above all from scratch and linear models."""
-    (same,) = [known for known in scratch.tasks if known.name == task.name]
+    """Whether each run from pretrained weights, under their own scheme, is above all from scratch and linear models.
+
+    Also above those with more rows.
+    """
     ours = tuned.sample(task, tuned.plan.baseline, 64)
-    others = [scratch.sample(same, name, 64) for name in (*scratch.schemes, *scratch.linear(same, 64))]
+    others = [
+        scratch.sample(same, name, 64)
+        for same in by_data(scratch)[task.data]
+        for name in (*scratch.schemes, *scratch.linear(same, 64))
+    ]
     assert ours is not None
     return all(min(ours.values) > max(other.values) for other in others if other is not None)
 

@@ -78,7 +78,7 @@ def healed_table(study: Study) -> str:
         columns.append({name: f"{mean:.3f}{gaps.get(name, '')}" for name, mean in scores.items()})
     head = [str(task.data) for task in study.tasks]
     rows = [(named(study, name), *(cells.get(name, "") for cells in columns)) for name in names]
-    found = f"Compared with {code(study.plan.baseline)}, by the corrected test: {by_set(study, contrasts(study))}."
+    found = f"Compared with {code(study.plan.baseline)}, by the corrected test: {by_set(contrasts(study))}."
     return f"{markdown_table(('', *head), rows)}\n\n{found}"
 
 

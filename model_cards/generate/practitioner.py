@@ -1,6 +1,6 @@
 """The practitioner's tables: small data sets, from scratch and from pretrained weights; a picture, and the scores."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_posenc.comparison.charts import SMALL, make_axes, metric_name
@@ -24,16 +24,30 @@ PLANS = ("practitioner", "practitioner_pretrained")
 """The plans that have such a table and picture."""
 
 
-def contrasts(study: Study, other: str | None = None) -> list[dict[str, Difference]]:
-    """For each task each scheme against `other` (None: the baseline), corrected for their number in all tasks."""
-    return together([study.differences(task, study.home_length(task), other=other) for task in study.tasks])
+Found = Sequence[tuple[Task, Mapping[str, Difference]]]
+"""For each task each scheme against something."""
 
 
-def together(families: Sequence[Mapping[str, Difference]]) -> list[dict[str, Difference]]:
-    """The same families, corrected as one."""
-    every = {(number, name): value for number, family in enumerate(families) for name, value in family.items()}
-    corrected = holm(every)
-    return [{name: corrected[number, name] for name in family} for number, family in enumerate(families)]
+def contrasts(study: Study, other: str | None = None) -> Found:
+    """For each task each scheme against `other` (None: the baseline), see `corrected`."""
+    return corrected(study, lambda task: study.differences(task, study.home_length(task), other=other))
+
+
+def above(study: Study) -> Found:
+    """For each task each scheme against the better linear model, see `corrected`."""
+    return corrected(study, lambda task: study.above(task, study.home_length(task)))
+
+
+def corrected(study: Study, tested: Callable[[Task], Mapping[str, Difference]]) -> Found:
+    """The differences, corrected for their number in all tasks with as many training rows.
+
+    Each number of rows is a study of its own: another one changes no verdict.
+    """
+    found: list[tuple[Task, Mapping[str, Difference]]] = []
+    for tasks in by_rows(study).values():
+        every = holm({(task.name, name): value for task in tasks for name, value in tested(task).items()})
+        found += [(task, {name: value for (at, name), value in every.items() if at == task.name}) for task in tasks]
+    return found
 
 
 def those(differences: Mapping[str, Difference], verdict: str) -> list[str]:
@@ -41,32 +55,48 @@ def those(differences: Mapping[str, Difference], verdict: str) -> list[str]:
     return [scheme for scheme, difference in differences.items() if difference.verdict() == verdict]
 
 
-def by_set(study: Study, tested: Sequence[Mapping[str, Difference]]) -> str:
+def by_set(found: Found) -> str:
     """What was found on which data set: `better on `trec`: `rope`; all else: not decided (it would take 9 seeds)`."""
     clauses = []
     for verdict in ("better", "worse"):
         where: dict[str, list[str]] = {}
-        for task, differences in zip(study.tasks, tested, strict=True):
+        for task, differences in found:
             if names := those(differences, verdict):
-                text = "all" if len(names) == len(differences) else quoted(names)
-                where.setdefault(text, []).append(set_name(study, task))
+                where.setdefault(_of(names, differences), []).append(code(str(task.data)))
         clauses += [f"{verdict} on {', '.join(sets)}: {names}" for names, sets in where.items()]
-    open_ones = [value for differences in tested for value in differences.values() if value.verdict() == UNDECIDED]
+    open_ones = [value for _, differences in found for value in differences.values() if value.verdict() == UNDECIDED]
     if open_ones:
         clauses.append(f"{'all else' if clauses else 'all'}: not decided{in_brackets(takes(open_ones))}")
     return "; ".join(clauses)
 
 
-def set_name(study: Study, task: Task) -> str:
-    """A data set; with the number of rows, where it was trained on several: `trec` (3,000 rows)."""
-    several = len(by_data(study)[task.data]) > 1
-    return code(str(task.data)) + (f" ({study.plan.train_examples_of(task):,} rows)" if several else "")
+def _of(names: Sequence[str], schemes: Iterable[str]) -> str:
+    """Some of the schemes: `all`, ``all but `rope` `` or their names."""
+    left = [scheme for scheme in schemes if scheme not in names]
+    if not left:
+        return "all"
+    return f"all but {quoted(left)}" if 2 * len(left) < len(names) else quoted(names)
+
+
+def by_count(study: Study, found: Found) -> str:
+    """`by_set` in a line for each number of training rows."""
+    lines = []
+    for count, tasks in by_rows(study).items():
+        lines.append(f"- {count:,} rows: {by_set([(task, values) for task, values in found if task in tasks])}.")
+    return "\n".join(lines)
 
 
 def takes(open_ones: Sequence[Difference]) -> str:
     """The gaps that the tests would have found, and what those that were measured take."""
-    gaps, seeds = gap_range(open_ones), seeds_range(open_ones)
-    texts = [f"gaps of {gaps} would have been found" if gaps else "", f"it would take {seeds} seeds" if seeds else ""]
+    known = [value for value in open_ones if value.gap is not None and value.gap <= value.widest]
+    hopeless = sum(value.gap is not None and value.gap > value.widest for value in open_ones)
+    gaps = gap_range(known)
+    seeds = seeds_range(open_ones)
+    texts = [
+        f"gaps of {gaps} would have been found" if gaps else "",
+        f"in {hopeless} of {len(open_ones)} comparisons no gap, however large" if hopeless else "",
+        f"it would take {seeds} seeds" if seeds else "",
+    ]
     return "; ".join(filter(None, texts))
 
 
@@ -93,7 +123,7 @@ def score_tables(study: Study, bold: str = "better") -> str:
     Bold where `bold` is its verdict on the baseline. Where some runs of a task are better than the majority's answers
     and others aren't, `3/5` says how many of how many.
     """
-    tested = dict(zip((task.name for task in study.tasks), contrasts(study), strict=True))
+    tested = {task.name: differences for task, differences in contrasts(study)}
     tables = []
     for count, tasks in by_rows(study).items():
         rows = []
@@ -114,22 +144,25 @@ def _cell(study: Study, task: Task, scheme: str, differences: Mapping[str, Diffe
 
 
 def picture_data(study: Study) -> list[dict[str, Any]]:
-    """What the picture shows, as numbers: for each data set the names and their intervals, the best first."""
+    """What the picture shows: its title, and for each data set the names and their intervals, the best first."""
     return [
-        {
-            _title(study, tasks): [
-                [name, *(round(end, 6) for score in scores if score is not None for end in score.ends)]
-                for name, scores in _rows(study, tasks)
-            ]
-        }
-        for tasks in by_data(study).values()
+        {"title": _title(study)},
+        *(
+            {
+                str(tasks[0].data): [
+                    [name, *(round(end, 6) for score in scores if score is not None for end in score.ends)]
+                    for name, scores in _rows(study, tasks)
+                ]
+            }
+            for tasks in by_data(study).values()
+        ),
     ]
 
 
-def _title(study: Study, tasks: Sequence[Task]) -> str:
-    """The data set and how many of its rows are trained on: `sst2, 1,000 and 3,000 rows`."""
-    counts = " and ".join(f"{study.plan.train_examples_of(task):,}" for task in tasks)
-    return f"{tasks[0].data}, {counts} rows"
+def _title(study: Study) -> str:
+    """The numbers of training rows: `1,000 rows (pale) and 3,000 rows`."""
+    *fewer, most = [f"{count:,} rows" for count in by_rows(study)]
+    return " and ".join([*(f"{count} (pale)" for count in fewer), most])
 
 
 def _rows(study: Study, tasks: Sequence[Task]) -> list[tuple[str, list[Interval | None]]]:
@@ -153,17 +186,19 @@ def chart(study: Study) -> "Figure":
         ranked = _rows(study, tasks)[::-1]
         for place, (name, scores) in enumerate(ranked):
             colour = _GREY if name in TO_BEAT else "black" if name == study.plan.baseline else PALETTE[0]
-            for fewer, score in enumerate(scores[::-1]):
+            for number, (task, score) in enumerate(zip(tasks, scores, strict=True)):
                 if score is not None:
-                    drawn: dict[str, Any] = {"color": colour, "alpha": 0.4 if fewer else 1.0}
-                    height = place + 0.36 * (fewer - (len(scores) - 1) / 2)
+                    is_dark = study.plan.train_examples_of(task) == list(by_rows(study))[-1]
+                    drawn: dict[str, Any] = {"color": colour, "alpha": 1.0 if is_dark else 0.4}
+                    height = place - 0.36 * (number - (len(scores) - 1) / 2)
                     axes.plot(score.ends, [height, height], linewidth=2, **drawn)
                     marker = "D" if name in TO_BEAT else "o"
                     axes.plot([score.mean], [height], marker=marker, markersize=5, **drawn)
         axes.set_yticks(range(len(ranked)), [name for name, _ in ranked])
         axes.grid(axis="x", color="0.9")
-        axes.set_title(_title(study, tasks), fontsize=SMALL + 1, loc="left")
+        axes.set_title(str(tasks[0].data), fontsize=SMALL + 1, loc="left")
         axes.set_xlabel(metric_name(tasks[0]), fontsize=SMALL)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
+    figure.suptitle(_title(study))
     return figure

@@ -39,18 +39,18 @@ def test_eight_machines_share_the_practitioners_plan_at_base_size(command, tmp_p
         code, out, _ = command("compare", "-o", tmp_path / "new", *words)
         assert code == 0
         trained += out.split()
-        assert len(out.split()) in (6 * 8, 7 * 8)  # of a task and scheme three trials and five seeds
+        assert len(out.split()) in (13 * 8, 14 * 8)  # of a task and scheme three trials and five seeds
     every = {trial.name for task in plan.tasks for scheme in plan.schemes for trial in plan.trials(task, scheme)}
     assert set(trained) == every | {run.name for run in plan.runs()}
-    assert len(trained) == 432  # docs/comparing.md says so: no trial is made twice
+    assert len(trained) == 864  # docs/comparing.md says so: no trial is made twice
     assert all(plan.options_of(task)["config_preset"] == "base" for task in plan.tasks)
-    for count in (1, 6, 16, 54):  # any number of machines gets like parts
+    for count in (1, 6, 16, 108):  # any number of machines gets like parts
         sizes = [len(plan.work(shard, count)) for shard in range(1, count + 1)]
         assert max(sizes) - min(sizes) <= 8
-        assert sum(sizes) == 432
+        assert sum(sizes) == 864
     assert {run.scheme for run in plan.work(3, 6)} == set(plan.schemes)
-    with pytest.raises(UserError, match="54 pairs of a task and a scheme, .* Give 54 parts at most"):
-        plan.work(1, 55)
+    with pytest.raises(UserError, match="108 pairs of a task and a scheme, .* Give 108 parts at most"):
+        plan.work(1, 109)
 
 
 def test_options_replace_the_plans(command, tmp_path):
