@@ -125,15 +125,24 @@ def _score(run: dict[str, Any]) -> str:
 
 
 def _add_references(plan: Plan, folder: Path, console: Console) -> None:
-    """Measures the baselines of each task once; a failure doesn't touch the runs."""
+    """Measures the baselines of each task once; a failure doesn't touch the runs.
+
+    Raises:
+        Interrupted: Ctrl-C; says what is kept.
+    """
     for task in plan.tasks:
         path = folder / REFERENCES_NAME / f"{task.name}.json"
         with _lock(folder, f"{REFERENCES_NAME}-{task.name}") as mine:
             if task.kind == "masked_lm" or path.is_file() or not mine:
                 continue
+            console.print(f"{task.name}: measuring the baselines", style="dim", markup=False, highlight=False)
             try:
                 with silence():
                     write_json(path, {"baselines": measure_references(plan, task, folder / DATA_NAME)})
+            except KeyboardInterrupt as interrupt:
+                raise Interrupted(
+                    f"what was measured before the baselines of {task.name} is kept. The same command goes on there."
+                ) from interrupt
             except Exception as error:  # whatever it is, the runs don't depend on it
                 console.print(f"{task.name} has no baselines: {one_line(error)}", markup=False, highlight=False)
 

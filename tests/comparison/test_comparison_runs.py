@@ -340,6 +340,26 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
     assert not work.exists()
 
 
+def test_interrupted_baselines_go_on_with_the_next(tmp_path, monkeypatch, capsys):
+    plan, seen = read_plan("quick"), []
+
+    def measure(_, task, *__):
+        seen.append(task.name)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return []
+
+    monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", measure)
+    first, second = (task.name for task in plan.tasks)
+    with pytest.raises(Interrupted, match=f"before the baselines of {second} is kept. The same command goes on"):
+        execute(plan, tmp_path)
+    assert [path.stem for path in (tmp_path / "baselines").iterdir()] == [first]
+    assert [f"{name}: measuring the baselines" for name in seen] == capsys.readouterr().out.splitlines()
+    monkeypatch.setattr("hf_posenc.comparison.executor._attempt", lambda *_: "left out")
+    execute(plan, tmp_path)
+    assert seen == [first, second, second]
+
+
 def test_the_time_left_is_guessed_by_task():
     plan = toy(tasks=["halves", "probes"])
     slow, fast = plan.tasks[1], plan.tasks[0]
