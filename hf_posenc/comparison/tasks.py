@@ -23,7 +23,7 @@ from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
 from hf_posenc.training.masked_lm import join_blocks, mask_once
 
-from .plan import Plan, PlannedRun, Task, resolve_data
+from .plan import DATA_VARIABLE, Plan, PlannedRun, Task, resolve_data
 from .plan_file import data_arguments
 from .probes import PROBES, SHORTEST, make_halves, make_probes, make_tokenizer
 
@@ -159,7 +159,14 @@ def check_data(plan: Plan, task: Task) -> None:
     """
     if task.is_generated:
         return
-    splits = load_task(plan, task)
+    try:
+        splits = load_task(plan, task)
+    except UserError as error:
+        if Path(resolve_data(str(task.data))).exists():
+            raise
+        raise UserError(
+            f"{error} The environment variable {DATA_VARIABLE} can name the folder in which {task.data!r} lies."
+        ) from error
     if "train" not in splits:
         raise UserError(f"The task {task.name!r} has no training data: {task.data!r} has {', '.join(splits)}.")
     tests = _test_splits(task, splits)

@@ -1,6 +1,7 @@
 """`hf-posenc compare` and `hf-posenc report`: exit codes, messages, and a small comparison from end to end."""
 
 import json
+from pathlib import Path
 
 import pytest
 from comparison_harness import made_up, toy
@@ -42,7 +43,12 @@ def test_eight_machines_share_the_practitioners_plan_at_base_size(command, tmp_p
         assert len(out.split()) in (13 * 8, 14 * 8)  # of a task and scheme three trials and five seeds
     every = {trial.name for task in plan.tasks for scheme in plan.schemes for trial in plan.trials(task, scheme)}
     assert set(trained) == every | {run.name for run in plan.runs()}
-    assert len(trained) == 864  # docs/comparing.md says so: no trial is made twice
+    assert len(trained) == 864  # no trial is made twice
+    guide = " ".join((Path(__file__).parents[2] / "docs/comparing.md").read_text().split())
+    trials = len(trained) - len(list(plan.runs()))
+    assert (
+        f"{len(trained)} trainings of 512 to 564 steps each; {trials} of the trainings choose learning rates" in guide
+    )
     assert all(plan.options_of(task)["config_preset"] == "base" for task in plan.tasks)
     for count in (1, 6, 16, 108):  # any number of machines gets like parts
         sizes = [len(plan.work(shard, count)) for shard in range(1, count + 1)]

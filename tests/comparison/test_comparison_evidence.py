@@ -111,6 +111,10 @@ def test_the_time_that_a_plan_says_it_took_is_what_its_runs_took(studies):
         assert match, f"The plan {name!r} doesn't say how long it took."
         assert int(match[1]) == len(study.done)
         assert int(match[2]) == pytest.approx(sum(run["seconds"] for run in study.done) / 60, rel=0.03)
+        searches = {(run["task"], run["scheme"]): run["search"] for run in study.done if run.get("search")}
+        if said := re.search(r"(\d+) minutes of (\d+) trials", about(name)):
+            assert int(said[1]) == pytest.approx(sum(each["seconds"] for each in searches.values()) / 60, rel=0.03)
+            assert int(said[2]) == sum(len(each["scores"]) for each in searches.values())
 
 
 def test_the_control_and_none_are_what_they_must_be_and_no_linear_model_answers_a_probe(studies):

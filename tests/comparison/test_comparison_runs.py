@@ -549,7 +549,7 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ({"data": "nowhere"}, "'nowhere' can't be read"),
+        ({"data": "nowhere"}, "'nowhere' can't be read: .* HF_POSENC_DATA can name the folder in which 'nowhere' lies"),
         ({"data": "colours", "extra_tests": "test_short.jsonl"}, "names the test file 'test_short.jsonl'"),
         ({"data": "colours", "extra_tests": "../elsewhere.jsonl"}, "'../elsewhere.jsonl', a test file outside"),
         ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
