@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
-TRANSFORMERS ?= transformers==5.23.0
+TRANSFORMERS ?= transformers==5.24.0
 MARK ?= not slow and not gpu
 WORKERS ?= 2
 
