@@ -81,9 +81,10 @@ def set_labels(config: Any, task: str, wanted_labels: int | None, wanted: str | 
     return wanted_labels
 
 
-def other_labels(value: Tensor, labels: int | None) -> str | None:
-    """Why a classifier's weight can't be kept for this many labels, or None: then it can."""
-    if labels is None or value.shape[:1] == (labels,):
+def other_labels(name: str, value: Tensor, labels: int | None) -> str | None:
+    """Why our weight of a classifier can't be kept for this many labels, or None: then it can."""
+    has_row_per_label = name.startswith("classifier.out_proj.") or name in ("classifier.weight", "classifier.bias")
+    if labels is None or not has_row_per_label or value.shape[:1] == (labels,):
         return None
     return f"a classifier for {value.shape[:1].numel()} labels; this has {labels}"
 

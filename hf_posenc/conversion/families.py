@@ -88,17 +88,17 @@ _OF_SCHEMES = {
     },
 }
 """Our name of each weight of a scheme, and theirs; of each layer where it says so."""
-_POOLED = {"dense": "pooler.dense", "classifier": "classifier"}
-_SUMMARY = {"dense": "sequence_summary.summary", "classifier": "classifier"}
-_ROBERTA_HEAD = {"dense": "classifier.dense", "classifier": "classifier.out_proj"}
+_POOLED = {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"}
+_SUMMARY = {"classifier.dense": "sequence_summary.summary", "classifier.out_proj": "classifier"}
+_ROBERTA_HEAD = {name: name for name in ("classifier.dense", "classifier.out_proj")}
 _PER_TOKEN = {"token-classification": {"classifier": "classifier"}, "question-answering": {"qa_outputs": "qa_outputs"}}
 _BERT_LM = {
-    "dense": "cls.predictions.transform.dense",
-    "head_norm": "cls.predictions.transform.LayerNorm",
-    "decoder": "cls.predictions.decoder",
+    "lm_head.dense": "cls.predictions.transform.dense",
+    "lm_head.layer_norm": "cls.predictions.transform.LayerNorm",
+    "lm_head.decoder": "cls.predictions.decoder",
 }
-_NOMIC_LM = {**_BERT_LM, "head_norm": "cls.predictions.transform.layer_norm"}
-_ROBERTA_LM = {"dense": "lm_head.dense", "head_norm": "lm_head.layer_norm", "decoder": "lm_head.decoder"}
+_NOMIC_LM = {**_BERT_LM, "lm_head.layer_norm": "cls.predictions.transform.layer_norm"}
+_ROBERTA_LM = {name: name for name in ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")}
 _BERT_HEADS = {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-choice": _POOLED, **_PER_TOKEN}
 _ROBERTA_HEADS = {**_BERT_HEADS, "fill-mask": _ROBERTA_LM, "text-classification": _ROBERTA_HEAD}
 _SUMMARY_HEADS = {**_BERT_HEADS, "text-classification": _ROBERTA_HEAD, "multiple-choice": _SUMMARY}
@@ -196,7 +196,7 @@ class Family:
             f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in self.heads.get(task, {}).items() for kind in _KINDS
         }
         if task == "fill-mask" and self.decoder_bias is not None:
-            names["decoder.bias"] = self.decoder_bias
+            names["lm_head.decoder.bias"] = self.decoder_bias
         return names
 
 
@@ -220,7 +220,7 @@ _ROBERTA: dict[str, Any] = {
     "pooler": True,
     "first_row": None,
 }
-_DISTILBERT_CLASSIFIER = {"dense": "pre_classifier", "classifier": "classifier"}
+_DISTILBERT_CLASSIFIER = {"classifier.dense": "pre_classifier", "classifier.out_proj": "classifier"}
 
 FAMILIES = _by_type(
     Family("bert", "Bert", "bert.", _BERT_HEADS, decoder_bias="cls.predictions.bias", pooler=True),
@@ -232,7 +232,11 @@ FAMILIES = _by_type(
         "DistilBert",
         "distilbert.",
         {
-            "fill-mask": {"dense": "vocab_transform", "head_norm": "vocab_layer_norm", "decoder": "vocab_projector"},
+            "fill-mask": {
+                "lm_head.dense": "vocab_transform",
+                "lm_head.layer_norm": "vocab_layer_norm",
+                "lm_head.decoder": "vocab_projector",
+            },
             "text-classification": _DISTILBERT_CLASSIFIER,
             "multiple-choice": _DISTILBERT_CLASSIFIER,
             **_PER_TOKEN,
@@ -257,9 +261,9 @@ FAMILIES = _by_type(
         {
             **_SUMMARY_HEADS,
             "fill-mask": {
-                "dense": "generator_predictions.dense",
-                "head_norm": "generator_predictions.LayerNorm",
-                "decoder": "generator_lm_head",
+                "lm_head.dense": "generator_predictions.dense",
+                "lm_head.layer_norm": "generator_predictions.LayerNorm",
+                "lm_head.decoder": "generator_lm_head",
             },
         },
     ),
@@ -331,7 +335,13 @@ FAMILIES = _by_type(
         "modernbert",
         "ModernBert",
         "model.",
-        {"fill-mask": {"dense": "head.dense", "head_norm": "head.norm", "decoder": "decoder"}},
+        {
+            "fill-mask": {
+                "lm_head.dense": "head.dense",
+                "lm_head.layer_norm": "head.norm",
+                "lm_head.decoder": "decoder",
+            }
+        },
         fields={
             "hidden_act": "hidden_activation",
             "hidden_dropout_prob": "mlp_dropout",

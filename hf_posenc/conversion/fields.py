@@ -200,7 +200,7 @@ def _act(family: Family, config: Any) -> str:
 
 def summary(family: Family, task: str, hidden_act: str) -> dict[str, Any]:
     """The fields by which a `sequence_summary` is what our pooled head is; none for other heads."""
-    if family.heads.get(task, {}).get("dense") != "sequence_summary.summary":
+    if family.heads.get(task, {}).get("classifier.dense") != "sequence_summary.summary":
         return {}
     act = family.classifier_act(hidden_act)
     return {"summary_type": "first", "summary_use_proj": True, "summary_activation": act}

@@ -133,14 +133,14 @@ class _Places:
         # ModernBERT's classifiers have layers of the same names before their last one, and no decoder.
         has_bias = self.family.biases or theirs.decoder_bias or "classifier.weight" in self.state
         words = self.ours["model.embeddings.word_embeddings.weight"]
-        at_decoder = head["decoder.weight"].removesuffix("weight") + "bias"
+        at_decoder = head["lm_head.decoder.weight"].removesuffix("weight") + "bias"
         for mine, name in head.items():
-            if mine == "decoder.bias" and name != at_decoder and at_decoder in self.state:
+            if mine == "lm_head.decoder.bias" and name != at_decoder and at_decoder in self.state:
                 # Where both are there, the decoder's is the one that is added.
                 if name in self.state:
                     self.drop[name] = "the bias again"
                 name = at_decoder
-            if mine == "decoder.weight" and tied:
+            if mine == "lm_head.decoder.weight" and tied:
                 stored = self.state.get(name)
                 if stored is not None and not torch.equal(stored, words):
                     self.notes.append(
@@ -152,7 +152,7 @@ class _Places:
                 if tied:
                     self.ours[mine] = words
                     continue
-            if mine == "decoder.bias" and not has_bias:
+            if mine == "lm_head.decoder.bias" and not has_bias:
                 self.ours[mine] = words.new_zeros(len(words))
                 continue
             if not self.has(name):
@@ -180,7 +180,7 @@ class _Places:
             elif own != self.task and not name.startswith("pooler."):
                 self.drop[name] = f"the head of {own or 'another task'}; this is {self.task}"
                 self.new.append(mine)
-            elif mine.startswith("classifier.") and (reason := other_labels(self.state[name], labels)):
+            elif reason := other_labels(mine, self.state[name], labels):
                 self.drop[name] = reason
                 self.new.append(mine)
             else:

@@ -25,7 +25,7 @@ def load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed
     if task != has:
         drop = dict.fromkeys(head, f"the head of {has}; this is {task}")
     else:
-        reasons = {key: other_labels(value, labels) for key, value in head.items() if key.startswith("classifier.")}
+        reasons = {key: other_labels(key, value, labels) for key, value in head.items()}
         drop = {key: reason for key, reason in reasons.items() if reason}
     head = {key: value for key, value in head.items() if key not in drop}
     prefix = "" if task == "feature-extraction" else "model."
@@ -34,7 +34,7 @@ def load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed
     with torch.device("meta"):
         expected = set(cls(config).state_dict())  # type: ignore[call-arg]
     if task == "fill-mask" and config.tie_word_embeddings:
-        state["decoder.weight"] = state["model.embeddings.word_embeddings.weight"]
+        state["lm_head.decoder.weight"] = state["model.embeddings.word_embeddings.weight"]
     new = sorted(drop if task == has else (key for key in expected - state.keys() if not key.startswith(prefix)))
     for key in sorted(expected - state.keys() - set(new)):
         raise UserError(f"{name!r} lacks {key!r}. The checkpoint is incomplete.")

@@ -129,9 +129,9 @@ class Distillation(Trainer):
         if depth is None and isinstance(mine, PosEncForMaskedLM):
             some = torch.randperm(int(real.sum()), device=real.device)[:_PREDICTED]
             with torch.no_grad(), self.accelerator.autocast():
-                expected = cast(Any, self.original).predict_tokens(theirs.last_hidden_state[real][some])
+                expected = cast(Any, self.original).lm_head(theirs.last_hidden_state[real][some])
             with self.accelerator.autocast():
-                predicted = mine.predict_tokens(ours.last_hidden_state[real][some])
+                predicted = mine.lm_head(ours.last_hidden_state[real][some])
             loss = loss + divergence(predicted, expected)
         if not torch.isfinite(loss):
             raise Diverged("The loss is no number any more.")

@@ -71,7 +71,7 @@ def task_of(
     if not name:
         for head_task in ("fill-mask", "question-answering", "text-classification", wanted or ""):
             layers = family.heads.get(head_task, {})
-            needed = {f"{name}.weight" for ours, name in layers.items() if ours != "decoder"}
+            needed = {f"{name}.weight" for ours, name in layers.items() if ours != "lm_head.decoder"}
             if needed and needed <= keys:
                 return head_task
         return "feature-extraction"

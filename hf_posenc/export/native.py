@@ -111,7 +111,7 @@ def to_native(
     notes, dtype = _notes(family, config, task), dtype or checkpoint.dtype
     if dtype != torch.float32:
         # 16 bits can't hold 2005 (it would be 2008), nor a sum of two vectors or a table of sines as they are.
-        rounded = (config.label_mean, config.label_std) != (0.0, 1.0) or family.model_type == "roformer"
+        rounded = (config.label_mean, config.label_scale) != (0.0, 1.0) or family.model_type == "roformer"
         if rounded or (not family.native.token_types and config.type_vocab_size):
             notes.append(f"Written in float32: {str(dtype).removeprefix('torch.')} would round what was computed anew.")
         else:
@@ -246,8 +246,9 @@ def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str
     inside, outside = ("", "") if task == "feature-extraction" else ("model.", family.prefix)
     state: dict[str, Tensor] = {name: value.float() for name, value in checkpoint.state_dict().items()}
     if task == "text-classification" and config.problem_type == "regression":  # their logits have no other units
-        state["classifier.weight"] = state["classifier.weight"] * config.label_std
-        state["classifier.bias"] = state["classifier.bias"] * config.label_std + config.label_mean
+        last = "classifier.out_proj."
+        state[f"{last}weight"] = state[f"{last}weight"] * config.label_scale
+        state[f"{last}bias"] = state[f"{last}bias"] * config.label_scale + config.label_mean
     words = f"{inside}embeddings.word_embeddings.weight"
     if _merges_types(family, config):
         state[words] = state[words] + state[f"{inside}embeddings.token_type_embeddings.weight"][0]
@@ -267,8 +268,8 @@ def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str
         types = f"{outside}embeddings.token_type_embeddings.weight"
         written[types] = state[words].new_zeros(2, config.embedding_width)
     if task == "fill-mask":
-        decoder = names["decoder.weight"].removesuffix("weight")
-        written[f"{decoder}bias"] = state["decoder.bias"]
+        decoder = names["lm_head.decoder.weight"].removesuffix("weight")
+        written[f"{decoder}bias"] = state["lm_head.decoder.bias"]
     return written
 
 

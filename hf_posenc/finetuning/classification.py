@@ -63,7 +63,7 @@ def set_up(
         compute_metrics=LossAndMetrics(loss),
         metric=metrics[0].key,
     )
-    loss.label_std = getattr(setup.model.config, "label_std", 1.0)
+    loss.label_scale = getattr(setup.model.config, "label_scale", 1.0)
     if training.do_train:
         remember_columns(setup.model.config, prepared.columns)
         if training.baseline and setup.examples and training.process_index == 0:

@@ -187,16 +187,16 @@ def _units(labels: Labels, config: Any, source: str) -> dict[str, float]:
         config: of the checkpoint to start from. None: a new encoder.
         source: what the user called the checkpoint.
     """
-    units = {"label_mean": labels.mean, "label_std": labels.std}
+    units = {"label_mean": labels.mean, "label_scale": labels.std}
     if config is None:
         return units
     is_regression = config.problem_type == labels.problem_type == "regression" and config.num_labels == 1
     has_head = is_regression and CLASSIFIER.is_in(config)
     if config.model_type == PosEncConfig.model_type and not has_head:
         return units
-    mean, std = getattr(config, "label_mean", 0.0), getattr(config, "label_std", 1.0)
+    mean, std = getattr(config, "label_mean", 0.0), getattr(config, "label_scale", 1.0)
     is_near = abs(labels.mean - mean) <= 5 * std and std / 5 <= labels.std <= 5 * std
-    if units != {"label_mean": 0.0, "label_std": 1.0} and not is_near:
+    if units != {"label_mean": 0.0, "label_scale": 1.0} and not is_near:
         keeps = "is a regression already and keeps its own units" if has_head else f"is a {config.model_type} model"
         logger.warning(
             f"Targets aren't standardised: they have mean {labels.mean:.6g} and standard deviation {labels.std:.6g}, "
@@ -245,7 +245,7 @@ def _new_encoder(
 def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:
     """Fields of the configuration that the options set, for a new encoder or a PosEnc checkpoint."""
     own = {"model_type", "id2label", "label2id", "num_labels", "problem_type", "vocab_size", "auto_map"}
-    own |= {"label_mean", "label_std"}
+    own |= {"label_mean", "label_scale"}
     accepted = [
         name
         for name, item in PosEncConfig.__dataclass_fields__.items()

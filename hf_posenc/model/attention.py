@@ -262,7 +262,7 @@ def check_head(config: Any) -> None:
     Raises:
         ValueError: the head pools something else than the first token, or has more than that layer.
     """
-    plain = {"classifier_pooling": "cls", "classifier_hidden_act": None, "label_mean": 0.0, "label_std": 1.0}
+    plain = {"classifier_pooling": "cls", "classifier_hidden_act": None, "label_mean": 0.0, "label_scale": 1.0}
     others = [f"{name}={getattr(config, name)!r}" for name, value in plain.items() if getattr(config, name) != value]
     if others and backend_of(config._attn_implementation or "eager").is_servers:
         raise ValueError(

@@ -99,7 +99,7 @@ class PosEncConfig(PreTrainedConfig):
         label_mean (float): mean m of the numbers that a regression was trained on. Its logits are z s + m, where the
             last layer gives z, and its loss is the squared error in standard units, ((logits - labels) / s)^2. Used
             where `problem_type` is `regression`, for all outputs alike.
-        label_std (float): standard deviation s of these numbers.
+        label_scale (float): standard deviation s of these numbers.
         tie_word_embeddings (bool): masked LM: the decoder shares the token embedding.
         unpad_inputs (bool): compute on real tokens only. False: on the whole padded batch (same results, slower).
         posenc_version (str, optional): the version of the code that wrote the checkpoint.
@@ -146,7 +146,7 @@ class PosEncConfig(PreTrainedConfig):
         None, one_of("regression", "single_label_classification", "multi_label_classification")
     )
     label_mean: float | int = _field(0.0, _FINITE)
-    label_std: float | int = _field(1.0, positive())
+    label_scale: float | int = _field(1.0, positive())
     tie_word_embeddings: bool = True
     unpad_inputs: bool = True
     posenc_version: str | None = None

@@ -369,25 +369,39 @@ class PosEncHead(PosEncPreTrainedModel):
         raise NotImplementedError
 
 
+class PosEncClassificationHead(nn.Module):
+    """An optional dense layer, dropout and a linear layer on pooled sequences: (N, D) -> (N, outputs).
+
+    One module, under the name `classifier`: PEFT saves what has that name, and nothing beside it.
+    """
+
+    def __init__(self, config: PosEncConfig, outputs: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
+        self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
+        self.dropout = Dropout(config.head_dropout)
+        self.out_proj = nn.Linear(config.hidden_size, outputs)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Scores each sequence."""
+        if self.dense is not None and self.activation is not None:
+            pooled = self.activation(self.dense(pooled))
+        return self.out_proj(self.dropout(pooled))
+
+
 class PosEncPooledHead(PosEncHead):
-    """Dropout, an optional dense layer and a linear layer on the pooled sequence."""
+    """The encoder with a classification head on the pooled sequence."""
 
     def __init__(self, config: PosEncConfig, outputs: int) -> None:
         super().__init__(config)
         check_head(config)
         self.num_labels = outputs
         self.model = PosEncModel(config)
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
-        self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
-        self.dropout = Dropout(config.head_dropout)
-        self.classifier = nn.Linear(config.hidden_size, outputs)
+        self.classifier = PosEncClassificationHead(config, outputs)
         self.post_init()
 
     def _classify(self, hidden: Tensor, tokens: Tokens) -> Tensor:
-        pooled = tokens.pool(hidden, self.config.classifier_pooling)
-        if self.dense is not None and self.activation is not None:
-            pooled = self.activation(self.dense(pooled))
-        return self.classifier(self.dropout(pooled))
+        return self.classifier(tokens.pool(hidden, self.config.classifier_pooling))
 
 
 class PosEncForSequenceClassification(PosEncPooledHead):
@@ -413,7 +427,7 @@ class PosEncForSequenceClassification(PosEncPooledHead):
         """
         logits = self._classify(hidden, tokens)
         if self.config.problem_type == "regression":  # in float32: bfloat16 has no number between 2000 and 2008
-            logits = logits.to(accumulation_dtype(logits)) * self.config.label_std + self.config.label_mean
+            logits = logits.to(accumulation_dtype(logits)) * self.config.label_scale + self.config.label_mean
         loss = None if labels is None else sequence_classification_loss(logits, labels, self.config, count)
         return loss, logits
 
@@ -464,36 +478,43 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         return MultipleChoiceModelOutput(loss=loss, logits=logits, **rest)
 
 
+class PosEncLMHead(nn.Module):
+    """A dense layer, a LayerNorm and the decoder: hidden states (..., D) -> logits (..., V)."""
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__()
+        width = config.embedding_width
+        self.dense = nn.Linear(config.hidden_size, width)
+        self.activation = ACT2FN[config.hidden_act]
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.decoder = nn.Linear(width, config.vocab_size)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Predicts the token at each place."""
+        hidden_states = self.activation(apply_linear(self.dense, hidden_states))
+        return apply_linear(self.decoder, self.layer_norm(hidden_states))
+
+
 class PosEncForMaskedLM(PosEncHead):
     """The encoder with BERT's masked-language-model head; the decoder shares the token embedding."""
 
     output_class = MaskedLMOutput
 
-    _tied_weights_keys = {"decoder.weight": "model.embeddings.word_embeddings.weight"}
+    _tied_weights_keys = {"lm_head.decoder.weight": "model.embeddings.word_embeddings.weight"}
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)
-        width = config.embedding_width
         self.model = PosEncModel(config)
-        self.dense = nn.Linear(config.hidden_size, width)
-        self.activation = ACT2FN[config.hidden_act]
-        # Not `norm`: the loader would take a head's child of that name for the encoder's.
-        self.head_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(width, config.vocab_size)
+        self.lm_head = PosEncLMHead(config)
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
         """The decoder."""
-        return self.decoder
+        return self.lm_head.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
         """Replaces the decoder."""
-        self.decoder = new_embeddings  # type: ignore[assignment]
-
-    def predict_tokens(self, hidden_states: Tensor) -> Tensor:
-        """The head alone: last hidden states (..., D) -> logits (..., V)."""
-        hidden_states = self.activation(apply_linear(self.dense, hidden_states))
-        return apply_linear(self.decoder, self.head_norm(hidden_states))
+        self.lm_head.decoder = new_embeddings  # type: ignore[assignment]
 
     def _outputs(self, hidden: Tensor, tokens: Tokens, labels: Tensor | None, count: Any) -> Outputs:
         """Predicts tokens. `labels` (B, S): the right token id, or -100 where there is nothing to predict.
@@ -501,7 +522,7 @@ class PosEncForMaskedLM(PosEncHead):
         Returns:
             loss, and logits (B, S, V), zero at padding.
         """
-        logits = self.predict_tokens(hidden)
+        logits = self.lm_head(hidden)
         return token_loss(logits, labels, tokens, count), tokens.pad(logits)
 
 
@@ -619,7 +640,7 @@ def sequence_classification_loss(
 ) -> Tensor:
     """The loss that `config.problem_type` names; where it is None, the labels decide and it is set.
 
-    regression: mean of ((logits - labels) / label_std)^2; single_label_classification: cross-entropy;
+    regression: mean of ((logits - labels) / label_scale)^2; single_label_classification: cross-entropy;
     multi_label_classification: binary cross-entropy.
 
     Raises:
@@ -643,7 +664,7 @@ def sequence_classification_loss(
     precise = logits.to(accumulation_dtype(logits))
     target = labels.reshape(logits.shape).to(precise.dtype)
     if config.problem_type == "regression":
-        precise, target = precise / config.label_std, target / config.label_std
+        precise, target = precise / config.label_scale, target / config.label_scale
         loss = nn.functional.mse_loss(precise, target, reduction="sum")
     else:
         loss = nn.functional.binary_cross_entropy_with_logits(precise, target, reduction="sum")

@@ -376,10 +376,10 @@ class PosEncConfig(CheckpointConfig):
                 f"pad_token_id={self.pad_token_id} is outside the vocabulary of {self.vocab_size} tokens. "
                 "Give the tokenizer's pad_token_id, or None if it has no padding token."
             )
-        if self.problem_type is None and (self.label_mean, self.label_std) != (0.0, 1.0):
+        if self.problem_type is None and (self.label_mean, self.label_scale) != (0.0, 1.0):
             raise ValueError(
-                f"label_mean={self.label_mean} and label_std={self.label_std} are for a regression, and problem_type "
-                "is None. Give problem_type='regression' too."
+                f"label_mean={self.label_mean} and label_scale={self.label_scale} are for a regression, and "
+                "problem_type is None. Give problem_type='regression' too."
             )
         super().check()
         self._check_scheme()

@@ -28,10 +28,10 @@ class ClassificationLoss:
         label_smoothing: share of the target that is spread over all labels; one label per text only.
 
     Attributes:
-        label_std: the model's; the squared error is ((logits - labels) / label_std)^2, in units of any data alike.
+        label_scale: the model's; the squared error is ((logits - labels) / label_scale)^2, in units of any data alike.
     """
 
-    label_std: float = 1.0
+    label_scale: float = 1.0
 
     def __init__(self, problem_type: str, weights: Tensor | None = None, label_smoothing: float = 0.0) -> None:
         self.problem_type = problem_type
@@ -56,7 +56,7 @@ class ClassificationLoss:
                 precise, labels.to(precise.dtype), pos_weight=weights, reduction="sum"
             )
         else:
-            error = (precise.reshape(-1) - labels.reshape(-1).to(precise.dtype)) / self.label_std
+            error = (precise.reshape(-1) - labels.reshape(-1).to(precise.dtype)) / self.label_scale
             total = error.square().sum()
         if num_items_in_batch is None:
             return total / max(labels.numel(), 1)

@@ -18,7 +18,7 @@ _OF_A_MODEL = (
     "rope_parameters",
     "id2label",
     "label_mean",
-    "label_std",
+    "label_scale",
 )
 _OF_AN_OPTIMIZER = (
     *("learning_rate", "one_cycle", "lr_scheduler_type", "optim"),  # the optimizer's state brings its rate

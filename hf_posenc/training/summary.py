@@ -26,8 +26,8 @@ class Summary:
     problem_type: str
     labels: tuple[str, ...]
     label_mean: float
-    """Of the numbers that a regression was trained on; 0 and a `label_std` of 1: they aren't standardised."""
-    label_std: float
+    """Of the numbers that a regression was trained on; 0 and a `label_scale` of 1: they aren't standardised."""
+    label_scale: float
     examples: dict[str, int | None]
     """None: a stream whose length isn't known."""
     max_length: int
@@ -78,9 +78,9 @@ class Summary:
             f"{self.parameters:,}, of them positional {self.positional_parameters:,} ({self.positional_share:.2%})",
         )
         shown = ", ".join(self.labels[:8]) + (f", ... ({len(self.labels)})" if len(self.labels) > 8 else "")
-        if (self.label_mean, self.label_std) != (0.0, 1.0):
-            shown = f"targets standardised: mean {self.label_mean:.6g}, standard deviation {self.label_std:.6g} of the "
-            shown += "training rows"
+        if (self.label_mean, self.label_scale) != (0.0, 1.0):
+            shown = f"targets standardised: mean {self.label_mean:.6g}, standard deviation {self.label_scale:.6g} "
+            shown += "of the training rows"
         table.add_row("Task", self.problem_type.replace("_", " ") + (f": {shown}" if shown else ""))
         counts = {split: "a stream" if count is None else f"{count:,}" for split, count in self.examples.items()}
         table.add_row("Examples", ", ".join(f"{split} {count}" for split, count in counts.items()))
@@ -120,7 +120,7 @@ def summarize(
         problem_type="masked_lm" if labels is None else labels.problem_type,
         labels=() if labels is None else labels.names,
         label_mean=getattr(model.config, "label_mean", 0.0),
-        label_std=getattr(model.config, "label_std", 1.0),
+        label_scale=getattr(model.config, "label_scale", 1.0),
         examples={
             split: len(dataset) if isinstance(dataset, Dataset) else dataset.count for split, dataset in encoded.items()
         },

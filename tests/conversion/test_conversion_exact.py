@@ -156,7 +156,7 @@ def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_f
 def test_a_modernbert_whose_decoder_has_no_bias_gets_one_of_zero(tmp_path):
     theirs = tiny_source(tmp_path / "source", "modernbert", "fill-mask", decoder_bias=False)
     model, _ = convert(tmp_path / "source", tmp_path / "out")
-    assert not model.decoder.bias.any()
+    assert not model.lm_head.decoder.bias.any()
     assert_same(model, theirs, "fill-mask", pad=0)
     assert_same(exported(tmp_path / "out"), theirs, "fill-mask", pad=0)
 
@@ -295,11 +295,11 @@ def test_a_bare_encoder_becomes_a_classifier_with_its_pooler(tmp_path):
     tiny_source(tmp_path, "bert", "feature-extraction")
     model, report = convert(tmp_path, task="text-classification", num_labels=5)
     assert isinstance(model, PosEncForSequenceClassification)
-    assert report.keys.new == ["classifier.weight", "classifier.bias"]
-    assert torch.equal(model.dense.weight, load_file(tmp_path / "model.safetensors")["pooler.dense.weight"])
-    assert model.classifier.out_features == 5
+    assert report.keys.new == ["classifier.out_proj.weight", "classifier.out_proj.bias"]
+    assert torch.equal(model.classifier.dense.weight, load_file(tmp_path / "model.safetensors")["pooler.dense.weight"])
+    assert model.classifier.out_proj.out_features == 5
     again, _ = convert(tmp_path, task="text-classification", num_labels=5)
-    assert torch.equal(model.classifier.weight, again.classifier.weight)
+    assert torch.equal(model.classifier.out_proj.weight, again.classifier.out_proj.weight)
 
 
 def test_half_precision_stays_half_precision(tmp_path):
@@ -356,10 +356,10 @@ def test_relative_bert_is_loaded_with_its_relative_positions_and_says_so(kind, t
 
 def test_the_units_of_a_regression_stay(tmp_path):
     model = PosEncForSequenceClassification(tiny_config(num_labels=1, problem_type="regression"))
-    model.config.label_mean, model.config.label_std = 2005.0, 10.0
+    model.config.label_mean, model.config.label_scale = 2005.0, 10.0
     model.save_pretrained(tmp_path)
     again, _ = convert(tmp_path, measure=False)
-    assert (again.config.label_mean, again.config.label_std) == (2005.0, 10.0)
+    assert (again.config.label_mean, again.config.label_scale) == (2005.0, 10.0)
 
 
 def test_a_distilbert_encoder_goes_into_bert_too(tmp_path):

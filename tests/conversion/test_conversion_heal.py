@@ -74,7 +74,7 @@ def test_layers_are_added_one_after_the_other_in_the_first_half(layers):
         assert (depths[149], depths[150]) == (1, 2)
 
 
-ABOVE = ("model.layers.1", "dense", "head_norm", "decoder")
+ABOVE = ("model.layers.1", "lm_head")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,11 @@ def test_a_trained_head_is_kept_where_its_own_task_is_asked_for(family, task, tm
     model, report = convert(tmp_path, task=task)
     assert (report.keys.new, report.keys.dropped) == ([], {})
     assert report.exact.logits_max < 1e-5
-    assert torch.equal(model.classifier.weight, load_file(tmp_path / "model.safetensors")[_classifier(theirs)])
+    assert torch.equal(_last(model).weight, load_file(tmp_path / "model.safetensors")[_classifier(theirs)])
+
+
+def _last(model):
+    return getattr(model.classifier, "out_proj", model.classifier)
 
 
 def _classifier(model):
@@ -44,12 +48,12 @@ def _classifier(model):
 @pytest.mark.parametrize(
     ("family", "own", "task", "new"),
     [
-        ("bert", "token-classification", "text-classification", ["dense", "classifier"]),
+        ("bert", "token-classification", "text-classification", ["classifier.dense", "classifier.out_proj"]),
         ("bert", "text-classification", "token-classification", ["classifier"]),
-        ("bert", "text-classification", "multiple-choice", ["classifier"]),
-        ("bert", "multiple-choice", "text-classification", ["classifier"]),
-        ("distilbert", "multiple-choice", "text-classification", ["dense", "classifier"]),
-        ("roberta", "text-classification", "multiple-choice", ["dense", "classifier"]),
+        ("bert", "text-classification", "multiple-choice", ["classifier.out_proj"]),
+        ("bert", "multiple-choice", "text-classification", ["classifier.out_proj"]),
+        ("distilbert", "multiple-choice", "text-classification", ["classifier.dense", "classifier.out_proj"]),
+        ("roberta", "text-classification", "multiple-choice", ["classifier.dense", "classifier.out_proj"]),
         ("electra", "text-classification", "token-classification", ["classifier"]),
     ],
 )
@@ -61,7 +65,7 @@ def test_the_classifier_of_another_task_is_dropped_and_the_new_one_is_listed(fam
     assert "the head of" in report.keys.dropped[name]
     assert report.keys.dropped[name].endswith(f"this is {task}")
     assert name not in report.keys.used
-    assert model.classifier.weight.abs().max() < 0.2  # a random start, not the source's, which was perturbed
+    assert _last(model).weight.abs().max() < 0.2  # a random start, not the source's, which was perturbed
     assert report.exact.hidden_max < 1e-5
     assert report.exact.logits_max is None
 
@@ -79,16 +83,28 @@ def test_another_number_of_labels_is_a_new_classifier_only_with_a_task(classifie
         convert(classifier, num_labels=5)
     model, report = convert(classifier, task="text-classification", num_labels=5)
     assert isinstance(model, PosEncForSequenceClassification)
-    assert model.classifier.out_features == model.config.num_labels == 5
-    assert sorted(report.keys.new) == ["classifier.bias", "classifier.weight"]
-    assert report.keys.dropped["classifier.weight"] == "a classifier for 3 labels; this has 5"
-    assert not {"classifier.weight", "classifier.bias"} & set(report.keys.used)
-    dense = "dense.weight" if classifier.name == "ours" else "bert.pooler.dense.weight"
-    assert torch.equal(model.dense.weight, load_file(classifier / "model.safetensors")[dense])
+    assert _last(model).out_features == model.config.num_labels == 5
+    assert sorted(report.keys.new) == ["classifier.out_proj.bias", "classifier.out_proj.weight"]
+    last, dense = "classifier", "bert.pooler.dense.weight"
+    if classifier.name == "ours":
+        last, dense = "classifier.out_proj", "classifier.dense.weight"
+    assert report.keys.dropped[f"{last}.weight"] == "a classifier for 3 labels; this has 5"
+    assert not {f"{last}.weight", f"{last}.bias"} & set(report.keys.used)
+    assert torch.equal(model.classifier.dense.weight, load_file(classifier / "model.safetensors")[dense])
     for task in (None, "text-classification"):
         model, report = convert(classifier, task=task, num_labels=3, measure=False)
         assert (report.keys.new, report.keys.dropped) == ([], {})
         assert model.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+
+
+def test_a_dense_layer_of_another_shape_is_not_reported_as_other_labels(classifier):
+    def narrow(state):
+        (name,) = (key for key in state if key.endswith(("pooler.dense.weight", "classifier.dense.weight")))
+        state[name] = state[name][:16]
+
+    edit_weights(classifier, narrow)
+    with pytest.raises(ValueError, match=r"dense.weight' has shape \(16, 32\), its config.json says \(32, 32\)"):
+        convert(classifier, task="text-classification", num_labels=5)
 
 
 def test_labels_of_one_name_get_their_numbers(tmp_path):

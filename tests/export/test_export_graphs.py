@@ -162,7 +162,7 @@ def test_multiple_choice_takes_any_number_of_choices(to, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("to", BOTH)
 def test_a_regression_answers_in_the_units_of_its_data(to, tmp_path):
-    units = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "label_std": 200.0}
+    units = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "label_scale": 200.0}
     model = checkpoint(tmp_path / "model", "rope", **units)
     export(tmp_path / "model", tmp_path / "out", to)
     assert abs(open_backend(tmp_path / "out", to).logits(batch(2, 9)).mean()) > 500

@@ -37,7 +37,7 @@ def classifier(tmp_path_factory):
     model = checkpoint(folder / "model", "rope", **LABELS, **SIZES)
     answers = logits(model)
     middle = np.median(answers[:, 1] - answers[:, 0])
-    model.classifier.bias.data[1] -= float(middle)  # both labels occur
+    model.classifier.out_proj.bias.data[1] -= float(middle)  # both labels occur
     model.save_pretrained(folder / "model")
     labels = [("no", "yes")[number] for number in logits(model).argmax(-1)]
     assert 20 < labels.count("yes") < 76
@@ -49,7 +49,7 @@ def spoil(path: Path, *_) -> None:
     import onnx
 
     model = onnx.load(path)
-    (bias,) = (tensor for tensor in model.graph.initializer if tensor.name.endswith("classifier.bias"))
+    (bias,) = (tensor for tensor in model.graph.initializer if tensor.name.endswith("classifier.out_proj.bias"))
     bias.CopyFrom(onnx.numpy_helper.from_array(np.array([100, -100], np.float32), bias.name))
     onnx.save(model, path)
 
@@ -122,7 +122,7 @@ def test_without_labelled_data_there_is_a_warning_and_the_agreement(classifier, 
 
 @pytest.mark.slow
 def test_a_regression_is_scored_by_correlation(tmp_path):
-    units = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "label_std": 200.0}
+    units = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "label_scale": 200.0}
     model = checkpoint(tmp_path / "model", "learned", **units, **SIZES)
     data = labelled(tmp_path / "data.csv", [f"{value:.3f}" for value in logits(model)[:, 0]])
     report = export(tmp_path / "model", tmp_path / "out", "onnx", quantize="int8", evaluate=data, largest_drop=0.2)

@@ -303,7 +303,7 @@ def test_half_precision_and_shards_stay_exact(name, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_last_layer_of_a_regression_holds_the_units_of_its_data(name, dtype, tmp_path):
     scheme = next(iter(NATIVES[name].schemes))
-    units = {"problem_type": "regression", "label_mean": 2005.0, "label_std": 10.0}
+    units = {"problem_type": "regression", "label_mean": 2005.0, "label_scale": 10.0}
     model = posenc(name, scheme, "text-classification", **units, id2label={0: "year"}, layer_norm_eps=1e-12).to(dtype)
     native, _ = to_native(model)
     assert native.config.problem_type == "regression"

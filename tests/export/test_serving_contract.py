@@ -117,7 +117,7 @@ def test_a_classifier_gives_the_probabilities_of_predict(export, tmp_path, schem
 
 
 def test_a_regression_answers_in_its_units_where_raw_scores_are_asked_for(export, tmp_path):
-    fields = {"num_labels": 1, "problem_type": "regression", "label_mean": 40.0, "label_std": 9.0}
+    fields = {"num_labels": 1, "problem_type": "regression", "label_mean": 40.0, "label_scale": 9.0}
     _, out = export(**fields)
     scores = [next(iter(scores.values())) for scores in Server(out).predict(TEXTS, raw_scores=True)]
     answers = predict(load_classifier(str(tmp_path / "model")), map(Text, TEXTS))

@@ -36,12 +36,12 @@ def main(folder: Path) -> None:
         for name, scheme in schemes.items():
             model = tiny_model(scheme, HEAD)
             with torch.no_grad():  # not a file that went the other way
-                model.classifier.bias.add_(float(mode == "xet"))
+                model.classifier.out_proj.bias.add_(float(mode == "xet"))
             keep(f"{mode}-{name}-1", model)
             tiny_tokenizer().push_to_hub(f"me/{mode}-{name}")
             commits[f"{mode}-{name}-1"] = model.push_to_hub(f"me/{mode}-{name}").oid
             with torch.no_grad():
-                model.classifier.weight.add_(1)
+                model.classifier.out_proj.weight.add_(1)
             keep(f"{mode}-{name}-2", model)
             commits[f"{mode}-{name}-2"] = model.push_to_hub(f"me/{mode}-{name}").oid
     constants.HF_HUB_DISABLE_XET = True

@@ -249,12 +249,12 @@ def test_damaged_weights_are_refused_before_and_at_loading(hub: Hub, checkpoint:
 def test_weights_of_another_shape_or_without_a_tensor_are_refused(hub: Hub, checkpoint: Path) -> None:
     path = checkpoint / "model.safetensors"
     tensors = load(path.read_bytes())
-    name = "classifier.weight"
+    name = "classifier.out_proj.weight"
     save_file({**tensors, name: tensors[name][:, :5].contiguous()}, path, {"format": "pt"})
     with pytest.raises(UserError, match="can't be loaded, so it isn't published"):
         send(hub, checkpoint)
     save_file({k: v for k, v in tensors.items() if k != name}, path, {"format": "pt"})
-    with pytest.raises(UserError, match=r"don't fit the config.*missing \['classifier.weight'\]"):
+    with pytest.raises(UserError, match=r"don't fit the config.*missing \['classifier.out_proj.weight'\]"):
         send(hub, checkpoint)
     assert hub.requests == []
 
@@ -284,8 +284,8 @@ def _shard_that_is_a_pickle(folder: Path) -> None:
 def _with(number: float) -> Callable[[Path], None]:
     def spoil(folder: Path) -> None:
         weights = load((folder / "model.safetensors").read_bytes())
-        weights["classifier.bias"][0] = number
-        weights["classifier.weight"][0] = 3e38 if number == 3e38 else 0
+        weights["classifier.out_proj.bias"][0] = number
+        weights["classifier.out_proj.weight"][0] = 3e38 if number == 3e38 else 0
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
     return spoil
@@ -343,8 +343,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no such class": (lambda f: _edit(f, architectures=["Other"]), "no Auto class loads architectures='Other'"),
     "a wrong type": (lambda f: _edit(f, hidden_size="big"), "can't be loaded, so it isn't published.*hidden_size"),
-    "infinity": (_with(float("inf")), "classifier.bias holds NaN or infinity, so it isn't published"),
-    "NaN": (_with(float("nan")), "classifier.bias holds NaN or infinity, so it isn't published"),
+    "infinity": (_with(float("inf")), "classifier.out_proj.bias holds NaN or infinity, so it isn't published"),
+    "NaN": (_with(float("nan")), "classifier.out_proj.bias holds NaN or infinity, so it isn't published"),
     "weights that overflow": (_with(3e38), "gives NaN or infinity.*so it isn't published"),
     "a broken card": (lambda f: (f / "README.md").write_text("---\na: [\n---\nx"), "has broken metadata"),
     "a link out of the folder": (lambda f: (f / "LICENSE").symlink_to("/etc/hostname"), "LICENSE' is a link out of"),
@@ -419,7 +419,7 @@ def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="model.safetensors"):
         AutoModelForSequenceClassification.from_pretrained(tmp_path)
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, use_safetensors=False)
-    assert torch.equal(loaded.classifier.weight, model.classifier.weight)
+    assert torch.equal(loaded.classifier.out_proj.weight, model.classifier.out_proj.weight)
 
 
 @pytest.mark.promise("Trust", "Changed code never runs without trust")

@@ -417,7 +417,7 @@ def test_embeddings_of_another_width_are_projected(scheme):
     assert model.embeddings.word_embeddings.weight.shape == (101, 20)
     lm = head("MaskedLM", scheme, embedding_size=20)
     assert lm(SEQUENCES[0][None]).logits.shape == (1, 9, 101)
-    assert lm.decoder.weight is lm.model.embeddings.word_embeddings.weight
+    assert lm.lm_head.decoder.weight is lm.model.embeddings.word_embeddings.weight
 
 
 def test_resized_embeddings_keep_old_tokens_and_stay_tied():
@@ -427,7 +427,7 @@ def test_resized_embeddings_keep_old_tokens_and_stay_tied():
     after = model(SEQUENCES[0][None]).logits
     assert after.shape[-1] == 120
     assert model.config.vocab_size == 120
-    assert model.decoder.weight is model.model.embeddings.word_embeddings.weight
+    assert model.lm_head.decoder.weight is model.model.embeddings.word_embeddings.weight
     torch.testing.assert_close(after[..., :101], before, atol=1e-5, rtol=1e-5)
 
 
@@ -528,7 +528,7 @@ def test_a_regression_answers_in_the_units_of_the_data_and_its_loss_is_in_standa
     ids, mask = padded(SEQUENCES)
     plain = perturb(PosEncForSequenceClassification(tiny_config(num_labels=outputs, problem_type="regression"))).eval()
     model = copy.deepcopy(plain)
-    model.config.label_mean, model.config.label_std = 2005.0, 10
+    model.config.label_mean, model.config.label_scale = 2005.0, 10
     standard, years = plain(ids, attention_mask=mask).logits, model(ids, attention_mask=mask).logits
     torch.testing.assert_close(years, standard * 10 + 2005)
     labels = torch.randn(4, outputs)
@@ -539,7 +539,7 @@ def test_a_regression_answers_in_the_units_of_the_data_and_its_loss_is_in_standa
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_regression_in_bfloat16_does_not_round_to_bfloat16(autocast):
     ids, mask = padded(SEQUENCES)
-    config = tiny_config(num_labels=1, problem_type="regression", label_mean=2005.0, label_std=10.0)
+    config = tiny_config(num_labels=1, problem_type="regression", label_mean=2005.0, label_scale=10.0)
     model = perturb(PosEncForSequenceClassification(config)).eval()
     expected = model(ids, attention_mask=mask).logits
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -680,6 +680,25 @@ def test_no_part_of_a_head_is_named_like_a_part_of_the_encoder(name):
     own = {child for child, _ in model.named_children()} - {"model"}
     assert own
     assert own.isdisjoint(child for child, _ in model.model.named_children())
+
+
+def test_heads_share_a_key_only_where_it_means_the_same(tmp_path):
+    """Both heads on the pooled sequence share theirs; any other head's weights are missing, and so reported."""
+    names = (*HEADS, "MultipleChoice")
+    models = {name: head(name, "rope", classifier_hidden_act="tanh") for name in names}
+    own = {name: {key for key in model.state_dict() if not key.startswith("model.")} for name, model in models.items()}
+    pooled = {f"classifier.{layer}.{kind}" for layer in ("dense", "out_proj") for kind in ("weight", "bias")}
+    assert own["SequenceClassification"] == own["MultipleChoice"] == pooled
+    for name, model in models.items():
+        model.save_pretrained(tmp_path / name)
+    for saved, loaded in itertools.permutations(names, 2):
+        is_alike = {saved, loaded} == {"SequenceClassification", "MultipleChoice"}
+        cls = type(models[loaded])
+        _, info = cls.from_pretrained(tmp_path / saved, output_loading_info=True, ignore_mismatched_sizes=True)
+        tied = set(cls._tied_weights_keys or ())
+        assert set(info["missing_keys"]) == (set() if is_alike else own[loaded] - tied), (saved, loaded)
+        of_labels = {"classifier.out_proj.weight", "classifier.out_proj.bias"}  # three against one
+        assert {key for key, *_ in info["mismatched_keys"]} == (of_labels if is_alike else set()), (saved, loaded)
 
 
 MADE = {name: make_position(tiny_config(name)) for name in SCHEMES}

@@ -25,7 +25,7 @@ class Logits(torch.nn.Module):
 
 SCALED = [{"rope_parameters": scalings(4, 8)[kind]} for kind in ("yarn", "dynamic", "longrope", "llama3")]
 """Of which `dynamic` and `longrope` turn each row by its own length, on both sides of the trained one."""
-PRICES = {"problem_type": "regression", "label_mean": 1000.0, "label_std": 200.0}
+PRICES = {"problem_type": "regression", "label_mean": 1000.0, "label_scale": 200.0}
 
 
 def classifier(scheme: str, **fields: Any) -> PosEncForSequenceClassification:

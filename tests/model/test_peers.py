@@ -119,7 +119,7 @@ def with_head(ours, state: dict[str, torch.Tensor], head: dict[str, str]):
 
 
 CLS = {"norm_position": "post", "classifier_pooling": "cls", "classifier_hidden_act": "tanh", "num_labels": 3}
-CLS_HEAD = {"dense": "bert.pooler.dense", "classifier": "classifier"}
+CLS_HEAD = {"classifier.dense": "bert.pooler.dense", "classifier.out_proj": "classifier"}
 
 
 def test_classifier_with_cls_pooling_and_tanh_equals_transformers_bert():
@@ -134,7 +134,11 @@ def test_classifier_with_cls_pooling_and_tanh_equals_transformers_bert():
 def test_masked_lm_equals_transformers_bert_in_logits_loss_and_gradients():
     bert = perturb(BertForMaskedLM(BertConfig(**BODY)), 0.1).eval()
     ours = PosEncForMaskedLM(PosEncConfig(**BODY, position_embedding_type="learned", norm_position="post")).eval()
-    head = {"dense": "transform.dense", "head_norm": "transform.LayerNorm", "decoder": "decoder"}
+    head = {
+        "lm_head.dense": "transform.dense",
+        "lm_head.layer_norm": "transform.LayerNorm",
+        "lm_head.decoder": "decoder",
+    }
     with_head(ours, bert.state_dict(), {mine: f"cls.predictions.{theirs}" for mine, theirs in head.items()})
     labels = torch.where((IDS % 3 == 0) & (MASK == 1), IDS, -100)
     mine, theirs = (model(IDS, attention_mask=MASK, labels=labels) for model in (ours, bert))

@@ -197,7 +197,7 @@ def test_a_classifier_of_the_first_token_is_what_vllm_computes():
     [
         {"classifier_pooling": "mean"},
         {"classifier_hidden_act": "tanh"},
-        {"label_std": 2.0, "problem_type": "regression"},
+        {"label_scale": 2.0, "problem_type": "regression"},
         {"label_mean": 1.0, "problem_type": "regression"},
     ],
 )

@@ -51,7 +51,7 @@ def with_weights(checkpoint: Path, folder: Path, change: Callable[[dict], object
     "`hf-posenc` and `hf_posenc.load` never answer from a checkpoint that lacks weights (`from_pretrained` reports "
     "them as for every model)",
 )
-@pytest.mark.parametrize("lost", ["classifier.weight", "model.layers.0.attention.query.weight"])
+@pytest.mark.parametrize("lost", ["classifier.out_proj.weight", "model.layers.0.attention.query.weight"])
 def test_a_checkpoint_that_lacks_weights_never_answers(checkpoint: Path, tmp_path: Path, lost: str) -> None:
     folder = with_weights(checkpoint, tmp_path / "lost", lambda weights: weights.pop(lost))
     text = write_jsonl(tmp_path / "test.jsonl", rows("test", 8))
@@ -81,8 +81,12 @@ def test_a_checkpoint_with_weights_of_another_model_never_answers(checkpoint: Pa
 
 @pytest.mark.promise("Numbers", "`hf-posenc` and `hf_posenc.load` never answer from weights that hold NaN or infinity")
 def test_weights_that_are_no_numbers_never_answer(checkpoint: Path, tmp_path: Path) -> None:
-    folder = with_weights(checkpoint, tmp_path / "diverged", lambda weights: weights["classifier.bias"].fill_(math.nan))
-    with pytest.raises(UserError, match=r"diverged' has weights with NaN or infinity, classifier\.bias among them"):
+    folder = with_weights(
+        checkpoint, tmp_path / "diverged", lambda weights: weights["classifier.out_proj.bias"].fill_(math.nan)
+    )
+    with pytest.raises(
+        UserError, match=r"diverged' has weights with NaN or infinity, classifier\.out_proj\.bias among them"
+    ):
         load_classifier(str(folder))
 
 

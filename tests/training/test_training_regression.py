@@ -57,7 +57,7 @@ def test_the_loss_is_in_standard_units_and_the_summary_names_them(run: TrainingR
     numbers = [row["label"] for row in prices(500, 0)]
     mean, std = np.mean(numbers), np.std(numbers)
     config = run.model.config
-    assert (config.label_mean, config.label_std) == (pytest.approx(mean), pytest.approx(std))
+    assert (config.label_mean, config.label_scale) == (pytest.approx(mean), pytest.approx(std))
     assert run.metrics["test_loss"] == pytest.approx(run.metrics["test_mse"] / std**2, rel=1e-3)
     console = Console(file=StringIO(), width=200)
     run.summary.show(console)
@@ -101,7 +101,7 @@ def test_a_regression_that_goes_on_keeps_its_units_and_says_so_where_they_are_ot
         caplog.clear()
         setup = prepared(tmp_path / "on", **options, train_file=file)
         assert setup.model.config.label_mean == run.model.config.label_mean
-        assert setup.loss.label_std == run.model.config.label_std
+        assert setup.loss.label_scale == run.model.config.label_scale
         assert ("keeps its own units" in caplog.text) == is_said
 
 
@@ -109,7 +109,7 @@ def test_a_new_head_on_a_trained_encoder_takes_the_units_of_its_data(run: Traini
     convert(run.output_dir, tmp_path / "bare", task="feature-extraction", measure=False)
     convert(run.output_dir, tmp_path / "same", measure=False)
     kept = AutoModelForSequenceClassification.from_pretrained(tmp_path / "same").config
-    assert (kept.label_mean, kept.label_std) == (run.model.config.label_mean, run.model.config.label_std)
+    assert (kept.label_mean, kept.label_scale) == (run.model.config.label_mean, run.model.config.label_scale)
     file = write_csv(tmp_path / "train.csv", prices(40, 2, 5.0, 1.0))
     options = {"model_name_or_path": str(tmp_path / "bare"), "config_overrides": None}
     setup = prepared(tmp_path, **OPTIONS, **options, train_file=file)
@@ -117,7 +117,7 @@ def test_a_new_head_on_a_trained_encoder_takes_the_units_of_its_data(run: Traini
     rows = [{"text": row["text"], "label": "ab"[n % 2]} for n, row in enumerate(prices(40, 2))]
     options |= {"task": "classification", "train_file": write_csv(tmp_path / "words.csv", rows)}
     config = prepared(tmp_path, **options).model.config
-    assert (config.problem_type, config.label_mean, config.label_std) == ("single_label_classification", 0.0, 1.0)
+    assert (config.problem_type, config.label_mean, config.label_scale) == ("single_label_classification", 0.0, 1.0)
 
 
 def test_a_model_of_another_family_says_that_it_learns_the_raw_numbers(
@@ -133,7 +133,7 @@ def test_a_model_of_another_family_says_that_it_learns_the_raw_numbers(
         caplog.clear()
         file = write_csv(tmp_path / f"{mean}.csv", prices(40, 2, mean, std))
         setup = prepared(tmp_path / "run", **options, train_file=file)
-        assert (setup.loss.label_std, setup.summary.label_std) == (1.0, 1.0)
+        assert (setup.loss.label_scale, setup.summary.label_scale) == (1.0, 1.0)
         assert ("Targets aren't standardised: they have mean 1" in caplog.text) == is_said
 
 
@@ -141,7 +141,7 @@ def test_a_stream_takes_the_units_of_its_first_rows(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "train.csv", prices(60, 0))
     setup = prepared(tmp_path / "run", **OPTIONS, train_file=file, streaming=True, max_steps=2)
     numbers = [row["label"] for row in prices(60, 0)]
-    assert (setup.model.config.label_mean, setup.loss.label_std) == pytest.approx((np.mean(numbers), np.std(numbers)))
+    assert (setup.model.config.label_mean, setup.loss.label_scale) == pytest.approx((np.mean(numbers), np.std(numbers)))
 
 
 def test_rows_set_aside_for_validation_do_not_count(tmp_path: Path) -> None:
@@ -185,6 +185,6 @@ def test_standard_units(numbers: list[float | None], mean: float, std: float) ->
 
 def test_the_loss_divides_by_the_standard_deviation() -> None:
     loss = ClassificationLoss("regression")
-    loss.label_std = 200.0
+    loss.label_scale = 200.0
     logits, labels = torch.tensor([[1000.0], [1400.0]]), torch.tensor([1200.0, 1400.0])
     assert loss({"logits": logits}, labels).item() == pytest.approx(0.5)

@@ -88,7 +88,7 @@ def test_a_regression_in_the_loop(tmp_path, monkeypatch):
     examples = [{"text": row["text"], "label": 1000 + len(row["text"])} for row in rows("train", 64)]
     options = {"train_file": write_csv(tmp_path / "train.csv", examples), "task": "regression", "do_eval": True}
     assert script(LOOP, monkeypatch, **of_the_loop(options), output_dir=tmp_path / "run") == 0
-    metrics, std = results(tmp_path / "run")["metrics"], results(tmp_path / "run")["summary"]["label_std"]
+    metrics, std = results(tmp_path / "run")["metrics"], results(tmp_path / "run")["summary"]["label_scale"]
     assert metrics["eval_loss"] == pytest.approx(metrics["eval_mse"] / std**2, rel=1e-3)
     assert metrics["eval_loss"] < 10
 
