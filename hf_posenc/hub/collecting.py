@@ -1,4 +1,4 @@
-"""Collects the files of a checkpoint to send: copies them, searches them for tokens, and loads the model."""
+"""Collects the files of a checkpoint to send, by an allow-list of names; copies them, and loads the model."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from hf_posenc.checkpoint_files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, open_weights, weight_files
@@ -15,20 +16,20 @@ from hf_posenc.conversion.sentence_modules import read_modules
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import sha256
 from hf_posenc.isolated_load import first_output
-from hf_posenc.model.package_config import PosEncConfig, check_types
-from hf_posenc.model.scheme_files import collect_code, is_built_in
-from hf_posenc.model.scheme_table import SCHEMES
+from hf_posenc.model.package_config import PosEncConfig
+from hf_posenc.model.scheme_files import is_built_in
 from hf_posenc.training.checkpoints import not_finite
-
-from .leaks import leak
 
 CHECKSUMS = "SHA256SUMS"
 PICTURE = "positions.png"
 TEXT = "Word order is one config value."
 """The text on which tokenizers are compared."""
 
-_ALWAYS = ("config.json", "generation_config.json", "results.json", "LICENSE", "NOTICE")
-_PICTURES = (".png", ".svg")
+_SENT = (
+    *("config.json", "generation_config.json", "results.json", "confusion_matrix.png", "LICENSE", "NOTICE"),
+    *TOKENIZER_FILES,
+)
+"""What is sent if it is there, beside the card, the weights, the code and a sentence-transformer's modules."""
 
 
 @dataclass
@@ -51,55 +52,54 @@ class Checkpoint:
     """The token ids of `TEXT`; None without a tokenizer."""
 
 
-def collect(source: Path, folder: Path, trusted: bool, secret: str | None) -> Checkpoint:
+def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     """Copies the files to send into `folder`, and loads the model from there."""
-    if not (source / "config.json").is_file():
-        missing = "has no config.json" if source.is_dir() else "is no folder"
-        raise UserError(f"{str(source)!r} {missing}. Give the folder of a checkpoint.")
-    try:
-        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-        kind = config.get("model_type")
-        check_types({name: config.get(name) for name in ("auto_map", "architectures")})
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"{str(source)!r}: config.json is damaged: {one_line(error)}. Save the model anew.") from error
-    if kind != PosEncConfig.model_type:
-        raise UserError(
-            f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "
-            f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source}"
-        )
+    raw, config = _config(source, trusted)
     weights = _weights(source)
-    code, ours, own = _code(source, config)
-    if not ours and not trusted:
+    code, is_ours = _code(source, raw, config)
+    own = not all(map(is_built_in, config.schemes().values()))
+    if (own or not is_ours) and not trusted:
         raise UserError(
             f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
             "version's. If you trust it, publish with trust_remote_code (--trust-remote-code)."
         )
-    names = [*weights, *code]
-    names += [name for name in (*_ALWAYS, *TOKENIZER_FILES) if (source / name).is_file()]
-    pictures = [path for path in source.iterdir() if path.suffix in _PICTURES and path.is_file()]
-    names += [path.name for path in pictures if path.name != PICTURE]
-    names += read_modules(source, str(source), None)[0]
+    names = [*weights, *code, *read_modules(source, str(source), None)[0]]
+    names += [name for name in _SENT if (source / name).is_file()]
     folder.mkdir()
     for name in names:
         _refuse_link(source, name)
-        _refuse_leak(source / name, secret)
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source / name, folder / name)
-    if (source / "README.md").is_file():
-        _refuse_link(source, "README.md")
-        _refuse_leak(source / "README.md", secret)
-    model, auto_class = _load(folder, config, not ours)
+    _refuse_link(source, "README.md")
+    model, auto_class = _load(folder, raw, trusted)
     input_ids, output = _compute(model)
-    token_ids = _tokenize(folder, not ours)
+    token_ids = _tokenize(folder, trusted)
     picture = _draw(model, folder)
     names += [picture] if picture else []
     sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in sorted(names))
     (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
     sent = (*sorted(names), CHECKSUMS)
     known = {"README.md", *(name.partition("/")[0] for name in sent)}
-    left_out = sorted(path.name for path in source.iterdir() if path.name not in known)
-    return Checkpoint(
-        folder, source, model, auto_class, input_ids, output, sent, tuple(left_out), own, picture, token_ids
+    left_out = tuple(sorted(path.name for path in source.iterdir() if path.name not in known))
+    return Checkpoint(folder, source, model, auto_class, input_ids, output, sent, left_out, own, picture, token_ids)
+
+
+def _config(source: Path, trusted: bool) -> tuple[dict[str, Any], PosEncConfig]:
+    """The configuration, as it is written and as it is read."""
+    if not (source / "config.json").is_file():
+        missing = "has no config.json" if source.is_dir() else "is no folder"
+        raise UserError(f"{str(source)!r} {missing}. Give the folder of a checkpoint.")
+    try:
+        raw = json.loads((source / "config.json").read_text(encoding="utf-8"))
+        if (kind := raw.get("model_type")) == PosEncConfig.model_type:
+            config = PosEncConfig.from_pretrained(source, trust_remote_code=trusted)
+            return {**raw, "auto_map": raw.get("auto_map") or {}}, config
+    except (ValueError, AttributeError, RecursionError, StrictDataclassError) as error:
+        reason = f"{one_line(error)}. Save the model anew."
+        raise UserError(f"{str(source)!r}: its configuration can't be read: {reason}") from error
+    raise UserError(
+        f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "
+        f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source}"
     )
 
 
@@ -119,43 +119,25 @@ def _weights(source: Path) -> list[str]:
     return names if names == [WEIGHTS] else [INDEX, *names]
 
 
-def _code(source: Path, config: dict[str, Any]) -> tuple[list[str], bool, bool]:
-    """The code files that the config names, with their imports; whether they are this version's; the author's scheme.
-
-    They are this version's where nothing is changed, and the table of schemes is the one that saving would write.
-    """
-    values = (config.get("auto_map") or {}).values()
-    references = [name for value in values for name in (value if isinstance(value, list) else [value]) if name]
-    if not references:
-        raise UserError(f"{str(source)!r} names no code, so nobody could load it. Load the model and save it anew.")
-    if elsewhere := [reference for reference in references if "--" in reference]:
-        raise UserError(
-            f"{str(source)!r} takes its code from another repository ({elsewhere[0]}). Load the model and "
-            "save_pretrained it: the code is then copied."
-        )
-    files: dict[str, Path] = {}
+def _code(source: Path, raw: dict[str, Any], config: PosEncConfig) -> tuple[list[str], bool]:
+    """The code files of the folder, and whether they are what saving would write here."""
+    entry = source / "configuration_posenc.py"
     try:
-        for name in sorted({reference.split(".")[0] for reference in references}):
-            if not name.isidentifier():
-                raise UserError(f"{str(source)!r}: auto_map names {name!r}, which is no module.")
-            for path in [source / f"{name}.py", *map(Path, get_relative_import_files(source / f"{name}.py"))]:
-                path.read_bytes()
-                files[path.name] = path
+        paths = [entry, *map(Path, get_relative_import_files(entry))]
+        code = {path.name: path.read_bytes() for path in paths}
+        expected = {name: text.encode() for name, text in config.code_files().items()}
     except OSError as error:
-        raise UserError(
-            f"{str(source)!r} lacks code: {one_line(error)}. Load the model and save_pretrained it."
-        ) from error
-    names = str(config.get("position_embedding_type")).split("+")
-    if any(name not in SCHEMES or not is_built_in(SCHEMES[name]) for name in names):
-        return sorted(files), False, True
-    expected = collect_code(
-        "+".join(names), {name: SCHEMES[name] for name in names}, config.get("position_augmentation", "none")
-    )
-    return (
-        sorted(files),
-        {name: path.read_bytes().decode(errors="replace") for name, path in files.items()} == expected,
-        False,
-    )
+        reason = f"{one_line(error)}. Load the model and save_pretrained it."
+        raise UserError(f"{str(source)!r} lacks code: {reason}") from error
+    except ValueError as error:  # says that the code of a scheme isn't trusted, or can't travel
+        raise UserError(one_line(error)) from error
+    for reference in raw["auto_map"].values():
+        if f"{str(reference).partition('.')[0]}.py" not in code:
+            raise UserError(
+                f"{str(source)!r}: auto_map names {reference!r}, which isn't the model's code beside it. Load the "
+                "model and save_pretrained it: the code is then copied."
+            )
+    return sorted(code), code == expected
 
 
 def _refuse_link(source: Path, name: str) -> None:
@@ -163,14 +145,6 @@ def _refuse_link(source: Path, name: str) -> None:
     inside = [source.resolve(), source.resolve().parent.parent / "blobs"]
     if not any((source / name).resolve().is_relative_to(folder) for folder in inside):
         raise UserError(f"{str(source / name)!r} is a link out of the folder. Replace it with the file, or remove it.")
-
-
-def _refuse_leak(path: Path, secret: str | None) -> None:
-    if (kind := leak(path, secret)) is not None:
-        raise UserError(
-            f"{str(path)!r} holds what looks like an access token ({kind}), which everyone could read. Remove it, and "
-            "revoke it."
-        )
 
 
 def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]:

@@ -49,8 +49,9 @@ def publish(
 ) -> Published:
     """Publishes a checkpoint's folder, and loads it back.
 
-    It sends weights (safetensors only), config, code, tokenizer, results, plots, checksums and the card, and no other
-    file of the folder. Files of an earlier `publish` are replaced. A repository with other files that may be loaded,
+    It sends weights (safetensors only), config, code, tokenizer, results, a sentence-transformer's modules, license,
+    plots of the positions and the confusion matrix, checksums and the card, by their names, and no other file of the
+    folder. Files of an earlier `publish` are replaced. A repository with other files that may be loaded,
     or run, with the model is refused. The folder is loaded here before anything is sent. Afterwards the commit is
     downloaded, and a fresh process, without hf_posenc or a token, loads it and compares weights, outputs and
     tokenizer. Only then does the card pin the commit. After an error, run it again: it sends what is missing.
@@ -68,9 +69,9 @@ def publish(
         commit_message: the title of the commit.
 
     Raises:
-        UserError: the folder isn't a whole checkpoint of PosEnc, or holds a token; the repository holds foreign files;
-            the Hub refuses, or can't be reached; the files that arrived differ from those sent. The message says what
-            has been published, and what to do.
+        UserError: the folder isn't a whole checkpoint of PosEnc; the repository holds foreign files; the Hub refuses,
+            or can't be reached; the files that arrived differ from those sent. The message says what has been
+            published, and what to do.
     """
     if create_pr and revision is not None:
         raise UserError("create_pr and revision exclude each other: a pull request is opened against main.")
@@ -78,7 +79,7 @@ def publish(
     secret = token or get_token()
     with tempfile.TemporaryDirectory(prefix="hf_posenc-publish-") as name:
         place = Path(name)
-        collected = collect(Path(checkpoint), place / "checkpoint", trust_remote_code, secret)
+        collected = collect(Path(checkpoint), place / "checkpoint", trust_remote_code)
         unpinned_card = _card(collected, repo_id, None)
         with _as_user_error(repo_id, secret, "Nothing was published."):
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's

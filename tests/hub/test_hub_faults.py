@@ -291,58 +291,24 @@ def _with(number: float) -> Callable[[Path], None]:
     return spoil
 
 
-TOKEN = f"hf_{'a' * 34}"
-LEAKS: dict[str, tuple[str, str | bytes]] = {
-    "in the card": ("README.md", f"use {WRITER}"),
-    "in a file": ("results.json", f'"{TOKEN}"'),
-    "of an organisation": ("LICENSE", f"MY_api_org_{'a' * 34}"),
-    "in a picture": ("a.png", b"\x89" + TOKEN.encode()),
-    "in UTF-16": ("NOTICE", f"use {WRITER}".encode("utf-16")),
-    "that is escaped": ("results.json", f'{{"a": "\\u0068f_{"a" * 34}"}}'),
-    "in use, escaped": ("LICENSE", "".join(f"\\u{ord(letter):04x}" for letter in WRITER)),
-    "with Markdown's escape": ("README.md", "hf\\_" + "a" * 34),
-    "of OpenAI": ("results.json", f'{{"a": "sk-proj-{"aB3_" * 20}T3BlbkFJ{"aB3-" * 15}"}}'),
-    "of AWS": ("results.json", f'{{"command": "AWS_KEY=AKIA{"Q" * 16} train"}}'),
-    "of GitHub": ("README.md", f"git clone https://github_pat_{'a' * 82}@github.com"),
-    "of SSH": ("NOTICE", "-----BEGIN OPENSSH PRIVATE KEY-----"),
-}
-"""Access tokens, and the file that holds each."""
-SERVICES = {"of OpenAI": "Hugging Face, GitHub, Anthropic, Google or OpenAI", "of AWS": "AWS Access Key"}
-
-
-@pytest.mark.parametrize("case", [*LEAKS, "in the weights"])
-def test_a_token_is_found_before_anything_is_sent(hub: Hub, checkpoint: Path, case: str) -> None:
-    name, content = LEAKS.get(case, ("model.safetensors", b""))
-    if case in LEAKS:
-        (checkpoint / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    else:
-        weights = load((checkpoint / name).read_bytes())
-        save_file(weights, checkpoint / name, {"format": "pt", "by": TOKEN})
-    message = rf"{name}' holds what looks like an access token \({SERVICES.get(case, '')}"
-    with pytest.raises(UserError, match=message) as caught:
-        send(hub, checkpoint)
-    assert WRITER not in str(caught.value)
-    assert hub.requests == []
-
-
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json. Give the folder of a checkpoint"),
-    "half a config": (lambda f: (f / "config.json").write_text('{"model_type":'), "config.json is damaged"),
-    "a list": (lambda f: (f / "config.json").write_text("[]"), "config.json is damaged"),
+    "half a config": (lambda f: (f / "config.json").write_text('{"model_type":'), "configuration can't be read"),
+    "a list": (lambda f: (f / "config.json").write_text("[]"), "configuration can't be read"),
     "another model": (lambda f: _edit(f, model_type="bert"), "is a bert model, not a PosEnc one.*hf upload OWNER/NAME"),
     "only a pickle": (_pickled, "only pytorch_model.bin: pickles run code.*save_pretrained it"),
     "a path outside": (_outside, "names '../../etc/passwd', which is no safetensors file"),
     "a pickle for a shard": (_shard_that_is_a_pickle, "names 'weights.bin', which is no safetensors file"),
-    "no code": (lambda f: _edit(f, auto_map={}), "names no code, so nobody could load it"),
-    "code elsewhere": (lambda f: _edit(f, auto_map={"AutoModel": "a/b--x.Y"}), r"another repository \(a/b--x.Y\)"),
-    "a strange module": (lambda f: _edit(f, auto_map={"AutoModel": "../x.Y"}), "is no module"),
+    "no code": (lambda f: _edit(f, auto_map={}), "no Auto class loads architectures="),
+    "code elsewhere": (lambda f: _edit(f, auto_map={"AutoModel": "a/b--x.Y"}), "auto_map names 'a/b--x.Y', which"),
+    "a strange module": (lambda f: _edit(f, auto_map={"AutoModel": "../x.Y"}), "auto_map names '../x.Y', which"),
     "a file of code lost": (lambda f: (f / "position_learned.py").unlink(), "lacks code: .*position_learned.py"),
     "changed code": (
         lambda f: (f / "position_learned.py").open("a").write("# mine\n"),
         "publish with trust_remote_code",
     ),
     "no such class": (lambda f: _edit(f, architectures=["Other"]), "no Auto class loads architectures='Other'"),
-    "a wrong type": (lambda f: _edit(f, hidden_size="big"), "can't be loaded, so it isn't published.*hidden_size"),
+    "a wrong type": (lambda f: _edit(f, hidden_size="big"), "configuration can't be read: .*hidden_size"),
     "infinity": (_with(float("inf")), "classifier.out_proj.bias holds NaN or infinity, so it isn't published"),
     "NaN": (_with(float("nan")), "classifier.out_proj.bias holds NaN or infinity, so it isn't published"),
     "weights that overflow": (_with(3e38), "gives NaN or infinity.*so it isn't published"),
@@ -350,10 +316,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a link out of the folder": (lambda f: (f / "LICENSE").symlink_to("/etc/hostname"), "LICENSE' is a link out of"),
     "a map of numbers": (
         lambda f: _edit(f, auto_map={"AutoModel": 5}),
-        "config.json is damaged: auto_map=.*wrong type",
+        "configuration can't be read: auto_map=.*wrong type",
     ),
-    "a list for a map": (lambda f: _edit(f, auto_map=["a"]), "config.json is damaged: auto_map=.*wrong type"),
-    "no map": (lambda f: _edit(f, auto_map=None), "names no code, so nobody could load it"),
+    "a list for a map": (lambda f: _edit(f, auto_map=["a"]), "configuration can't be read: auto_map=.*wrong type"),
+    "no map": (lambda f: _edit(f, auto_map=None), "no Auto class loads architectures="),
     "one class": (
         lambda f: _edit(f, architectures="PosEncModel"),
         "architectures='PosEncModel' is of a wrong",

@@ -99,9 +99,19 @@ def test_the_modules_of_a_sentence_transformer_are_published(hub: Hub, checkpoin
     assert {name: json.loads(files[name]) for name in written} == {n: json.loads(text) for n, text in written.items()}
     assert all(name in files["SHA256SUMS"].decode() for name in written)
     assert done.left_out == ("notes.txt", "training_args.bin")
-    (checkpoint / "1_Pooling" / "config.json").write_text(f'{{"token": "{"hf_" + "a1B2" * 9}"}}')
-    with pytest.raises(UserError, match="1_Pooling/config.json' holds what looks like an access token"):
-        publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+
+
+@pytest.mark.promise("Tokens", "`publish` sends files of a fixed list alone, and names those that it leaves out")
+def test_no_other_file_of_the_folder_is_sent(hub: Hub, checkpoint: Path, unverified: None) -> None:
+    before = set(publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER).files)
+    for name in KEPT_HERE:
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text("hf_secret")
+    (checkpoint / "confusion_matrix.png").write_bytes(b"\x89PNG")
+    done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    assert set(done.files) - before == {"confusion_matrix.png"}
+    assert set(hub.files("me/mine")) == {*done.files, ".gitattributes"}
+    assert set(done.left_out) == {"notes.txt", *(name.partition("/")[0] for name in KEPT_HERE)}
 
 
 @pytest.mark.slow  # two processes; the function's own tests are quick
@@ -236,6 +246,11 @@ def theirs(hub: Hub, **files: str) -> Repo:
     return repo
 
 
+KEPT_HERE = (
+    *(".env", "token", "training_args.bin", "optimizer.pt", "checkpoint-5/model.safetensors", "conversion.json"),
+    *("train.csv", "picture.png", "mine.py", "config.json.bak", "onnx/model.onnx", "model.fp16.safetensors"),
+)
+"""Files that aren't sent."""
 FOREIGN = (
     *("tok.py", "modeling_x.py", "module/module.py", "deep/er/setup.PY", "LICENSE.py", "a.md\n.py"),
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "spiece.model"),
