@@ -47,9 +47,6 @@ def convert(
     max_steps: Annotated[
         int | None, typer.Option(metavar="N", help="Steps of healing; default: 2000.", show_default=False)
     ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop healing after this time even if steps are left.", show_default=False)
-    ] = None,
     bf16: Annotated[
         bool,
         typer.Option(
@@ -73,7 +70,7 @@ def convert(
     """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
 
     Without a scheme the result computes what the source does. With another scheme it doesn't: the report measures how
-    far it is from the original, and `--heal` brings it nearer. The same command resumes an interrupted healing.
+    far it is from the original, and `--heal` brings it nearer.
     """
     if position_embedding_type is not None:
         check_scheme_name(position_embedding_type)

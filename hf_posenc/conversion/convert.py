@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..errors import UserError
 from .building import Loaded
 from .fitting import base_of
-from .heal import Healing, read_training_texts, remove_work, set_aside
+from .heal import Healing, read_training_texts, set_aside
 from .heal import heal as run_healing
 from .loading import load
 from .measure import OWN_TEXTS, Agreement, compare, encode, own_texts, random_rows, special_tokens, verify
@@ -39,7 +39,6 @@ def convert(
     num_labels: int | None = None,
     heal: str | Path | Sequence[str] | None = None,
     max_steps: int | None = None,
-    minutes: float | None = None,
     healing: dict[str, Any] | None = None,
     eval_texts: Sequence[str] | None = None,
     revision: str | None = None,
@@ -70,7 +69,6 @@ def convert(
         num_labels: of a new classifier.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
         max_steps: steps of healing. None: 2,000.
-        minutes: stop healing after this time even if steps are left. None: no such cap.
         healing: further settings of `Healing`, by name.
         eval_texts: texts to measure on. None: those that healing sets aside, or sentences of the package.
         revision: branch, tag or commit on the Hub.
@@ -84,12 +82,11 @@ def convert(
 
     Raises:
         UserError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
-            doesn't exist, `max_steps`, `minutes` or `healing` is given without `heal`, or `out` is taken.
+            doesn't exist, `max_steps` or `healing` is given without `heal`, or `out` is taken.
     """
     source = str(source)
     _check(max_position_embeddings, eval_texts)
-    budget = {name: value for name, value in (("max_steps", max_steps), ("minutes", minutes)) if value is not None}
-    settings = _healing(heal, budget, healing, None if out is None else work_folder(out), seed)
+    settings = _healing(heal, max_steps, healing, seed)
     if out is not None:
         check_free(out, overwrite, source)
     loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
@@ -127,7 +124,6 @@ def convert(
         tokenizer.model_max_length = max_position_embeddings or min(tokenizer.model_max_length, end)
     if out is not None:
         write_model(out, model, tokenizer, modules, report)
-        remove_work(work_folder(out))
     return model, report
 
 
@@ -141,20 +137,19 @@ def _check(max_position_embeddings: int | None, eval_texts: Sequence[str] | None
         raise UserError(f"eval_texts={eval_texts!r} holds no texts. Give a list of at least one, or None.")
 
 
-def _healing(
-    heal: Any, budget: dict[str, Any], healing: dict[str, Any] | None, work_dir: Path | None, seed: int
-) -> Healing | None:
+def _healing(heal: Any, max_steps: int | None, healing: dict[str, Any] | None, seed: int) -> Healing | None:
     """The settings of healing, None where there is none; refuses settings without it, and unknown ones."""
-    given = budget | ({"healing": healing} if healing else {})
+    steps = {} if max_steps is None else {"max_steps": max_steps}
+    given = steps | ({"healing": healing} if healing else {})
     if heal is None and given:
         useless = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise UserError(f"{useless} has no effect without text to heal with. Give that as heal, or leave it out.")
-    accepted = sorted({field.name for field in fields(Healing)} - {"max_steps", "minutes", "seed"})
+    accepted = sorted({field.name for field in fields(Healing)} - {"max_steps", "seed"})
     for name in sorted(set(healing or {}) - set(accepted)):
         raise UserError(f"healing has no {name!r}. It takes {', '.join(accepted)}.")
     if heal is None:
         return None
-    return Healing(**{"work_dir": work_dir, **(healing or {}), **budget, "seed": seed})
+    return Healing(**{**(healing or {}), **steps, "seed": seed})
 
 
 def _check_healing(source: str, tokenizer: PreTrainedTokenizerBase | None, config: Any, changed: bool) -> None:
@@ -209,12 +204,6 @@ def _heal(
     as_swapped = {name: value.clone() for name, value in model.state_dict().items()} if report.before else {}
     assert texts.tokenizer is not None
     report.healing = run_healing(model, original, texts.training, tokenizer=texts.tokenizer, healing=settings)
-    done, asked = report.healing["steps"], report.healing["max_steps"]
-    if done < asked:
-        report.notes.append(
-            f"Healing ended after {done} of {asked} steps, at its cap of minutes={settings.minutes:g}, towards which "
-            "its learning rate fell to 0. Give more minutes, or fewer steps."
-        )
     read = report.healing["longest"]
     is_extended = any(line.get("how") in EXTENSIONS for line in report.carried)
     if is_extended and model.config.max_position_embeddings > read:
@@ -226,15 +215,9 @@ def _heal(
         return
     with contextlib.suppress(UserError):  # numbers that are none are farther than any
         report.after = texts.agreement(model, original)
-    if report.after is None or report.after.hidden_mse > report.before.hidden_mse:  # nearly exact, or too short a time
+    if report.after is None or report.after.hidden_mse > report.before.hidden_mse:  # nearly exact, or too few steps
         model.load_state_dict(as_swapped)
         report.notes.append("Healing took it farther from the original: the weights from before it are kept.")
-
-
-def work_folder(out: str | Path) -> Path:
-    """Where healing keeps its checkpoints until the result is written."""
-    out = Path(out).absolute()
-    return out.with_name(f"{out.name}.healing")
 
 
 class _Texts:

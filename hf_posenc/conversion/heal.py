@@ -6,9 +6,7 @@ other, are swapped, for the original and for the model alike, so that the model 
 
 import contextlib
 import hashlib
-import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,20 +15,14 @@ from typing import Any, cast
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
-from transformers.utils import logging
 
 from ..data.inputs import read_inputs
-from ..errors import Diverged, Interrupted, UserError
-from ..files import write_json
-from ..options import COUNT, NOT_NEGATIVE, POSITIVE, SEED, Range, check_range, whole_number
-from ..training.callbacks import StopOnInterrupt
-from ..training.checkpoints import newest_complete
+from ..errors import Diverged, UserError
+from ..options import COUNT, POSITIVE, SEED, Range, check_range, whole_number
+from ..training.checkpoints import not_finite
 from ..training.inference import pad_rows, take_off_autocast
-from .heal_trainer import Clock, Distillation, Rows, SaveByTime
-from .measure import Row, check_tokens, encode, special_tokens
-from .sources import fingerprint
-
-logger = logging.get_logger(__name__)
+from .heal_trainer import Distillation, Rows
+from .measure import check_tokens, encode, special_tokens
 
 HELD_OUT = 500
 """At most this many texts are set aside to measure on, and at most a tenth."""
@@ -74,17 +66,13 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
 _SHARE = Range("a share of the texts, from 0 to 1", lambda value: 0 <= value <= 1)
 _RANGES = {
     "max_steps": COUNT,
-    "minutes": POSITIVE,
     "learning_rate": POSITIVE,
     "batch_size": COUNT,
     "max_length": whole_number(3),
     "swapped": _SHARE,
     "swap_distance": COUNT,
-    "save_minutes": NOT_NEGATIVE,
     "seed": SEED,
 }
-_DECISIVE = ("max_steps", "learning_rate", "batch_size", "bf16", "swapped", "swap_distance", "seed")
-"""The settings that the numbers of a healing depend on; `max_length` shows in the texts."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +81,6 @@ class Healing:
 
     Attributes:
         max_steps: how many steps it takes; the learning rate falls to 0 over them.
-        minutes: stop after this time even if steps are left. From where the time is ahead of the steps, the learning
-            rate falls to 0 with the time, and the numbers depend on the machine's speed. None: no such cap.
         learning_rate: the highest, of AdamW. None: 6e-4 up to a hidden size of 384, above it in inverse
             proportion to the size, because equal steps change a wider layer's output more (arXiv 2203.03466).
         batch_size: texts per step.
@@ -102,8 +88,6 @@ class Healing:
         bf16: mixed precision.
         swapped: share of texts in which two tokens, drawn anew each time, are swapped.
         swap_distance: their largest distance, 1 for neighbours; see `swap_tokens`. None: as far as the text goes.
-        save_minutes: how often a checkpoint is written into `work_dir`; 0: after every step.
-        work_dir: where checkpoints are written, and an interrupted healing resumes. None: no checkpoints.
         disable_tqdm: show no progress.
         seed: of the order of texts, and of what is swapped in them.
 
@@ -112,22 +96,19 @@ class Healing:
     """
 
     max_steps: int = 2000
-    minutes: float | None = None
     learning_rate: float | None = None
     batch_size: int = 32
     max_length: int = 128
     bf16: bool = False
     swapped: float = 0.5
     swap_distance: int | None = None
-    save_minutes: float = 2.0
-    work_dir: str | Path | None = None
     disable_tqdm: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name, accepts in _RANGES.items():
             value = getattr(self, name)
-            unsaid = value is None and name not in ("minutes", "learning_rate", "swap_distance")
+            unsaid = value is None and name not in ("learning_rate", "swap_distance")
             # True is 1 in Python, and means something else here.
             check_range(f"{name}={value!r}", "" if unsaid or isinstance(value, bool) else value, accepts)
 
@@ -155,13 +136,11 @@ def heal(
         healing: the settings.
 
     Returns:
-        A record: texts, steps, seconds, losses, settings, and the machine of the last part. `steps` below `max_steps`
-        means that `minutes` ended it.
+        A record: texts, steps, seconds, losses, settings, and the machine.
 
     Raises:
-        UserError: there are several processes, `work_dir` holds the healing of something else, a text has tokens that
-            the model lacks, or the loss diverged (its checkpoints are deleted then).
-        Interrupted: Ctrl-C; a checkpoint was saved, if there is a `work_dir`.
+        UserError: there are several processes, or a text has tokens that the model lacks.
+        Diverged: a loss or a weight isn't finite.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
@@ -176,51 +155,39 @@ def heal(
     limit = min(model.config.max_position_embeddings, original.config.max_position_embeddings)
     rows = encode(tokenizer, texts, min(healing.max_length, limit))
     check_tokens(rows, model.config.vocab_size)
-    work_dir = None if healing.work_dir is None else Path(healing.work_dir)
-    resume = None if work_dir is None else _resume_point(work_dir, model, original, rows, healing)
-    with _prepared(model, original), contextlib.ExitStack() as stack:
-        # The Trainer makes its folder in any case.
-        folder = work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        trainer = _trainer(model, original, rows, tokenizer, healing, folder)
-        if resume is not None:
-            trainer.clock.go_on(resume)
-        _train(trainer, resume, work_dir)
+    with _prepared(model, original), tempfile.TemporaryDirectory() as folder:  # the Trainer makes one in any case
+        trainer = Distillation(
+            original,
+            model=model,
+            args=_arguments(folder, healing),
+            train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), healing.swapped, healing.swap_distance)),
+            data_collator=lambda batch: pad_rows(batch, tokenizer.pad_token_id),
+        )
+        try:
+            seconds = trainer.train().metrics["train_runtime"]
+            if bad := not_finite(model.named_parameters()):
+                raise Diverged(f"{bad[0]} is no number any more.")
+        except Diverged as error:
+            rate = trainer.args.learning_rate
+            raise Diverged(
+                f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss "
+                f"is no number any more. Give a lower one, such as {rate / 3:.1g}."
+            ) from error
         take_off_autocast(trainer.accelerator, model)
     model.eval()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    settings = (*_DECISIVE, "max_length", "minutes")
+    settings = ("learning_rate", "batch_size", "bf16", "swapped", "swap_distance", "seed", "max_length")
     return {
         "texts": len(rows),
         "longest": max(len(row["input_ids"]) for row in rows),
         "steps": trainer.state.global_step,
-        "seconds": round(trainer.clock.used, 1),
+        "seconds": round(seconds, 1),
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
         **{name: getattr(healing, name) for name in settings},
         "device": trainer.args.device.type,
         "threads": torch.get_num_threads(),
     }
-
-
-def _trainer(
-    model: PreTrainedModel,
-    original: PreTrainedModel,
-    rows: list[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    healing: Healing,
-    folder: Path,
-) -> Distillation:
-    trainer = Distillation(
-        original,
-        Clock(healing.max_steps, healing.minutes, disable_tqdm=healing.disable_tqdm),
-        model=model,
-        args=_arguments(folder, healing),
-        train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), healing.swapped, healing.swap_distance)),
-        data_collator=lambda batch: pad_rows(batch, tokenizer.pad_token_id),
-    )
-    if healing.work_dir is not None:
-        trainer.add_callback(SaveByTime(healing.save_minutes * 60))
-    return trainer
 
 
 @contextlib.contextmanager
@@ -245,105 +212,22 @@ def _prepared(model: PreTrainedModel, original: PreTrainedModel) -> Iterator[Non
         model.to("cpu"), original.to("cpu")  # type: ignore[arg-type]
 
 
-def _arguments(folder: Path, healing: Healing) -> TrainingArguments:
+def _arguments(folder: str, healing: Healing) -> TrainingArguments:
     return TrainingArguments(
-        output_dir=str(folder),
+        output_dir=folder,
         per_device_train_batch_size=healing.batch_size,
         max_steps=healing.max_steps,
         learning_rate=cast(float, healing.learning_rate),
+        warmup_steps=min(20, healing.max_steps // 10),
         bf16=healing.bf16,
         seed=healing.seed,
         weight_decay=0.0,
         save_strategy="no",
         logging_strategy="steps",
-        logging_steps=20,
+        logging_steps=max(20, healing.max_steps // 20),
         report_to="none",
-        disable_tqdm=True,  # Clock has a bar that prints no line for each loss
+        disable_tqdm=healing.disable_tqdm,
         remove_unused_columns=False,
         use_cpu=not torch.cuda.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
     )
-
-
-def _train(trainer: Distillation, resume: Path | None, work_dir: Path | None) -> None:
-    """Trains until the budget is spent.
-
-    Raises:
-        Interrupted: Ctrl-C. Without a folder nothing is saved, and Ctrl-C ends the program as usual.
-        Diverged: a loss or a weight isn't finite.
-    """
-    stop = StopOnInterrupt()
-    if work_dir is not None:
-        trainer.add_callback(stop)
-    try:
-        with stop if work_dir is not None else contextlib.nullcontext():
-            trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
-            trainer.check_weights()
-    except Diverged as error:
-        if work_dir is not None:
-            remove_work(work_dir)  # its checkpoints would diverge again
-        rate = trainer.args.learning_rate
-        raise Diverged(
-            f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss "
-            f"is no number any more. Give a lower one, such as {rate / 3:.1g}."
-        ) from error
-    if stop.agreed:
-        last, _ = newest_complete(str(work_dir), of_a_run=False)
-        raise Interrupted(f"the newest checkpoint of the healing is {str(last)!r}. Give the same command to resume.")
-
-
-def _resume_point(
-    folder: Path,
-    model: PreTrainedModel,
-    original: PreTrainedModel,
-    rows: list[Row],
-    healing: Healing,
-) -> Path | None:
-    """The newest whole checkpoint of the same healing, if there is one.
-
-    The same are the texts, both configurations, the original's weights, and the settings that the numbers depend on.
-    `minutes` may change: it counts the time of all parts, and caps what is left.
-
-    Raises:
-        UserError: the folder holds something else.
-    """
-    digest = hashlib.sha256(json.dumps([row["input_ids"] for row in rows]).encode())
-    for either in (model, original):
-        digest.update(json.dumps(either.config.to_dict(), default=str, sort_keys=True).encode())
-    # Fitted weights differ between machines in their last digits.
-    digest.update(fingerprint(original.state_dict()).encode())
-    identity = {"fingerprint": digest.hexdigest(), **{setting: getattr(healing, setting) for setting in _DECISIVE}}
-    name = folder / "healing.json"
-    if folder.is_file():
-        raise UserError(f"{str(folder)!r} is a file, and healing keeps its checkpoints there. Move it away.")
-    if name.is_file():
-        if (recorded := _recorded(name)) != identity:
-            other = [key for key in _DECISIVE if key in recorded and recorded[key] != identity[key]]
-            named = ", ".join(f"{key}={recorded[key]!r} instead of {identity[key]!r}" for key in other)
-            raise UserError(
-                f"{str(folder)!r} holds the healing of something else, or with other text or settings"
-                f"{named and f' ({named})'}. Go on with what it began with, or delete that folder."
-            )
-        resume, damaged = newest_complete(folder, of_a_run=False)
-        if resume is not None or damaged:
-            goes_on = "begins anew" if resume is None else f"goes on from {resume.name} in {str(folder)!r}"
-            logger.warning(f"{damaged}: healing {goes_on}." if damaged else f"Healing {goes_on}.")
-        return resume
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{str(folder)!r} isn't empty and holds no healing. Move it away.")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(name, identity)
-    return None
-
-
-def _recorded(name: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(name.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):  # what no healing wrote
-        return {}
-
-
-def remove_work(folder: str | Path) -> None:
-    """Deletes the checkpoints of a healing that is done."""
-    if (Path(folder) / "healing.json").is_file():
-        shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The trainer of healing: the stock Trainer with healing's loss, order of texts, clock and progress bar.
+"""The trainer of healing: the stock Trainer with healing's loss and order of texts.
 
 The loss is a layer-by-layer self-distillation: at real tokens, the mean over layers of the squared difference between
 the model's hidden states and the original's, each layer divided by the variance of the original's there, so that all
@@ -6,7 +6,7 @@ layers count equally. A masked-LM head adds the divergence between the two predi
 with a large vocabulary the logits of a whole batch take gigabytes. The token embeddings are frozen. Biases have higher
 learning rates, see `hf_posenc.optimizer`.
 
-If the new scheme adds to the embeddings, the layers are trained from below in the first half of the budget, one more at
+If the new scheme adds to the embeddings, the layers are trained from below in the first half of the steps, one more at
 a time. The first layer reads the new positions and has most to learn, its steps cost a fraction of the whole model's,
 and the layers above would otherwise adapt to its unfinished output. Schemes that act on attention have as much to learn
 in every layer, and gained nothing from this.
@@ -14,98 +14,33 @@ in every layer, and gained nothing from this.
 
 import contextlib
 import random
-import shutil
-import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
-from transformers.trainer_callback import ExportableState, PrinterCallback
+from transformers import PreTrainedModel, Trainer
+from transformers.trainer_callback import PrinterCallback
 
 from ..errors import Diverged
 from ..model.modeling_posenc import PosEncForMaskedLM
 from ..optimizer import scale_position_learning_rates
-from ..training.checkpoints import checkpoints, not_finite
 from .measure import swap_tokens
 
 _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
-"""Shares of the budget: up to here the first layer alone is trained, and from here on all of them."""
+"""Shares of the steps: up to here the first layer alone is trained, and from here on all of them."""
 
 _PREDICTED = 256
 """Predictions are compared at no more than this many tokens of a batch."""
 
 
-class Clock(TrainerCallback, ExportableState):
-    """Measures how much of the budget is spent, across interruptions, and shows it; stops the training at its cap.
-
-    Args:
-        max_steps: the budget.
-        minutes: the cap; None: none.
-        spent: seconds of training before an interruption.
-        disable_tqdm: show nothing.
-    """
-
-    def __init__(
-        self, max_steps: int, minutes: float | None = None, spent: float = 0.0, disable_tqdm: bool = True
-    ) -> None:
-        self.max_steps, self.minutes, self.spent, self.disable_tqdm = max_steps, minutes, spent, disable_tqdm
-        self._since: float | None = None
-        self._bar: Any = None
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"args": {"max_steps": self.max_steps, "minutes": self.minutes, "spent": self.used}, "attributes": {}}
-
-    def go_on(self, checkpoint: Path) -> None:
-        """Takes the seconds of training behind a checkpoint for spent."""
-        state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
-        self.spent = float(state.stateful_callbacks[type(self).__name__]["args"]["spent"])
-
-    @property
-    def used(self) -> float:
-        """Seconds of training so far."""
-        return self.spent + (0.0 if self._since is None else time.monotonic() - self._since)
-
-    def progress(self, step: int) -> float:
-        """The share that is spent: of the steps, or of the time that caps them where that is more."""
-        return min(1.0, max(step / self.max_steps, self.used / (60 * self.minutes) if self.minutes else 0.0))
-
-    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Starts it."""
-        self._since = time.monotonic()
-        self._bar = tqdm(total=self.max_steps, unit="step", desc="Healing", disable=self.disable_tqdm)
-
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Stops the training at its cap; a last checkpoint would be of no use."""
-        self._bar.n = state.global_step
-        self._bar.refresh()
-        if self.minutes and self.used >= 60 * self.minutes:
-            control.should_training_stop = True
-
-    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Shows the loss."""
-        if "loss" in logs:
-            self._bar.set_postfix(loss=f"{float(logs['loss']):.4f}")
-
-    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Ends the bar."""
-        self._bar.close()
-
-
 class Distillation(Trainer):
     """The stock Trainer with the loss of this module."""
 
-    warmup_steps = 20
-
-    def __init__(self, original: PreTrainedModel, clock: Clock, **options: Any) -> None:
-        """Takes the model to learn from, the budget, and what the stock Trainer takes."""
-        super().__init__(callbacks=[clock], **options)
+    def __init__(self, original: PreTrainedModel, **options: Any) -> None:
+        """Takes the model to learn from, and what the stock Trainer takes."""
+        super().__init__(**options)
         self.original = original.eval().to(self.args.device)  # type: ignore[arg-type]
-        self.clock = clock
         self.model_accepts_loss_kwargs = False
         self.remove_callback(PrinterCallback)
 
@@ -117,7 +52,7 @@ class Distillation(Trainer):
         bodies = [cast(Any, either).base_model for either in (mine, self.original)]
         depth = None
         if bodies[0].position.uses("embed"):
-            depth = depth_at(self.clock.progress(self.state.global_step), len(bodies[0].layers))
+            depth = depth_at(self.state.global_step / self.state.max_steps, len(bodies[0].layers))
         with _first_layers(bodies, depth):
             with torch.no_grad(), self.accelerator.autocast():
                 theirs = bodies[1](**inputs, output_hidden_states=True)
@@ -137,16 +72,6 @@ class Distillation(Trainer):
             raise Diverged("The loss is no number any more.")
         return (loss, ours) if return_outputs else loss
 
-    def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Saves finite weights alone."""
-        self.check_weights()
-        super().save_model(*args, **kwargs)
-
-    def check_weights(self) -> None:
-        """Raises Diverged if they aren't finite."""
-        if bad := not_finite(cast(Any, self.model).named_parameters()):
-            raise Diverged(f"{bad[0]} is no number any more.")
-
     def _get_train_sampler(self, train_dataset: Any = None) -> torch.utils.data.Sampler:
         return LikeLengths(self)
 
@@ -156,21 +81,12 @@ class Distillation(Trainer):
         scale_position_learning_rates(optimizer, cast(Any, self.model))
         return optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """A short warm-up, then down to 0 as the budget is spent."""
-
-        def factor(step: int) -> float:
-            return min(1.0, (step + 1) / self.warmup_steps) * max(0.0, 1 - self.clock.progress(step))
-
-        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(cast(Any, optimizer or self.optimizer), factor)
-        return self.lr_scheduler
-
 
 class LikeLengths(torch.utils.data.Sampler):
     """Batches of texts of similar lengths, in random order: less padding and fewer kernels, 1.5 times as fast on a CPU.
 
-    transformers' own grouping goes from long to short again and again, and draws another order when a training is
-    resumed. Here the seed alone decides an epoch's order, and the seed that comes with each text for its swap.
+    transformers' own grouping goes from long to short again and again. Here the seed decides an epoch's order, and the
+    seed that comes with each text for its swap.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -207,7 +123,7 @@ def batches_of_like_lengths(lengths: Tensor, size: int, seed: int, among: int = 
 
 
 def depth_at(progress: float, layers: int) -> int | None:
-    """How many of the layers are trained at a share of the budget; None: all, and the head."""
+    """How many of the layers are trained at a share of the steps; None: all, and the head."""
     for depth in range(1, layers):
         if progress < _FIRST_ALONE + (_ALL_FROM - _FIRST_ALONE) * (depth - 1) / max(1, layers - 2):
             return depth
@@ -264,22 +180,3 @@ class Rows(torch.utils.data.Dataset):
         draw = random.Random(seed)
         row = self.rows[index]
         return swap_tokens(row, self.special, draw, self.farthest) if draw.random() < self.swapped else row
-
-
-class SaveByTime(TrainerCallback):
-    """Requests a checkpoint at intervals of seconds, and keeps two."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.last = time.monotonic()
-
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Looks at the clock."""
-        if time.monotonic() - self.last >= self.seconds:
-            self.last = time.monotonic()
-            control.should_save = True
-
-    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Removes all but the two newest."""
-        for path in checkpoints(str(args.output_dir))[:-2]:
-            shutil.rmtree(path, ignore_errors=True)

@@ -41,26 +41,21 @@ def has_ended(output_dir: str | Path) -> bool:
     return all((Path(output_dir) / name).exists() for name in (RESULTS_NAME, "config.json"))
 
 
-def why_not_resumable(checkpoint: str | Path, *, of_a_run: bool = True) -> str | None:
+def why_not_resumable(checkpoint: str | Path) -> str | None:
     """Why a checkpoint folder can't be resumed from; None if it is complete and readable.
 
     The Trainer writes its state last, but a crashed machine may have lost any file, so each is opened, and weights
     must be finite.
-
-    Args:
-        checkpoint: the folder.
-        of_a_run: whether it must also hold a tokenizer and results, as a `Run`'s checkpoints do.
     """
     folder = Path(checkpoint)
     try:
         _read(folder / TRAINER_STATE_NAME, lambda path: _json_object(path)["max_steps"] + 0)
-        if of_a_run:
-            _read(folder / RESULTS_NAME, lambda path: _json_object(path)["arguments"]["training"])
+        _read(folder / RESULTS_NAME, lambda path: _json_object(path)["arguments"]["training"])
         states = [path.name for path in folder.glob("rng_state*.pth")] or ["rng_state.pth"]
         if not any(folder.glob("pytorch_model_fsdp*")) and not any(folder.glob("global_step*")):  # FSDP, DeepSpeed
             states += ["optimizer.pt", "scheduler.pt"]
             _read(folder / "config.json", lambda path: _json_object(path)["model_type"])
-            if of_a_run and _read(folder / "tokenizer_config.json", _tokenizer_backend) == "tokenizers":
+            if _read(folder / "tokenizer_config.json", _tokenizer_backend) == "tokenizers":
                 _read(folder / "tokenizer.json", lambda path: _json_object(path)["model"])
             if bad := not_finite_weights(folder):
                 return f"{bad} holds NaN or infinity"
@@ -132,11 +127,11 @@ def step_of(checkpoint: str | Path) -> int:
     return _json_object(Path(checkpoint) / TRAINER_STATE_NAME)["global_step"]
 
 
-def newest_complete(output_dir: str | Path, *, of_a_run: bool = True) -> tuple[Path | None, str]:
+def newest_complete(output_dir: str | Path) -> tuple[Path | None, str]:
     """The newest resumable checkpoint folder, or None; and what is wrong with newer ones."""
     damaged: list[str] = []
     for path in reversed(checkpoints(output_dir)):
-        if (reason := why_not_resumable(path, of_a_run=of_a_run)) is None:
+        if (reason := why_not_resumable(path)) is None:
             return path, ", ".join(damaged)
         damaged.append(f"{path.name} is damaged ({reason})")
     return None, ", ".join(damaged)

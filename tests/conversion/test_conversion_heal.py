@@ -1,20 +1,18 @@
-"""Healing: it brings a swapped model nearer, keeps to its steps and its cap, and goes on where it was stopped."""
+"""Healing: it brings a swapped model nearer, in its steps, or says why it didn't."""
 
 import json
 import math
-import os
 import random
 import re
-import signal
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 import torch
 from common import others_slow
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, TrainerCallback
 
 from hf_posenc.conversion import convert, heal_trainer
 from hf_posenc.conversion import heal as module
@@ -36,7 +34,7 @@ def source(tmp_path_factory):
 
 def heal(source, out=None, scheme="alibi", texts=240, **options):
     """Converts and heals with options of `convert` and of `Healing`; `texts` are given or made up."""
-    settings = {field.name for field in fields(module.Healing)} & options.keys() - {"max_steps", "minutes"}
+    settings = {field.name for field in fields(module.Healing)} & options.keys() - {"max_steps"}
     healing = {**QUIET, **{name: options.pop(name) for name in settings}}
     made_up = sentences(texts) if isinstance(texts, int) else texts
     return convert(source, out, position_embedding_type=scheme, heal=made_up, healing=healing, **options)
@@ -200,138 +198,26 @@ def test_in_mixed_precision_the_original_runs_in_it_too(source, monkeypatch, bf1
     assert "forward" not in vars(model)  # autocast would stay on
 
 
-@pytest.fixture
-def rates(monkeypatch):
-    """The learning rate of each step of a healing."""
-    seen, listen = [], heal_trainer.Clock.on_step_end
-
-    def on_step_end(self, args, state, control, **kwargs):
-        seen.append(kwargs["lr_scheduler"].get_last_lr()[0])  # of the step that comes
-        listen(self, args, state, control, **kwargs)
-
-    monkeypatch.setattr(heal_trainer.Clock, "on_step_end", on_step_end)
-    return seen
-
-
-@pytest.mark.parametrize("minutes", [None, 1e6])
-def test_the_learning_rate_falls_over_the_steps_whatever_the_time(source, tmp_path, monkeypatch, rates, minutes):
+def test_the_learning_rate_falls_over_the_steps(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(heal_trainer.Distillation, "warmup_steps", 2)
-    _, report = heal(source, scheme="rope", max_steps=5, minutes=minutes, measure=False)
+    rates = []
+
+    class Listener(TrainerCallback):
+        def on_step_end(self, *arguments, **kwargs):
+            rates.append(kwargs["lr_scheduler"].get_last_lr()[0])  # of the step that comes
+
+    class Heard(heal_trainer.Distillation):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.add_callback(Listener)
+
+    monkeypatch.setattr(module, "Distillation", Heard)
+    _, report = heal(source, scheme="rope", max_steps=20, measure=False)
     assert not list(tmp_path.iterdir())  # the Trainer's own folder isn't left behind
     assert report.healing["learning_rate"] == default_rate(32) == 6e-4
-    assert rates == pytest.approx([6e-4 * share for share in (0.8, 0.6, 0.4, 0.2, 0)])
-    assert {name: report.healing[name] for name in ("steps", "max_steps", "minutes")} == {
-        "steps": 5,
-        "max_steps": 5,
-        "minutes": minutes,
-    }
+    assert rates == pytest.approx([3e-4, *(6e-4 * (1 - step / 18) for step in range(19))])
+    assert report.healing["steps"] == 20
     assert not report.notes
-    assert ("minutes" in repr(report)) == (minutes is not None)
-
-
-def test_a_healing_that_its_cap_ends_says_so_and_its_rate_falls_towards_it(source, tmp_path, monkeypatch, rates):
-    monkeypatch.setattr(heal_trainer.Distillation, "warmup_steps", 1)
-    # Six seconds a step, of which the scheduler hasn't seen the last.
-    monkeypatch.setattr(heal_trainer.Clock, "used", property(lambda self: 6.0 * len(rates)))
-    _, report = heal(source, tmp_path / "out", scheme="rope", max_steps=30, minutes=1)
-    assert (report.healing["steps"], report.healing["seconds"]) == (10, 60)
-    assert rates == pytest.approx([6e-4 * (1 - max(step / 30, (step - 1) / 10)) for step in range(1, 11)])
-    note = "Healing ended after 10 of 30 steps, at its cap of minutes=1, towards which its learning rate fell to 0."
-    assert sum(line.startswith(note) for line in report.notes) == 1
-    saved = json.loads((tmp_path / "out/conversion.json").read_text())
-    assert (saved["notes"], saved["healing"]) == (report.notes, report.healing)
-
-
-@pytest.mark.slow  # two processes
-def test_a_killed_healing_leaves_no_result_and_goes_on_to_the_same_numbers(source, tmp_path):
-    options = {"texts": 72, "max_steps": 22, "save_minutes": 0.0}  # nine steps an epoch
-    undisturbed, _ = heal(source, tmp_path / "undisturbed", **options)
-    child = os.fork()
-    if child == 0:
-
-        def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == 14:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        heal_trainer.Clock.on_step_end = on_step_end
-        heal(source, tmp_path / "out", **options)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.healing", "undisturbed"]
-    assert (tmp_path / "out.healing/checkpoint-13").is_dir()
-    for other in ({"texts": 200}, {"swapped": 0.1}, {"bf16": True}, {"max_steps": 30}):
-        with pytest.raises(ValueError, match="holds the healing of something else"):
-            heal(source, tmp_path / "out", **options | other)
-    resumed, report = heal(source, tmp_path / "out", minutes=1e6, **options)
-    assert report.healing["steps"] == 22
-    for (name, mine), theirs in zip(resumed.state_dict().items(), undisturbed.state_dict().values(), strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5, msg=name)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "undisturbed"]
-
-
-def test_a_healing_goes_on_where_the_fit_ended_in_other_digits_and_not_from_another_original(source, tmp_path):
-    model, _ = convert(source, position_embedding_type="sinusoidal", measure=False)
-    original, _ = convert(source, measure=False)
-    arguments = (tmp_path / "work", model, original, [{"input_ids": [1, 2, 3]}], module.Healing())
-    assert module._resume_point(*arguments) is None
-    with torch.no_grad():
-        model.base_model.layers[0].output.weight.mul_(1 + 1e-6)  # as more threads would
-        assert module._resume_point(*arguments) is None
-        original.base_model.layers[0].output.weight.mul_(1.01)
-    with pytest.raises(ValueError, match="holds the healing of something else"):
-        module._resume_point(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_steps", 500),
-        ("learning_rate", 1e-3),
-        ("batch_size", 16),
-        ("bf16", True),
-        ("swapped", 0.1),
-        ("swap_distance", 1),
-        ("seed", 1),
-    ],
-)
-def test_a_healing_goes_on_with_the_settings_that_its_numbers_depend_on_and_names_others(source, name, value, tmp_path):
-    original, _ = convert(source, measure=False)
-    arguments = (tmp_path / "work", original, original, [{"input_ids": [1, 2, 3]}])
-    begun = module.Healing(minutes=3)
-    assert module._resume_point(*arguments, begun) is None
-    assert module._resume_point(*arguments, replace(begun, minutes=None, save_minutes=0)) is None
-    match = f"with other text or settings ({name}={getattr(begun, name)!r} instead of {value!r}). Go on"
-    with pytest.raises(ValueError, match=re.escape(match)):
-        module._resume_point(*arguments, replace(begun, **{name: value}))
-
-
-def test_progress_is_that_of_the_steps_or_of_the_time_where_that_is_ahead():
-    clock = heal_trainer.Clock(10, 1, spent=45.0)
-    assert [clock.progress(step) for step in (3, 9)] == [0.75, 0.9]
-    assert clock.state()["args"] == {"max_steps": 10, "minutes": 1, "spent": 45.0}
-    assert heal_trainer.Clock(10, 1, spent=90.0).progress(3) == 1
-    assert heal_trainer.Clock(10, spent=45.0).progress(5) == 0.5
-
-
-def test_the_cap_of_a_healing_that_is_gone_on_with_counts_the_time_before(source, tmp_path, monkeypatch):
-    def interrupt(self, args, state, control, **kwargs):
-        if self.used > 0.6 * 60 * self.minutes:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    options = {"max_steps": 5000, "minutes": 0.05}
-    with monkeypatch.context() as patch:
-        patch.setattr(heal_trainer.Clock, "on_step_end", interrupt)
-        with pytest.raises(KeyboardInterrupt, match=r"out.healing/checkpoint-\d+'. Give the same command to resume"):
-            heal(source, tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
-    seen, progress = [], heal_trainer.Clock.progress
-    listen = lambda self, step: seen.append(progress(self, step)) or seen[-1]  # noqa: E731
-    monkeypatch.setattr(heal_trainer.Clock, "progress", listen)
-    _, report = heal(source, tmp_path / "out", **options)
-    assert 0.6 < seen[0] < 1.5
-    assert report.healing["seconds"] >= 3.0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 def test_heads_of_other_inputs_are_healed_too(tmp_path):
@@ -361,8 +247,6 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
         ({"heal": "nowhere.txt"}, "There is no file"),
         ({"heal": sentences(50), "max_steps": 0}, "max_steps=0 is out of range. Give a whole number from 1"),
         ({"heal": sentences(50), "max_steps": 2.5}, "max_steps=2.5 is out of range"),
-        ({"heal": sentences(50), "minutes": 0}, "minutes=0 is out of range. Give a positive number"),
-        ({"heal": sentences(50), "minutes": float("nan")}, "minutes=nan is out of range"),
         ({"heal": [1, 2]}, "1 is no text. Give a file, or a list of strings"),
         *(
             ({"heal": sentences(50), "healing": {name: value}}, re.escape(f"{name}={value!r} is out of range"))
@@ -383,7 +267,6 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
         ({"heal": sentences(50), "seed": -1}, "seed=-1 is out of range. Give a whole number from 0 to 4294967295"),
         ({"heal": sentences(50), "healing": {"lr": 1}}, "healing has no 'lr'. It takes batch_size, bf16, "),
         ({"heal": sentences(50), "position_embedding_type": None}, "heal has no effect: the scheme stays 'learned'"),
-        ({"minutes": 10.0}, "minutes=10.0 has no effect without text to heal with"),
         ({"max_steps": 9, "healing": {"bf16": True}}, "max_steps=9, healing={'bf16': True} has no effect without text"),
         ({"heal": sentences(50), "healing": {"max_steps": 9}}, "healing has no 'max_steps'. It takes batch_size, "),
         ({"healing": {"bf16": True}}, "healing={'bf16': True} has no effect without text to heal with"),
@@ -406,21 +289,20 @@ def test_a_healing_that_diverges_writes_nothing_and_says_what_to_do(source, tmp_
     heal(source, tmp_path / "out", max_steps=2, **options)
 
 
-def test_a_healing_never_keeps_a_checkpoint_without_numbers(source, tmp_path, monkeypatch):
-    """Its second step takes the weights out of the range of numbers; the loss, taken before it, is one."""
-    save = heal_trainer.SaveByTime.on_step_end
+def test_weights_without_numbers_are_refused_after_the_last_step_too(source, tmp_path, monkeypatch):
+    """The loss, taken before that step, is a number."""
 
-    def ruin(self, args, state, control, model=None, **kwargs):
-        if state.global_step == 2:
-            model.base_model.layers[0].output.weight.data.fill_(float("nan"))
-        save(self, args, state, control, **kwargs)
+    class Ruined(heal_trainer.Distillation):
+        def training_step(self, model, *arguments, **options):
+            loss = super().training_step(model, *arguments, **options)
+            if self.state.global_step == 2:
+                model.base_model.layers[0].output.weight.data.fill_(float("nan"))
+            return loss
 
-    monkeypatch.setattr(heal_trainer.SaveByTime, "on_step_end", ruin)
-    monkeypatch.setattr(module, "remove_work", lambda folder: None)
-    with pytest.raises(ValueError, match="Healing diverged after 2 steps"):
-        heal(source, tmp_path / "out", texts=100, max_steps=3, save_minutes=0)
-    (kept,) = tmp_path.rglob("*.safetensors")
-    assert all(bool(value.isfinite().all()) for value in load_file(kept).values())
+    monkeypatch.setattr(module, "Distillation", Ruined)
+    with pytest.raises(ValueError, match="Healing diverged after 3 steps"):
+        heal(source, tmp_path / "out", texts=100, max_steps=3)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("value", [float("nan"), 1.0])
@@ -429,7 +311,7 @@ def test_a_healing_that_makes_it_worse_is_left_out(source, monkeypatch, value):
         kept.update({name: weight.clone() for name, weight in model.state_dict().items()})
         with torch.no_grad():
             model.base_model.layers[0].output.weight.fill_(value)
-        return {"longest": 9, "steps": 2, "max_steps": 2}
+        return {"longest": 9}
 
     kept = {}
     monkeypatch.setattr(sys.modules[convert.__module__], "run_healing", ruin)
@@ -461,22 +343,6 @@ def test_batches_hold_like_lengths_in_any_order_and_every_text_once(count, size)
     assert sum(spreads) / len(spreads) < 4
     means = torch.tensor([float(batch.float().mean()) for batch in batches[:-1]])
     assert abs(torch.corrcoef(torch.stack((means[:-1], means[1:])))[0, 1]) < 0.3  # not from long to short
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "match"),
-    [
-        *(("out.healing/healing.json", text, "holds the healing of something else") for text in ("[]", "{}", "{")),
-        ("out.healing/thesis.txt", "long", "holds no healing. Move it away"),
-        ("out.healing", "mine", "is a file, and healing keeps its checkpoints there"),
-    ],
-)
-def test_what_is_no_record_of_this_healing_is_left_alone(source, tmp_path, file, text, match):
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text(text)
-    with pytest.raises(ValueError, match=match):
-        heal(source, tmp_path / "out", max_steps=1)
-    assert (tmp_path / file).read_text() == text
 
 
 def test_a_tokenizer_of_another_model_is_refused_before_anything_is_written(tmp_path):
