@@ -186,25 +186,6 @@ def _name_axes(figure: "Figure", every: "list[Axes]", x: str, y: str) -> None:
     every[0].set_ylabel(y, fontsize=SMALL)
 
 
-def cost_chart(study: Study, task: Task, length: int) -> bytes:
-    """The metric against the cost of a step, both with their intervals."""
-    figure, axes = _figure(WIDTH, 3.4)
-    speed = study.speed[task.name]["schemes"]
-    measured = [(speed[scheme], scheme, value) for scheme, value in study.ranking(task, length) if scheme in speed]
-    for place, (cost, scheme, value) in enumerate(sorted(measured, key=lambda row: row[0]["cost"])):
-        style = _style(study, scheme)
-        x, y = cost["cost"], value.mean
-        y_error, x_error = [[abs(y - end)] for end in value.ends], [[abs(x - cost[end])] for end in ("low", "high")]
-        axes.errorbar([x], [y], y_error, x_error, color=style["color"], marker=style["marker"], linewidth=1)
-        above = (6, 4 if place % 2 else -11)  # neighbours on both sides
-        axes.annotate(literal(scheme), (x, y), above, textcoords="offset points", fontsize=SMALL, color=style["color"])
-    axes.margins(x=0.12)
-    axes.set_xlabel(f"cost of a step, times that of {literal(study.plan.baseline)}", fontsize=SMALL)
-    axes.set_ylabel(f"{metric_name(task)} at {length:,} tokens", fontsize=SMALL)
-    axes.grid(color="0.92")
-    return _png(figure)
-
-
 def curve_chart(study: Study, task: Task) -> bytes:
     """The training loss against steps: the mean over seeds, and from the least to the greatest."""
     lines: dict[str, Line] = {}

@@ -22,11 +22,10 @@ from hf_posenc.quiet import silence
 
 from .checkpoints import convert_checkpoints
 from .plan import Plan, PlannedRun
-from .records import ENDED, read_speed
+from .records import ENDED
 from .references import REFERENCES_NAME, measure_references
 from .results_folder import load_plan, load_runs, read_result, record_plan, run_folder
 from .run import MODEL_NAME, RUN_NAME, finish, learning_rate, run_one
-from .speed import SPEED_NAME, measure_speed
 from .tasks import check_data
 
 DATA_NAME = "data"
@@ -99,7 +98,6 @@ def execute(
             else:
                 execution.done.append(run.name)
                 console.print(f"{_score(outcome)}, done in {duration(time.time() - started)}", highlight=False)
-    _add_speed(load_plan(folder), folder, console)
     return execution
 
 
@@ -145,33 +143,6 @@ def _add_references(plan: Plan, folder: Path, console: Console) -> None:
                 ) from interrupt
             except Exception as error:  # whatever it is, the runs don't depend on it
                 console.print(f"{task.name} has no baselines: {one_line(error)}", markup=False, highlight=False)
-
-
-def _add_speed(plan: Plan, folder: Path, console: Console) -> None:
-    """Measures the cost of a training step once every scheme has a run of the task, and again after new schemes."""
-    path = folder / SPEED_NAME
-    measured = read_speed(path) if path.is_file() else {}
-    for task in plan.tasks:
-        runs: dict[str, dict[str, Any]] = {}
-        for run in plan.runs():
-            if run.task == task and run.scheme not in runs:
-                result = read_result(folder, run)
-                runs |= {run.scheme: result} if result.get("status") == "done" else {}
-        known = measured.get(task.name, {})
-        if known.get("baseline") == plan.baseline and set(runs) <= set(known["schemes"]):
-            continue
-        if len(runs) < len(plan.schemes) or not all("config" in run for run in runs.values()):
-            continue
-        with _lock(folder, SPEED_NAME) as mine:
-            if not mine:
-                return
-            console.print(f"{task.name}: measuring what a step costs", style="dim", markup=False, highlight=False)
-            try:
-                with silence():
-                    measured[task.name] = measure_speed(plan, task, runs, plan.baseline)
-                write_json(path, measured)
-            except Exception as error:  # too little memory for all of them, a full disk, a scheme's own code
-                console.print(f"  not measured: {one_line(error)}", style="dim", markup=False, highlight=False)
 
 
 @contextlib.contextmanager

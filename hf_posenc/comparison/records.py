@@ -57,10 +57,6 @@ _SCORED = _schema(**_TEST, metric=str, value=_Number | None, units=dict[str, str
 _SKIPPED = _schema(**_TEST, skipped=str)
 _BASELINE = _schema(task=str, scheme=str, tests=_Objects, development=NotRequired[dict[str, _Number | None]])
 _MACHINE = _schema(device=str)
-_COSTS = dict[str, dict[str, _Number]]
-_SPEED = _schema(baseline=str, schemes=_COSTS, rows=int, tokens=int, machine=dict[str, Any])
-"""The cost of a training step in one task."""
-_COST = _schema(**dict.fromkeys(("milliseconds", "cost", "low", "high"), _Number))
 
 
 def name_of(run: Mapping[str, Any]) -> str:
@@ -163,24 +159,6 @@ def read_baselines(path: Path) -> list[dict[str, Any]]:
             _check_tests(baseline["tests"])
             check_counts(path, baseline["tests"])
     return baselines
-
-
-def read_speed(path: Path) -> dict[str, dict[str, Any]]:
-    """What `speed.json` holds, by task.
-
-    Raises:
-        Damaged: it can't be read, a field is missing, or is of another type.
-    """
-    speeds = read_json(path)
-    with _naming(path):
-        for task, speed in speeds.items():
-            _check(speed, _SPEED, task)
-            _check(speed["machine"], _MACHINE, f"{task}: machine")
-            for scheme, cost in speed["schemes"].items():
-                _check(cost, _COST, f"{task}: {scheme}")
-                if not cost["low"] <= cost["cost"] <= cost["high"]:
-                    raise ValueError(f"{task}: {scheme}: the cost {cost['cost']} isn't between its quartiles.")
-    return speeds
 
 
 def check_counts(path: Path, tests: list[dict[str, Any]]) -> None:

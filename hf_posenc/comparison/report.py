@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from hf_posenc.files import write_bytes, write_text
 from hf_posenc.markdown import code, plain
 from hf_posenc.schemes.inspection import describe_schemes
 
-from .charts import are_many, cost_chart, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
+from .charts import are_many, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
 from .findings import (
     NOTHING,
     baseline_warning,
@@ -415,42 +415,21 @@ def _greys(study: Study) -> str:
 
 
 def _cost(study: Study) -> list[Block]:
-    blocks: list[Block] = [Heading(2, "Cost"), Text(_how_speed_was_measured(study))]
+    baseline = study.plan.baseline
+    words = "Seconds of a run are means over the seeds; other programs on the machine slow some runs down."
+    blocks: list[Block] = [Heading(2, "Cost"), Text(words)]
     for task in study.tasks:
-        speed = study.speed.get(task.name, {}).get("schemes", {})
-        rows: list[tuple[str, ...]] = []
-        for scheme in study.schemes:
-            for run in study.runs(task, scheme)[:1]:
-                row: tuple[str, ...] = (code(scheme), f"{run['parameters']:,}", f"{run['positional_parameters']:,}")
-                if speed:
-                    own = speed.get(scheme)
-                    cost = "" if own is None else f"{own['cost']:.2f} [{own['low']:.2f}, {own['high']:.2f}]"
-                    row = (*row, "" if own is None else f"{own['milliseconds']:,.0f}", cost)
-                rows.append(row)
-        measured = ("ms a step", f"times {plain(study.plan.baseline)}'s") if speed else ()
-        head = ("scheme", "parameters", "positional", *measured)
+        runs = {scheme: study.runs(task, scheme) for scheme in study.schemes}
+        seconds = {scheme: fmean(run["seconds"] for run in own) for scheme, own in runs.items() if own}
+        rows = []
+        for scheme, taken in seconds.items():
+            run = runs[scheme][0]
+            sizes = (f"{run['parameters']:,}", f"{run['positional_parameters']:,}")
+            cost = f"{taken / seconds[baseline]:.2f}" if baseline in seconds else ""
+            rows.append((code(scheme), *sizes, f"{taken:,.0f}", cost))
+        head = ("scheme", "parameters", "positional", "seconds of a run", f"times {plain(baseline)}'s")
         blocks += [Heading(3, f"{plain(task.name)}: cost"), Table(head, tuple(rows))]
-        if speed and study.ranking(task, study.home_length(task)):
-            picture, metric = cost_chart(study, task, study.home_length(task)), metric_name(task)
-            about = f"{task.name}: {metric} against the cost of a step"
-            caption = f"Across: the cost, with quartiles of the turns. Up: {metric}, {_bars(study)}."
-            blocks.append(Picture(f"{task.name}-cost", picture, about, caption))
     return blocks
-
-
-def _how_speed_was_measured(study: Study) -> str:
-    if not study.speed:
-        return (
-            "How large the models are. Their speed isn't shown: single runs don't measure it, since each had the "
-            "machine at another time. `hf-posenc compare` measures it when all schemes have run."
-        )
-    speed = next(iter(study.speed.values()))
-    return (
-        f"A step is the forward and backward pass of {speed['rows']} inputs of {speed['tokens']:,} tokens (each task's "
-        "own), without the optimizer. After a warm-up the schemes take turns on the same batch, so that what else the "
-        "machine does hits all alike; shown are medians and, in brackets, quartiles. "
-        f"On {plain(speed['machine']['device'])}."
-    )
 
 
 def _schemes(study: Study) -> list[Block]:

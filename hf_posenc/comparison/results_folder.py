@@ -1,4 +1,4 @@
-"""The folder of a comparison's results: its plan, and its runs, baselines and costs, checked as they are read."""
+"""The folder of a comparison's results: its plan, and its runs and baselines, checked as they are read."""
 
 import contextlib
 import json
@@ -11,10 +11,9 @@ from hf_posenc.files import write_json
 
 from .plan import Plan, PlannedRun, compact, extend
 from .plan_file import PLAN_NAME, check_folder, read_plan
-from .records import Damaged, check_counts, name_of, read_baselines, read_json, read_run, read_speed
+from .records import Damaged, check_counts, name_of, read_baselines, read_json, read_run
 from .references import REFERENCES_NAME
 from .run import RUN_NAME
-from .speed import SPEED_NAME
 
 RUNS_NAME = "runs"
 SEARCH_NAME = "search"
@@ -179,23 +178,6 @@ def load_references(
                         )
                 references.setdefault(reference["task"], {})[reference["scheme"]] = reference
     return references
-
-
-def load_speed(folder: str | Path, baseline: str, damaged: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    """The cost of a step, by task; a task that wasn't measured beside the baseline is left out.
-
-    Args:
-        folder: the results.
-        baseline: the scheme whose cost is 1.
-        damaged: see `load_runs`.
-
-    Raises:
-        UserError: it is damaged.
-    """
-    path, measured = Path(folder) / SPEED_NAME, {}
-    with _collect_damage(path, damaged):
-        measured = read_speed(path) if path.is_file() else {}
-    return {task: speed for task, speed in measured.items() if speed["baseline"] == baseline}
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from .outcomes import Outcome, from_dict
 from .plan import Plan, Task
 from .records import name_of
 from .references import MAJORITY, TO_BEAT, USUAL_FORM
-from .results_folder import RUNS_NAME, load_plan, load_references, load_runs, load_speed
+from .results_folder import RUNS_NAME, load_plan, load_references, load_runs
 from .run import PICTURE_NAME
 from .statistics import Difference, Interval, Learned, Sample, has_learned, holm, interval, paired
 
@@ -38,8 +38,6 @@ class Study:
     folder: Path
     references: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """The baselines, by task and name."""
-    speed: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The cost of a step by task, see `speed.measure_speed`."""
     damaged: dict[str, str] = field(default_factory=dict)
     """Runs and files that couldn't be read, with the reason."""
     _samples: dict[Any, Sample | None] = field(default_factory=dict, repr=False)
@@ -63,13 +61,12 @@ class Study:
             reasons += "".join(f" {name} is damaged: {reason}" for name, reason in [*damaged.items()][:1])
             raise UserError(f"No run in {str(folder)!r} is done.{reasons} Run `hf-posenc compare` first.")
         references = load_references(folder, done, damaged)
-        speed = load_speed(folder, plan.baseline, damaged)
         for name, reason in damaged.items():
             logger.warning(
                 f"{name} in {str(folder)!r} is damaged and left out: {reason} Delete it, and run `hf-posenc compare` "
                 "again."
             )
-        return cls(plan, done, failed, Path(folder), references, speed, damaged)
+        return cls(plan, done, failed, Path(folder), references, damaged)
 
     @property
     def missing(self) -> list[str]:

@@ -1,13 +1,13 @@
-"""What schemes have to beat stands beside them, measured on the same examples; what they cost is measured in turns."""
+"""What schemes have to beat stands beside them, measured on the same examples."""
 
 import json
 import shutil
 
 import numpy as np
 import pytest
-from comparison_harness import SMALL, made_up, printed, quiet, read_run, toy, write_text_data
+from comparison_harness import SMALL, made_up, quiet, read_run, toy, write_text_data
 
-from hf_posenc.comparison import execute, executor
+from hf_posenc.comparison import execute
 from hf_posenc.comparison.findings import conclusions
 from hf_posenc.comparison.outcomes import right_outcome
 from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS, WORDS, _segments
@@ -99,54 +99,6 @@ def test_baselines_have_the_intervals_of_their_examples(tmp_path):
 def test_texts_of_a_pair_stay_two():
     assert _segments([101, 7, 8, 102, 9, 102, 0, 0], {101, 102, 0}) == [[7, 8], [9], []]
     assert _segments([0, 7, 2, 2, 9, 2], {0, 2}) == [[7], [9], []]
-
-
-def test_a_step_is_measured_in_turns_and_shown_with_its_spread(compared):
-    _, results = compared
-    speed = json.loads((results / "speed.json").read_text())["colours"]
-    assert speed["schemes"]["none"]["cost"] == speed["schemes"]["none"]["low"] == 1
-    rope = speed["schemes"]["rope"]
-    assert rope["low"] <= rope["cost"] <= rope["high"]
-    assert rope["milliseconds"] > 0
-    text = write_report(results)[0].read_text()
-    cost = text[text.index("## Cost") :]
-    assert "the schemes take turns on the same batch" in cost
-    assert row(cost, "`rope`").endswith(f"{rope['cost']:.2f} [{rope['low']:.2f}, {rope['high']:.2f}] |")
-    assert "report_pictures/colours-cost.png" in cost
-
-
-def test_speed_is_measured_when_all_have_run_and_again_for_new_schemes(tmp_path, monkeypatch):
-    measured = []
-
-    def pretend(plan, task, runs, baseline):
-        measured.append(sorted(runs))
-        cost = {"milliseconds": 1.0, "cost": 1.0, "low": 1.0, "high": 1.0}
-        timings = {"schemes": dict.fromkeys(runs, cost), "baseline": baseline, "rows": 8, "tokens": 32}
-        return {**timings, "machine": {"device": "a machine"}}
-
-    monkeypatch.setattr(executor, "measure_speed", pretend)
-    plan = toy()
-    made_up(tmp_path, plan, {"none": 0.5, "rope": 0.9}, config={})
-    run = tmp_path / "runs" / "probes-rope-seed0" / "run.json"
-    content = run.read_text()
-    run.unlink()
-    executor._add_speed(plan, tmp_path, quiet())
-    assert measured == []
-    run.write_text(content)
-    for _ in range(2):
-        executor._add_speed(plan, tmp_path, quiet())
-    assert measured == [["none", "rope"]]
-    made_up(tmp_path, toy(schemes=["none", "rope", "t5"]), {"none": 0.5, "rope": 0.9, "t5": 0.9}, config={})
-    executor._add_speed(toy(schemes=["none", "rope", "t5"]), tmp_path, quiet())
-    assert measured[1:] == [["none", "rope", "t5"]]
-
-    def broken(*_):
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(executor, "measure_speed", broken)
-    console = quiet()
-    executor._add_speed(toy(schemes=["none", "rope", "t5"], baseline="rope"), tmp_path, console)
-    assert "not measured: out of memory" in printed(console)
 
 
 def test_above_means_above_the_better_linear_model(tmp_path):

@@ -221,11 +221,10 @@ def test_a_report_says_what_all_runs_share(untouched, pretrained, sentence):
     assert sentence in text
 
 
-def test_speed_is_not_read_off_single_runs(report):
-    text = report[0].read_text()
-    cost = text[text.index("## Cost") : text.index("## Schemes")]
-    assert "Their speed isn't shown" in cost
-    assert row(cost, "`rope`") == "| `rope` | 1,000 | 10 |"
+def test_a_scheme_costs_the_seconds_of_its_runs_beside_the_baselines(results):
+    change_runs(results, lambda run: run | {"seconds": 30.0 if run["scheme"] == "rope" else 20.0})
+    text = write_report(results)[0].read_text()
+    assert row(text[text.index("## Cost") :], "`rope`") == "| `rope` | 1,000 | 10 | 30 | 1.50 |"
 
 
 @pytest.mark.slow
@@ -457,16 +456,13 @@ def test_the_report_names_what_is_damaged(results):
     (results / "runs" / "probes-rope-seed0 (copy)").mkdir()
     copied = (results / "runs" / "probes-rope-seed0" / "run.json").read_text()
     (results / "runs" / "probes-rope-seed0 (copy)" / "run.json").write_text(copied)
-    (results / "speed.json").write_text('{"probes": 3}')
     (results / "baselines").mkdir()
     (results / "baselines" / "probes.json").write_text('{"baselines": [{}]}')
     text = write_report(results)[0].read_text()
     assert "- **Damaged, and left out**: `probes-none-seed0`: it can't be read: " in text
     assert "`probes-rope-seed0 (copy)`: it is the run probes-rope-seed0, in the folder of another." in text
-    assert "`speed.json`: probes: 3 is no object." in text
     assert r"`probes.json`: baselines\[0\]: Field 'task' is required but missing." in text
     assert row(text, "[probes](#probes)").endswith("| 5 | 14 of 15 |")
-    assert "Their speed isn't shown" in text
 
 
 def test_counts_mean_the_same_in_any_order(results):
