@@ -52,10 +52,10 @@ test-floor: ## the tests with the lowest version of every dependency
 	.venv-floor/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "$(MARK)"
 
 benchmark: $(INSTALLED) ## speed of this machine against transformers' encoders; on a GPU where there is one
-	$(BIN)/hf-posenc benchmark -o runs/benchmark.json
+	$(BIN)/python -m model_cards.benchmark -o runs/benchmark.json
 
 speed: $(INSTALLED) ## measure anew what model_cards/speed.md shows, without serving: its own commands, half an hour
-	grep '^hf-posenc benchmark' model_cards/speed.md | grep -v -e --serving | while read -r line; do $(BIN)/$$line || exit 1; done
+	grep '^python -m model_cards.benchmark' model_cards/speed.md | grep -v serving | while read -r line; do $(BIN)/$$line || exit 1; done
 	$(BIN)/python -m model_cards.generate.pages
 
 gpu: ## on a GPU machine with torch and transformers, nothing is installed: its tests, speed, and targets as pass or fail

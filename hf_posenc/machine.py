@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import platform
-import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,11 +17,6 @@ def processor() -> str:
         facts = {name.strip(): value.strip() for name, _, value in reversed(lines)}
         return f"{facts['model name']} (family {facts['cpu family']}, model {facts['model']})"
     return platform.processor() or platform.machine()
-
-
-def processor_slug() -> str:
-    """The processor's name as a part of a file's name: `amd-epyc-family-25-model-17`."""
-    return re.sub(r"[^a-z0-9]+", "-", processor().lower()).strip("-")
 
 
 def best_dtype(device: torch.device | str | None = None) -> torch.dtype:

@@ -1,6 +1,6 @@
-"""On a GPU machine: the tests marked `gpu`, then the benchmark and its targets. `python tests/gpu.py [OPTIONS]`.
+"""On a GPU machine: the tests marked `gpu`, then the benchmark and its targets. `python tests/gpu.py`.
 
-Needs torch and transformers alone, installs nothing and uses no network; options go to `hf-posenc benchmark`.
+Needs torch and transformers alone, installs nothing and uses no network.
 """
 
 import importlib.util
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = "model_cards/results/benchmark_gpu.json"
+BENCHMARK = ["-m", "model_cards.benchmark.targets", "-o", "model_cards/results/benchmark_gpu.json"]
 NEED_MORE = {"tests/training": ("accelerate", "datasets", "evaluate", "sklearn")}
 """Folders whose tests import more than torch, transformers, pytest and hf_posenc."""
 
@@ -34,16 +34,10 @@ def pytest_arguments() -> list[str]:
     return ["-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *files]
 
 
-def benchmark_arguments(options: list[str]) -> list[str]:
-    """Arguments of Python for the benchmark."""
-    wanted = ["--device", "cuda", "--sizes", "base", "--rounds", "20", "--profile", "-o", RESULTS]
-    return ["-m", "hf_posenc.cli", "benchmark", "--targets", *wanted, *options]
-
-
 def main() -> None:
     """Runs both; the exit code is 0 if all tests and targets pass."""
-    commands = [command for command in (pytest_arguments(), benchmark_arguments(sys.argv[1:])) if command]
-    codes = [subprocess.run([sys.executable, *command], cwd=ROOT, check=False).returncode for command in commands]
+    commands = [pytest_arguments(), BENCHMARK]
+    codes = [subprocess.run([sys.executable, *words], cwd=ROOT, check=False).returncode for words in commands if words]
     sys.exit(any(codes))
 
 

@@ -7,7 +7,7 @@ environment, or `set_enabled(False)`, turns all of it off.
 
 from .attention import attend_with_bias, gains_from_fusion
 from .dropout import Dropout
-from .linear import apply_linear, onednn_is_faster
+from .linear import apply_linear
 from .switch import set_enabled
 
-__all__ = ["Dropout", "apply_linear", "attend_with_bias", "gains_from_fusion", "onednn_is_faster", "set_enabled"]
+__all__ = ["Dropout", "apply_linear", "attend_with_bias", "gains_from_fusion", "set_enabled"]

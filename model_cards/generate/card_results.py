@@ -239,7 +239,7 @@ def results_part(results: Results, scheme: str) -> str:
         ends=[_score_row(finding, linear) for finding in ends],
         has_curve=bool(ends and results.panels_of(scheme)),
         speeds=_speed_rows(results, scheme),
-        benchmark=f"hf-posenc benchmark --contenders {contenders} --works 16x64,2x512 --modes training",
+        benchmark=f"python -m model_cards.benchmark --contenders {contenders} --works 16x64,2x512 --modes training",
     )
 
 

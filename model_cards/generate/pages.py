@@ -7,7 +7,6 @@ import ast
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.benchmark import profile_table, serving_table, speed_table, startup_table, targets_table
 from hf_posenc.comparison.references import TO_BEAT, WORD_PAIRS
 from hf_posenc.comparison.report import named
 from hf_posenc.comparison.statistics import Interval
@@ -18,6 +17,7 @@ from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.inspection import describe_schemes
+from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, profile_table, rows_table, startup_table
 from model_cards.generate.card_results import read_results
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
 from model_cards.generate.practitioner import by_set, contrasts
@@ -137,13 +137,14 @@ def gpu_tables(folder: Path) -> str:
     if not (folder / "results" / "benchmark_gpu.json").is_file():
         return "Nothing has been measured on a GPU yet."
     results = read_results(folder, "benchmark_gpu")
-    without = {name: value for name, value in results.items() if name != "targets"}
-    return f"Measured on one {machine_line(results)}\n\n{targets_table(results)}\n\n{speed_table(without)}"
+    tables = (rows_table(results["targets"], JUDGED), rows_table(results["rows"], SPEED))
+    return "\n\n".join((f"Measured on one {machine_line(results)}", *tables))
 
 
 def serving_part(results: dict[str, Any]) -> str:
-    """What `hf-posenc benchmark --serving` measured."""
-    return f"{serving_table(results)}\n\nMeasured on an {machine_line(results)}"
+    """What the benchmark of serving measured."""
+    tables = (rows_table(results["rows"], SERVING), rows_table(results["targets"], JUDGED))
+    return "\n\n".join((*tables, f"Measured on an {machine_line(results)}"))
 
 
 def file_speeds(results: dict[str, Any]) -> str:

@@ -14,9 +14,8 @@ def windowed_varlen_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: None,
     scaling: float,
-    dropout: float = 0.0,
     sliding_window: int | None = None,
     cu_seq_lens_q: Tensor | None = None,
     max_length_q: int | None = None,
@@ -24,22 +23,18 @@ def windowed_varlen_attention(
 ) -> tuple[Tensor, None]:
     """softmax(scaling q k^T) v within each sequence and window: (1, H, T, d) three times -> (1, T, H, d).
 
+    Without dropout, which ModernBERT's attention doesn't have by default.
+
     Args:
         module: of transformers' interface.
         query, key, value: of the sequences one behind the other.
         attention_mask: None.
         scaling: factor on q k^T.
-        dropout: 0.
         sliding_window: one more than the tokens that are seen on each side (ModernBERT's way); None: all.
         cu_seq_lens_q: int32 (n + 1,), borders of the sequences.
         max_length_q: tokens of the longest.
         kwargs: what transformers passes to other attentions.
-
-    Raises:
-        ValueError: there is dropout, or a mask.
     """
-    if dropout or attention_mask is not None:
-        raise ValueError(f"varlen attention takes no mask and no dropout, and dropout={dropout}. Use --no-dropout.")
     side = -1 if sliding_window is None else sliding_window - 1
     q, k, v = (t[0].transpose(0, 1).contiguous() for t in (query, key, value))
     cuts, longest = cu_seq_lens_q, max_length_q
@@ -56,10 +51,10 @@ class UnpaddedModernBert(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         model.set_attn_implementation("posenc_windowed_varlen")
-        self.model, self.config = model, model.config
+        self.model = model
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None, **kwargs: Tensor
+        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, token_type_ids: Tensor
     ) -> SimpleNamespace:
         """(B, S) -> `loss`, `logits` (B, labels)."""
         counts = attention_mask.sum(-1)
@@ -74,6 +69,4 @@ class UnpaddedModernBert(nn.Module):
         ).last_hidden_state[0]
         first = hidden[cuts[:-1].long()]
         logits = self.model.classifier(self.model.drop(self.model.head(first)))
-        return SimpleNamespace(
-            logits=logits, loss=None if labels is None else nn.functional.cross_entropy(logits, labels)
-        )
+        return SimpleNamespace(logits=logits, loss=nn.functional.cross_entropy(logits, labels))

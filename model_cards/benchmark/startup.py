@@ -1,4 +1,7 @@
-"""What a process pays before its first batch."""
+"""Measures what a process pays before its first batch: imports, and loading a checkpoint.
+
+python -m model_cards.benchmark.startup
+"""
 
 import os
 import statistics
@@ -10,8 +13,11 @@ from typing import Any
 
 import torch
 
+from hf_posenc.errors import run_script
+
 from .contenders import build_model
 from .run import machine
+from .tables import output_of, show, startup_table
 
 IMPORTS = {
     "import torch, transformers": "import torch, transformers",
@@ -29,16 +35,10 @@ print(time.perf_counter() - started)
 """
 
 
-def measure_startup(size: str = "minilm", rounds: int = 7) -> dict[str, Any]:
-    """What a process pays before its first batch: imports, and loading a checkpoint; medians over fresh processes.
+def measure_startup(size: str = "minilm", rounds: int = 8) -> dict[str, Any]:
+    """Medians over fresh processes: `seconds` of each import, and of `from_pretrained` alone.
 
-    Args:
-        size: of the checkpoints, BERT's and ours; see `SIZES`. Ours is loaded with its remote code, without hf_posenc.
-        rounds: turns.
-
-    Returns:
-        `machine` and `seconds`: of each import in a process of its own, and of `from_pretrained` alone (`load BERT`,
-        `load ours`).
+    Both checkpoints have this size (see `SIZES`); ours is loaded with its remote code, without hf_posenc.
     """
     seconds: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -46,20 +46,14 @@ def measure_startup(size: str = "minilm", rounds: int = 7) -> dict[str, Any]:
         environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
         for name in ("bert", "rope"):
             build_model(name, size).save_pretrained(f"{folder}/{name}")  # type: ignore[operator]
-
-        def run(*words: str) -> float:
-            """The seconds that the process takes, or that it says."""
-            started = time.perf_counter()
-            done = subprocess.run([sys.executable, "-c", *words], env=environment, capture_output=True, text=True)
-            if done.returncode:
-                raise RuntimeError(f"A process that only imports or loads failed: {done.stderr[-2000:]}")
-            return float(done.stdout or time.perf_counter() - started)
-
         commands: dict[str, tuple[str, ...]] = {name: (code,) for name, code in IMPORTS.items()}
         commands |= {"load BERT": (_LOAD, f"{folder}/bert"), "load ours": (_LOAD, f"{folder}/rope")}
         for turn in range(-1, rounds):  # the first turn warms the disk up, and copies the remote code
             for name, words in commands.items():
-                taken = run(*words)
+                started = time.perf_counter()
+                command = [sys.executable, "-c", *words]
+                done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+                taken = float(done.stdout or time.perf_counter() - started)
                 if turn >= 0:
                     seconds.setdefault(name, []).append(taken)
     return {
@@ -67,3 +61,14 @@ def measure_startup(size: str = "minilm", rounds: int = 7) -> dict[str, Any]:
         "settings": {"size": size, "rounds": rounds},
         "seconds": {name: round(statistics.median(taken), 3) for name, taken in seconds.items()},
     }
+
+
+def main() -> None:
+    """The command."""
+    output = output_of(__doc__).parse_args().output
+    results = measure_startup()
+    show(results, [startup_table(results)], output)
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -21,11 +21,13 @@ SST2_LENGTHS = (
 )
 """How many of 6,917 sentences of SST-2 (Socher et al. 2013) have 0, 1, 2, ... word pieces of bert-base-uncased."""
 
+Step = Callable[[dict[str, Tensor]], None]
+
 VOCAB_SIZE = 30_522
 MIXED_ROWS, MIXED_LENGTHS = 16, (64, 4096)
 
 
-def make_batches(work: str, count: int, device: torch.device | str = "cpu", seed: int = 0) -> list[dict[str, Tensor]]:
+def make_batches(work: str, count: int, device: str = "cpu", seed: int = 0) -> list[dict[str, Tensor]]:
     """Batches as a tokenizer and DataCollatorWithPadding make them, of random tokens.
 
     Args:
@@ -69,32 +71,22 @@ def _lengths(work: str, count: int, draw: random.Random) -> list[list[int]]:
     return [[int(tokens)] * int(rows)] * count
 
 
-def take_turns(
-    steps: dict[str, Callable[[Any], Any]], batches: list[Any], rounds: int, warmup: int = 1
-) -> dict[str, list[float]]:
+def take_turns(steps: dict[Any, Step], batches: list[dict[str, Tensor]], rounds: int) -> dict[Any, list[float]]:
     """Seconds of each contender in each of `rounds` turns, all on the same batch and each turn in another order.
 
-    Before them each has every batch `warmup` times: kernels are chosen, compiled and tuned for each shape.
     On a GPU the time is that between two CUDA events.
     """
-    names, seconds = list(steps), {name: [] for name in steps}  # type: ignore[var-annotated]
-    for turn in range(-warmup * len(batches), rounds):
-        batch = batches[turn % len(batches)]
+    names = list(steps)
+    seconds: dict[Any, list[float]] = {name: [] for name in names}
+    for turn in range(rounds):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            taken = _timed(steps[name], batch)
-            if turn >= 0:
-                seconds[name].append(taken)
+            seconds[name].append(_timed(steps[name], batches[turn % len(batches)]))
     return seconds
 
 
-def on_gpu(batch: Any) -> bool:
-    """Whether a batch lies on a CUDA device."""
-    return isinstance(batch, dict) and any(isinstance(t, Tensor) and t.is_cuda for t in batch.values())
-
-
-def _timed(step: Callable[[Any], Any], batch: Any) -> float:
-    if on_gpu(batch):
+def _timed(step: Step, batch: dict[str, Tensor]) -> float:
+    if batch["input_ids"].is_cuda:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         step(batch)
@@ -111,9 +103,9 @@ def ratio(reference: list[float], other: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(reference, other, strict=True))
 
 
-def peak_memory(step: Callable[[Any], Any], batch: Any) -> float | None:
+def peak_memory(step: Step, batch: dict[str, Tensor]) -> float | None:
     """Megabytes by which a step raises the memory in use: of the GPU, or the process's resident memory on Linux."""
-    if on_gpu(batch):
+    if batch["input_ids"].is_cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

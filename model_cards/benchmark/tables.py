@@ -1,0 +1,55 @@
+"""Results as tables, and the file that holds them."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from hf_posenc.files import write_json
+from hf_posenc.markdown import markdown_table
+
+from .parts import PARTS
+
+
+def output_of(about: str | None) -> argparse.ArgumentParser:
+    """A parser with the option that all commands have."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", help="results: .json")
+    return parser
+
+
+def show(results: dict[str, Any], tables: Sequence[str], output: str | None) -> None:
+    """Prints the tables, and writes the results."""
+    print(*tables, sep="\n\n")
+    if output is not None:
+        write_json(output, results)
+
+
+SPEED = ("size", "work", "mode", "contender", "dtype", "milliseconds", "ratio", "cost", "tokens_per_second")
+SPEED += ("peak_mb", "linear_share")
+"""Columns of what `run_benchmark` measures."""
+SERVING = ("work", "contender", "milliseconds", "texts_per_second", "ratio", "accuracy", "agreement")
+"""Columns of what `run_serving` measures."""
+JUDGED = ("target", "value", "bound", "outcome")
+"""Columns of what `judge` says."""
+
+
+def rows_table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+    """Rows of results, as they are."""
+    cells = [["" if row[name] is None else row[name] for name in columns] for row in rows]
+    return markdown_table([name.replace("_", " ") for name in columns], cells)
+
+
+def profile_table(results: dict[str, Any]) -> str:
+    """Where the time goes, in percent: a row for each size, work, mode and contender."""
+    parts = [part for part in (*PARTS, "other") if any(row["parts"][part] for row in results["rows"])]
+    shares = []
+    for row in results["rows"]:
+        total = sum(row["parts"].values())
+        percent = (f"{row['parts'][part] / total:.0%}" for part in parts)
+        shares.append([f"{row['size']} {row['work']}", row["mode"], f"`{row['contender']}`", *percent])
+    return markdown_table(["batch", "mode", "encoder", *parts], shares)
+
+
+def startup_table(results: dict[str, Any]) -> str:
+    """The results of `measure_startup`."""
+    return markdown_table(("", "seconds"), [(name, f"{taken:.2f}") for name, taken in results["seconds"].items()])
