@@ -10,7 +10,7 @@ import torch
 from hf_posenc.errors import run_script
 
 from .contenders import MODES, PEERS, SIZES, VARIANTS
-from .run import Settings, processor_slug, run_benchmark
+from .run import Settings, run_benchmark, slug
 from .tables import SPEED, profile_table, rows_table, show
 
 
@@ -43,7 +43,7 @@ def main() -> None:
         torch.set_num_threads(threads)
     results = run_benchmark(Settings(**options))
     tables = [rows_table(results["rows"], SPEED), *([profile_table(results)] if options["profile"] else [])]
-    show(results, tables, output and output.replace("{processor}", processor_slug()))
+    show(results, tables, output and output.replace("{processor}", slug(results["machine"]["processor"])))
 
 
 if __name__ == "__main__":

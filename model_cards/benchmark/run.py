@@ -33,9 +33,9 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     }
 
 
-def processor_slug() -> str:
-    """The processor's name as a part of a file's name: `amd-epyc-family-25-model-17`."""
-    return re.sub(r"[^a-z0-9]+", "-", processor().lower()).strip("-")
+def slug(name: str) -> str:
+    """A processor's name as a part of a file's name: `amd-epyc-family-25-model-17`."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 @dataclasses.dataclass

@@ -24,8 +24,10 @@ def show(results: dict[str, Any], tables: Sequence[str], output: str | None) -> 
         write_json(output, results)
 
 
-SPEED = ("size", "work", "mode", "contender", "dtype", "milliseconds", "ratio", "cost", "tokens_per_second")
-SPEED += ("peak_mb", "linear_share")
+SPEED = (
+    *("size", "work", "mode", "contender", "dtype"),
+    *("milliseconds", "ratio", "cost", "tokens_per_second", "peak_mb", "linear_share"),
+)
 """Columns of what `run_benchmark` measures."""
 SERVING = ("work", "contender", "milliseconds", "texts_per_second", "ratio", "accuracy", "agreement")
 """Columns of what `run_serving` measures."""

@@ -63,6 +63,7 @@ def test_figures_are_of_medians_within_a_round(monkeypatch, trained):
 def test_each_runtime_answers_alone_in_its_process(trained, tmp_path, monkeypatch):
     graphs = ("posenc:openvino:float32", "posenc:onnx:int8", "bert:openvino:bf16")
     measure, target = serving.run_serving, tmp_path / "serving.json"
+    monkeypatch.setattr(serving, "_ROUNDS", 1)
     monkeypatch.setattr(serving, "run_serving", lambda *files: measure(*files, (*IN_TORCH, *graphs)))
     model, texts = trained
     monkeypatch.setattr("sys.argv", ["serving", "--checkpoint", model, "--evaluate", texts, "-o", str(target)])
