@@ -119,7 +119,7 @@ def test_the_metadata_are_what_the_hub_reads(name, results):
     assert len(data.eval_results) == len(on_the_hub(results, name))
     assert data.model_name == f"posenc-{name}"
     assert set(data.metrics) == {result.metric_type for result in data.eval_results}
-    assert set(data.metrics) <= {"accuracy", "matthews_correlation", "perplexity"}
+    assert set(data.metrics) <= {"accuracy", "matthews_correlation"}
     assert set(data.datasets or []) == {result.dataset_type for result in data.eval_results}
     for result in data.eval_results:
         assert isinstance(result, EvalResult)

@@ -22,9 +22,6 @@ _Data = Annotated[
         show_default=False,
     ),
 ]
-_MaskedLM = Annotated[
-    list[str] | None, typer.Option(help="Text for a masked language model, as --data.", show_default=False)
-]
 _SchemeFiles = Annotated[
     list[str] | None,
     typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
@@ -49,15 +46,12 @@ _Search = Annotated[
 
 
 @app.command()
-@declared_options(
-    "masked_lm", delimiter=None, text_column_names=None, text_column_delimiter=None, label_column_name=None
-)
+@declared_options("data", delimiter=None, text_column_names=None, text_column_delimiter=None, label_column_name=None)
 def compare(
     output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the results.", show_default=False)],
     plan: _Plan = None,
     quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
     data: _Data = None,
-    masked_lm: _MaskedLM = None,
     schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
     scheme_file: _SchemeFiles = None,
@@ -83,8 +77,8 @@ def compare(
     processes may share a folder: each run is made by one of them. `hf-posenc report` writes the report, also while
     runs are missing.
     """
-    from hf_posenc.comparison.plan import SEARCH_FACTORS
-    from hf_posenc.comparison.plan_file import check_folder, read_plan
+    from hf_posenc.comparison.plan import SEARCH_FACTORS, resolve_data
+    from hf_posenc.comparison.plan_file import check_folder, is_file, read_plan
 
     if plan is not None and quick:
         raise UserError("--plan and --quick are both given. Give one of them.")
@@ -92,10 +86,13 @@ def compare(
         raise UserError(f"{dashed(next(iter(columns)))} is for --data. Write it into the plan's options.")
     if not dry_run:
         check_folder(Path(output_dir))
+    for name in data or ():
+        if not is_file(name):  # an absent file has a better message
+            check_local("--data", resolve_data(name))
     several = numbers("seeds", seeds)
     chosen = read_plan(
         "quick" if quick else plan or {},
-        tasks=_tasks(data or [], masked_lm or []) or None,
+        tasks=data or None,
         schemes=None if schemes is None else words(schemes),
         scheme_files=scheme_file or None,
         seeds=several[0] if several and "," not in str(seeds) else several,
@@ -117,17 +114,6 @@ def compare(
         return
     for run in chosen.work(int(part), int(parts)):
         print(run.name)
-
-
-def _tasks(data: list[str], masked_lm: list[str]) -> list[Any]:
-    """The tasks of `--data` and `--masked-lm`; refuses data that isn't there."""
-    from hf_posenc.comparison.plan import resolve_data
-    from hf_posenc.comparison.plan_file import is_file
-
-    for name in (*data, *masked_lm):
-        if not is_file(name):  # an absent file has a better message
-            check_local("--data", resolve_data(name))
-    return [*data, *({"masked_lm": name} for name in masked_lm)]
 
 
 def _execute(plan: Any, output_dir: str, shard: tuple[int, int], keep_models: bool) -> None:

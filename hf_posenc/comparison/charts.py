@@ -10,7 +10,7 @@ from hf_posenc.schemes.plots import PALETTE
 
 from .plan import Task
 from .statistics import Interval
-from .study import Study, lower_is_better
+from .study import Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,8 +93,7 @@ def ranking_chart(study: Study, task: Task, length: int) -> bytes:
         axes.annotate(
             literal(name), (value.mean, 1), (2, 0), xycoords=("data", "axes fraction"), textcoords="offset points"
         )
-    if not lower_is_better(task):
-        axes.set_xlim(*_score_limits([end for _, value in (*rows, *others) for end in value.ends]))
+    axes.set_xlim(*_score_limits([end for _, value in (*rows, *others) for end in value.ends]))
     axes.set_yticks(range(len(rows)), [literal(scheme) for scheme, _ in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xlabel(f"{metric_name(task)} at {length:,} tokens", fontsize=SMALL)
@@ -131,9 +130,7 @@ def length_chart(study: Study, task: Task) -> bytes:
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
         axes.minorticks_off()
-        if lower_is_better(task):
-            axes.set_yscale("log")
-        elif lines:
+        if lines:
             axes.set_ylim(*_score_limits([end for _, _, low, high in lines.values() for end in (*low, *high)]))
     _name_axes(figure, every, "tokens (the line: the train length)", metric_name(task))
     return _png(figure)
@@ -207,12 +204,8 @@ def heat_chart(
     """Scores and half their intervals, a row for each scheme, a column for each part; framed where one differs."""
     figure, axes = _figure(max(WIDTH, 1.2 + 0.6 * len(columns)), 1.4 + 0.42 * len(study.schemes))
     colours = np.full((len(study.schemes), len(columns)), np.nan)
-    for place, (_, task, values) in enumerate(columns):
-        means = np.array([np.nan if value is None else value.mean for value in values])
-        if lower_is_better(task):  # a column of its own scale: the least is as good as 1
-            colours[:, place] = np.nanmin(means) / means
-        else:
-            colours[:, place] = means
+    for place, (_, _, values) in enumerate(columns):
+        colours[:, place] = [np.nan if value is None else value.mean for value in values]
     from matplotlib.patches import Rectangle
 
     image = axes.imshow(colours, cmap="viridis", vmin=min(0.5, np.nanmin(colours)), vmax=1, aspect="auto")

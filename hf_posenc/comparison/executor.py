@@ -131,7 +131,7 @@ def _add_references(plan: Plan, folder: Path, console: Console) -> None:
     for task in plan.tasks:
         path = folder / REFERENCES_NAME / f"{task.name}.json"
         with _lock(folder, f"{REFERENCES_NAME}-{task.name}") as mine:
-            if task.kind == "masked_lm" or path.is_file() or not mine:
+            if path.is_file() or not mine:
                 continue
             console.print(f"{task.name}: measuring the baselines", style="dim", markup=False, highlight=False)
             try:
@@ -214,11 +214,10 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> dict[str, Any]:
     for trial in ended:
         values = [test["value"] for test in trial.get("tests", [{"value": None}])]
         scores[trial["learning_rate"]] = float(np.mean(np.array(values, dtype=float)))  # null: NaN
-    sign = -1 if run.task.metric == "perplexity" else 1
     middle = learning_rate(plan, run, folder / DATA_NAME)
 
     def worth(rate: float) -> tuple[float, float]:
-        score = sign * scores[rate]
+        score = scores[rate]
         return (-math.inf if math.isnan(score) else score, -abs(math.log(rate / middle)))  # the nearer of two equals
 
     search = {

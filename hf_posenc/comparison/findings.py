@@ -9,7 +9,7 @@ from .plan import Task
 from .references import MAJORITY, USUAL_FORM
 from .spread import MOST_SEEDS
 from .statistics import UNDECIDED, Difference, Interval, Learned
-from .study import Study, lower_is_better
+from .study import Study
 
 NOTHING = "Nothing: fewer than two schemes have a result at one length."
 
@@ -30,7 +30,7 @@ def findings(study: Study) -> Iterator[tuple[str, str]]:
             yield from ((where, sentence) for sentence in _contrasts(study, task, length))
         changes = study.changes(task, home, longest) if longest > home else {}
         if changes and len(study.plan.seeds) > 1:
-            clauses = _by_verdict(changes, lower_is_better(task))
+            clauses = _by_verdict(changes)
             sentence = f"**{plain(task.name)}, from {home:,} to {longest:,} tokens**: {'; '.join(clauses)}."
             yield length_heading(task), sentence
 
@@ -41,7 +41,7 @@ def _contrasts(study: Study, task: Task, length: int) -> Iterator[str]:
     for other in study.contrasts_of(task):
         score, differences = study.score(task, other, length), study.differences(task, length, other=other)
         if score is not None and differences:
-            clauses = _by_verdict(differences, lower_is_better(task))
+            clauses = _by_verdict(differences)
             yield f"{start}against {code(other)} ({score.mean:.3f}) {'; '.join(clauses)}."
     if unable := [scheme for scheme in study.schemes if study.score(task, scheme, length) is None]:
         yield f"{start}can't be tested: {quoted(unable)}."
@@ -71,11 +71,11 @@ def length_heading(task: Task) -> str:
     return f"{plain(task.name)}: {metric_name(task)} against length"
 
 
-def _by_verdict(differences: Mapping[str, Difference], lower: bool) -> list[str]:
+def _by_verdict(differences: Mapping[str, Difference]) -> list[str]:
     """The schemes by verdict: better, worse, not decided."""
     groups: dict[str, list[str]] = {}
     for scheme, value in differences.items():
-        verdict = value.verdict(lower)
+        verdict = value.verdict()
         shown = f" ({value.interval.mean:+.3f})" if verdict in ("better", "worse") else ""
         groups.setdefault(verdict, []).append(f"{code(scheme)}{shown}")
     if list(groups) == [UNDECIDED] and len(differences) > 1:

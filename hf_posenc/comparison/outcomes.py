@@ -23,7 +23,7 @@ class Outcome:
 
     metric: str
     columns: tuple[str, ...]
-    """`right` and `of`; `nll` and `tokens`; or, for a correlation, the cells `label>prediction` that occur."""
+    """`right` and `of` or, for a correlation, the cells `label>prediction` that occur."""
     units: np.ndarray
     """(U, k): k counts of U units."""
 
@@ -64,8 +64,7 @@ def from_dict(metric: str, columns: dict[str, str]) -> Outcome:
     units = np.stack(decoded, axis=1)
     if not (np.abs(units) < _LARGEST).all():
         raise ValueError(f"the {metric} has a number that isn't finite, or is too large")
-    counts = units[:, 1:] if metric == "perplexity" else units
-    if counts.min() < 0 or counts.sum() <= 0:
+    if units.min() < 0 or units.sum() <= 0:
         raise ValueError(f"the {metric} has negative counts, or none")
     if metric == "accuracy" and not ((units[:, 0] <= units[:, 1]) & (units[:, 1] > 0)).all():
         raise ValueError("the accuracy has more right answers than examples")
@@ -90,11 +89,6 @@ def right_outcome(right: np.ndarray, groups: Sequence[Any] | None = None) -> Out
     """An outcome from correct answers: a bool for each example (n,)."""
     columns = np.stack([right.astype(np.float64), np.ones(len(right))], axis=1)
     return Outcome("accuracy", ("right", "of"), _grouped(columns, groups))
-
-
-def likelihood_outcome(nll: np.ndarray, tokens: np.ndarray) -> Outcome:
-    """Negative log-likelihood and number of the masked tokens of each example (n,)."""
-    return Outcome("perplexity", ("nll", "tokens"), np.stack([nll, tokens], axis=1).astype(np.float64))
 
 
 def classification_outcome(
@@ -123,10 +117,6 @@ def _accuracy(sums: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
     return sums[:, 0] / sums[:, 1]
 
 
-def _perplexity(sums: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
-    return np.exp(np.minimum(sums[:, 0] / np.maximum(sums[:, 1], 1), 700))
-
-
 def _matthews(sums: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
     """R_K of the cells (Gorodkin 2004): 0 where labels or predictions don't vary."""
     cells = np.array([name.split(">") for name in columns], dtype=np.int64)  # (k, 2)
@@ -148,5 +138,4 @@ class _Metric(NamedTuple):
 _METRICS = {
     "accuracy": _Metric(_accuracy, (0.0, 1.0), ("right", "of")),
     "matthews_correlation": _Metric(_matthews, (-1.0, 1.0)),
-    "perplexity": _Metric(_perplexity, (1.0, np.inf), ("nll", "tokens")),
 }

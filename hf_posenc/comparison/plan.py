@@ -1,7 +1,7 @@
 """A plan: the tasks, schemes and seeds of a comparison, as plain data, and the runs that follow from them.
 
 ```yaml
-tasks: [probes, halves, {data: cola, metric: matthews_correlation}, {masked_lm: imdb}]
+tasks: [probes, halves, {data: cola, metric: matthews_correlation}]
 schemes: [none, learned, rope, mine]    # or: all
 scheme_files: [mine.py]                 # custom schemes
 seeds: 5                                # 0 to 4, or a list
@@ -48,7 +48,7 @@ class Task:
     sha256: str | None = None
     """Of the file's content, where `data` is a file. Runs after an edit don't compare with earlier ones."""
     metric: str = "accuracy"
-    """`accuracy` or, for text, `matthews_correlation`; masked language models have `perplexity`."""
+    """`accuracy` or, for text, `matthews_correlation`."""
     lengths: str = "cut"
     """What a test length is: `cut`, all examples, cut to that many tokens; `buckets`, those that are as long as that or
     shorter, and longer than the next smaller test length."""
@@ -199,8 +199,6 @@ class Plan:
             options["max_position_embeddings"] = self.table_length or self.train_length_of(task)
         if task.is_generated:
             options |= GENERATED
-        if task.kind == "masked_lm":
-            options["line_by_line"] = False
         return {**options, **self.options, **task.options}
 
     def checkpoint(self, scheme: str, data_folder: Path) -> Path:

@@ -18,7 +18,6 @@ from hf_posenc.files import sha256
 from hf_posenc.finetuning.early import check_data
 from hf_posenc.finetuning.options import make_arguments, read_options
 from hf_posenc.schemes.names import check_scheme_name, known_schemes
-from hf_posenc.training.options import ClassificationOptions, MaskedLMOptions
 
 from .plan import DEVELOPMENT_SEED, GENERATED_KINDS, Plan, SchemeFile, Task, resolve_data
 from .probes import PROBES, SHORTEST
@@ -28,7 +27,6 @@ METRICS = {
     "probes": ("accuracy",),
     "halves": ("accuracy",),
     "text": ("accuracy", "matthews_correlation"),
-    "masked_lm": ("perplexity",),
 }
 """The kinds of tasks, and what each may be measured by."""
 LENGTHS = ("cut", "buckets")
@@ -196,17 +194,11 @@ def _task(entry: Any, checked: bool) -> Task:
     if not isinstance(entry, dict):
         raise UserError(f"The task {entry!r} is neither a name nor fields such as {{data: cola}}.")
     values = dict(entry)
-    if "masked_lm" in values and "data" in values:
-        raise UserError(f"The task {entry!r} names masked_lm and data. Give one of them.")
-    if "masked_lm" in values:
-        values |= {"kind": "masked_lm", "data": values.pop("masked_lm")}
     values.setdefault("kind", "text")
     values = _typed(values, Task, "A task")
     kind, data = values["kind"], values.get("data")
     if kind not in METRICS:
         raise UserError(f"The task's kind {kind!r} is unknown. Choose one of {', '.join(METRICS)}.")
-    if kind == "masked_lm":
-        values["metric"] = "perplexity"
     if kind in GENERATED_KINDS:
         return Task(**{"name": kind, **values})
     if data is None:
@@ -216,8 +208,7 @@ def _task(entry: Any, checked: bool) -> Task:
         word = word.partition(".")[0]
         if checked:
             values["sha256"] = _digest(data, values.get("sha256"))
-    word = re.sub(r"[^\w.]+", "_", word)
-    return Task(**{"name": word if kind == "text" else f"masked_lm_{word}", **values})
+    return Task(**{"name": re.sub(r"[^\w.]+", "_", word), **values})
 
 
 def is_file(data: str) -> bool:
@@ -339,13 +330,10 @@ def data_arguments(plan: Plan, task: Task, *, wholly: bool = False) -> DataArgum
     options = {**plan.options_of(task), "output_dir": "data", "do_train": True}
     if task.data is not None:
         options["dataset_name" if task.sha256 is None else "train_file"] = resolve_data(task.data)
-    is_masked_lm = task.kind == "masked_lm"
     try:
-        data = read_options(options, MaskedLMOptions if is_masked_lm else ClassificationOptions)[0]
+        data = read_options(options)[0]
         if wholly:
-            from hf_posenc.training.arguments import MaskedLMTrainingArguments
-
-            make_arguments(*[MaskedLMTrainingArguments] * is_masked_lm, **options)
+            make_arguments(**options)
     except UserError as error:
         raise UserError(f"The task {task.name!r}, options: {error}") from error
     return data

@@ -32,7 +32,7 @@ from .power import power
 from .probes import PROBES, USUAL
 from .records import name_of
 from .statistics import ALPHA, LEARNED, UNDECIDED, Difference, Interval
-from .study import Study, lower_is_better
+from .study import Study
 
 MARKDOWN_NAME, HTML_NAME = "report.md", "report.html"
 TITLE = "Positional schemes compared"
@@ -237,8 +237,6 @@ def _about(task: Task) -> str:
             f"{100 * (1 - USUAL):.0f} % of the pairs. "
             + " ".join(f"{code(name)}: {PROBES[name].question} ({PROBES[name].needs})." for name in names)
         )
-    if task.kind == "masked_lm":
-        return f"Masked language model on {code(task.data)}: the same text in blocks of each length; lower is better."
     how = "examples of about that length" if task.lengths == "buckets" else "all examples, cut to that length"
     return f"Text classification on {code(task.data)}; a test length means {how}."
 
@@ -307,11 +305,11 @@ def _ranking_table(study: Study, task: Task, length: int) -> Table:
         if scheme in study.schemes:
             place += 1
             name = f"{place}. {code(scheme)}"
-            cells = _against(differences.get(scheme), lower_is_better(task))
+            cells = _against(differences.get(scheme))
             cells = ["", "", "", "", "baseline"] if scheme == study.plan.baseline else cells
             for other in others:
                 tested = against[other].get(scheme)
-                cells.append("" if tested is None else tested.verdict(lower_is_better(task)))
+                cells.append("" if tested is None else tested.verdict())
         learned = [counts.get(scheme, "")] if shows else []
         rows.append((name, interval_text(value), *learned, *cells))
     head = (
@@ -332,12 +330,12 @@ def _learned(study: Study, task: Task, length: int, scheme: str) -> str:
     )
 
 
-def _against(difference: Difference | None, lower: bool) -> list[str]:
+def _against(difference: Difference | None) -> list[str]:
     """A difference in numbers, what deciding it takes, and the verdict."""
     if difference is None:
         return ["", "", "", "", "not comparable"]
     shown = (interval_text(difference.interval, signed=True), _p(difference))
-    return [*shown, gap_number(difference), seeds_number(difference), difference.verdict(lower)]
+    return [*shown, gap_number(difference), seeds_number(difference), difference.verdict()]
 
 
 def length_rows(study: Study, task: Task) -> list[tuple[str, ...]]:
@@ -461,7 +459,7 @@ def _standing(study: Study, task: Task, scheme: str) -> str:
     difference = study.differences(task, home).get(scheme)
     verdict = ""
     if difference is not None:
-        verdict = f"; against {code(study.plan.baseline)}: {difference.verdict(lower_is_better(task))}"
+        verdict = f"; against {code(study.plan.baseline)}: {difference.verdict()}"
         verdict += in_brackets(what_it_takes([difference]))
     where = f"[{plain(task.name)}](#{anchor(ranking_heading(task, home))})"
     score = f"{metric_name(task)} {interval_text(ranking[place - 1][1])}"

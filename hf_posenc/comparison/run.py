@@ -17,19 +17,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_posenc.errors import UserError
 from hf_posenc.files import finite, write_bytes, write_text
-from hf_posenc.finetuning import make_arguments, train_classifier, train_masked_lm
+from hf_posenc.finetuning import make_arguments, train_classifier
 from hf_posenc.finetuning.model import position_limit
 from hf_posenc.machine import commit, processor, versions
 from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.training import MaskedLMTrainingArguments, TrainingResult
+from hf_posenc.training import TrainingResult
 from hf_posenc.training.checkpoints import last_complete_checkpoint, remove_checkpoints
 from hf_posenc.training.inference import logits_of
-from hf_posenc.training.masked_lm import token_sums
 from hf_posenc.training.metrics import score_logits
 from hf_posenc.training.recipe import default_learning_rate
 
 from .checkpoints import hidden_size, source_of
-from .outcomes import classification_outcome, likelihood_outcome
+from .outcomes import classification_outcome
 from .plan import Plan, PlannedRun
 from .tasks import TestPart, test_parts, training_options
 
@@ -62,7 +61,9 @@ def run_one(
     options = _options(plan, run, folder / MODEL_NAME, data_folder, resumed)
     options["learning_rate"] = learning_rate(plan, run, data_folder) if chosen is None else chosen["learning_rate"]
     start = None if plan.pretrained is None else source_of(plan.checkpoint(run.scheme, data_folder))
-    trained = _train(run, options)
+    # The baselines are measured by the report, once for all runs of a task.
+    arguments = make_arguments(**{"baseline": False, **options})
+    trained = train_classifier(*arguments, console=Console(file=io.StringIO()))
     model = trained.model.eval()
     trained_seconds = time.time() - started
     tests = list(_test(plan, run, trained, None if run.factor is None else data_folder))
@@ -133,14 +134,6 @@ def learning_rate(plan: Plan, run: PlannedRun, data_folder: Path) -> float:
     return float(f"{float(rate) * (run.factor or 1):.6g}")
 
 
-def _train(run: PlannedRun, options: dict[str, Any]) -> TrainingResult:
-    console = Console(file=io.StringIO())
-    if run.task.kind == "masked_lm":
-        return train_masked_lm(*make_arguments(MaskedLMTrainingArguments, **options), console=console)
-    # The baselines are measured by the report, once for all runs of a task.
-    return train_classifier(*make_arguments(**{"baseline": False, **options}), console=console)
-
-
 def _config(model: PreTrainedModel) -> dict[str, Any]:
     """The config's values that differ from the defaults: enough to rebuild the model."""
     skipped = ["auto_map", "architectures", "id2label", "label2id", "task_specific_params"]
@@ -160,19 +153,16 @@ def _test(
             yield {**entry, "skipped": f"{run.scheme} has {limit} positions"}
             continue
         started = time.time()
-        predictions, labels = predict(trained.model, trained.tokenizer, part, run.task.kind == "masked_lm")
+        predictions, labels = predict(trained.model, trained.tokenizer, part)
         seconds = time.time() - started
         yield {**entry, **_score(run, trained, part, predictions, labels), "seconds": round(seconds, 2)}
 
 
 def predict(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, part: TestPart, masked_lm: bool
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, part: TestPart
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Predicts a part: logits (n, C) and labels (n,), or twice the `token_sums` (n, 3) of a masked language model."""
+    """Predicts a part: logits (n, C) and labels (n,)."""
     size = max(1, _TEST_TOKENS // part.longest)
-    if masked_lm:
-        sums = np.stack(list(logits_of(model, tokenizer, part.dataset, size, reduce=token_sums))).astype(np.float64)
-        return sums, sums
     inputs = part.dataset.remove_columns("labels")
     return np.stack(list(logits_of(model, tokenizer, inputs, size))), np.asarray(part.dataset["labels"])
 
@@ -181,14 +171,9 @@ def _score(
     run: PlannedRun, trained: TrainingResult, part: TestPart, predictions: np.ndarray, labels: np.ndarray
 ) -> dict[str, Any]:
     """The metrics of a part, and the counts that the statistics need."""
-    metric = run.task.metric
-    if metric == "perplexity":
-        outcome = likelihood_outcome(predictions[:, 0], predictions[:, 1])
-        metrics = {"accuracy": float(predictions[:, 2].sum() / max(predictions[:, 1].sum(), 1))}
-    else:
-        metrics = score_logits(predictions, labels, trained.summary.problem_type)
-        classes = predictions.shape[-1]
-        outcome = classification_outcome(metric, labels, predictions.argmax(-1), classes, part.groups)
+    metric, classes = run.task.metric, predictions.shape[-1]
+    metrics = score_logits(predictions, labels, trained.summary.problem_type)
+    outcome = classification_outcome(metric, labels, predictions.argmax(-1), classes, part.groups)
     return {"metric": metric, "value": outcome.value(), "metrics": metrics, "units": outcome.to_dict()}
 
 

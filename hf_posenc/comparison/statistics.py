@@ -83,13 +83,13 @@ class Difference:
         """Whether the schemes differ, by the corrected p-value."""
         return self.corrected is not None and self.corrected < ALPHA
 
-    def verdict(self, lower_is_better: bool = False) -> str:
+    def verdict(self) -> str:
         """`better`, `worse` or `not decided`."""
         if self.corrected is None:
             return "one seed: can't be said"
         if not self.is_found:
             return UNDECIDED
-        return "better" if (self.interval.mean > 0) != lower_is_better else "worse"
+        return "better" if self.interval.mean > 0 else "worse"
 
 
 Scores = Mapping[int, Mapping[str, Outcome]]
@@ -238,7 +238,7 @@ def has_learned(outcome: Outcome, chance: Outcome | None) -> bool | None:
     """
     if outcome.metric == "matthews_correlation":
         return bool(stats.norm.sf(outcome.value() * np.sqrt(outcome.units.sum())) < LEARNED)
-    if outcome.metric != "accuracy" or chance is None:
+    if chance is None:
         return None
     ahead = outcome.units[:, 0] - chance.units[:, 0]
     more, less = (int((ahead * sign > 0).sum()) for sign in (1, -1))

@@ -247,7 +247,7 @@ class Study:
         values = {name: self._on_development(task, name, length, part) for name in means}
         chosen_on = {name: value for name, value in values.items() if value is not None}
         worth = chosen_on if chosen_on.keys() == means.keys() else means
-        return dict(sorted(means.items(), key=lambda item: worth[item[0]], reverse=not lower_is_better(task)))
+        return dict(sorted(means.items(), key=lambda item: worth[item[0]], reverse=True))
 
     def _on_development(self, task: Task, name: str, length: int, part: Parts) -> float | None:
         """A baseline's mean on the development data of these parts, or of all where these have none."""
@@ -301,7 +301,7 @@ class Study:
     def _ranked(self, task: Task, length: int, names: Iterable[str]) -> list[tuple[str, Interval]]:
         scores = ((name, self.score(task, name, length)) for name in names)
         rows = [(name, score) for name, score in scores if score is not None]
-        return sorted(rows, key=lambda row: row[1].mean, reverse=not lower_is_better(task))
+        return sorted(rows, key=lambda row: row[1].mean, reverse=True)
 
     def unbeaten(self, task: Task, length: int) -> tuple[str, Interval] | None:
         """A baseline that no scheme's mean is above."""
@@ -324,8 +324,3 @@ def _cannot_learn(scheme: str, runs: Iterable[Mapping[str, Outcome]]) -> bool:
         return False
     outcomes = (outcome for tests in runs for outcome in tests.values())
     return all(outcome.metric == "accuracy" and bool((outcome.units == (1, 2)).all()) for outcome in outcomes)
-
-
-def lower_is_better(task: Task) -> bool:
-    """Whether a smaller value of the task's metric is better."""
-    return task.metric == "perplexity"

@@ -12,7 +12,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from hf_posenc.data.columns import Columns, find_columns, require_columns, texts_of
+from hf_posenc.data.columns import find_columns, require_columns, texts_of
 from hf_posenc.data.encoding import encode_texts
 from hf_posenc.data.labels import encode_labels
 from hf_posenc.data.reading import read_table
@@ -21,7 +21,6 @@ from hf_posenc.data.splitting import choose_texts, marks_of
 from hf_posenc.data.table import Table, concatenate
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
-from hf_posenc.training.masked_lm import join_blocks, mask_once
 
 from .plan import DATA_VARIABLE, Plan, PlannedRun, Task, resolve_data
 from .plan_file import data_arguments
@@ -120,8 +119,8 @@ def load_task(plan: Plan, task: Task) -> dict[str, Table]:
 def _without_held_out(plan: Plan, task: Task, rows: Table) -> tuple[Table, Table]:
     """The rows without a share of the texts (`validation_split_percentage`), and those of this share."""
     data = data_arguments(plan, task)
-    columns = find_columns(rows, data, needs_label=task.kind == "text")
-    labels = rows.columns[columns.label] if task.kind == "text" and columns.label else [None] * len(rows)
+    columns = find_columns(rows, data)
+    labels = rows.columns[columns.label] if columns.label else [None] * len(rows)
     marks = marks_of(*columns.texts(rows.columns))
     held = choose_texts(marks, list(map(str, labels)), data.validation_split_percentage)
     return (
@@ -170,13 +169,10 @@ def check_data(plan: Plan, task: Task) -> None:
     if "train" not in splits:
         raise UserError(f"The task {task.name!r} has no training data: {task.data!r} has {', '.join(splits)}.")
     tests = _test_splits(task, splits)
-    columns = _columns(plan, task, splits)
-    wanted = [(columns.text, "--text-column-names")]
-    if task.kind == "text":
-        wanted.append(((columns.label,), "--label-column-name"))
+    columns = find_columns(splits["train"], data_arguments(plan, task))
     for split, dataset in {"train": splits["train"], **tests}.items():
-        for names, option in wanted:
-            require_columns(dataset, names, option, split)
+        require_columns(dataset, columns.text, "--text-column-names", split)
+        require_columns(dataset, (columns.label,), "--label-column-name", split)
     trained = set(marks_of(*columns.texts(splits["train"].columns)))
     for name, rows in tests.items():
         for column in (task.part_column if name == "test" else None, task.group_column):
@@ -188,12 +184,7 @@ def check_data(plan: Plan, task: Task) -> None:
                 f"The task {task.name!r}: {shared:,} of {len(rows):,} texts of its data for {name!r} stand in its "
                 "training data too."
             )
-        if task.kind == "text":
-            _check_labels(plan, task, splits["train"], name, rows)
-
-
-def _columns(plan: Plan, task: Task, splits: dict[str, Table]) -> Columns:
-    return find_columns(splits["train"], data_arguments(plan, task), needs_label=task.kind == "text")
+        _check_labels(plan, task, splits["train"], name, rows)
 
 
 def _check_labels(plan: Plan, task: Task, train: Table, name: str, rows: Table) -> None:
@@ -254,17 +245,9 @@ def test_parts(
         return
     data = data_arguments(plan, task)
     splits = load_task(plan, task)
-    columns = _columns(plan, task, splits)
+    columns = find_columns(splits["train"], data)
     tests = _named_tests(plan, task, splits) if development is None else _held_out(plan, task, splits, development)
     for name, rows in tests.items():
-        if task.kind == "masked_lm":
-            tokens = encode_texts(texts_of(rows, columns, name), None, tokenizer, 2**31 - 1, split=name)
-            masked = mask_once(tokens, tokenizer, 0.15)  # before it is cut: all lengths are asked for the same tokens
-            total = sum(len(ids) for ids in masked["input_ids"])
-            for length in lengths:
-                if length == lengths[0] or total >= length:
-                    yield TestPart(name, length, join_blocks(masked, length))
-            continue
         numbers = encode_labels({"test": rows}, columns, data, label_names=labels, problem_type=problem_type)[1]["test"]
         groups = list(rows.columns[task.group_column]) if task.group_column and development is None else None
 

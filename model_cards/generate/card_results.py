@@ -18,7 +18,7 @@ from hf_posenc.comparison.findings import gap_number, in_brackets, interval_text
 from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.references import PLACES, TO_BEAT
 from hf_posenc.comparison.statistics import LEARNED, UNDECIDED, Difference, Interval, Learned
-from hf_posenc.comparison.study import Parts, Study, lower_is_better
+from hf_posenc.comparison.study import Parts, Study
 from hf_posenc.markdown import render
 from model_cards.generate.evidence import PAGE_NAME, command, linear_cells, own_parts, studies, test_name, tested_on
 
@@ -38,7 +38,6 @@ class Finding:
     """Those of the task over which it is the mean."""
     data: str
     metric: str
-    lower_is_better: bool
     length: int
     curve: bool
     """Whether it is a point of a curve over lengths; else it is at the train length."""
@@ -61,12 +60,12 @@ class Finding:
     @property
     def verdict(self) -> str:
         """Against the baseline, in words; of a baseline nothing."""
-        return "" if self.against is None else self.against.verdict(self.lower_is_better)
+        return "" if self.against is None else self.against.verdict()
 
     @property
     def is_above(self) -> bool:
         """Whether a test says that it is better than the best linear model."""
-        return self.above is not None and self.above.verdict(self.lower_is_better) == "better"
+        return self.above is not None and self.above.verdict() == "better"
 
     @property
     def test(self) -> str:
@@ -155,7 +154,6 @@ class Results:
                     {
                         "title": f"{task.name} (plan {name})",
                         "metric": metric_name(task),
-                        "log": lower_is_better(task),
                         "train": study.plan.train_length_of(task),
                         "lengths": lengths,
                         "baseline": study.plan.baseline,
@@ -188,7 +186,6 @@ def _finding(
         parts=parts,
         data=task.data or ("order_probes" if task.kind == "probes" else task.kind),
         metric=task.metric,
-        lower_is_better=lower_is_better(task),
         length=length,
         curve=is_curve,
         control=task.kind == "halves",

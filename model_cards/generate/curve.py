@@ -45,8 +45,6 @@ def scheme_chart(panels: Sequence[dict[str, Any]], scheme: str) -> "Figure":
         axes.set_xticks(panel["lengths"], [f"{length:,}" for length in panel["lengths"]])
         axes.set_xlim(panel["lengths"][0] / 1.15, panel["lengths"][-1] * 1.15)
         axes.minorticks_off()
-        if panel["log"]:
-            axes.set_yscale("log")
         axes.set_title(panel["title"], fontsize=SMALL + 1, loc="left")
         axes.set_xlabel("tokens", fontsize=SMALL)
         axes.set_ylabel(panel["metric"], fontsize=SMALL)

@@ -23,7 +23,7 @@ from hf_posenc.comparison.references import MAJORITY, REFERENCES_NAME, TO_BEAT, 
 from hf_posenc.comparison.report import Text, length_rows, mean_of, named, power_table, rates
 from hf_posenc.comparison.results_folder import load_plan
 from hf_posenc.comparison.statistics import ALPHA, LEARNED, UNDECIDED, Difference
-from hf_posenc.comparison.study import Parts, Study, lower_is_better
+from hf_posenc.comparison.study import Parts, Study
 from hf_posenc.files import write_json, write_text
 from hf_posenc.markdown import markdown_table, render
 
@@ -71,7 +71,7 @@ def measure_baselines(folder: str | Path = FOLDER, pretrained: str | None = None
         plan = load_plan(results)
         for task in plan.tasks:
             path = results / REFERENCES_NAME / f"{task.name}.json"
-            if task.kind == "masked_lm" or _measured(path) >= {MAJORITY, *to_beat(task)}:
+            if _measured(path) >= {MAJORITY, *to_beat(task)}:
                 continue
             with tempfile.TemporaryDirectory() as data:
                 if plan.pretrained is not None:
@@ -181,13 +181,12 @@ def test_name(task: str, parts: Sequence[str]) -> str:
 def _verdict_row(
     study: Study, task: Task, length: int, part: Parts, differences: Mapping[str, Difference], linear: Iterable[str]
 ) -> tuple[str, ...]:
-    lower = lower_is_better(task)
     name = test_name(task.name, [part] if isinstance(part, str) else study.averaged(task, length))
     above = study.above(task, length, part)
     groups: dict[str, list[str]] = {"better": [], "worse": [], UNDECIDED: []}
     for scheme, difference in differences.items():
-        groups.setdefault(difference.verdict(lower), []).append(scheme)
-    beaten = [scheme for scheme, difference in above.items() if difference.verdict(lower) == "better"]
+        groups.setdefault(difference.verdict(), []).append(scheme)
+    beaten = [scheme for scheme, difference in above.items() if difference.verdict() == "better"]
     open_ones = [differences[scheme] for scheme in groups[UNDECIDED]]
     takes = "; ".join(filter(None, (gap_range(open_ones), seeds_range(open_ones))))
     return (
@@ -224,7 +223,7 @@ def part_table(study: Study, task_name: str, length: int) -> str:
         for part in parts:
             value = study.score(task, scheme, length, part)
             tested = differences.get((task.name, part, scheme))
-            differs = tested is not None and tested.verdict(lower_is_better(task)) in ("better", "worse")
+            differs = tested is not None and tested.verdict() in ("better", "worse")
             text = study.why_not(task, scheme, length) if value is None else f"{value.mean:.3f}"
             cells.append((f"**{text}**" if differs else text) + learned_count(study, task, scheme, length, part))
         rows.append((named(study, scheme), *cells))

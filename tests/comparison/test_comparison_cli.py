@@ -13,14 +13,14 @@ from hf_posenc.errors import UserError
 
 
 def test_runs_can_be_listed_without_being_made(command, tmp_path):
-    words = ("--data", "probes", "--data", "halves", "--masked-lm", "imdb", "--schemes", "rope,none", "--seeds", "3,4")
+    words = ("--data", "probes", "--data", "halves", "--data", "sst2", "--schemes", "rope,none", "--seeds", "3,4")
     code, out, _ = command("compare", "-o", tmp_path / "new", *words, "--dry-run")
     assert code == 0
     first = ["probes-rope-seed3", "probes-none-seed3", "halves-rope-seed3", "halves-none-seed3"]
     assert (out.splitlines()[:4], len(out.splitlines())) == (first, 12)
     assert not (tmp_path / "new").exists()
     code, out, _ = command("compare", "-o", tmp_path / "new", *words, "--dry-run", "--shard", "2/4")
-    shard = ["probes-none-seed3", "halves-rope-seed3", "halves-none-seed4", "masked_lm_imdb-rope-seed4"]
+    shard = ["probes-none-seed3", "halves-rope-seed3", "halves-none-seed4", "sst2-rope-seed4"]
     assert out.splitlines() == shard
 
 

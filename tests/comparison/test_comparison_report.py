@@ -15,7 +15,6 @@ from hf_posenc import POSITIONS
 from hf_posenc.comparison import charts
 from hf_posenc.comparison.charts import curve_chart, length_chart, ranking_chart
 from hf_posenc.comparison.findings import conclusions, interval_text, seeds_number
-from hf_posenc.comparison.outcomes import likelihood_outcome
 from hf_posenc.comparison.page import Heading, Text, to_html
 from hf_posenc.comparison.power import power
 from hf_posenc.comparison.report import make_report, write_report
@@ -369,25 +368,6 @@ def test_one_seed_has_no_intervals_and_says_so(tmp_path):
     assert "[" not in row(text, "1. `rope`")
 
 
-def test_perplexity_is_better_when_it_is_small(tmp_path):
-    small = plan(tasks=[{"masked_lm": "imdb"}], seeds=3)
-    folder = made_up(tmp_path / "lm", small, RATES)
-    nll = {"none": 4.0, "learned": 3.9, "rope": 2.0}
-
-    def score(run):
-        draw = np.random.default_rng([run["seed"], len(run["scheme"])])
-        outcome = likelihood_outcome(nll[run["scheme"]] * 10 + draw.normal(0, 1.5, 50), np.full(50, 10.0))
-        scored = {"metric": "perplexity", "value": outcome.value(), "units": outcome.to_dict()}
-        return {**run, "tests": [{**test, **({} if "skipped" in test else scored)} for test in run["tests"]]}
-
-    change_runs(folder, score)
-    study = Study.read(folder)
-    (task,) = study.tasks
-    assert study.ranking(task, 32)[0][0] == "rope"
-    assert study.differences(task, 32)["rope"].verdict(True) == "better"
-    assert "lower is better" in write_report(folder)[0].read_text()
-
-
 def test_another_plans_run_is_named(results, tmp_path):
     stray = made_up(tmp_path / "other", plan(train_length=40), RATES) / "runs" / "probes-none-seed0" / "run.json"
     place = results / "runs" / "probes-none-seed0" / "run.json"
@@ -426,7 +406,7 @@ def with_test(**fields):
         (with_test(units=None), r"tests\[0\]: Field 'units' expected a dict"),
         (with_test(length="32"), r"tests\[0\]: Field 'length' expected int"),
         (with_test(length=33), r"tests\[0\] isn't of one of the task's lengths"),
-        (with_test(metric="perplexity"), r"tests\[0\] .* or of another metric"),
+        (with_test(metric="matthews_correlation"), r"tests\[0\] .* or of another metric"),
         (with_test(units={"right": "1x100"}), "the accuracy has the columns 'right'"),
         (with_test(units={"right": "1x99", "of": "1x100"}), "have 99, 100 units"),
         (with_test(units={"right": "nanx100", "of": "1x100"}), "isn't finite"),

@@ -11,7 +11,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from common import SCHEMES
@@ -407,21 +406,6 @@ def test_texts_are_tested_in_buckets_of_their_length(tmp_path):
     assert all(test["value"] == pytest.approx(test["metrics"]["matthews_correlation"]) for test in tests)
 
 
-def test_a_masked_language_model_has_perplexity_by_length(tmp_path):
-    data = write_text_data(tmp_path / "colours")
-    plan = toy(**{**TEXT, "tasks": [{"masked_lm": str(data), "metric": "perplexity"}], "schemes": ["rope"]})
-    assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
-    tests = read_run(tmp_path / "results", "masked_lm_colours-rope-seed0")["tests"]
-    assert [test["length"] for test in tests] == [24, 36, 48]
-    assert tests[0]["examples"] > tests[2]["examples"]
-    for test in tests:
-        assert 1 < test["value"] < 500
-        nll, tokens = (np.array([float(word) for word in test["units"][name].split()]) for name in ("nll", "tokens"))
-        assert test["value"] == pytest.approx(np.exp(nll.sum() / tokens.sum()), rel=1e-4)
-        asked = sum(float(word) for word in test["units"]["tokens"].split())
-        assert asked == sum(float(word) for word in tests[0]["units"]["tokens"].split())
-
-
 def parts_of(folder, **task):
     """The tests of a task, without a model."""
     plan = toy(**{**TEXT, "tasks": [{"data": str(folder), **task}]})
@@ -495,24 +479,6 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
     shutil.copytree(tmp_path / "none", tmp_path / "wrong" / "rope")
     with pytest.raises(UserError, match=r"/rope' has the scheme 'none', not 'rope'"):
         toy(pretrained=str(tmp_path / "wrong" / "{scheme}"), schemes=["rope"])
-
-
-@pytest.mark.slow
-def test_the_two_plans_of_tupes_table_run_one_after_the_other(tmp_path):
-    """At toy size: the second goes on from the models of the first, each from its own scheme's."""
-    data, few = write_text_data(tmp_path / "colours"), {"per_device_train_batch_size": 8, "use_cpu": True}
-    schemes, small = ["learned", "tupe+t5"], {"train_length": 32, "test_lengths": [32]}
-    values = {"schemes": schemes, "options": {**few, "max_steps": 2}, **small}
-    first = read_plan("tupe_pretraining", tasks=[{"masked_lm": str(data)}], preset="tiny", **values)
-    assert execute(first, tmp_path / "first", console=quiet(), keep_models=True).failed == {}
-    models = str(tmp_path / "first/runs/masked_lm_colours-{scheme}-seed0/model")
-    values |= {"seeds": 1, "search": [0.5, 2.0]}
-    second = read_plan("tupe_glue", tasks=[{"data": str(data)}], pretrained=models, **values)
-    assert execute(second, tmp_path / "second", console=quiet()).failed == {}
-    for scheme in schemes:
-        run = read_run(tmp_path / "second", f"colours-{scheme}-seed0")
-        assert run["config"]["position_embedding_type"] == scheme
-        assert run["search"]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import matthews_corrcoef
 
-from hf_posenc.comparison.outcomes import classification_outcome, from_dict, likelihood_outcome, right_outcome
+from hf_posenc.comparison.outcomes import classification_outcome, from_dict, right_outcome
 from hf_posenc.comparison.spread import Spread
 from hf_posenc.comparison.statistics import (
     DRAWS,
@@ -203,7 +203,6 @@ def test_a_run_has_learned_what_the_majority_does_not_know():
     for majority, is_learned in ((np.arange(200) < 100, True), (np.arange(200) < 125, False), (right, False)):
         assert has_learned(right_outcome(right), right_outcome(majority)) is is_learned
     assert has_learned(right_outcome(right), None) is None
-    assert has_learned(likelihood_outcome(np.ones(9), np.ones(9)), None) is None
     labels = np.arange(200) % 2
     for wrong, is_learned in ((60, True), (90, False)):
         answers = np.where(np.arange(200) < wrong, 1 - labels, labels)
@@ -234,7 +233,6 @@ def test_equal_schemes_and_clear_differences():
     assert UNDECIDED == "not decided"
     always = difference(sample(np.ones((3, 100), bool)), sample(np.zeros((3, 100), bool)))
     assert holm({"x": always})["x"].verdict() == "better"
-    assert holm({"x": always})["x"].verdict(lower_is_better=True) == "worse"
 
 
 def test_one_seed_says_nothing():
@@ -272,17 +270,11 @@ def test_the_matthews_correlation_is_scikit_learns(classes):
     assert classification_outcome("matthews_correlation", labels, np.zeros(80, int), classes).value() == 0
 
 
-def test_perplexity_weighs_tokens():
-    outcome = likelihood_outcome(np.array([2.0, 4.0]), np.array([1.0, 3.0]))
-    assert outcome.value() == pytest.approx(np.exp(6 / 4))
-
-
 def test_outcomes_survive_their_json():
     right = np.random.default_rng(6).random(20) < 0.5
     outcomes = (
         right_outcome(right),
         right_outcome(right, [i // 2 for i in range(20)]),
-        likelihood_outcome(np.array([1.25, 3.0]), np.array([2.0, 2.0])),
         classification_outcome("matthews_correlation", right.astype(int), np.roll(right, 3).astype(int), 2),
     )
     for outcome in outcomes:
