@@ -49,7 +49,7 @@ RUN_ELSEWHERE = {
     "pip install torch": "needs a network; the name is checked below",
     "pip install -e .": "is how this is installed",
     "hf-posenc compare --plan quickstart -o results/quickstart": "86 minutes; tests/comparison checks its plan",
-    "hf-posenc compare --plan practitioner --preset base --shard 1/8 -o results/practitioner_base": "tests/comparison/"
+    "hf-posenc compare --plan practitioner --preset base -o results/practitioner_base": "tests/comparison/"
     "test_comparison_cli.py lists its runs",
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/schemes/test_plots.py, which needs matplotlib",

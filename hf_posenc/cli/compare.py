@@ -64,7 +64,6 @@ def compare(
     test_examples: Annotated[int | None, typer.Option(help="Test examples per part and length.")] = None,
     options: _Options = None,
     search: _Search = False,
-    shard: Annotated[str, typer.Option(help="Make part i of n of the runs: 2/4. Merge by copying runs/.")] = "1/1",
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="Keep each run's model, in the folder model of its run.")
     ] = False,
@@ -106,21 +105,18 @@ def compare(
         options={**(parse_json_option("options", options) or {}), **columns} or None,
         search=SEARCH_FACTORS if search else None,
     )
-    part, _, parts = shard.partition("/")
-    if not (part.isdigit() and parts.isdigit()):
-        raise UserError(f"--shard {shard!r} is no part. Write i/n, such as 2/4.")
     if not dry_run:
-        _execute(chosen, output_dir, (int(part), int(parts)), keep_models)
+        _execute(chosen, output_dir, keep_models)
         return
-    for run in chosen.work(int(part), int(parts)):
+    for run in chosen.work():
         print(run.name)
 
 
-def _execute(plan: Any, output_dir: str, shard: tuple[int, int], keep_models: bool) -> None:
+def _execute(plan: Any, output_dir: str, keep_models: bool) -> None:
     """Makes the runs, says how many there are, and exits with 1 if one failed."""
     from hf_posenc.comparison import execute
 
-    made = execute(plan, output_dir, shard=shard, keep_models=keep_models)
+    made = execute(plan, output_dir, keep_models=keep_models)
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
     plain_console().print(
         f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed. "

@@ -50,7 +50,6 @@ def execute(
     plan: Plan,
     results: str | Path,
     *,
-    shard: tuple[int, int] = (1, 1),
     keep_models: bool = False,
     console: Console | None = None,
 ) -> Execution:
@@ -58,9 +57,7 @@ def execute(
 
     Args:
         plan: what is compared.
-        results: the folder: `plan.json`, and `runs/<task>-<scheme>-seed<n>/run.json` for each run. Folders of several
-            machines merge by copying `runs`.
-        shard: (i, n): the i-th of n parts of the runs, i from 1.
+        results: the folder: `plan.json`, and `runs/<task>-<scheme>-seed<n>/run.json` for each run.
         keep_models: leave each run's model in `model` in its folder.
         console: where the progress goes. None: standard output.
 
@@ -69,7 +66,7 @@ def execute(
         Interrupted: Ctrl-C. The same call resumes.
     """
     console = console or Console()
-    folder, runs, execution = Path(results), plan.work(*shard), Execution()
+    folder, runs, execution = Path(results), plan.work(), Execution()
     _prepare(plan, folder, console)
     pending = [run for run in runs if read_result(folder, run).get("status") not in ENDED]
     execution.skipped = [run.name for run in runs if run not in pending]

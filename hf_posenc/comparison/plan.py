@@ -126,41 +126,9 @@ class Plan:
         """The runs that choose the learning rate of a task and scheme."""
         return [PlannedRun(task, scheme, DEVELOPMENT_SEED, factor) for factor in self.search]
 
-    def shard(self, index: int, count: int) -> list["PlannedRun"]:
-        """The index-th of so many parts of the runs, from 1, with all schemes as far as there are seeds and tasks.
-
-        Otherwise each machine would time other schemes. Where learning rates are chosen, the seeds of a task and scheme
-        stay together: its trials are made once.
-
-        Raises:
-            UserError: there is no such part, or there are more parts than tasks and schemes to keep together.
-        """
-        if not 1 <= index <= count:
-            raise UserError(f"shard {index}/{count} doesn't exist. Give 1/{count} to {count}/{count}.")
-        if self.search:
-            return self._searched_shard(index, count)
-        blocks = [(seed, task) for seed in self.seeds for task in self.tasks]
-        return [
-            PlannedRun(task, scheme, seed)
-            for block, (seed, task) in enumerate(blocks)
-            for place, scheme in enumerate(self.schemes)
-            if (block + place) % count == index - 1  # another one begins each time
-        ]
-
-    def _searched_shard(self, index: int, count: int) -> list["PlannedRun"]:
-        turns = [self.schemes[turn:] + self.schemes[:turn] for turn in range(len(self.schemes))]
-        pairs = [(task.name, turn[place % len(turn)]) for turn in turns for place, task in enumerate(self.tasks)]
-        if count > len(pairs):
-            raise UserError(
-                f"shard {index}/{count}: learning rates are chosen for {len(pairs)} pairs of a task and a scheme, and "
-                f"the seeds of a pair stay together. Give {len(pairs)} parts at most."
-            )
-        mine = pairs[index - 1 :: count]
-        return [run for run in self.runs() if (run.task.name, run.scheme) in mine]
-
-    def work(self, index: int, count: int) -> list["PlannedRun"]:
-        """A part of the runs, each after the trials that it needs."""
-        every = (each for run in self.shard(index, count) for each in (*self.trials(run.task, run.scheme), run))
+    def work(self) -> list["PlannedRun"]:
+        """Every run, each after the trials that it needs."""
+        every = (each for run in self.runs() for each in (*self.trials(run.task, run.scheme), run))
         return list({run.name: run for run in every}.values())
 
     def train_length_of(self, task: Task) -> int:

@@ -144,7 +144,7 @@ def _check_consistent(plan: Plan, result: dict[str, Any], path: Path, seen: dict
         examples = f"{test['examples']} of {test.get('data')}"
         what = f"was tested on other examples of {test['part']!r}"
         check(examples, (task, test["length"]), what, f"the data {changed}")
-    anew = f"each machine searched anew; copy {SEARCH_NAME} before the others start"
+    anew = "the rate was searched for anew"
     check(result["learning_rate"], (task, scheme), "learned at another rate", anew)
     if start := result.get("source_sha256"):
         key = (scheme,) if "{scheme}" in str(plan.pretrained) else ()

@@ -120,9 +120,8 @@ def _without_held_out(plan: Plan, task: Task, rows: Table) -> tuple[Table, Table
     """The rows without a share of the texts (`validation_split_percentage`), and those of this share."""
     data = data_arguments(plan, task)
     columns = find_columns(rows, data)
-    labels = rows.columns[columns.label] if columns.label else [None] * len(rows)
     marks = marks_of(*columns.texts(rows.columns))
-    held = choose_texts(marks, list(map(str, labels)), data.validation_split_percentage)
+    held = choose_texts(marks, list(map(str, rows.columns[columns.label])), data.validation_split_percentage)
     return (
         rows.select([row for row, mark in enumerate(marks) if mark not in held]),
         rows.select([row for row, mark in enumerate(marks) if mark in held]),

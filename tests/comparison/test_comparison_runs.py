@@ -262,25 +262,6 @@ def test_a_model_that_is_kept_has_no_checkpoints(tmp_path):
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["config.json"]
 
 
-def test_shards_are_parts_of_the_whole_and_each_has_every_scheme(tmp_path, pretended):
-    _, made = pretended
-    plan = toy(schemes=["none", "rope", "t5"], seeds=3)
-    for index in (1, 2, 3):
-        execute(plan, tmp_path / str(index), shard=(index, 3), console=quiet())
-        shutil.copytree(tmp_path / str(index) / "runs", tmp_path / "all" / "runs", dirs_exist_ok=True)
-    assert sorted(made) == sorted(run.name for run in plan.runs())
-    shutil.copy(tmp_path / "1" / "plan.json", tmp_path / "all")
-    assert len(execute(plan, tmp_path / "all", console=quiet()).skipped) == 9
-    for count in (2, 3):
-        for index in range(1, count + 1):
-            runs = plan.shard(index, count)
-            assert {run.scheme for run in runs} == {"none", "rope", "t5"}
-            assert len(runs) in (9 // count, -(-9 // count))
-    for shard in ((0, 2), (3, 2)):
-        with pytest.raises(UserError, match=f"shard {shard[0]}/2 doesn't exist. Give 1/2 to 2/2"):
-            plan.shard(*shard)
-
-
 def test_a_folder_keeps_its_baseline_unless_one_is_named(tmp_path, pretended):
     steps = (("none", None, "none"), ("t5", None, "none"), ("t5", "t5", "t5"), ("none", None, "t5"))
     for scheme, baseline, kept in steps:
