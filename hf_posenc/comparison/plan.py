@@ -55,8 +55,6 @@ class Task:
     extra_tests: tuple[str, ...] = ()
     """More test files in the folder, such as test_long.jsonl.gz: with `cut` each is a part of its own, in `buckets`
     they are more examples."""
-    part_column: str | None = None
-    """A boolean column: test examples where it is true are also a part of their own, which no mean includes."""
     group_column: str | None = None
     """A column with the group of each test example: intervals resample groups."""
     probes: tuple[str, ...] = ()

@@ -291,8 +291,8 @@ def _check_task(plan: Plan, task: Task) -> None:
         raise UserError(f"{where} has the metric {task.metric!r}. Choose {' or '.join(METRICS[task.kind])}.")
     if task.lengths not in LENGTHS:
         raise UserError(f"{where} has lengths: {task.lengths!r}. Choose one of {', '.join(LENGTHS)}.")
-    if task.is_generated and (task.extra_tests or task.part_column or task.lengths != "cut"):
-        raise UserError(f"{where} is generated: extra_tests, part_column and lengths are for text.")
+    if task.is_generated and (task.extra_tests or task.lengths != "cut"):
+        raise UserError(f"{where} is generated: extra_tests and lengths are for text.")
     for name in task.probes:
         if name not in PROBES:
             raise UserError(f"{where} names the probe {name!r}. Choose from {', '.join(PROBES)}.")

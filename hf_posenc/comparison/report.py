@@ -267,7 +267,7 @@ def _task(study: Study, task: Task) -> list[Block]:
         if (warning := baseline_warning(study, task, home)) is not None:
             blocks.append(Text(warning))
         if several:
-            blocks.append(Text(f"{mean_of(tuple(study.averaged(task, home)), study, task)}."))
+            blocks.append(Text("Mean of the parts."))
         picture, about = ranking_chart(study, task, home), f"{task.name}: {metric} by scheme"
         blocks += [
             _ranking_table(study, task, home),
@@ -322,7 +322,7 @@ def _ranking_table(study: Study, task: Task, length: int) -> Table:
 
 def _learned(study: Study, task: Task, length: int, scheme: str) -> str:
     """How many runs learned a task that has one part, where some did and others didn't."""
-    (part, *more) = study.averaged(task, length)
+    (part, *more) = study.parts(task, length)
     return (
         ""
         if more or not study.is_all_or_none(task, length, part)

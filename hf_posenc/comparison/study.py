@@ -99,11 +99,6 @@ class Study:
         tests = (test for run in self.done if run["task"] == task.name for test in run["tests"])
         return list(dict.fromkeys(test["part"] for test in tests if length in (None, test["length"])))
 
-    def averaged(self, task: Task, length: int) -> list[str]:
-        """The parts that a mean averages: all but the subsets that `part_column` selects."""
-        subset = f"/{task.part_column}"
-        return [part for part in self.parts(task, length) if task.part_column is None or not part.endswith(subset)]
-
     def lengths(self, task: Task) -> list[int]:
         """The lengths at which a task was tested, without `same_lengths`."""
         same = self.same_lengths(task)
@@ -136,14 +131,14 @@ class Study:
 
         None: there are none (examples by length), and each length has its own.
         """
-        longest = self.averaged(task, self.lengths(task)[-1])
-        return tuple(part for part in self.averaged(task, self.home_length(task)) if part in longest) or None
+        longest = self.parts(task, self.lengths(task)[-1])
+        return tuple(part for part in self.parts(task, self.home_length(task)) if part in longest) or None
 
     def sample(self, task: Task, scheme: str, length: int, part: Parts = None) -> Sample | None:
         """A scheme's values for a part, or the mean over several, None: over all; None where it has none."""
         key = (task.name, scheme, length, part)
         if key not in self._samples:
-            wanted = self.averaged(task, length) if part is None else [part] if isinstance(part, str) else list(part)
+            wanted = self.parts(task, length) if part is None else [part] if isinstance(part, str) else list(part)
             # The same texts, cut to each length, are drawn together: what length brings is paired by text.
             drawn = "" if task.kind == "text" and task.lengths == "cut" else f" {length}"
             by_seed = self._outcomes(task, scheme, length, wanted)
@@ -253,7 +248,7 @@ class Study:
         """A baseline's mean on the development data of these parts, or of all where these have none."""
         measured = self.references[task.name][name].get("development", {})
         values = {key: value for key, value in measured.items() if value is not None}
-        wanted = self.averaged(task, length) if part is None else [part] if isinstance(part, str) else part
+        wanted = self.parts(task, length) if part is None else [part] if isinstance(part, str) else part
         shown = [value for key, value in values.items() if key in wanted] or list(values.values())
         return float(np.mean(shown)) if shown else None
 

@@ -174,10 +174,11 @@ def check_data(plan: Plan, task: Task) -> None:
         require_columns(dataset, (columns.label,), "--label-column-name", split)
     trained = set(marks_of(*columns.texts(splits["train"].columns)))
     for name, rows in tests.items():
-        for column in (task.part_column if name == "test" else None, task.group_column):
-            if column is not None and column not in rows.names:
-                has = ", ".join(map(repr, rows.names))
-                raise UserError(f"The task {task.name!r} names the column {column!r}; its data for {name!r} has {has}.")
+        if task.group_column not in (None, *rows.names):
+            has = ", ".join(map(repr, rows.names))
+            raise UserError(
+                f"The task {task.name!r} names the column {task.group_column!r}; its data for {name!r} has {has}."
+            )
         if shared := sum(mark in trained for mark in marks_of(*columns.texts(rows.columns))):
             logger.warning(
                 f"The task {task.name!r}: {shared:,} of {len(rows):,} texts of its data for {name!r} stand in its "
@@ -287,24 +288,11 @@ def _named_tests(plan: Plan, task: Task, splits: dict[str, Table]) -> dict[str, 
     for name, rows in _test_splits(task, splits).items():
         part = task.name if name == "test" else f"{task.name}/{name}"
         named[part] = _sample(rows, count, task.group_column)
-        if task.part_column and task.part_column in rows.names:
-            chosen = [index for index, value in enumerate(rows.columns[task.part_column]) if _is_true(value)]
-            if chosen:
-                named[f"{part}/{task.part_column}"] = _sample(rows.select(chosen), count, task.group_column)
     if task.lengths != "buckets":
         return named
-    columns = set.intersection(*(set(rows.names) for rows in named.values()))
-    pooled: dict[str, list[Table]] = {}
-    for part, rows in named.items():
-        subset = f"/{task.part_column}" if task.part_column and part.endswith(f"/{task.part_column}") else ""
-        kept = {column: rows.columns[column] for column in sorted(columns)}
-        pooled.setdefault(f"{task.name}{subset}", []).append(replace(rows, columns=kept))
-    return {part: concatenate(every, part) for part, every in pooled.items()}
-
-
-def _is_true(value: Any) -> bool:
-    """Reads a cell of a boolean column, which a file may hold as words."""
-    return str(value).strip().lower() in ("true", "yes", "1", "1.0")
+    columns = sorted(set.intersection(*(set(rows.names) for rows in named.values())))
+    pooled = [replace(rows, columns={name: rows.columns[name] for name in columns}) for rows in named.values()]
+    return {task.name: concatenate(pooled, task.name)}
 
 
 def _sample(rows: Table, count: int | None, group_column: str | None) -> Table:

@@ -179,7 +179,7 @@ def _finding(
     is_curve: bool,
 ) -> Finding:
     score = study.score(task, scheme, length, part)
-    parts = (part,) if isinstance(part, str) else part or tuple(study.averaged(task, length))
+    parts = (part,) if isinstance(part, str) else part or tuple(study.parts(task, length))
     return Finding(
         source=name,
         task=task.name,

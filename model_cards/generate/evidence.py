@@ -168,7 +168,7 @@ def linear_cells(scores: Mapping[str, float], names: Iterable[str]) -> list[str]
 def own_parts(study: Study, task: Task, length: int) -> list[str]:
     """The parts of a task that say more than its mean; none where it has a single one."""
     parts = study.parts(task, length)
-    return [part for part in parts if [part] != study.averaged(task, length)] if len(parts) > 1 else []
+    return parts if len(parts) > 1 else []
 
 
 def test_name(task: str, parts: Sequence[str]) -> str:
@@ -181,7 +181,7 @@ def test_name(task: str, parts: Sequence[str]) -> str:
 def _verdict_row(
     study: Study, task: Task, length: int, part: Parts, differences: Mapping[str, Difference], linear: Iterable[str]
 ) -> tuple[str, ...]:
-    name = test_name(task.name, [part] if isinstance(part, str) else study.averaged(task, length))
+    name = test_name(task.name, [part] if isinstance(part, str) else study.parts(task, length))
     above = study.above(task, length, part)
     groups: dict[str, list[str]] = {"better": [], "worse": [], UNDECIDED: []}
     for scheme, difference in differences.items():

@@ -58,7 +58,7 @@ def write_text_data(folder: Path) -> Path:
         for index in range(count):
             label = ("good", "bad")[index % 2]
             text = " ".join([label, *draw.choice(("red", "green", "blue", "black", "white"), size=2 + index % most)])
-            rows.append({"text": text, "label": label, "hard": index % 4 == 0, "pair": index // 2})
+            rows.append({"text": text, "label": label, "pair": index // 2})
         write_rows(folder / f"{name}.jsonl", rows)
     return folder
 
@@ -114,8 +114,7 @@ def made_up(folder: Path, plan: Plan, rates: dict[str, float], units: int = 100,
     write_json(folder / PLAN_NAME, plan.to_dict())
     for run in plan.runs():
         tests = []
-        subset = [f"{run.task.name}/{run.task.part_column}"] if run.task.part_column else []
-        for part in run.task.probes or [run.task.name, *subset]:
+        for part in run.task.probes or [run.task.name]:
             for length in plan.test_lengths_of(run.task):
                 entry: dict[str, Any] = {"part": part, "length": length, "examples": units}
                 if run.scheme == "learned" and length > 32:

@@ -96,7 +96,7 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
             {"tasks": [{"kind": "probes", "probes": ["order_near", "order_near"]}]},
             "probes of 'probes' 'order_near' stands twice",
         ),
-        ({"tasks": [{"kind": "probes", "lengths": "buckets"}]}, "is generated: extra_tests, part_column and lengths"),
+        ({"tasks": [{"kind": "probes", "lengths": "buckets"}]}, "is generated: extra_tests and lengths"),
         ({"shemes": ["rope"]}, "'shemes', which doesn't exist. Did you mean 'schemes'?"),
         (
             {"tasks": [{"kind": "probes", "probs": ["order_near"]}]},

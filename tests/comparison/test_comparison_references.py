@@ -30,7 +30,7 @@ def compared(tmp_path_factory):
     """Two schemes on texts that one word decides."""
     folder = tmp_path_factory.mktemp("compared")
     data = write_text_data(folder / "colours")
-    task = {"data": str(data), "part_column": "hard"}
+    task = {"data": str(data), "extra_tests": "test_long.jsonl"}
     options = {**SMALL, "num_train_epochs": 1, "learning_rate": 1e-5}  # too little to learn it
     plan = toy(tasks=[task], train_length=24, test_lengths=[24, 36], test_examples=None, options=options)
     assert execute(plan, folder / "results", console=quiet()).failed == {}

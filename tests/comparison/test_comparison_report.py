@@ -347,19 +347,6 @@ def test_a_length_at_which_every_answer_is_the_same_has_no_column(tmp_path):
     assert "| scheme | 32 | 48 |" in text
 
 
-def test_a_mean_says_of_what_and_leaves_subsets_out(tmp_path):
-    """hans with its order_matched part: that part's examples are hans's already."""
-    task = {"data": "hans", "part_column": "order_matched"}
-    folder = made_up(tmp_path, plan(tasks=[task]), RATES)
-    study = Study.read(folder)
-    (task,) = study.tasks
-    assert study.score(task, "rope", 32).mean == study.score(task, "rope", 32, "hans").mean
-    assert study.parts(task) == ["hans", "hans/order_matched"]
-    text = write_report(folder)[0].read_text()
-    assert "`hans`." in text
-    assert "hans/order_matched" in text
-
-
 def test_one_seed_has_no_intervals_and_says_so(tmp_path):
     folder = made_up(tmp_path / "one", plan(seeds=1), RATES)
     text = write_report(folder)[0].read_text()

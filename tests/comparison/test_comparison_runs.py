@@ -354,7 +354,7 @@ def test_the_time_left_is_guessed_by_task():
 @pytest.mark.slow
 def test_texts_are_tested_in_parts_and_cut_to_each_length(tmp_path):
     data = write_text_data(tmp_path / "colours")
-    task = {"data": str(data), "extra_tests": "test_long.jsonl", "part_column": "hard", "group_column": "pair"}
+    task = {"data": str(data), "extra_tests": "test_long.jsonl", "group_column": "pair"}
     plan = toy(**{**TEXT, "tasks": [task]})
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
     tests = read_run(tmp_path / "results", "colours-none-seed0")["tests"]
@@ -362,11 +362,7 @@ def test_texts_are_tested_in_parts_and_cut_to_each_length(tmp_path):
         ("colours", 24, 40),
         ("colours", 36, 40),
         ("colours", 48, 40),  # the longest has 43 tokens: nothing is cut any more
-        ("colours/hard", 24, 10),
-        ("colours/hard", 36, 10),
-        ("colours/hard", 48, 10),
         ("colours/test_long", 24, 10),
-        ("colours/test_long/hard", 24, 3),
     }
     units = next(test["units"] for test in tests if test["part"] == "colours")
     assert units["of"] == "2x20"
@@ -502,8 +498,7 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
         ({"data": "colours", "extra_tests": "../elsewhere.jsonl"}, "'../elsewhere.jsonl', a test file outside"),
         ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
         ({"data": "colours", "extra_tests": "/etc/passwd"}, "names '/etc/passwd', a test file outside"),
-        ({"data": "colours", "part_column": "easy"}, "'easy'; its data for 'test' has 'text', 'label'"),
-        ({"data": "colours", "group_column": "id"}, "names the column 'id'"),
+        ({"data": "colours", "group_column": "id"}, "names the column 'id'; its data for 'test' has 'text', 'label'"),
         ({"data": "colours", "options": {"text_column_names": "body"}}, "no column 'body'"),
         ({"data": "colours", "options": {"label_column_name": "class"}}, "no column 'class'"),
         ({"data": "colours", "group_column": "pair", "extra_tests": "extra.jsonl"}, "its data for 'extra' has"),

@@ -162,5 +162,5 @@ def test_runs_of_one_scheme_at_two_rates_are_refused(tmp_path):
         search = {"seed": DEVELOPMENT_SEED, "scores": {"0.001": 0.5}, "seconds": 1.0}
         result = done_run(plan, run, learning_rate=0.001 * (1 + run.seed), search=search)
         write_json(tmp_path / "runs" / run.name / "run.json", result)
-    with pytest.raises(UserError, match=r"learned at another rate .*\(0.002 and 0.001\): each machine searched anew"):
+    with pytest.raises(UserError, match=r"learned at another rate .*\(0.002 and 0.001\): the rate was searched"):
         load_runs(tmp_path, plan)
