@@ -413,21 +413,32 @@ def _greys(study: Study) -> str:
 
 
 def _cost(study: Study) -> list[Block]:
-    baseline = study.plan.baseline
-    words = "Seconds of a run are means over the seeds; other programs on the machine slow some runs down."
-    blocks: list[Block] = [Heading(2, "Cost"), Text(words)]
+    """How large the models are, and how long their runs took."""
+    text = (
+        "How large the models are, and how many seconds their runs took, tests included: the mean, and the sum against "
+        "that of `none` with the same seeds. Runs that were resumed are left out. Each run had the machine at another "
+        "time, perhaps beside other work."
+    )
+    blocks: list[Block] = [Heading(2, "Cost"), Text(text)]
     for task in study.tasks:
-        runs = {scheme: study.runs(task, scheme) for scheme in study.schemes}
-        seconds = {scheme: fmean(run["seconds"] for run in own) for scheme, own in runs.items() if own}
-        rows = []
-        for scheme, taken in seconds.items():
-            run = runs[scheme][0]
-            sizes = (f"{run['parameters']:,}", f"{run['positional_parameters']:,}")
-            cost = f"{taken / seconds[baseline]:.2f}" if baseline in seconds else ""
-            rows.append((code(scheme), *sizes, f"{taken:,.0f}", cost))
-        head = ("scheme", "parameters", "positional", "seconds of a run", f"times {plain(baseline)}'s")
+        control, rows = _seconds(study, task, "none"), []
+        for scheme in study.schemes:
+            for run in study.runs(task, scheme)[:1]:
+                sizes = (f"{run['parameters']:,}", f"{run['positional_parameters']:,}")
+                seconds = _seconds(study, task, scheme)
+                mean = f"{fmean(seconds.values()):,.1f}" if seconds else ""
+                both = [seed for seed in seconds if seed in control]
+                times = sum(seconds[seed] for seed in both) / sum(control[seed] for seed in both) if both else None
+                rows.append((code(scheme), *sizes, mean, "" if times is None else f"{times:.2f}"))
+        head = ("scheme", "parameters", "positional", "seconds a run", "times none's")
         blocks += [Heading(3, f"{plain(task.name)}: cost"), Table(head, tuple(rows))]
     return blocks
+
+
+def _seconds(study: Study, task: Task, scheme: str) -> dict[int, float]:
+    """What each run of a scheme took, by seed."""
+    whole = (run for run in study.runs(task, scheme) if run["seconds"] > 0 and not run.get("resumed"))
+    return {run["seed"]: run["seconds"] for run in whole}
 
 
 def _schemes(study: Study) -> list[Block]:

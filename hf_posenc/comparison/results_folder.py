@@ -1,4 +1,4 @@
-"""The folder of a comparison's results: its plan, and its runs and baselines, checked as they are read."""
+"""The folder of a comparison's results: its plan, its runs and their baselines, checked as they are read."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A results folder as numbers: scores by scheme, part and length, their differences, and costs."""
+"""A results folder as numbers: scores by scheme, part and length, and their differences."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping

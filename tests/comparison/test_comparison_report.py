@@ -220,10 +220,15 @@ def test_a_report_says_what_all_runs_share(untouched, pretrained, sentence):
     assert sentence in text
 
 
-def test_a_scheme_costs_the_seconds_of_its_runs_beside_the_baselines(results):
-    change_runs(results, lambda run: run | {"seconds": 30.0 if run["scheme"] == "rope" else 20.0})
+def test_the_cost_of_a_scheme_is_the_seconds_of_its_runs_against_those_of_none(results):
+    """With the seeds that both have, and without runs that were resumed."""
+    change_runs(results, lambda run: {**run, "seconds": 4.0 + run["seed"]}, "probes-rope-*")  # 4 to 8, `none` has 3
+    change_json(results / "runs" / "probes-rope-seed4" / "run.json", resumed=True)
+    (results / "runs" / "probes-none-seed0" / "run.json").unlink()
     text = write_report(results)[0].read_text()
-    assert row(text[text.index("## Cost") :], "`rope`") == "| `rope` | 1,000 | 10 | 30 | 1.50 |"
+    cost = text[text.index("### probes: cost") : text.index("## Schemes")]
+    assert row(cost, "`none`") == "| `none` | 1,000 | 10 | 3.0 | 1.00 |"
+    assert row(cost, "`rope`") == "| `rope` | 1,000 | 10 | 5.5 | 2.00 |"  # 5 + 6 + 7 to 3 + 3 + 3
 
 
 @pytest.mark.slow
