@@ -181,4 +181,4 @@ def test_it_is_converted_to_and_compared(run, tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps(PLAN))
     run("-m", "hf_posenc.cli", "compare", "--plan", "plan.json", "-o", "results")
     run("-m", "hf_posenc.cli", "report", "results")
-    assert "inverse" in (tmp_path / "results/report.html").read_text()
+    assert "inverse" in (tmp_path / "results/report.md").read_text()

@@ -134,14 +134,14 @@ def report(
         str | None, typer.Option("--output-dir", "-o", help="Folder for the report; default: the results' own.")
     ] = None,
 ) -> None:
-    """Write the report of a comparison: report.md, and report.html, a self-contained page."""
+    """Write the report of a comparison: report.md, with its pictures in report_pictures."""
     from hf_posenc.comparison.report import write_report
 
     try:
-        markdown, page = write_report(results, output_dir)
+        path = write_report(results, output_dir)
     except ImportError as error:
         raise UserError(one_line(error)) from error
-    plain_console().print(f"The report is in {markdown} and {page}")
+    plain_console().print(f"The report is in {path}")
 
 
 @app.command()

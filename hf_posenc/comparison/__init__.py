@@ -3,7 +3,7 @@
 `plan_file` reads a `plan`. `executor` runs it; `run` makes one run, on data from `tasks` and `probes`.
 `results_folder` reads what was written, and `records` checks each JSON file. `study` computes the numbers of a folder
 with `statistics` and `spread`, and `power` says what its comparisons could find; `findings` puts them into sentences,
-and `report`, `page` and `charts` write the report.
+and `report` and `charts` write the report.
 `quick_start` is a plan, its report and what to do next.
 """
 

@@ -9,7 +9,6 @@ import numpy as np
 from hf_posenc.schemes.plots import PALETTE
 
 from .plan import Task
-from .statistics import Interval
 from .study import Study
 
 if TYPE_CHECKING:
@@ -195,34 +194,4 @@ def curve_chart(study: Study, task: Task) -> bytes:
         lines[scheme] = (steps, values.mean(0).tolist(), values.min(0).tolist(), values.max(0).tolist())
     figure, every = _line_axes(study, lines, bars=False)
     _name_axes(figure, every, "steps", "training loss")
-    return _png(figure)
-
-
-def heat_chart(
-    study: Study, columns: Sequence[tuple[str, Task, list[Interval | None]]], marked: set[tuple[int, int]]
-) -> bytes:
-    """Scores and half their intervals, a row for each scheme, a column for each part; framed where one differs."""
-    figure, axes = _figure(max(WIDTH, 1.2 + 0.6 * len(columns)), 1.4 + 0.42 * len(study.schemes))
-    colours = np.full((len(study.schemes), len(columns)), np.nan)
-    for place, (_, _, values) in enumerate(columns):
-        colours[:, place] = [np.nan if value is None else value.mean for value in values]
-    from matplotlib.patches import Rectangle
-
-    image = axes.imshow(colours, cmap="viridis", vmin=min(0.5, np.nanmin(colours)), vmax=1, aspect="auto")
-    low, high = image.get_clim()
-    for place, (_, _, values) in enumerate(columns):
-        for line, value in enumerate(values):
-            dark = value is not None and (colours[line, place] - low) / (high - low) < 0.55
-            text = "-" if value is None else f"{value.mean:.2f}"
-            if value is not None and value.low is not None:
-                text += f"\n±{(value.ends[1] - value.ends[0]) / 2:.2f}"
-            colour = "0.4" if value is None else "white" if dark else "black"
-            axes.text(place, line, text, ha="center", va="center", fontsize=SMALL, color=colour, linespacing=0.95)
-            if (line, place) in marked:
-                corner = (place - 0.44, line - 0.4)
-                axes.add_patch(Rectangle(corner, 0.88, 0.8, fill=False, edgecolor=colour, linewidth=1.2))
-    axes.set_xticks(range(len(columns)), [literal(name) for name, _, _ in columns], rotation=35, ha="right")
-    axes.set_yticks(range(len(study.schemes)), [literal(scheme) for scheme in study.schemes])
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
     return _png(figure)

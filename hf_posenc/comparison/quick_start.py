@@ -19,10 +19,9 @@ from hf_posenc.training.inference import logits_of
 from hf_posenc.training.metrics import probabilities_from_logits
 
 from .executor import duration, execute
-from .page import PICTURES_NAME
 from .plan import Plan
 from .plan_file import check_folder, read_plan
-from .report import write_report
+from .report import PICTURES_NAME, write_report
 from .results_folder import run_folder
 from .run import MODEL_NAME
 from .study import Study
@@ -80,7 +79,7 @@ def quickstart(
     load_elsewhere(models[last], logits[last], console)
     try:
         with silence():
-            _, page = write_report(folder)
+            page = write_report(folder)
         console.print(
             f"As a picture: {folder / PICTURES_NAME / f'{plan.tasks[0].name}-ranking.png'}; all of it: {page}"
         )

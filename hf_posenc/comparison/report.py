@@ -1,14 +1,16 @@
-"""The report of a comparison: Markdown with pictures beside it, and one HTML page that holds everything."""
+"""The report of a comparison: Markdown, with pictures beside it."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
 from hf_posenc.files import write_bytes, write_text
-from hf_posenc.markdown import code, plain
+from hf_posenc.markdown import code, markdown_table, plain
 from hf_posenc.schemes.inspection import describe_schemes
 
-from .charts import are_many, curve_chart, heat_chart, length_chart, metric_name, ranking_chart
+from .charts import are_many, curve_chart, length_chart, metric_name, ranking_chart
 from .findings import (
     NOTHING,
     baseline_warning,
@@ -26,28 +28,43 @@ from .findings import (
     text_range,
     what_it_takes,
 )
-from .page import PICTURES_NAME, Block, Heading, Picture, Points, Table, Text, anchor, to_html, to_markdown
 from .plan import Task
 from .power import power
 from .probes import PROBES, USUAL
 from .records import name_of
-from .statistics import ALPHA, LEARNED, UNDECIDED, Difference, Interval
+from .statistics import ALPHA, LEARNED, UNDECIDED, Difference
 from .study import Study
 
-MARKDOWN_NAME, HTML_NAME = "report.md", "report.html"
-TITLE = "Positional schemes compared"
-TASKS = "Tasks and schemes"
+REPORT_NAME, PICTURES_NAME = "report.md", "report_pictures"
 
 
-def write_report(results: str | Path, output: str | Path | None = None) -> tuple[Path, Path]:
-    """Writes `report.md` (pictures in `report_pictures/`) and `report.html` of a results folder.
+@dataclass(frozen=True)
+class Picture:
+    """A picture with alternative text, as it is, and a caption."""
+
+    name: str
+    png: bytes
+    text: str
+    caption: str
+
+    def __str__(self) -> str:
+        """The Markdown that shows it."""
+        return f"![{plain(self.text)}]({PICTURES_NAME}/{self.name}.png)\n\n*{self.caption}*"
+
+
+Block = str | Picture
+"""Markdown, or a picture that goes into a file of its own."""
+
+
+def write_report(results: str | Path, output: str | Path | None = None) -> Path:
+    """Writes `report.md` of a results folder, with the pictures in `report_pictures/`.
 
     Args:
         results: a folder of `compare`; its runs need not all be done.
         output: the folder for the report. None: the results folder.
 
     Returns:
-        The two files.
+        `report.md`.
 
     Raises:
         UserError: the folder holds no results.
@@ -59,24 +76,32 @@ def write_report(results: str | Path, output: str | Path | None = None) -> tuple
     for block in blocks:
         if isinstance(block, Picture):
             write_bytes(folder / PICTURES_NAME / f"{block.name}.png", block.png)
-    write_text(folder / MARKDOWN_NAME, to_markdown(blocks))
-    write_text(folder / HTML_NAME, to_html(blocks))
-    return folder / MARKDOWN_NAME, folder / HTML_NAME
+    write_text(folder / REPORT_NAME, "\n\n".join(map(str, blocks)) + "\n")
+    return folder / REPORT_NAME
 
 
 def make_report(study: Study) -> list[Block]:
-    """The blocks of a report."""
-    blocks: list[Block] = [Heading(1, TITLE), Text(_introduction(study)), _counts(study), *rates(study)]
+    """The blocks of a report: headings, paragraphs, lists, tables and pictures."""
+    blocks: list[Block] = ["# Positional schemes compared", _introduction(study), _counts(study), *rates(study)]
     if study.failed or study.missing or study.damaged:
-        blocks.append(Points(tuple(_what_is_lacking(study))))
+        blocks.append(_points(_what_is_lacking(study)))
     sentences = [f"{sentence} [Table](#{anchor(where)})" for where, sentence in findings(study)]
-    blocks += [Heading(2, "What the numbers allow one to say"), Points(tuple(sentences or [NOTHING]))]
-    blocks += [Text(_how_to_read(study)), *_power(study)]
+    blocks += ["## What the numbers allow one to say", _points(sentences or [NOTHING])]
+    blocks += [_how_to_read(study), *_power(study)]
     if len(study.tasks) + sum(len(study.parts(task)) for task in study.tasks) > 2:
-        blocks += _heat(study)
+        blocks += _overview(study)
     for task in study.tasks:
         blocks += _task(study, task)
     return [*blocks, *_cost(study), *_schemes(study), *_made_of(study)]
+
+
+def anchor(text: str) -> str:
+    """The fragment that links to a heading, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
+
+
+def _points(items: Sequence[str]) -> str:
+    return "\n".join(f"- {item}" for item in items)
 
 
 # The sections
@@ -97,7 +122,7 @@ def _introduction(study: Study) -> str:
     )
 
 
-def _counts(study: Study) -> Table:
+def _counts(study: Study) -> str:
     """Each task's examples, steps, tests, seeds and runs."""
     rows = []
     for task in study.tasks:
@@ -117,14 +142,14 @@ def _counts(study: Study) -> Table:
                 f"{len(done)} of {len(study.plan.schemes) * len(study.plan.seeds)}",
             )
         )
-    return Table(("task", "training examples", "steps", "tests", "examples a test", "seeds", "runs"), tuple(rows))
+    return markdown_table(("task", "training examples", "steps", "tests", "examples a test", "seeds", "runs"), rows)
 
 
 def _range(values: set[int]) -> str:
     return " to ".join(f"{value:,}" for value in sorted({min(values), max(values)})) if values else ""
 
 
-def rates(study: Study) -> list[Block]:
+def rates(study: Study) -> list[str]:
     """Says whether each scheme has a learning rate of its own, and what follows from that."""
     if study.plan.search:
         return _search(study)
@@ -133,14 +158,12 @@ def rates(study: Study) -> list[Block]:
     if len(set(rates.values())) == 1:
         shown = f"{next(iter(rates.values())):g}"
     return [
-        Text(
-            f"**One learning rate for all schemes**: {shown}. It was tuned for none of them, and another may change "
-            "who is ahead: `hf-posenc compare --search` chooses a rate for each scheme, on seeds that aren't reported."
-        )
+        f"**One learning rate for all schemes**: {shown}. It was tuned for none of them, and another may change who is "
+        "ahead: `hf-posenc compare --search` chooses a rate for each scheme, on seeds that aren't reported."
     ]
 
 
-def _search(study: Study) -> list[Block]:
+def _search(study: Study) -> list[str]:
     """The chosen learning rates, the rates tried, and the seconds that took."""
     rows, edges = [], []
     for task in study.tasks:
@@ -159,7 +182,7 @@ def _search(study: Study) -> list[Block]:
     )
     if edges:
         text += f" At the edge of what was tried, so that another may be better still: {', '.join(edges)}."
-    return [Text(text), Table(("scheme", "task", "learning rate", "tried", "seconds"), tuple(rows))]
+    return [text, markdown_table(("scheme", "task", "learning rate", "tried", "seconds"), rows)]
 
 
 def _count(number: int, word: str) -> str:
@@ -196,7 +219,7 @@ def _how_to_read(study: Study) -> str:
     )
 
 
-def power_table(study: Study) -> Table | None:
+def power_table(study: Study) -> str | None:
     """What each family of comparisons could find, and how many seeds the open ones would take; None: one seed."""
     rows = []
     for row in power(study):
@@ -207,10 +230,10 @@ def power_table(study: Study) -> Table | None:
         middle = gap_text(median(gaps), row.widest)
         rows.append((*places, middle, ends, f"{row.undecided} of {row.compared}", seeds))
     head = ("task", "tokens", "compared with", "median gap", "gaps", UNDECIDED, "seeds to decide")
-    return Table(head, tuple(rows)) if rows else None
+    return markdown_table(head, rows) if rows else None
 
 
-def _power(study: Study) -> list[Block]:
+def _power(study: Study) -> list[str]:
     table = power_table(study)
     if table is None:
         return []
@@ -219,7 +242,7 @@ def _power(study: Study) -> list[Block]:
         f"after correction for all comparisons of its row. {UNDECIDED.capitalize()}: how many weren't told apart, and "
         "with how many seeds differences like those that were measured would be."
     )
-    return [Heading(2, "What this plan can find"), Text(text), table]
+    return ["## What this plan can find", text, table]
 
 
 def _about(task: Task) -> str:
@@ -256,43 +279,43 @@ def _task(study: Study, task: Task) -> list[Block]:
     if same := study.same_lengths(task):
         tested += f"; at {', '.join(f'{n:,}' for n in same)} every answer is the same"
     blocks: list[Block] = [
-        Heading(2, plain(task.name)),
-        Text(f"{_about(task)} Trained at up to {train:,} tokens, {tested}."),
+        f"## {plain(task.name)}",
+        f"{_about(task)} Trained at up to {train:,} tokens, {tested}.",
     ]
     if not any(study.ranking(task, length) for length in lengths):
-        return [*blocks, Text(f"Nothing to rank: {plain(study.why_not(task, study.schemes[0], home))}.")]
+        return [*blocks, f"Nothing to rank: {plain(study.why_not(task, study.schemes[0], home))}."]
     metric, several = metric_name(task), len(study.parts(task)) > 1
     if study.ranking(task, home):
-        blocks.append(Heading(3, ranking_heading(task, home)))
+        blocks.append(f"### {ranking_heading(task, home)}")
         if (warning := baseline_warning(study, task, home)) is not None:
-            blocks.append(Text(warning))
+            blocks.append(warning)
         if several:
-            blocks.append(Text("Mean of the parts."))
+            blocks.append("Mean of the parts.")
         picture, about = ranking_chart(study, task, home), f"{task.name}: {metric} by scheme"
         blocks += [
             _ranking_table(study, task, home),
             Picture(f"{task.name}-ranking", picture, about, f"Means, {_bars(study)}."),
         ]
     if len(lengths) > 1:
-        blocks.append(Heading(3, length_heading(task)))
+        blocks.append(f"### {length_heading(task)}")
         if several:
-            blocks.append(Text(f"{mean_of(study.curve_parts(task), study, task)}."))
+            blocks.append(f"{mean_of(study.curve_parts(task), study, task)}.")
         picture, about = length_chart(study, task), f"{task.name}: {metric} against length"
         caption = f"{metric.capitalize()} at each length, {_bars(study)}{_greys(study)}."
         blocks += [
-            Table(("scheme", *(f"{length:,}" for length in lengths)), tuple(length_rows(study, task))),
-            Picture(f"{task.name}-lengths", picture, about, caption, wide=are_many(study)),
+            markdown_table(("scheme", *(f"{length:,}" for length in lengths)), length_rows(study, task)),
+            Picture(f"{task.name}-lengths", picture, about, caption),
         ]
     picture, about = curve_chart(study, task), f"{task.name}: training loss against steps"
     caption = f"Training loss: the mean over seeds; the band reaches from the least to the greatest{_greys(study)}."
     return [
         *blocks,
-        Heading(3, f"{plain(task.name)}: learning curves"),
-        Picture(f"{task.name}-curves", picture, about, caption, wide=are_many(study)),
+        f"### {plain(task.name)}: learning curves",
+        Picture(f"{task.name}-curves", picture, about, caption),
     ]
 
 
-def _ranking_table(study: Study, task: Task, length: int) -> Table:
+def _ranking_table(study: Study, task: Task, length: int) -> str:
     """Each scheme's score, against the baseline in numbers and against the default scheme in a word."""
     others = [other for other in study.contrasts_of(task) if other != study.plan.baseline]
     differences = study.differences(task, length)
@@ -317,7 +340,7 @@ def _ranking_table(study: Study, task: Task, length: int) -> Table:
         *(f"minus {plain(study.plan.baseline)}", "p (Holm)", "smallest gap", "seeds to decide", "verdict"),
         *(f"against {plain(other)}" for other in others),
     )
-    return Table(head, tuple(rows))
+    return markdown_table(head, rows)
 
 
 def _learned(study: Study, task: Task, length: int, scheme: str) -> str:
@@ -361,47 +384,30 @@ def _p(difference: Difference) -> str:
     return "< 0.001" if difference.corrected < 0.001 else f"{difference.corrected:.3f}"
 
 
-def _heat(study: Study) -> list[Block]:
+def _overview(study: Study) -> list[str]:
+    """Every scheme's score in every part of every task."""
     differences = study.differences_by_part(study.home_length)
-    columns: list[tuple[str, Task, list[Interval | None]]] = []
-    cells: list[list[str]] = [[code(scheme)] for scheme in study.schemes]
+    cells = {scheme: [code(scheme)] for scheme in study.schemes}
     below = {name: [plain(name)] for task in study.tasks for name in study.references.get(task.name, {})}
-    marked: set[tuple[int, int]] = set()
+    head = [""]
     for task in study.tasks:
         home = study.home_length(task)
         for part in study.parts(task, home):
-            values = [study.score(task, scheme, home, part) for scheme in study.schemes]
-            if not any(values):
+            scores = {scheme: study.score(task, scheme, home, part) for scheme in (*below, *cells)}
+            if not any(scores[scheme] for scheme in cells):
                 continue
-            for line, (scheme, value) in enumerate(zip(study.schemes, values, strict=True)):
-                difference = differences.get((task.name, part, scheme))
-                differs = difference is not None and difference.is_found
-                if differs:
-                    marked.add((line, len(columns)))
-                text = "-" if value is None else f"{value.mean:.3f}"
-                cells[line].append(f"**{text}**" if differs else text)
-            for name, row in below.items():
-                reference = study.score(task, name, home, part)
-                row.append("-" if reference is None else f"{reference.mean:.3f}")
-            columns.append((part if part.startswith(task.name) else f"{task.name}: {part}", task, values))
-    if not columns:
+            head.append(plain(part if part.startswith(task.name) else f"{task.name}: {part}"))
+            for scheme, row in {**below, **cells}.items():
+                score, difference = scores[scheme], differences.get((task.name, part, scheme))
+                text = "-" if score is None else f"{score.mean:.3f}"
+                row.append(f"**{text}**" if difference is not None and difference.is_found else text)
+    if len(head) == 1:
         return []
-    return [
-        Heading(2, TASKS),
-        Text(
-            f"At each task's train length, or the next one tested. Bold, and framed in the picture: differs from "
-            f"{code(study.plan.baseline)} (Holm over the whole table)."
-        ),
-        Table(("", *(plain(name) for name, _, _ in columns)), tuple(tuple(row) for row in (*below.values(), *cells))),
-        Picture(
-            "heat",
-            heat_chart(study, columns, marked),
-            "Scores of every scheme in every task",
-            "Means; below each, half of its 95 % interval. Light is good. Framed: differs from "
-            f"{code(study.plan.baseline)}.",
-            wide=len(columns) > 6,
-        ),
-    ]
+    text = (
+        f"At each task's train length, or the next one tested. Bold: differs from {code(study.plan.baseline)} (Holm "
+        "over the whole table)."
+    )
+    return ["## Tasks and schemes", text, markdown_table(head, [*below.values(), *cells.values()])]
 
 
 def _bars(study: Study) -> str:
@@ -412,14 +418,14 @@ def _greys(study: Study) -> str:
     return "; the others in grey" if are_many(study) else ""
 
 
-def _cost(study: Study) -> list[Block]:
+def _cost(study: Study) -> list[str]:
     """How large the models are, and how long their runs took."""
     text = (
         "How large the models are, and how many seconds their runs took, tests included: the mean, and the sum against "
         "that of `none` with the same seeds. Runs that were resumed are left out. Each run had the machine at another "
         "time, perhaps beside other work."
     )
-    blocks: list[Block] = [Heading(2, "Cost"), Text(text)]
+    blocks = ["## Cost", text]
     for task in study.tasks:
         control, rows = _seconds(study, task, "none"), []
         for scheme in study.schemes:
@@ -431,7 +437,7 @@ def _cost(study: Study) -> list[Block]:
                 times = sum(seconds[seed] for seed in both) / sum(control[seed] for seed in both) if both else None
                 rows.append((code(scheme), *sizes, mean, "" if times is None else f"{times:.2f}"))
         head = ("scheme", "parameters", "positional", "seconds a run", "times none's")
-        blocks += [Heading(3, f"{plain(task.name)}: cost"), Table(head, tuple(rows))]
+        blocks += [f"### {plain(task.name)}: cost", markdown_table(head, rows)]
     return blocks
 
 
@@ -445,18 +451,17 @@ def _schemes(study: Study) -> list[Block]:
     """A section for each scheme: what it is, its ranks, and a picture of what it learned."""
     words = {row.name: row.summary for row in describe_schemes()}
     pictures = study.pictures()
-    blocks: list[Block] = [Heading(2, "Schemes")]
+    blocks: list[Block] = ["## Schemes"]
     for scheme in study.schemes:
-        blocks.append(Heading(3, code(scheme)))
+        blocks.append(f"### {code(scheme)}")
         summary = "; ".join(words[part] for part in scheme.split("+") if part in words)
         if summary:
-            blocks.append(Text(f"{summary}."))
-        blocks.append(Points(tuple(_standing(study, task, scheme) for task in study.tasks)))
+            blocks.append(f"{summary}.")
+        blocks.append(_points([_standing(study, task, scheme) for task in study.tasks]))
         if scheme in pictures:
-            picture = pictures[scheme].read_bytes()
             caption = "What it does after training, of one seed, as `hf-posenc plot` draws it."
-            wide = int.from_bytes(picture[16:20]) > 800  # pixels, from the header
-            blocks.append(Picture(f"learned-{scheme}", picture, f"{scheme}, trained", caption, wide))
+            picture = pictures[scheme].read_bytes()
+            blocks.append(Picture(f"learned-{scheme}", picture, f"{scheme}, trained", caption))
     return blocks
 
 
@@ -477,7 +482,7 @@ def _standing(study: Study, task: Task, scheme: str) -> str:
     return f"{where}: place {place} of {len(ranking)} at {home:,} tokens, {score}{verdict}."
 
 
-def _made_of(study: Study) -> list[Block]:
+def _made_of(study: Study) -> list[str]:
     def every(name: str, key: str) -> str:
         values = {str(run[name].get(key)) for run in study.done}
         return plain(", ".join(sorted(values)))
@@ -485,12 +490,12 @@ def _made_of(study: Study) -> list[Block]:
     versions = ", ".join(f"{plain(name)} {every('versions', name)}" for name in study.done[0]["versions"])
     threads = every("machine", "threads")
     return [
-        Heading(2, "How it was made"),
-        Points(
-            (
+        "## How it was made",
+        _points(
+            [
                 f"Seeds {', '.join(map(str, study.plan.seeds))}; the plan is `plan.json`, each run a `run.json`.",
                 f"On {every('machine', 'device')}, {threads} thread{'' if threads == '1' else 's'}.",
                 f"Versions: {versions}.",
-            )
+            ]
         ),
     ]

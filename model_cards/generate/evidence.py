@@ -20,7 +20,7 @@ from hf_posenc.comparison.plan import Task
 from hf_posenc.comparison.plan_file import about, known_plans
 from hf_posenc.comparison.records import read_baselines
 from hf_posenc.comparison.references import MAJORITY, REFERENCES_NAME, TO_BEAT, measure_references, to_beat
-from hf_posenc.comparison.report import Text, length_rows, mean_of, named, power_table, rates
+from hf_posenc.comparison.report import length_rows, mean_of, named, power_table, rates
 from hf_posenc.comparison.results_folder import load_plan
 from hf_posenc.comparison.statistics import ALPHA, LEARNED, UNDECIDED, Difference
 from hf_posenc.comparison.study import Parts, Study
@@ -239,7 +239,7 @@ def learned_count(study: Study, task: Task, scheme: str, length: int, part: str)
 
 def rate_line(study: Study) -> str:
     """Whether each scheme has a learning rate of its own, and which ones lie at the edge of what was tried."""
-    return next(block.text for block in rates(study) if isinstance(block, Text))
+    return rates(study)[0]
 
 
 def length_table(study: Study, task_name: str) -> str:

@@ -81,8 +81,8 @@ def test_the_report_is_written_and_its_absence_explained(command, tmp_path):
     folder = made_up(tmp_path / "results", toy(seeds=2), {"none": 0.5, "rope": 0.9})
     code, out, _ = command("report", folder, "-o", tmp_path / "out")
     assert code == 0
-    assert str(tmp_path / "out" / "report.html") in out
-    assert (tmp_path / "out" / "report.html").exists()
+    assert str(tmp_path / "out" / "report.md") in out
+    assert (tmp_path / "out" / "report.md").exists()
     code, _, err = command("report", tmp_path / "nowhere")
     assert (code, "holds no results" in err) == (2, True)
 

@@ -60,7 +60,7 @@ def test_a_table_that_a_linear_model_wins_says_so_first(compared, tmp_path):
     study = Study.read(results)
     sentences = conclusions(study)
     assert sentences[0].startswith("**colours, 24 tokens: words win** with 1.000; the best scheme")
-    text = write_report(results)[0].read_text()
+    text = write_report(results).read_text()
     assert row(text, "word pairs").endswith("| 1.000 |")  # the table of all tasks
     ranking = text[text.index("### colours: ranking") : text.index("### colours: accuracy against")]
     assert ranking.splitlines()[2] == f"{sentences[0]}"

@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -15,14 +14,13 @@ from hf_posenc import POSITIONS
 from hf_posenc.comparison import charts
 from hf_posenc.comparison.charts import curve_chart, length_chart, ranking_chart
 from hf_posenc.comparison.findings import conclusions, interval_text, seeds_number
-from hf_posenc.comparison.page import Heading, Text, to_html
 from hf_posenc.comparison.power import power
-from hf_posenc.comparison.report import make_report, write_report
+from hf_posenc.comparison.report import anchor, make_report, write_report
 from hf_posenc.comparison.results_folder import load_runs
 from hf_posenc.comparison.statistics import UNDECIDED, Interval
 from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_json
-from hf_posenc.markdown import code, inline_html, markdown_table, plain
+from hf_posenc.markdown import code, markdown_table, plain
 from hf_posenc.training import UserError
 
 pytest.importorskip("matplotlib")
@@ -41,7 +39,7 @@ def untouched(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(untouched):
-    """What is written about the results, as Markdown and as a page: for tests that read it."""
+    """What is written about the results: for tests that read it."""
     return write_report(untouched)
 
 
@@ -58,8 +56,7 @@ def row(text, *cells):
 
 
 def test_markdown_says_who_is_better_and_who_cannot_be_told(report):
-    markdown, _ = report
-    text = markdown.read_text()
+    text = report.read_text()
     assert "**probes, 32 tokens**: against `none`" in text
     assert re.search(r"better: `rope` \(\+0\.\d+\); not decided: `learned` \(smallest gap", text)
     assert "can't be tested: `learned`" in text
@@ -68,59 +65,16 @@ def test_markdown_says_who_is_better_and_who_cannot_be_told(report):
     assert re.search(r"\| `learned` \| 0\.\d+ \[[^|]+\] \| learned has 32 positions \|", text)
     assert "The control: are most words" in text
     for name in re.findall(r"!\[[^]]+\]\((\S+)\)", text):
-        assert (markdown.parent / name).read_bytes().startswith(b"\x89PNG")
-    names = {"heat", "probes-ranking", "probes-lengths", "probes-curves", "halves-ranking"}
+        assert (report.parent / name).read_bytes().startswith(b"\x89PNG")
+    names = {"probes-ranking", "probes-lengths", "probes-curves", "halves-ranking"}
     assert {f"report_pictures/{name}.png" for name in names} <= set(re.findall(r"\((report_\S+)\)", text))
 
 
-class Page(HTMLParser):
-    """What a page loads, and whether every tag is closed."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.sources, self.links, self.names, self.open, self.metas, self.images = [], [], set(), [], [], 0
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        values = dict(attributes)
-        self.sources += [value for name, value in attributes if name == "src"]
-        self.links += [value for name, value in attributes if name == "href"]
-        self.names |= {value for name, value in attributes if name == "id"}
-        self.images += tag == "img"
-        assert tag != "img" or values["alt"]
-        assert tag not in ("script", "link", "iframe")
-        if tag == "meta":
-            self.metas.append(values)
-        elif tag != "img":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
-def test_the_page_is_whole_and_fits_a_phone(report):
-    _, path = report
-    text = path.read_text()
-    page = Page(text)
-    assert page.open == []
-    assert page.images >= 7
-    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
-    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.metas
-    assert "http" not in re.sub(r"base64,[^\"]+", "", text)
-    assert text.count('<div class="table" role="region"') == text.count("<table>") >= 6
-    assert "prefers-color-scheme: dark" in text
-
-
-def test_every_section_is_linked_and_every_link_leads_somewhere(report):
-    """From the contents to sections, from verdicts to tables, from schemes to what they are."""
-    markdown, path = report
-    page = Page(path.read_text())
-    assert all(link.startswith("#") and link[1:] in page.names for link in page.links)
-    assert set(page.links) == {f"#{name}" for name in page.names}
-    verdict = next(line for line in path.read_text().split("<li>") if "<strong>probes, 32 tokens</strong>" in line)
-    assert '<a href="#probes-ranking-at-32-tokens">Table</a>' in verdict
-    assert '<a href="#rope"><code>rope</code></a>' in verdict
-    text = markdown.read_text()
+def test_every_link_leads_to_a_heading(report):
+    """From counts and schemes to tasks, from verdicts to tables."""
+    text = report.read_text()
+    headings = {anchor(line.lstrip("# ")) for line in text.splitlines() if line.startswith("#")}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= headings
     assert "[Table](#probes-ranking-at-32-tokens)" in text
     assert "### probes: ranking at 32 tokens" in text
     rope = text[text.index("### `rope`") :]
@@ -128,8 +82,8 @@ def test_every_section_is_linked_and_every_link_leads_somewhere(report):
     assert "[probes](#probes-ranking-at-32-tokens): place 1 of 3 at 32 tokens" in rope
 
 
-def test_the_page_says_how_much_it_rests_on(report):
-    text = report[0].read_text()
+def test_a_report_says_how_much_it_rests_on(report):
+    text = report.read_text()
     assert row(text, "[probes](#probes)") == "| [probes](#probes) | 64 |  | 4 | 100 | 5 | 15 of 15 |"
     assert "**One learning rate for all schemes**: 0.001. It was tuned for none of them" in text
 
@@ -150,23 +104,14 @@ def read_markdown(text):
 @pytest.mark.parametrize("text", AWKWARD)
 @pytest.mark.parametrize("write", [plain, code])
 def test_a_text_is_shown_as_it_is(write, text):
-    """In a paragraph, in a table and on the page."""
+    """In a paragraph and in a table."""
     table = read_markdown(markdown_table(("a",), [(f"q {write(text)} q",)]))
     assert table.count("<td>") == 1
     (cell,) = re.findall(r"<td>q (.*) q</td>", table, re.DOTALL)
     paragraph = read_markdown(f"q {write(text)} q").removeprefix("<p>q ").removesuffix(" q</p>\n")
-    page = re.search(r"<p>q (.*) q</p>", to_html([Heading(1, "a"), Text(f"q {write(text)} q")]), re.DOTALL)
-    for shown in (cell, paragraph, page[1]):
+    for shown in (cell, paragraph):
         assert set(re.findall(r"<[^>]*>", shown)) <= {"<code>", "</code>"}
         assert html.unescape(re.sub("</?code>", "", shown)) == " ".join(text.split())
-
-
-def test_the_page_has_no_html_and_no_link_but_its_own():
-    text = "<b>x</b> <i>**y** `rope` `t5` [in](#z) [out](http://z) <code>&#42;</code>"
-    assert inline_html(text, {"`rope`": "#rope"}) == (
-        '&lt;b&gt;x&lt;/b&gt; &lt;i&gt;<strong>y</strong> <a href="#rope"><code>rope</code></a> <code>t5</code> '
-        '<a href="#z">in</a> [out](http://z) <code>*</code>'
-    )
 
 
 def test_names_in_a_report_are_no_markup(tmp_path):
@@ -186,14 +131,11 @@ def test_names_in_a_report_are_no_markup(tmp_path):
     write_json(folder / "baselines" / "odd.json", {"baselines": [reference]})
     (folder / "runs" / "<b>").mkdir()
     (folder / "runs" / "<b>" / "run.json").write_text("<i>")
-    markdown, path = write_report(folder)
-    page = path.read_text()
-    assert Page(page).open == []
-    for text in (page, read_markdown(markdown.read_text())):
-        assert text.count("<img ") == 4
-        assert not re.search(r"<img src=.?x|<b>&lt;|<strong>&lt;|<i>|<em>(?!Means|Training|Accuracy)", text)
-        assert text.count("<h1>") == 1
-        assert html.unescape(re.sub("</?code>", "", text)).count(" ".join(evil.split())) >= 9
+    text = read_markdown(write_report(folder).read_text())
+    assert text.count("<img ") == 3
+    assert not re.search(r"<img src=.?x|<b>&lt;|<strong>&lt;|<i>|<em>(?!Means|Training|Accuracy)", text)
+    assert text.count("<h1>") == 1
+    assert html.unescape(re.sub("</?code>", "", text)).count(" ".join(evil.split())) >= 9
 
 
 def test_a_scheme_whose_name_begins_with_an_underscore_is_in_the_legend(tmp_path, monkeypatch):
@@ -216,8 +158,7 @@ def test_a_scheme_whose_name_begins_with_an_underscore_is_in_the_legend(tmp_path
 def test_a_report_says_what_all_runs_share(untouched, pretrained, sentence):
     study = Study.read(untouched)
     study = replace(study, plan=replace(study.plan, pretrained=pretrained))
-    (text, *_) = [block.text for block in make_report(study) if isinstance(block, Text)]
-    assert sentence in text
+    assert sentence in make_report(study)[1]
 
 
 def test_the_cost_of_a_scheme_is_the_seconds_of_its_runs_against_those_of_none(results):
@@ -225,7 +166,7 @@ def test_the_cost_of_a_scheme_is_the_seconds_of_its_runs_against_those_of_none(r
     change_runs(results, lambda run: {**run, "seconds": 4.0 + run["seed"]}, "probes-rope-*")  # 4 to 8, `none` has 3
     change_json(results / "runs" / "probes-rope-seed4" / "run.json", resumed=True)
     (results / "runs" / "probes-none-seed0" / "run.json").unlink()
-    text = write_report(results)[0].read_text()
+    text = write_report(results).read_text()
     cost = text[text.index("### probes: cost") : text.index("## Schemes")]
     assert row(cost, "`none`") == "| `none` | 1,000 | 10 | 3.0 | 1.00 |"
     assert row(cost, "`rope`") == "| `rope` | 1,000 | 10 | 5.5 | 2.00 |"  # 5 + 6 + 7 to 3 + 3 + 3
@@ -233,11 +174,9 @@ def test_the_cost_of_a_scheme_is_the_seconds_of_its_runs_against_those_of_none(r
 
 @pytest.mark.slow
 def test_the_report_may_go_elsewhere_and_is_the_same_again(results, tmp_path):
-    markdown, page = write_report(results, tmp_path / "out")
-    first = (markdown.read_bytes(), page.read_bytes())
+    first = write_report(results, tmp_path / "out").read_bytes()
     assert not (results / "report.md").exists()
-    write_report(results, tmp_path / "out")
-    assert (markdown.read_bytes(), page.read_bytes()) == first
+    assert write_report(results, tmp_path / "out").read_bytes() == first
 
 
 def test_each_is_compared_with_the_default_and_with_itself_at_other_lengths(tmp_path):
@@ -293,7 +232,7 @@ def test_a_report_says_what_its_plan_can_find(untouched, report, tmp_path):
     differences = study.differences(study.tasks[1], 32)
     assert row_of_probes.seeds["learned"] == differences["learned"].seeds > 5
     assert row_of_probes.gaps["learned"] == differences["learned"].spread.smallest_gap(0.05 / 2)
-    text = report[0].read_text()
+    text = report.read_text()
     middle = f"{np.median(list(row_of_probes.gaps.values())):.3f}"
     line = row(text, "probes", "32", "`none`", middle)
     assert line.endswith(f"| 1 of 2 | {seeds_number(differences['learned'])} |")
@@ -303,7 +242,7 @@ def test_a_report_says_what_its_plan_can_find(untouched, report, tmp_path):
 def test_missing_and_failed_runs_are_named(results):
     change_json(results / "runs" / "probes-rope-seed3" / "run.json", status="failed", error="it rained")
     (results / "runs" / "probes-rope-seed2" / "run.json").unlink()
-    text = write_report(results)[0].read_text()
+    text = write_report(results).read_text()
     assert "**Failed**: `probes-rope-seed3`: it rained" in text
     assert "**Not run yet**: `probes-rope-seed2`." in text
     assert Study.read(results).score(plan().tasks[0], "rope", 32).seeds == 3
@@ -332,7 +271,7 @@ def test_one_scheme_alone_and_lengths_that_none_can_do(tmp_path):
     alone = made_up(tmp_path / "alone", plan(schemes=["none"], test_lengths=[32]), RATES)
     assert conclusions(Study.read(alone)) == ["Nothing: fewer than two schemes have a result at one length."]
     unable = made_up(tmp_path / "unable", plan(schemes=["learned"], test_lengths=[40, 48]), RATES)
-    assert "Nothing to rank: learned has 32 positions." in write_report(unable)[0].read_text()
+    assert "Nothing to rank: learned has 32 positions." in write_report(unable).read_text()
 
 
 def test_a_length_at_which_every_answer_is_the_same_has_no_column(tmp_path):
@@ -347,14 +286,14 @@ def test_a_length_at_which_every_answer_is_the_same_has_no_column(tmp_path):
     change_runs(folder, repeat)
     study = Study.read(folder)
     assert [study.lengths(task) for task in study.tasks] == [[32, 48], [32, 40, 48]]
-    text = write_report(folder)[0].read_text()
+    text = write_report(folder).read_text()
     assert "tested at 32, 48; at 40 every answer is the same" in text
     assert "| scheme | 32 | 48 |" in text
 
 
 def test_one_seed_has_no_intervals_and_says_so(tmp_path):
     folder = made_up(tmp_path / "one", plan(seeds=1), RATES)
-    text = write_report(folder)[0].read_text()
+    text = write_report(folder).read_text()
     assert "One seed was run: there are no intervals" in text
     assert "one seed: can't be said" in text
     assert "[" not in row(text, "1. `rope`")
@@ -430,7 +369,7 @@ def test_the_report_names_what_is_damaged(results):
     (results / "runs" / "probes-rope-seed0 (copy)" / "run.json").write_text(copied)
     (results / "baselines").mkdir()
     (results / "baselines" / "probes.json").write_text('{"baselines": [{}]}')
-    text = write_report(results)[0].read_text()
+    text = write_report(results).read_text()
     assert "- **Damaged, and left out**: `probes-none-seed0`: it can't be read: " in text
     assert "`probes-rope-seed0 (copy)`: it is the run probes-rope-seed0, in the folder of another." in text
     assert r"`probes.json`: baselines\[0\]: Field 'task' is required but missing." in text

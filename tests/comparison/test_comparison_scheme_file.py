@@ -56,7 +56,7 @@ def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, command):
     forget()
     own.unlink()
     pytest.importorskip("matplotlib")
-    assert "`recency`" in write_report(results)[0].read_text()
+    assert "`recency`" in write_report(results).read_text()
 
 
 def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):

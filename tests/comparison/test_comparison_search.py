@@ -59,7 +59,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
     assert first != second
     assert execute(plan, tmp_path, console=quiet()).done == []
 
-    texts = [getattr(block, "text", "") for block in make_report(Study.read(tmp_path))]
+    texts = list(map(str, make_report(Study.read(tmp_path))))
     assert any(text.startswith("**A learning rate for each scheme**: the best of 2") for text in texts)
     assert any("At the edge of what was tried" in text for text in texts)
 
