@@ -5,12 +5,14 @@ count. The metric is a function of the columns' sums, so that resampling is a pr
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+_BOUNDS = {"accuracy": (0.0, 1.0), "matthews_correlation": (-1.0, 1.0)}
+"""The metrics, and the least and the greatest value of each."""
 _SAME = "x"
 MOST_UNITS = 1_000_000
 """Units of a test, at most: the bootstrap holds 2,000 weights for each."""
@@ -30,7 +32,7 @@ class Outcome:
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the greatest value that the metric can have."""
-        return _METRICS[self.metric].bounds
+        return _BOUNDS[self.metric]
 
     def value(self) -> float:
         """The metric over all units."""
@@ -38,7 +40,8 @@ class Outcome:
 
     def scores(self, weights: np.ndarray) -> np.ndarray:
         """The metric with weighted units: (B, U) -> (B,)."""
-        return _METRICS[self.metric].of_sums(weights @ self.units, self.columns)
+        sums = weights @ self.units
+        return sums[:, 0] / sums[:, 1] if self.metric == "accuracy" else _matthews(sums, self.columns)
 
     def to_dict(self) -> dict[str, str]:
         """A string for each column: the units' counts, run-length encoded (`1x400`: 400 times 1)."""
@@ -51,12 +54,12 @@ def from_dict(metric: str, columns: dict[str, str]) -> Outcome:
     Raises:
         ValueError: the metric or a column is unknown, a column is missing or shorter than another, or a count can't be.
     """
-    if metric not in _METRICS:
+    if metric not in _BOUNDS:
         raise ValueError(f"the metric {metric!r:.40} is unknown")
-    names = _METRICS[metric].columns or tuple(columns)
+    names = ("right", "of") if metric == "accuracy" else tuple(columns)
     if set(names) != set(columns) or not columns:
         raise ValueError(f"the {metric} has the columns {', '.join(map(repr, columns)):.80}")
-    if not _METRICS[metric].columns and not all(re.fullmatch(r"\d{1,4}>\d{1,4}", name) for name in names):
+    if metric != "accuracy" and not all(re.fullmatch(r"\d{1,4}>\d{1,4}", name) for name in names):
         raise ValueError(f"the {metric} has a column that is no pair of classes: {', '.join(map(repr, columns)):.80}")
     decoded = [_decode(columns[name]) for name in names]
     if len({len(column) for column in decoded}) > 1 or not len(decoded[0]):
@@ -113,29 +116,11 @@ def _grouped(columns: np.ndarray, groups: Sequence[Any] | None) -> np.ndarray:
     return summed
 
 
-def _accuracy(sums: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
-    return sums[:, 0] / sums[:, 1]
-
-
 def _matthews(sums: np.ndarray, columns: tuple[str, ...]) -> np.ndarray:
-    """R_K of the cells (Gorodkin 2004): 0 where labels or predictions don't vary."""
+    """R_K of the sums of the cells (Gorodkin 2004): (B, k) -> (B,), 0 where labels or predictions don't vary."""
     cells = np.array([name.split(">") for name in columns], dtype=np.int64)  # (k, 2)
     label, prediction = (sums @ np.eye(1 + cells.max())[numbers] for numbers in cells.T)  # (B, C) each
     right, total = sums[:, cells[:, 0] == cells[:, 1]].sum(1), sums.sum(1)
     covariance = right * total - (label * prediction).sum(1)
     spread = (total**2 - (label**2).sum(1)) * (total**2 - (prediction**2).sum(1))
     return np.where(spread > 0, covariance / np.sqrt(np.maximum(spread, 1e-300)), 0.0)
-
-
-class _Metric(NamedTuple):
-    of_sums: Callable[[np.ndarray, tuple[str, ...]], np.ndarray]
-    """(B, k) sums of the columns, and their names -> (B,)."""
-    bounds: tuple[float, float]
-    columns: tuple[str, ...] = ()
-    """Empty: the cells that occur."""
-
-
-_METRICS = {
-    "accuracy": _Metric(_accuracy, (0.0, 1.0), ("right", "of")),
-    "matthews_correlation": _Metric(_matthews, (-1.0, 1.0)),
-}

@@ -172,7 +172,7 @@ def _typed(values: dict[str, Any], made: type, what: str) -> dict[str, Any]:
             continue
         is_list = get_origin(kind) is tuple
         kind = get_args(kind)[0] if is_list else get_origin(kind) or kind
-        items = _as_list(value) if is_list else [value]
+        items = list(value) if is_list and isinstance(value, list | tuple) else [value]
         accepted = (int, float) if kind is float else kind
         if kind in _WORDS and not all(isinstance(item, accepted) and not isinstance(item, bool) for item in items):
             several = " or a list of such" if is_list else ""
@@ -181,14 +181,8 @@ def _typed(values: dict[str, Any], made: type, what: str) -> dict[str, Any]:
     return typed
 
 
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
 def _task(entry: Any, checked: bool) -> Task:
     """A task from a word (`probes`, `halves`, a file, the name of a data set) or a dictionary."""
-    if isinstance(entry, Task):
-        return entry
     if isinstance(entry, str):
         entry = {"kind": entry} if entry in GENERATED_KINDS else {"data": entry}
     if not isinstance(entry, dict):

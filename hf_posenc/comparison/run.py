@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from rich.console import Console
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from hf_posenc.errors import UserError
 from hf_posenc.files import finite, write_bytes, write_text
@@ -153,27 +153,18 @@ def _test(
             yield {**entry, "skipped": f"{run.scheme} has {limit} positions"}
             continue
         started = time.time()
-        predictions, labels = predict(trained.model, trained.tokenizer, part)
+        inputs, size = part.dataset.remove_columns("labels"), max(1, _TEST_TOKENS // part.longest)
+        logits = np.stack(list(logits_of(trained.model, trained.tokenizer, inputs, size)))  # (n, C)
         seconds = time.time() - started
-        yield {**entry, **_score(run, trained, part, predictions, labels), "seconds": round(seconds, 2)}
+        scores = _score(run.task.metric, part, logits, summary.problem_type)
+        yield {**entry, **scores, "seconds": round(seconds, 2)}
 
 
-def predict(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, part: TestPart
-) -> tuple[np.ndarray, np.ndarray]:
-    """Predicts a part: logits (n, C) and labels (n,)."""
-    size = max(1, _TEST_TOKENS // part.longest)
-    inputs = part.dataset.remove_columns("labels")
-    return np.stack(list(logits_of(model, tokenizer, inputs, size))), np.asarray(part.dataset["labels"])
-
-
-def _score(
-    run: PlannedRun, trained: TrainingResult, part: TestPart, predictions: np.ndarray, labels: np.ndarray
-) -> dict[str, Any]:
+def _score(metric: str, part: TestPart, logits: np.ndarray, problem_type: str) -> dict[str, Any]:
     """The metrics of a part, and the counts that the statistics need."""
-    metric, classes = run.task.metric, predictions.shape[-1]
-    metrics = score_logits(predictions, labels, trained.summary.problem_type)
-    outcome = classification_outcome(metric, labels, predictions.argmax(-1), classes, part.groups)
+    labels = np.asarray(part.dataset["labels"])
+    outcome = classification_outcome(metric, labels, logits.argmax(-1), logits.shape[-1], part.groups)
+    metrics = score_logits(logits, labels, problem_type)
     return {"metric": metric, "value": outcome.value(), "metrics": metrics, "units": outcome.to_dict()}
 
 
