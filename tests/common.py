@@ -43,10 +43,6 @@ def others_slow(values: Iterable, *quick) -> list:
     return [*quick, *(pytest.param(*value, marks=pytest.mark.slow) for value in rest)]
 
 
-WIDE_HEADS = {"hidden_size": 64}
-"""For `tiny_config`, where flex_attention runs on a GPU: heads of 16, the narrowest that its compiled kernel takes."""
-
-
 def tiny_config(scheme: str = "rope", **overrides) -> PosEncConfig:
     values = {
         "vocab_size": 101,

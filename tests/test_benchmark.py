@@ -226,12 +226,11 @@ def test_the_pages_show_each_processor_and_the_gpu_once_it_is_measured(pages, tm
 def test_the_table_of_attentions_says_what_the_encoder_does(pages):
     refused = {}
     for row in pages.attention_table().splitlines()[2:]:
-        schemes, *_, flex, flash = [cell.strip() for cell in row.strip("|").split("|")]
+        schemes, *_, flash = [cell.strip() for cell in row.strip("|").split("|")]
         for name in schemes.replace("`", "").split(", "):
-            refused[name] = (flex.startswith("refused"), flash.startswith("refused"))
+            refused[name] = flash.startswith("refused")
     assert set(SCHEMES) <= set(refused)
-    for name, refusals in refused.items():
+    for name, is_refused in refused.items():
         scheme = make_position(PosEncConfig(position_embedding_type=name))
-        for backend, is_refused in zip(("flex_attention", "flash_attention_2"), refusals, strict=True):
-            with pytest.raises(ValueError, match=backend) if is_refused else contextlib.nullcontext():
-                check_bias(backend, scheme)
+        with pytest.raises(ValueError, match="flash_attention_2") if is_refused else contextlib.nullcontext():
+            check_bias("flash_attention_2", scheme)

@@ -73,10 +73,8 @@ def test_pages_hold_the_facts():
     assert "| sees | absolute positions |" in learned
     assert "| sees | distances alone |" in page("alibi")
     assert "\n- `yarn`: pairs that turn" in page("rope")
-    assert "has `score_mod`" in page("t5")
-    assert "has no `score_mod`" in page("tupe")
-    assert "| eager, sdpa, flex_attention, FlashAttention |" in page("rope")
-    assert "| eager, sdpa; has no `score_mod` for flex_attention; FlashAttention takes no bias |" in page("deberta")
+    assert "| eager, sdpa, FlashAttention |" in page("rope")
+    assert "| eager, sdpa; FlashAttention takes no bias |" in page("deberta")
     assert "| `max_distance` | `128` | from here on" in page("t5")
     assert "| `dropout` | `0.0` | dropout on the sum" in page("learned")  # from the docstring of the base class
     assert r"\|" not in page("kerple").split("| argument")[0]  # formulas aren't table cells

@@ -4,22 +4,19 @@
 
 - `eager`, `sdpa` and any attention that was registered with transformers run on padded rows with a mask.
 - Of an unpadded batch, `sdpa` takes runs of like lengths on a CPU, and is PyTorch's varlen attention on a GPU that can.
-- FlashAttention and flex_attention run on the unpadded tokens; so does vLLM's, where vLLM runs the model.
+- FlashAttention runs on the unpadded tokens.
 
 To add a backend: write a function like those at the end of this file, and a line in `BACKENDS`.
 """
 
 import copy
-import functools
 import importlib
-import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 from transformers.utils import logging
 
@@ -30,7 +27,7 @@ from .unpadding import Runs, Tokens
 logger = logging.get_logger(__name__)
 
 Interface = Callable[..., Any]
-"""The attention function that the config names, of one layer: (q, k, v, mask, ...) -> result, probabilities."""
+"""The attention function that the config names: (layer, q, k, v, mask, ...) -> result, probabilities."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,6 @@ class Attention:
         self.bias: Tensor | None = None  # of all layers, in padded layout
         self.masks: list[Tensor | None] = []  # for each run of rows: whom tokens attend to, plus that bias
         self.state: Any = None  # of the scheme's `rotate`
-        self.block_mask: Any = None  # of flex_attention: tokens attend to their own sequence. None: all
-        self.score_mod: Any = None  # of flex_attention: the biases, where all layers have the same
         self.dtype = torch.float32  # of q, k and v
         self.wants_weights = False
 
@@ -80,7 +75,7 @@ class Attention:
         if tracing() and isinstance(self.rows, Runs):
             return self._padded()(layer, interface, q, k, v, x)  # each number of runs would be a new graph
         scheme, masks = self.scheme, self.masks
-        if scheme.uses("layer_bias") and not self.backend.takes_tokens:
+        if scheme.uses("layer_bias"):
             row_q, row_k = (self.tokens.to_rows(t).transpose(1, 2) for t in (q, k))
             assert self.row_tokens is not None
             bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_idx)
@@ -143,22 +138,17 @@ def choose_attention(
         wants_weights: whether the probabilities are wanted.
 
     Raises:
-        ValueError: the backend can't take the scheme's bias, or dropout.
+        ValueError: the backend can't take the scheme's bias.
     """
     name = config._attn_implementation or "eager"
     check_bias(name, scheme)
     if wants_weights or is_transformed(x):
         name = "eager"
-    elif tracing() and backend_of(name).takes_tokens and not backend_of(name).is_servers:  # a traced graph is padded
+    elif tracing() and backend_of(name).takes_tokens:  # a traced graph is padded
         name = "sdpa"
-    dropout = config.attention_probs_dropout_prob if training else 0.0
     backend, on_cpu = backend_of(name), x.device.type == "cpu"
-    if dropout and not backend.takes_dropout:
-        raise ValueError(
-            f"attn_implementation={name!r} has no dropout, and attention_probs_dropout_prob={dropout}. "
-            "Set it to 0, or use attn_implementation='sdpa'."
-        )
-    if name == "sdpa" and _runs_varlen(scheme, tokens, x, dropout):
+    has_dropout = training and config.attention_probs_dropout_prob > 0
+    if name == "sdpa" and _runs_varlen(scheme, tokens, x, has_dropout):
         backend = BACKENDS["varlen"]
     attention = Attention(name, backend, scheme, tokens)
     attention.wants_weights = wants_weights
@@ -175,10 +165,6 @@ def choose_attention(
             if attention.row_tokens is not None and scheme.uses("bias"):
                 attention.bias = scheme.bias(attention.row_tokens)
             attention.masks = add_bias(attention.rows.masks(), attention.rows, attention.bias, attention.dtype)
-        elif backend is BACKENDS["flex_attention"]:
-            attention.block_mask = _block_mask(tokens)
-            if not scheme.uses("layer_bias"):
-                attention.score_mod = scheme.score_mod(tokens, 0)
     if not tracing():
         _tell(attention, x.device.type)
     return attention
@@ -244,42 +230,17 @@ def check_bias(name: str | None, scheme: PositionScheme) -> None:
     """Raises where a backend would silently drop the scheme's bias.
 
     Raises:
-        ValueError: the backend takes no bias, or takes one only as a `score_mod` and the scheme has none.
+        ValueError: the backend takes no bias, or is refused.
     """
-    takes = backend_of(name or "eager").bias
-    if takes == "added" or not _is_biased(scheme):
-        return
-    if takes == "none":
-        raise _refused(name, "takes no bias", f"position_embedding_type={scheme.name!r} is a bias on the logits")
-    if not scheme.uses("score_mod"):
-        why = f"position_embedding_type={scheme.name!r} is a bias without one"
-        raise _refused(name, "takes a bias only as a score_mod", why)
-
-
-def check_head(config: Any) -> None:
-    """Raises where a server would give other answers than a head on the pooled sequence: it has `classifier` alone.
-
-    Raises:
-        ValueError: the head pools something else than the first token, or has more than that layer.
-    """
-    plain = {"classifier_pooling": "cls", "classifier_hidden_act": None, "label_mean": 0.0, "label_scale": 1.0}
-    others = [f"{name}={getattr(config, name)!r}" for name, value in plain.items() if getattr(config, name) != value]
-    if others and backend_of(config._attn_implementation or "eager").is_servers:
+    if not backend_of(name or "eager").takes_bias and _is_biased(scheme):
         raise ValueError(
-            f"attn_implementation={config._attn_implementation!r}: vLLM pools the first token and applies the last "
-            f"layer alone, and {', '.join(others)}. Train with classifier_pooling='cls' and no classifier_hidden_act."
+            f"attn_implementation={name!r} takes no bias, and position_embedding_type={scheme.name!r} is a bias on the "
+            "logits. Use attn_implementation='sdpa' or 'eager', or a scheme without bias, such as 'rope'."
         )
 
 
 def _is_biased(scheme: PositionScheme) -> bool:
     return scheme.uses("bias") or scheme.uses("layer_bias")
-
-
-def _refused(name: str | None, what: str, why: str) -> ValueError:
-    return ValueError(
-        f"attn_implementation={name!r} {what}, and {why}. Use attn_implementation='sdpa' or 'eager', or a scheme "
-        "without bias, such as 'rope'."
-    )
 
 
 # ---- on padded rows, with a mask ------------------------------------------------------------------------------------
@@ -336,8 +297,8 @@ def _on_rows(
         how: dict[str, Any] = {"dropout": call.dropout, "scaling": call.scale}
         if mask is not None and mask.dtype != torch.bool:  # the mask is in it
             how["position_bias"], mask = mask, None
-        attend = functools.partial(eager_attention_forward, call.layer) if eager else call.interface
-        out, weights = attend(one_q, one_k, one_v, mask, **how)
+        attend = eager_attention_forward if eager else call.interface
+        out, weights = attend(call.layer, one_q, one_k, one_v, mask, **how)
         outs.append(out)
     if tracing():  # the exporter may replace attention by operations whose result has another memory layout
         outs = [out.clone(memory_format=torch.contiguous_format) for out in outs]
@@ -354,69 +315,12 @@ def _flash(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, ma
         arrangement = {"cu_seq_lens_q": cuts, "cu_seq_lens_k": cuts, "max_length_q": longest, "max_length_k": longest}
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
     how = {"dropout": call.dropout, "scaling": call.scale, "is_causal": False}
-    return call.interface(q, k, v, None, **how, **arrangement)[0], None
+    return call.interface(call.layer, q, k, v, None, **how, **arrangement)[0], None
 
 
-def _vllm(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> tuple[Tensor, None]:
-    """It knows which tokens belong together, takes heads of the config's width alone, and scales by that width."""
-    if q.shape[-1] != call.layer.head_dim:
-        why = f"{attention.scheme.name!r} makes heads {q.shape[-1]} wide"
-        raise _refused("vllm", f"takes heads of width {call.layer.head_dim}", why)
-    shape, scale = q.shape, call.layer.head_dim**-0.5
-    q, k, v = (t.transpose(1, 2) for t in (q * attention.scheme.query_scale, k, v))
-    return call.interface(q, k, v, None, scaling=scale)[0].reshape(shape), None  # vLLM gives (T, H d)
-
-
-def _flex(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> tuple[Tensor, None]:
-    scheme, score_mod = attention.scheme, attention.score_mod
-    if score_mod is None and scheme.uses("score_mod"):
-        with outside_autocast(q.device):
-            score_mod = scheme.score_mod(attention.tokens, call.layer.layer_idx)
-    if score_mod is None and _is_biased(scheme):
-        raise _refused("flex_attention", "needs a score_mod", f"the bias {scheme.name!r} gave none")
-    if v.requires_grad and v.device.type == "cpu":
-        raise ValueError(
-            "attn_implementation='flex_attention' has no gradients on a CPU. Call the model inside torch.no_grad(), or "
-            "use attn_implementation='sdpa'."
-        )
-    if q.is_cuda and q.shape[-1] < 16:
-        raise ValueError(
-            f"attn_implementation='flex_attention' takes heads of at least 16 entries on a GPU, these have "
-            f"{q.shape[-1]}. Change num_attention_heads, or use attn_implementation='sdpa'."
-        )
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    # Compiled for each kind of call: PyTorch runs what it has compiled eight times unfused from then on.
-    kind = (getattr(score_mod, "__code__", None), q.dtype, v.requires_grad, attention.block_mask is None)
-    attend: Any = _compiled(flex_attention, kind) if q.is_cuda else flex_attention
-    out = attend(q, k, v, score_mod=score_mod, block_mask=attention.block_mask, scale=call.scale)
-    return out.transpose(1, 2), None
-
-
-def _block_mask(tokens: Tokens) -> Any:
-    """For flex_attention: tokens of an unpadded batch attend to their own sequence. None: all."""
-    if tokens.index is None:
-        return None
-    document, length = tokens.sequence[0], tokens.sequence.shape[1]
-
-    def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return document[q] == document[k]
-
-    # Compiled, it needs no (T, T) tensor.
-    create: Any = _compiled(create_block_mask, None) if document.is_cuda else create_block_mask
-    return create(same, None, None, length, length, device=document.device)
-
-
-@functools.cache
-def _compiled(function: Any, kind: Any) -> Any:
-    """A compiled copy of a function, whose code is a new object: PyTorch counts what it compiles by that."""
-    own = types.FunctionType(function.__code__.replace(), function.__globals__, None, function.__defaults__)
-    own.__kwdefaults__ = function.__kwdefaults__
-    return torch.compile(own, dynamic=True)
-
-
-def _runs_varlen(scheme: PositionScheme, tokens: Tokens, x: Tensor, dropout: float) -> bool:
+def _runs_varlen(scheme: PositionScheme, tokens: Tokens, x: Tensor, has_dropout: bool) -> bool:
     """Whether variable-length attention takes this: unpadded halves on an A100 or newer, no bias, no dropout."""
-    fits = x.is_cuda and tokens.index is not None and not _is_biased(scheme) and not dropout
+    fits = x.is_cuda and tokens.index is not None and not _is_biased(scheme) and not has_dropout
     fits = fits and _dtype_of(x) in HALF and not tracing()
     return fits and torch.cuda.get_device_capability(x.device) >= (8, 0)
 
@@ -440,28 +344,34 @@ class Backend:
     """
 
     run: Callable[..., tuple[Tensor, Tensor | None]]
-    bias: str = "none"
-    """`added` to the mask, as a `score_mod`, or `none`."""
+    takes_bias: bool = False
     takes_tokens: bool = False
     """It wants the unpadded tokens, not padded rows."""
-    takes_dropout: bool = True
-    is_servers: bool = False
-    """It belongs to the server that runs the model, which knows where sequences begin, and pools by itself."""
 
 
 BACKENDS = {
-    "eager": Backend(_on_rows, bias="added"),
-    "sdpa": Backend(_on_rows, bias="added"),
-    "varlen": Backend(_varlen, takes_tokens=True, takes_dropout=False),
+    "eager": Backend(_on_rows, takes_bias=True),
+    "sdpa": Backend(_on_rows, takes_bias=True),
+    "varlen": Backend(_varlen, takes_tokens=True),
     "flash": Backend(_flash, takes_tokens=True),
-    "flex_attention": Backend(_flex, bias="score_mod", takes_tokens=True, takes_dropout=False),
-    "vllm": Backend(_vllm, takes_tokens=True, takes_dropout=False, is_servers=True),
     "registered": Backend(_on_rows),
 }
 """The backends by `attn_implementation`. `flash` is FlashAttention of any version, `registered` any other that was
 registered with transformers: it gets a boolean mask and must heed it, and is refused for a scheme with a bias."""
 
+REFUSED = {
+    "flex_attention": "isn't supported: use 'sdpa', which takes every scheme.",
+    "vllm": "isn't supported: vLLM ignores masks, so padding would be attended to and a bias dropped. Serve a native "
+    "export, see `hf-posenc export --to native`.",
+}
+
 
 def backend_of(name: str) -> Backend:
-    """The backend that an `attn_implementation` names."""
+    """The backend that an `attn_implementation` names.
+
+    Raises:
+        ValueError: it is refused.
+    """
+    if name in REFUSED:
+        raise ValueError(f"attn_implementation={name!r} {REFUSED[name]}")
     return BACKENDS["flash" if "flash" in name else name if name in BACKENDS else "registered"]

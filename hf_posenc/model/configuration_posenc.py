@@ -110,7 +110,7 @@ class PosEncConfig(PreTrainedConfig):
     """
 
     model_type = "posenc"
-    # Tensor parallelism, as vLLM and `tp_plan="auto"` read it: heads are split, so a bias for all heads is an error.
+    # Tensor parallelism, as `tp_plan="auto"` reads it: heads are split, so a bias for all heads is an error.
     base_model_tp_plan = {f"layers.*.{name}": "rowwise" for name in ("attention.dense", "output")}
     base_model_tp_plan |= {f"layers.*.attention.{name}": "colwise" for name in ("query", "key", "value")}
     base_model_tp_plan |= {"layers.*.intermediate": "colwise"}

@@ -28,7 +28,7 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
 
-from .attention import Attention, backend_of, check_bias, check_head, choose_attention, eager_attention_forward, kernels
+from .attention import Attention, backend_of, check_bias, choose_attention, eager_attention_forward, kernels
 from .configuration_posenc import PosEncConfig
 from .position_base import PositionScheme, check_length
 from .position_math import accumulation_dtype, tracing
@@ -105,11 +105,7 @@ class PosEncAttention(nn.Module):
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
         projections = (apply_linear(layer, hidden_states) for layer in (self.query, self.key, self.value))
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
-        attention_function = ALL_ATTENTION_FUNCTIONS.get_interface(attend.name, eager_attention_forward)
-
-        def interface(*args: Any, **options: Any) -> Any:  # called here, where vLLM looks for what it replaces
-            return attention_function(self, *args, **options)
-
+        interface = ALL_ATTENTION_FUNCTIONS.get_interface(attend.name, eager_attention_forward)
         out, weights = attend(self, interface, q, k, v, hidden_states)
         return apply_linear(self.dense, out.flatten(-2)), weights
 
@@ -164,10 +160,14 @@ class PosEncPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["PosEncEmbeddings", "PosEncLayer"]
     _supports_sdpa = True
     _supports_flash_attn = True
-    _supports_flex_attn = True
     _supports_attention_backend = True
     # The losses here average over `num_items_in_batch` where the Trainer gives it.
     accepts_loss_kwargs = True
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """The attention that runs for a request; transformers asks when a model is built and when it is changed."""
+        backend_of(requested_attention or "eager")  # refuses with a reason
+        return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
@@ -394,7 +394,6 @@ class PosEncPooledHead(PosEncHead):
 
     def __init__(self, config: PosEncConfig, outputs: int) -> None:
         super().__init__(config)
-        check_head(config)
         self.num_labels = outputs
         self.model = PosEncModel(config)
         self.classifier = PosEncClassificationHead(config, outputs)

@@ -10,7 +10,6 @@ Each hook gets `tokens`, a `Tokens` in the hook's own layout: `positions` (int64
 `sequence`, `lengths`, `input_ids`, `hidden_states`, and in padded layout `distances()`, p_j - p_i.
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -75,15 +74,6 @@ class PositionScheme(nn.Module):
 
         `tokens.hidden_states` (B, S, D) is what q and k were projected from. Returns (1 or B, H or 1, S, S), already
         divided by sqrt(d).
-        """
-        return None
-
-    def score_mod(self, tokens: Tokens, layer: int) -> Callable[..., Tensor] | None:
-        """Returns the biases as a flex_attention `score_mod(score, b, h, q, k)`, without an (S, S) tensor.
-
-        In token layout. `DistanceBias` has it. Flex attention computes entry by entry, so a bias that is a product of
-        vectors (`relative_key`, `deberta`, `tupe`), a network of two positions (`fire`) or a sum of what hidden states
-        say (`cable`) has none.
         """
         return None
 

@@ -3,7 +3,7 @@
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
@@ -55,12 +55,8 @@ class CombinedPosition(PositionScheme):
         return [part for part in self.parts.values() if part.uses(hook)]
 
     def uses(self, hook: str) -> bool:
-        """Whether a part overrides `hook`; `score_mod` only if every part with a bias has one."""
-        using = self._using("rotate" if hook == "rotary" else hook)
-        if hook == "score_mod":
-            biased = [part for part in self.parts.values() if part.uses("bias") or part.uses("layer_bias")]
-            return len(using) > 0 and using == biased
-        return len(using) > 0  # torch 2.11 can't trace bool(list)
+        """Whether a part overrides `hook`."""
+        return len(self._using("rotate" if hook == "rotary" else hook)) > 0  # torch 2.11 can't trace bool(list)
 
     def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
         """Each part's in turn."""
@@ -90,17 +86,6 @@ class CombinedPosition(PositionScheme):
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
         """The sum of the parts'."""
         return _sum(part.layer_bias(q, k, tokens, layer) for part in self._using("layer_bias"))
-
-    def score_mod(self, tokens: Tokens, layer: int) -> Callable[..., Tensor] | None:
-        """Each part's in turn; None if one part has none, because the others alone would silently drop its bias."""
-        parts: list[Any] = [part.score_mod(tokens, layer) for part in self._using("score_mod")]
-        if None in parts:
-            return None
-
-        def add(score: Tensor, *place: Tensor) -> Tensor:
-            return functools.reduce(lambda total, part: part(total, *place), parts, score)
-
-        return add
 
     def init_weights(self, std: float) -> None:
         """Each part's in turn."""

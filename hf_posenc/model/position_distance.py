@@ -13,7 +13,7 @@ from .unpadding import Tokens
 class DistanceBias(PositionScheme):
     """A scheme whose bias is a function of head and distance: b_h(i, j) = f_h(p_j - p_i).
 
-    Subclass it and write `of_distance`; `bias`, `layer_bias` and `score_mod` follow. The function runs once for each
+    Subclass it and write `of_distance`; `bias` and `layer_bias` follow. The function runs once for each
     distinct distance: 2 S - 1 of S tokens, not S^2.
     """
 
@@ -34,30 +34,16 @@ class DistanceBias(PositionScheme):
 
     def bias(self, tokens: Tokens) -> Tensor | None:
         """f(p_j - p_i): (1 or B, H, S, S); None if `per_layer`."""
-        return None if self.per_layer else per_distinct_distance(self._function(0), tokens)
+        return None if self.per_layer else self._of_pairs(tokens, 0)
 
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
         """The same for one layer; None unless `per_layer`."""
-        return per_distinct_distance(self._function(layer), tokens) if self.per_layer else None
+        return self._of_pairs(tokens, layer) if self.per_layer else None
 
-    def score_mod(self, tokens: Tokens, layer: int) -> Callable[..., Tensor]:
-        """The same, read entry by entry from a table of all distances in reach."""
-        positions = tokens.positions
-        reach = int(positions.max() - positions.min()) if tokens.reach is None else tokens.reach
-        table = self._function(layer)(torch.arange(-reach, reach + 1, device=positions.device))
-        rows = positions.shape[0]
-
-        def add(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            row = b if rows > 1 else b * 0
-            head = h if table.shape[1] > 1 else h * 0
-            return score + table[positions[row, k] - positions[row, q] + reach, head]
-
-        return add
-
-    def _function(self, layer: int) -> Callable[[Tensor], Tensor]:
+    def _of_pairs(self, tokens: Tokens, layer: int) -> Tensor:
         def function(distance: Tensor) -> Tensor:
             with outside_autocast(distance.device):
-                values = self.of_distance(distance, layer if self.per_layer else 0)
+                values = self.of_distance(distance, layer)
             if values.dim() != 2:
                 raise ValueError(
                     f"{type(self).__name__}.of_distance returns {tuple(values.shape)} for {len(distance)} distances. "
@@ -65,7 +51,7 @@ class DistanceBias(PositionScheme):
                 )
             return values
 
-        return function
+        return per_distinct_distance(function, tokens)
 
 
 def per_distinct_distance(function: Callable[[Tensor], Tensor], tokens: Tokens) -> Tensor:

@@ -18,8 +18,8 @@ class WindowPosition(DistanceBias):
     Warner et al. 2024, arXiv 2412.13663, whose ModernBERT is `rope+window`, with another theta of `rope` in local
     layers. For use beside another scheme: alone it tells near from far, and left from right not at all.
 
-    Costs one (S, S) bias in each local layer, which is computed whole and then masked; no weights; any length. It has a
-    `score_mod`. FlashAttention's own windows aren't used: it refuses the bias.
+    Costs one (S, S) bias in each local layer, which is computed whole and then masked; no weights; any length.
+    FlashAttention's own windows aren't used: it refuses the bias.
 
     Args:
         sliding_window (int): w, tokens on each side that a token attends to.

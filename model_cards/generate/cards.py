@@ -287,17 +287,7 @@ def _sight(scheme: PositionScheme) -> str | None:
 
 def _backends(scheme: PositionScheme) -> str:
     biased = scheme.uses("bias") or scheme.uses("layer_bias")
-    offered = {
-        "eager": True,
-        "sdpa": True,
-        "flex_attention": not biased or scheme.uses("score_mod"),
-        "FlashAttention": not biased,
-    }
-    runs = [name for name, is_offered in offered.items() if is_offered]
-    if not biased:
-        return ", ".join(runs)
-    has = "has" if scheme.uses("score_mod") else "has no"
-    return f"{', '.join(runs)}; {has} `score_mod` for flex_attention; FlashAttention takes no bias"
+    return "eager, sdpa; FlashAttention takes no bias" if biased else "eager, sdpa, FlashAttention"
 
 
 # Docstrings

@@ -265,20 +265,19 @@ def promise_tables(tests: Path) -> dict[str, str]:
 
 def attention_table() -> str:
     """Which attention runs on a GPU: a row for the schemes of each kind of bias."""
-    kinds: dict[tuple[bool, bool], list[str]] = {}
+    kinds: dict[bool, list[str]] = {}
     for name in SCHEMES:
         scheme = make_position(PosEncConfig(position_embedding_type=name))
         biased = scheme.uses("bias") or scheme.uses("layer_bias")
-        kinds.setdefault((biased, scheme.uses("score_mod")), []).append(f"`{name}`")
+        kinds.setdefault(biased, []).append(f"`{name}`")
     rows = []
-    for (biased, has_score_mod), names in kinds.items():
+    for biased, names in kinds.items():
         on_rows = "padded rows, the bias in the mask"
         half = on_rows if biased else "PyTorch's varlen attention, real tokens; without padding its FlashAttention"
         single = on_rows if biased else "padded rows, with a mask"
-        flex = "real tokens" if has_score_mod or not biased else "refused: no `score_mod`"
         flash = "refused: it takes no bias" if biased else "real tokens; float32: not at all"
-        rows.append((", ".join(names), half, single, flex, flash))
-    head = ("schemes", "`sdpa`, bfloat16 and float16", "`sdpa`, float32", "`flex_attention`", "`flash_attention_2`")
+        rows.append((", ".join(names), half, single, flash))
+    head = ("schemes", "`sdpa`, bfloat16 and float16", "`sdpa`, float32", "`flash_attention_2`")
     return markdown_table(head, rows)
 
 

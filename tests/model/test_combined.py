@@ -6,7 +6,6 @@ from common import encoder, tiny_config, tokens
 
 from hf_posenc import (
     POSITIONS,
-    AlibiPosition,
     LearnedPosition,
     PosEncConfig,
     PosEncModel,
@@ -38,13 +37,6 @@ def test_a_combination_equals_its_parts_added_up():
     total = sum(part.bias(Tokens.at(positions)) for part in biases.parts.values())
     torch.testing.assert_close(biases.bias(Tokens.at(positions)), total)
     assert biases.query_scale == biases.parts["tupe"].query_scale == pytest.approx(0.5**0.5)
-    # Entry by entry as attention kernels ask for it, wherever every part can say it.
-    pair = make_position(tiny_config("alibi+kerple"))
-    expected = pair.bias(Tokens.at(positions))
-    score = pair.score_mod(Tokens.at(positions), 0)
-    for h, q, k in [(0, 1, 5), (3, 4, 2), (2, 0, 0)]:
-        entry = score(torch.tensor(0.0), *(torch.tensor(place) for place in (0, h, q, k)))
-        torch.testing.assert_close(entry, expected[0, h, q, k])
 
 
 @pytest.mark.parametrize("scheme", ["tupe+t5", "t5+tupe", "alibi+tupe"])
@@ -63,12 +55,6 @@ def test_tupe_unties_first_tokens_from_the_other_parts_too(scheme):
         assert torch.equal(bias[:, [1, 2, 4, 5], place], column.expand(-1, 4))
     total = sum(part.bias(tokens) for part in position.parts.values())[0]
     torch.testing.assert_close(bias[:, 1:3, 4:], total[:, 1:3, 4:])
-
-
-def test_score_mod_is_there_only_if_it_tells_the_whole_bias():
-    assert make_position(tiny_config("rope+alibi")).uses("score_mod")
-    assert not make_position(tiny_config("alibi+deberta")).uses("score_mod")
-    assert not make_position(tiny_config("rope+learned")).uses("score_mod")
 
 
 def test_the_shortest_part_limits_the_length():
@@ -146,15 +132,6 @@ def test_arguments_of_a_combination_are_given_by_part(kwargs, message):
 def test_an_argument_given_as_a_field_is_told_where_it_belongs():
     with pytest.raises(ValueError, match=r"position_embedding_kwargs={'t5': {'num_buckets': 8}}"):
         tiny_config("learned+t5", num_buckets=8)
-
-
-def test_a_bias_that_flex_cannot_add_is_not_dropped_from_a_sum():
-    class Silent(AlibiPosition):
-        def score_mod(self, tokens, layer):
-            return None
-
-    both = CombinedPosition({"t5": T5Position(num_heads=2, num_layers=1), "silent": Silent(num_heads=2)})
-    assert both.score_mod(Tokens.at(torch.arange(3)[None]), 0) is None
 
 
 def test_a_rotation_without_a_state_combines_with_a_scheme_without_rotation(monkeypatch):

@@ -101,6 +101,16 @@ def test_schemes_with_weights_of_each_layer_compile_as_a_whole(scheme):
     assert graphs() <= 3
 
 
+def test_packed_rows_longer_than_a_table_compile():
+    model = encoder("learned")
+    limit = model.config.max_position_embeddings
+    ids, positions = tokens(1, 2 * limit), torch.arange(limit).repeat(2)[None]
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        got, expected = (run(ids, position_ids=positions).last_hidden_state for run in (compiled, model))
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_compiled_layers_get_tokens_without_padding():
     model = encoder("rope")
     seen = []

@@ -13,8 +13,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 
 import hf_posenc
-from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel, make_position
-from hf_posenc.model.unpadding import Tokens
+from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel
 
 LENGTHS = [9, 1, 4, 6]
 SEQUENCES = [tokens(length, seed=length) for length in LENGTHS]
@@ -699,51 +698,6 @@ def test_heads_share_a_key_only_where_it_means_the_same(tmp_path):
         assert set(info["missing_keys"]) == (set() if is_alike else own[loaded] - tied), (saved, loaded)
         of_labels = {"classifier.out_proj.weight", "classifier.out_proj.bias"}  # three against one
         assert {key for key, *_ in info["mismatched_keys"]} == (of_labels if is_alike else set()), (saved, loaded)
-
-
-MADE = {name: make_position(tiny_config(name)) for name in SCHEMES}
-WITH_BIAS = [name for name in SCHEMES if MADE[name].uses("bias") or MADE[name].uses("layer_bias")]
-WITH_SCORE_MOD = [name for name in WITH_BIAS if MADE[name].uses("score_mod")]
-
-
-def test_the_biases_without_a_score_mod_are_products_networks_of_two_positions_or_sums_over_tokens():
-    products, others = {"tupe", "relative_key", "relative_key_query", "deberta"}, {"fire", "cable"}
-    assert set(WITH_BIAS) - set(WITH_SCORE_MOD) == products | others
-
-
-@pytest.mark.parametrize(
-    ("scheme", "kwargs"),
-    [
-        *((name, {}) for name in WITH_SCORE_MOD),
-        ("alibi", {"learned": False}),
-        ("alibi", {"learned": False, "directional": False}),
-        ("alibi", {"directional": False, "per_layer": True}),
-        ("alibi", {"per_layer": True}),
-        ("t5", {"per_layer": True}),
-        ("toeplitz", {"max_distance": 2, "per_layer": True}),
-        ("kerple", {"kernel": "power"}),
-        ("kerple", {"directional": False}),
-        ("window", {"sliding_window": 2}),
-    ],
-)
-def test_score_mod_gives_the_numbers_of_the_bias_and_its_gradients(scheme, kwargs):
-    """What flex_attention would add, entry by entry; with positions of one row and of several."""
-    position = encoder(scheme, position_embedding_kwargs=kwargs).position
-    for positions in (torch.arange(7)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]])):
-        tokens = Tokens.at(positions)
-        if position.uses("bias"):
-            expected = position.bias(tokens)
-        else:
-            expected = position.layer_bias(torch.zeros(1), torch.zeros(1), tokens, 1)
-        b, h, q, k = torch.meshgrid(*(torch.arange(n) for n in expected.shape), indexing="ij")
-        scores = torch.randn(b.shape)
-        got = position.score_mod(tokens, 1)(scores, b, h, q, k) - scores
-        torch.testing.assert_close(got, expected.to(got.dtype), atol=2e-6, rtol=1e-5)
-        weights = [weight for name, weight in position.named_parameters() if "tables.0" not in name or not kwargs]
-        if weights:
-            target = torch.randn(b.shape)
-            mine, theirs = (torch.autograd.grad((out * target).sum(), weights) for out in (got, expected))
-            torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("scheme", BY_HOOK)

@@ -34,7 +34,7 @@ def widths(monkeypatch):
         return plain_varlen(q, *rest, **options)
 
     monkeypatch.setattr(attention, "varlen_attn", varlen)
-    monkeypatch.setattr(attention, "_runs_varlen", lambda scheme, tokens, x, dropout: tokens.index is not None)
+    monkeypatch.setattr(attention, "_runs_varlen", lambda scheme, tokens, x, has_dropout: tokens.index is not None)
     return seen
 
 
@@ -55,8 +55,8 @@ def test_varlen_runs_from_an_a100_on(monkeypatch, capability, taken):
     model = encoder("rope")
     batch = model._locate_tokens(IDS, MASK, None, None, None, None, None)
     x = torch.zeros(1, 14, 32, dtype=torch.float16)
-    assert attention._runs_varlen(model.position, batch, x, 0.0) == taken
-    assert not attention._runs_varlen(model.position, batch, x.float(), 0.0)
+    assert attention._runs_varlen(model.position, batch, x, False) == taken
+    assert not attention._runs_varlen(model.position, batch, x.float(), False)
 
 
 @pytest.mark.parametrize("length", [7, 8, 13])
@@ -66,43 +66,6 @@ def test_a_bias_has_aligned_rows_on_a_gpu(length):
     assert torch.equal(aligned, bias)
     assert aligned.stride(-1) == 1
     assert all(stride % 8 == 0 for stride in aligned.stride()[:-1])
-
-
-@pytest.mark.parametrize("scheme", ["t5", "kerple", "alibi"])
-def test_flex_makes_its_table_and_mask_once_per_forward(monkeypatch, scheme):
-    model = PosEncModel(tiny_config(scheme, num_hidden_layers=3)).eval().requires_grad_(False)
-    model.set_attn_implementation("flex_attention")
-    made = {"table": 0, "mask": 0}
-    score_mod, block_mask = type(model.position).score_mod, attention.create_block_mask
-
-    def counted_score_mod(self, *arguments):
-        made["table"] += 1
-        return score_mod(self, *arguments)
-
-    def counted_block_mask(*arguments, **options):
-        made["mask"] += 1
-        return block_mask(*arguments, **options)
-
-    monkeypatch.setattr(type(model.position), "score_mod", counted_score_mod)
-    monkeypatch.setattr(attention, "create_block_mask", counted_block_mask)
-    model(IDS, attention_mask=MASK)
-    assert made == {"table": 3 if getattr(model.position, "per_layer", False) else 1, "mask": 1}
-
-
-def test_flex_is_compiled_apart_for_each_kind_of_call():
-    first, again, other = (attention._compiled(attention.flex_attention, kind) for kind in (1, 1, 2))
-    assert first is again
-    codes = [made._torchdynamo_orig_callable.__code__ for made in (first, other)]
-    assert len({id(code) for code in (*codes, attention.flex_attention.__code__)}) == 3
-
-
-def test_flex_on_a_gpu_says_how_wide_heads_must_be(monkeypatch):
-    model = PosEncModel(tiny_config("rope")).eval().requires_grad_(False)
-    model.set_attn_implementation("flex_attention")
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    monkeypatch.setattr(attention, "_block_mask", lambda tokens: None)
-    with pytest.raises(ValueError, match=r"heads of at least 16 entries on a GPU, these have 8\. .*'sdpa'"):
-        model(IDS)
 
 
 def test_constants_are_made_once_on_a_gpu():

@@ -3,18 +3,7 @@
 import torch
 from torch import nn
 
-from hf_posenc import PositionScheme, Tokens
-
-
-def distance_of(tokens):
-    """p_k - p_q of query q and key k in row b, as a function of b, q and k."""
-    rows = len(tokens.positions)
-
-    def distance(b, q, k):
-        row = b if rows > 1 else b * 0
-        return tokens.positions[row, k] - tokens.positions[row, q]
-
-    return distance
+from hf_posenc import PositionScheme
 
 
 class Sound(PositionScheme):
@@ -32,10 +21,6 @@ class Sound(PositionScheme):
 
     def bias(self, tokens):
         return self.table(self.distance(tokens.positions)).permute(0, 3, 1, 2)
-
-    def score_mod(self, tokens, layer):
-        table, far = self.table(torch.arange(2 * self.reach + 1)), distance_of(tokens)
-        return lambda score, b, h, q, k: score + table[far(b, q, k).clamp(-self.reach, self.reach) + self.reach, h]
 
 
 class SoundWaves(PositionScheme):
@@ -81,15 +66,6 @@ class SoundWindow(PositionScheme):
     def layer_bias(self, q, k, tokens, layer):
         far = self.distance(tokens.positions)
         return (-far / (layer + 1)).masked_fill(far > 3 * layer + 3, -torch.inf)
-
-    def score_mod(self, tokens, layer):
-        signed = distance_of(tokens)
-
-        def add(score, b, h, q, k):
-            far = signed(b, q, k).abs()
-            return (score - far / (layer + 1)).masked_fill(far > 3 * layer + 3, -torch.inf)
-
-        return add
 
 
 class PositionalArguments(Sound):
@@ -140,10 +116,6 @@ class FirstPlaceOfTheRow(Sound):
         bias = super().bias(tokens)
         return bias + (torch.arange(bias.shape[-1], device=bias.device) == 0)
 
-    def score_mod(self, tokens, layer):
-        add = super().score_mod(tokens, layer)
-        return lambda score, b, h, q, k: add(score, b, h, q, k) + (k == 0)
-
 
 class FirstTokenOfTheRow(FirstPlaceOfTheRow):
     """Takes the first token of a row for the first of each sequence: wrong in packed rows."""
@@ -158,9 +130,6 @@ class PlacesForPositions(Sound):
 
     def distance(self, positions):
         return super().distance(torch.arange(positions.shape[-1], device=positions.device)[None])
-
-    def score_mod(self, tokens, layer):
-        return super().score_mod(Tokens.at(torch.arange(tokens.positions.shape[-1])[None]), layer)
 
 
 class ConstantVector(SoundWaves):
@@ -187,18 +156,6 @@ class NotItself(Sound):
         itself = torch.eye(tokens.positions.shape[-1], device=tokens.positions.device).bool()
         return super().bias(tokens).masked_fill(itself, -torch.inf)
 
-    def score_mod(self, tokens, layer):
-        add = super().score_mod(tokens, layer)
-        return lambda score, b, h, q, k: add(score, b, h, q, k).masked_fill(q == k, -torch.inf)
-
-
-class OtherSign(Sound):
-    """Takes query minus key for key minus query in score_mod."""
-
-    def score_mod(self, tokens, layer):
-        add = super().score_mod(tokens, layer)
-        return lambda score, b, h, q, k: add(score, b, h, k, q)
-
 
 class UnusedWeights(Sound):
     def __init__(self, *, num_heads):
@@ -224,8 +181,6 @@ class InfiniteSlope(Sound):
         far = (tokens.positions[:, None, :] - tokens.positions[:, :, None]).abs()
         return super().bias(tokens) - (far[..., None] * self.table(far * 0)).abs().sqrt().permute(0, 3, 1, 2)
 
-    score_mod = PositionScheme.score_mod
-
 
 class KeptTable(Sound):
     """Computes the bias of each position once, and keeps it with its graph."""
@@ -240,8 +195,6 @@ class KeptTable(Sound):
         if self.kept is None or not self.kept.requires_grad:
             self.kept = self.down(self.table(torch.arange(2 * self.reach + 1, device=tokens.positions.device)).tanh())
         return nn.functional.embedding(self.distance(tokens.positions), self.kept).permute(0, 3, 1, 2)
-
-    score_mod = PositionScheme.score_mod
 
 
 class SoundStateInADictionary(SoundTurn):
@@ -270,10 +223,6 @@ class SavedBuffer(Sound):
     def bias(self, tokens):
         return super().bias(tokens) + self.offset
 
-    def score_mod(self, tokens, layer):
-        add = super().score_mod(tokens, layer)
-        return lambda score, b, h, q, k: add(score, b, h, q, k) + self.offset
-
 
 class LateBuffer(Sound):
     def bias(self, tokens):
@@ -290,8 +239,6 @@ class OwnParameter(Sound):
     def bias(self, tokens):
         return super().bias(tokens) * self.slope
 
-    score_mod = PositionScheme.score_mod
-
 
 class WeightWithoutItsModule(Sound):
     def bias(self, tokens):
@@ -305,8 +252,6 @@ class TensorFromTheConstructor(Sound):
 
     def bias(self, tokens):
         return super().bias(tokens) * self.slopes
-
-    score_mod = PositionScheme.score_mod
 
 
 class WritesOverLoadedWeights(Sound):
@@ -340,8 +285,6 @@ class SumsInHalfPrecision(Sound):
         place = torch.matmul(before, before.new_full((before.shape[-1], 1), 1.01)).float()
         return -(place.mT - place).abs().unsqueeze(1)
 
-    score_mod = PositionScheme.score_mod
-
 
 class OneTooFew(SoundWaves):
     """Counts one position more than the table has."""
@@ -366,11 +309,6 @@ class BiasWithoutEffect(SoundWaves):
 
     def bias(self, tokens):
         return tokens.positions[:, None, :, None].float().expand(-1, -1, -1, tokens.positions.shape[-1])
-
-
-class ScoreModAlone(SoundWaves):
-    def score_mod(self, tokens, layer):
-        return lambda score, b, h, q, k: score
 
 
 class StateForNobody(SoundWaves):

@@ -27,11 +27,7 @@ def test_sound_schemes_pass_every_check(scheme):
     declared = make_position(tiny_config(scheme)) if isinstance(scheme, str) else scheme
     assert ("used" in skipped) == declared.order_blind
     assert ("shift" in skipped) == (declared.shift_invariant is None)
-    has_score_mod = (
-        declared.uses("score_mod") if isinstance(scheme, str) else declared.score_mod is not PositionScheme.score_mod
-    )
-    assert ("score_mod" in skipped) != has_score_mod
-    assert skipped <= {"used", "shift", "score_mod"}
+    assert skipped <= {"used", "shift"}
 
 
 @pytest.mark.slow
@@ -51,12 +47,6 @@ def test_variants_pass_every_check(scheme, kwargs):
     assert report.scheme == f"{scheme}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
-@pytest.mark.parametrize("scheme", ["alibi+window", "dual_triangle+window", "dual_triangle+alibi"])
-def test_the_order_in_which_masks_are_added_is_no_failure(scheme):
-    report = check_position(scheme, checks=["score_mod"], raise_on_failure=True)
-    assert report["score_mod"].outcome == "passed"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [broken.Sound, broken.SoundTurn, *BY_HOOK])  # all: test_export.py, remote_code
 def test_schemes_can_be_exported_and_load_as_remote_code(scheme):
@@ -74,9 +64,9 @@ BROKEN = [
         broken.FirstPlaceOfTheRow,
         "padding",
         "length 9 padded on the left .*differ by",
-        ("packing", "attention", "score_mod"),
+        ("packing", "attention"),
     ),
-    (broken.FirstTokenOfTheRow, "packing", "packed by position_ids .*unpad_inputs=False.*differ by", ("score_mod",)),
+    (broken.FirstTokenOfTheRow, "packing", "packed by position_ids .*unpad_inputs=False.*differ by", ()),
     (broken.PlacesForPositions, "permutation", "differ by .* use `tokens.positions` instead of arange", ()),
     (broken.ConstantVector, "order", "change the logits by .*, less than 0.001", ()),
     (broken.SeesOrder, "order", "declares order_blind, but", ()),
@@ -86,16 +76,15 @@ BROKEN = [
         broken.NotItself,
         "attention",
         "sdpa on a sequence of length 1: not all numbers",
-        ("padding", "packing", "score_mod"),
+        ("padding", "packing"),
     ),
-    (broken.OtherSign, "score_mod", "score_mod and with the bias, in layer 0: they differ by", ()),
     (broken.UnusedWeights, "gradients", r"position\.spare\.weight gets no gradient", ()),
     (broken.ZeroTimesWeights, "gradients", r"gradient of model\.position\.spare\.weight is exactly zero", ()),
     (broken.CutOff, "gradients", r"position\.table\.weight gets no gradient.*detach", ()),
     (broken.InfiniteSlope, "gradients", "isn't finite.*sqrt", ("checkpointing",)),
     (broken.KeptTable, "gradients", "second step fails: RuntimeError.*Keep nothing computed", ()),
     (broken.UsedUp, "checkpointing", "checkpointing fails: IndexError.*keep nothing of one call for the next", ()),
-    (broken.LateBuffer, "buffers", "the buffer offset", ("score_mod",)),
+    (broken.LateBuffer, "buffers", "the buffer offset", ()),
     (broken.OwnParameter, "weights", "slope is a parameter of the scheme itself", ()),
     (broken.WeightWithoutItsModule, "weights", "weights of table are used without calling it", ()),
     (broken.TensorFromTheConstructor, "saving", r"device meta .*broken_schemes\.py, line", ("device",)),
@@ -106,7 +95,6 @@ BROKEN = [
     (broken.OneTooFew, "max_length", "max_length=129, but 129 tokens fail: IndexError", ()),
     (broken.TableWithoutLimit, "max_length", "IndexError", ()),
     (broken.BiasWithoutEffect, "used", "without bias the logits change by .*less than 0.001", ()),
-    (broken.ScoreModAlone, "used", "score_mod is overridden and no bias is", ()),
     (broken.StateForNobody, "used", "rotary is overridden and rotate isn't", ()),
     # What no encoder can run fails everything; the check that is for it says why.
     (broken.HooksThatTakeLess, "signature", r"init_weights doesn't take \(self, std\)", None),
@@ -218,15 +206,15 @@ def test_an_expected_failure_is_no_failure_and_must_fail():
         report.raise_on_failure()
 
     # A check that isn't run, or is skipped, neither fails nor passes.
-    report = check_position(broken.SoundWaves, checks=["score_mod"], expected_failures={"score_mod": "", "order": ""})
+    report = check_position(broken.SoundWaves, checks=["shift"], expected_failures={"shift": "", "order": ""})
     assert [result.outcome for result in report.results] == ["skipped"]
 
 
 def test_a_report_says_how_many_ran_and_why_the_others_did_not():
-    report = check_position(broken.OtherSign, checks=["padding", "score_mod", "buffers"])
+    report = check_position(broken.PlacesForPositions, checks=["padding", "permutation", "buffers"])
     assert not report.ok
-    assert re.fullmatch(r"OtherSign: 3 of 3 checks ran in \d+\.\d s: 2 passed, 1 failed\.", report.summary)
-    assert [result.name for result in report.results] == ["padding", "score_mod", "buffers"]
+    assert re.fullmatch(r"PlacesForPositions: 3 of 3 checks ran in \d+\.\d s: 2 passed, 1 failed\.", report.summary)
+    assert [result.name for result in report.results] == ["padding", "permutation", "buffers"]
     assert report.seconds == pytest.approx(sum(result.seconds for result in report.results))
     console = Console(width=300)
     with console.capture() as printed:
@@ -236,11 +224,9 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
         assert "1 failed" in text
     with pytest.raises(KeyError, match="packing"):
         report["packing"]
-    skipping = check_position(broken.SoundWaves, checks=["shift", "score_mod"])
-    assert ": 0 of 2 checks ran in " in skipping.summary
+    skipping = check_position(broken.SoundWaves, checks=["shift"])
+    assert ": 0 of 1 checks ran in " in skipping.summary
     assert "doesn't declare shift_invariant" in str(skipping)
-    assert "overrides neither bias nor layer_bias" in str(skipping)
-    assert "has no score_mod" in check_position("fire", checks=["score_mod"])["score_mod"].message
 
 
 def test_a_failure_raises_what_the_scheme_raised():

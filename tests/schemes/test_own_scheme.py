@@ -259,7 +259,7 @@ class Tent(DistanceBias):
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
-def test_a_function_of_distance_is_a_bias_for_every_backend(per_layer):
+def test_a_function_of_distance_is_a_bias_of_all_layers_or_of_each(per_layer):
     tent = Tent(num_heads=2, num_layers=2, per_layer=per_layer)
     nothing = torch.zeros(1)
     for positions in (torch.arange(80)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]]), torch.tensor([[5]])):
@@ -269,12 +269,9 @@ def test_a_function_of_distance_is_a_bias_for_every_backend(per_layer):
             expected = tent.tables[layer if per_layer else 0].weight[index].permute(0, 3, 1, 2)
             with torch.autocast("cpu", torch.bfloat16):  # the encoder calls `layer_bias` inside it
                 shared, own = tent.bias(tokens), tent.layer_bias(nothing, nothing, tokens, layer)
-                score_mod = tent.score_mod(tokens, layer)
             assert ((shared is None), (own is None)) == (per_layer, not per_layer)
             assert (tent.uses("bias"), tent.uses("layer_bias")) == (not per_layer, per_layer)
             assert torch.equal(own if per_layer else shared, expected)
-            b, h, q, k = torch.meshgrid(*map(torch.arange, expected.shape), indexing="ij")
-            assert torch.equal(score_mod(torch.zeros(expected.shape), b, h, q, k), expected)
 
 
 class Alike(DistanceBias):
@@ -288,13 +285,10 @@ class Alike(DistanceBias):
 
 def test_a_function_of_distance_has_an_axis_of_heads_which_may_be_one():
     alike, tokens = Alike(), Tokens.at(torch.arange(3)[None])
-    b, h, q, k = torch.meshgrid(*map(torch.arange, (1, 2, 3, 3)), indexing="ij")
-    added = alike.score_mod(tokens, 0)(torch.zeros(1, 2, 3, 3), b, h, q, k)
-    assert torch.equal(added, alike.bias(tokens).expand(1, 2, 3, 3))
+    assert alike.bias(tokens).shape == (1, 1, 3, 3)
     alike.flat = True
-    for ask in (lambda: alike.bias(tokens), lambda: alike.score_mod(tokens, 0)):
-        with pytest.raises(ValueError, match=r"Alike.of_distance returns \(5,\) for 5 distances. Give \(R, H\), or"):
-            ask()
+    with pytest.raises(ValueError, match=r"Alike.of_distance returns \(5,\) for 5 distances. Give \(R, H\), or"):
+        alike.bias(tokens)
 
 
 class Asks(PositionScheme):
@@ -326,10 +320,6 @@ class Asks(PositionScheme):
     def layer_bias(self, q, k, tokens, layer):
         self._note("layer_bias", tokens, hidden_states=tuple(tokens.hidden_states.shape))
 
-    def score_mod(self, tokens, layer):
-        self._note("score_mod", tokens)
-        return lambda score, b, h, q, k: score
-
 
 @pytest.mark.parametrize("name", ["asks", "asks+none_too"])
 def test_hooks_see_tokens_in_their_own_layout_and_positions_outside_autocast(name):
@@ -342,8 +332,6 @@ def test_hooks_see_tokens_in_their_own_layout_and_positions_outside_autocast(nam
     ids, mask = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         model(ids, attention_mask=mask)
-        model.config._attn_implementation = "flex_attention"
-        model(ids, attention_mask=mask)
     token = {"positions": (1, 5), "is_first": (1, 5), "sequence": (1, 5), "lengths": (1, 5)}
     rows = {"positions": (1, 3), "is_first": (1, 3), "sequence": (2, 3), "lengths": (2, 3)}
     assert scheme.got == {
@@ -351,5 +339,4 @@ def test_hooks_see_tokens_in_their_own_layout_and_positions_outside_autocast(nam
         "rotary": {**token, "ids": [[5, 6, 7, 8, 9]], "autocast": False},
         "bias": {**rows, "ids": [[5, 6, 7], [8, 9, 0]], "distances": (1, 3, 3), "autocast": False},
         "layer_bias": {**rows, "hidden_states": (2, 3, 128), "autocast": True},
-        "score_mod": {**token, "autocast": False},
     }

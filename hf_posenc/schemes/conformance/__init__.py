@@ -35,7 +35,6 @@ from .outputs import (
     check_packing,
     check_padding,
     check_permutation,
-    check_score_mod,
     check_shift,
 )
 from .travelling import check_device, check_export, check_remote_code, check_saving
@@ -45,7 +44,7 @@ POSITION_CHECKS: dict[str, Callable[[Case], None]] = {
     check.__name__.removeprefix("check_"): check
     for check in (
         *(check_signature, check_shapes, check_padding, check_packing, check_permutation, check_order, check_shift),
-        *(check_attention, check_score_mod, check_gradients, check_checkpointing, check_buffers, check_weights),
+        *(check_attention, check_gradients, check_checkpointing, check_buffers, check_weights),
         *(check_saving, check_bfloat16, check_device, check_export, check_max_length, check_remote_code, check_used),
     )
 }

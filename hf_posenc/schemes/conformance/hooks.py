@@ -22,7 +22,7 @@ def check_signature(case: Case) -> None:
     for scheme in case.classes:
         if scheme.__init__ is not nn.Module.__init__:
             problems += _bad_arguments(scheme)
-        for hook in (*HOOKS, "score_mod", "init_weights"):
+        for hook in (*HOOKS, "init_weights"):
             takes = list(inspect.signature(getattr(PositionScheme, hook)).parameters)
             try:
                 inspect.signature(getattr(scheme, hook)).bind(*takes)
@@ -108,11 +108,6 @@ def check_used(case: Case) -> None:
         raise Skip("the scheme declares order_blind: leaving it out may change nothing.")
     if position.uses("rotary") and not position.uses("rotate"):
         raise Failure("rotary is overridden and rotate isn't: nobody uses the state. Override rotate.")
-    if position.uses("score_mod") and not position.uses("bias") and not position.uses("layer_bias"):
-        raise Failure(
-            "score_mod is overridden and no bias is: eager attention and sdpa never ask for it. Override bias or "
-            "layer_bias too."
-        )
     hooks = [hook for hook in HOOKS if hook != "rotary" and position.uses(hook)]
     if not hooks:
         raise Failure(f"the scheme uses no hook. Override one of {', '.join(HOOKS)}.")

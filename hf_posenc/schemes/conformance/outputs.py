@@ -2,10 +2,8 @@
 
 import copy
 import itertools
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from .case import (
     DIFFERENT,
@@ -20,13 +18,10 @@ from .case import (
     largest_difference,
     pad_batch,
     require_same,
-    watch,
 )
 
 _SHUFFLED = [0, 6, 1, 5, 8, 4, 2, 7, 3]
 """An order of 9 tokens; the first stays, since a scheme may treat it apart: see `is_first`."""
-_HIDDEN = -1e3
-"""Logits below are of hidden tokens: two masks of -10000 add up to other last digits in another order."""
 
 
 def check_padding(case: Case) -> None:
@@ -148,49 +143,6 @@ def check_attention(case: Case) -> None:
     for weights in out.attentions:
         total = weights.sum(-1).transpose(1, 2)[real]
         require_same(total, torch.ones_like(total), "The sums of a token's attention probabilities, and 1", cause)
-
-
-def check_score_mod(case: Case) -> None:
-    """`score_mod` adds, entry by entry, what `bias` and `layer_bias` give."""
-    position = case.classifier().model.position
-    if not position.uses("bias") and not position.uses("layer_bias"):
-        raise Skip("the scheme overrides neither bias nor layer_bias.")
-    if not position.uses("score_mod"):
-        raise Skip("the scheme has no score_mod, so that flex attention can't run it.")
-    for position_ids in (torch.arange(case.longest(80))[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 20]])):
-        model = case.classifier().model
-        seen: list[tuple[str, tuple[Any, ...], Any]] = []
-        watch(model.position, lambda *call, seen=seen: seen.append(call))
-        model(draw_tokens(*position_ids.shape), position_ids=position_ids)
-        total: dict[int, Tensor] = {}
-        for hook, arguments, result in seen:
-            for layer in [arguments[3]] if hook == "layer_bias" else range(len(model.layers)) if hook == "bias" else []:
-                total[layer] = total.get(layer, torch.zeros(())) + (0.0 if result is None else result)
-        tokens = next(arguments[0 if hook == "bias" else 2] for hook, arguments, _ in seen if hook.endswith("bias"))
-        axes = (len(position_ids), model.config.num_attention_heads, *(2 * position_ids.shape[-1:]))
-        b, h, q, k = torch.meshgrid(*map(torch.arange, axes), indexing="ij")
-        scores = torch.randn(axes, generator=torch.Generator().manual_seed(3))
-        for layer, bias in total.items():
-            score_mod = model.position.score_mod(tokens, layer)
-            if score_mod is None:
-                raise Skip("score_mod returns None, so that flex attention can't run the scheme.")
-            require_same(
-                score_mod(scores, b, h, q, k).clamp(min=_HIDDEN),
-                (scores + bias).clamp(min=_HIDDEN),
-                f"Logits with score_mod and with the bias, in layer {layer}",
-                "score_mod(score, b, h, q, k) returns the score plus the bias of query q and key k in head h; "
-                "`tokens.positions` may have one row for all b.",
-            )
-    ids, mask = pad_batch(case.sequences, "left")
-    flex, sdpa = (case.classifier(attn_implementation=name) for name in ("flex_attention", "sdpa"))
-    with torch.no_grad():  # on a CPU flex has no backward
-        result, expected = (model(ids, attention_mask=mask).logits for model in (flex, sdpa))
-    require_same(
-        result,
-        expected,
-        "Logits with flex_attention and with sdpa",
-        "score_mod gets the tokens of all tokens in one row, sequence after sequence.",
-    )
 
 
 def check_bfloat16(case: Case) -> None:

@@ -1,0 +1,40 @@
+"""Tensor parallelism, as `tp_plan="auto"` of transformers does it: heads and feed-forward networks are split."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from common import perturb, tiny_config
+from torch import nn
+
+from hf_posenc import PosEncModel
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_plan_names_every_linear_layer_of_the_encoder_and_no_other(gated):
+    model = PosEncModel(tiny_config("rope", mlp_gated=gated))
+    layers = {name for name, module in model.layers.named_modules(prefix="layers") if isinstance(module, nn.Linear)}
+    kinds = {re.sub(r"\d+", "*", name) for name in layers}
+    assert kinds == model.config.base_model_tp_plan.keys() == model.tp_plan.keys()
+
+
+IN_TWO_PROCESSES = """
+import sys, torch, hf_posenc
+ids = torch.arange(5, 25).view(2, 10)
+alone, split = (hf_posenc.PosEncModel.from_pretrained(sys.argv[1], tp_plan=plan).eval() for plan in (None, "auto"))
+assert split.layers[0].attention.query.weight.to_local().shape[0] == alone.config.hidden_size // 2
+with torch.no_grad():
+    torch.testing.assert_close(split(ids)[0], alone(ids)[0], atol=1e-5, rtol=1e-5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{}, {"mlp_gated": True}, {"mlp_gated": True, "mlp_bias": False}])
+def test_heads_and_feed_forward_networks_split_between_two_processes_give_the_same(fields, tmp_path):
+    perturb(PosEncModel(tiny_config("learned+rope", **fields))).save_pretrained(tmp_path / "model")
+    (tmp_path / "run.py").write_text(IN_TWO_PROCESSES)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    words = [*launch, str(tmp_path / "run.py"), str(tmp_path / "model")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
