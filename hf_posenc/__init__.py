@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .model.position_alibi import AlibiPosition
     from .model.position_base import PositionScheme
     from .model.position_cable import CablePosition
-    from .model.position_cosine_bias import CosineBiasPosition
     from .model.position_deberta import DebertaPosition
     from .model.position_distance import DistanceBias
     from .model.position_dual_triangle import DualTrianglePosition
@@ -77,7 +76,6 @@ __all__ = [
     "CablePosition",
     "CheckResult",
     "ConversionReport",
-    "CosineBiasPosition",
     "DebertaPosition",
     "DistanceBias",
     "DualTrianglePosition",

@@ -378,27 +378,6 @@ def deberta(scheme) -> Reference:
     return Reference(layer_bias=layer_bias, query_scale=1 / math.sqrt(1 + terms))
 
 
-def cosine_bias(scheme) -> Reference:
-    heads, length = scheme.coefficients[0].weight.shape[1], scheme.max_length
-    count = len(scheme.coefficients[0].weight) // 2
-
-    def entry(table: Tensor, h: int, i: int, j: int) -> Tensor:
-        total = torch.zeros((), dtype=f64)
-        for k in range(count):
-            w = math.pi / length ** (1 - k / max(count - 1, 1))
-            a, b = table[k, h].to(f64), table[count + k, h].to(f64)
-            total = total + a * math.cos(w * (j - i)) + b * math.sin(w * (j - i))
-        return total
-
-    if not scheme.per_layer:
-        return Reference(bias=lambda p: pairs(p, heads, lambda h, i, j: entry(scheme.coefficients[0].weight, h, i, j)))
-
-    def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
-        return pairs(positions, 1, lambda _, i, j: entry(scheme.coefficients[layer].weight, head, i, j))[0]
-
-    return Reference(layer_bias=layer_bias)
-
-
 def cable(scheme) -> Reference:
     def hidden_bias(x: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
         linear = scheme.shares[layer]
@@ -469,7 +448,6 @@ REFERENCES: dict[str, Callable[..., Reference]] = {
     "relative_key": relative_key,
     "relative_key_query": relative_key_query,
     "deberta": deberta,
-    "cosine_bias": cosine_bias,
     "cable": cable,
     "pope": pope,
     "window": window,

@@ -17,7 +17,6 @@ from hf_posenc.optimizer import scale_position_learning_rates
         ("cable", {}, {f"position.shares.{layer}.{kind}" for layer in (0, 1) for kind in ("weight", "bias")}, 10),
         ("pope", {}, {"position.phases.0.weight", "position.phases.1.weight"}, 10),
         ("kerple", {}, {"position.shape.weight"}, 30),
-        ("cosine_bias", {}, {"position.coefficients.0.weight"}, 30),
         ("mlp_bias", {}, {f"position.{name}.{kind}" for name in ("up", "down") for kind in ("weight", "bias")}, 10),
         ("relative_key", {}, {"position.tables.0.weight", "position.tables.1.weight"}, 10),
         ("relative_key_query", {}, {"position.tables.0.weight", "position.tables.1.weight"}, 10),

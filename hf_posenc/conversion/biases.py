@@ -22,7 +22,7 @@ def fit_biases(
     original: PreTrainedModel,
     biased: dict[str, PositionScheme],
     rows: Tensor,
-    is_tied: bool = False,
+    is_tied: bool,
 ) -> list[dict[str, Any]]:
     """Fits biases to the old scheme's mean effect at each distance; see the module.
 
@@ -30,7 +30,7 @@ def fit_biases(
     had no effect, they are brought as near to 0 as possible.
     """
     lines: list[dict[str, Any]] = []
-    effect = effect_by_distance(model, original, rows, is_tied)  # (L, H, 2 R + 1)
+    effect = _effect_by_distance(model, original, rows, is_tied)  # (L, H, 2 R + 1)
     is_silent = bool(effect.square().mean() < _NO_EFFECT)
     if is_silent:
         effect = torch.zeros_like(effect)
@@ -153,9 +153,7 @@ def reorder_heads(attention: Any, heads: Tensor) -> None:
     attention.dense.weight.copy_(attention.dense.weight[:, rows])
 
 
-def effect_by_distance(
-    model: PreTrainedModel, original: PreTrainedModel, rows: Tensor, is_tied: bool = False
-) -> Tensor:
+def _effect_by_distance(model: PreTrainedModel, original: PreTrainedModel, rows: Tensor, is_tied: bool) -> Tensor:
     """Mean difference of log attention probabilities, original minus a model without the new biases: (L, H, 2R + 1).
 
     0 where `is_tied`: the scheme that had the effect stays.

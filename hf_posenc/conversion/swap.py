@@ -13,11 +13,9 @@ The steps, and why:
   layers share a bias, each layer's heads are first put in order of how local they are (which changes nothing else), so
   that the same slot means the same in all layers; `alibi`'s fixed slopes are assigned to the heads that they disturb
   least.
-- **`cosine_bias`** is fitted to the attention that a bias on the distance gives, see `cosine_fit`.
 - **query_scale** of the new scheme is undone in the query's weights.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -40,9 +38,8 @@ from .added_vectors import (
     vectors_of,
     zero_output,
 )
-from .biases import effect_by_distance, fit_biases
+from .biases import fit_biases
 from .building import build_config
-from .cosine_fit import carry_biases, check_extension, has_other_waves
 from .fitting import base_of, layer_input, parts_of, random_rows
 from .rotations import choose_basis
 from .tables import EXTENSIONS, copy_part, has_table
@@ -192,9 +189,8 @@ def _carry_over(
     model: PreTrainedModel, original: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, extension: str
 ) -> list[dict[str, Any]]:
     old, new = parts_of(original), parts_of(model)
-    check_extension(new, model.config.max_position_embeddings, original.config.max_position_embeddings)
     carried: list[dict[str, Any]] = []
-    kept = [name for name in new if name in old and not has_other_waves(name, old[name], new[name])]
+    kept = [name for name in new if name in old]
     for name in kept:
         carried += copy_part(name, old[name], new[name], extension)
     gone = {name: part for name, part in old.items() if name not in kept}
@@ -247,7 +243,6 @@ def _carry_attention(
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> list[dict[str, Any]]:
     """Fits new rotations and biases to the old schemes' effect on attention."""
-    cosines = came.pop("cosine_bias", None)
     anew = [name for name, part in came.items() if getattr(part, "rotates_alone", False)]
     carried: list[dict[str, Any]] = [
         {"scheme": name, "what": "makes q and k anew: little of what heads looked for is left"}
@@ -256,22 +251,19 @@ def _carry_attention(
     ]
     turning = [part for name, part in came.items() if part.uses("rotate") and name not in anew]
     biased = {n: p for n, p in came.items() if p.uses("bias") or p.uses("layer_bias")}
-    if not turning and not biased and cosines is None:
+    if not turning and not biased:
         return carried
     shorter = min(original.config, model.config, key=lambda config: config.max_position_embeddings)
     rows = random_rows(shorter, tokenizer)
     # A scheme that stays acts on attention already, and depends on q and k as they are.
     is_tied = any(part.uses(hook) for part in stays for hook in ("rotate", "bias", "layer_bias"))
-    if cosines is not None:
-        effect = functools.partial(effect_by_distance, model, original, rows, is_tied)
-        carried.append(carry_biases(cosines, gone, model.config.num_hidden_layers, effect))
     if turning and not is_tied:
         for index, layer in enumerate(base_of(model).layers):
             choose_basis(layer.attention, turning[0], layer_input(original, rows, index), index)
         carried.append({"what": "q and k in a basis whose slow pairs hold most of q.k"})
     if not biased:
         return carried
-    return carried + fit_biases(model, original, biased, rows, is_tied=is_tied or cosines is not None)
+    return carried + fit_biases(model, original, biased, rows, is_tied)
 
 
 def _query_scale(parts: Parts) -> float:

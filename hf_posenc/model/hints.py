@@ -46,7 +46,6 @@ OTHER_SCHEMES = {
     "shaw": "relative_key",
     "disentangled": "deberta",
     "cpb": "mlp_bias",
-    "flashbias": "cosine_bias",
     "longformer": "window",
     "local": "window",
     "local_attention": "window",

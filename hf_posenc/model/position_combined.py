@@ -40,8 +40,6 @@ class CombinedPosition(PositionScheme):
         lengths = [part.max_length for part in parts.values() if part.max_length is not None]
         self.max_length = min(lengths, default=None)
         self.query_scale = math.prod(part.query_scale for part in parts.values())
-        for part in parts.values():
-            part.total_query_scale = self.query_scale  # type: ignore[assignment]  # `cosine_bias` reads it
         seen = [part.shift_invariant for part in parts.values()]
         self.shift_invariant = False if False in seen else (None if None in seen else True)
         self.order_blind = all(part.order_blind for part in parts.values())
@@ -75,7 +73,7 @@ class CombinedPosition(PositionScheme):
         return q, k
 
     def bias(self, tokens: Tokens) -> Tensor | None:
-        """The sum of the parts' biases; TUPE then unties first tokens from all of it (`cosine_bias` is in q.k)."""
+        """The sum of the parts' biases; TUPE then unties first tokens from all of it."""
         total = _sum(part.bias(tokens) for part in self._using("bias"))
         for part in self.parts.values():
             untie_first: Any = getattr(part, "untie_first", None)

@@ -17,8 +17,7 @@ class TupePosition(PositionScheme):
     adding positions to tokens, their correlation is computed apart, once for all layers, and added to the logits; n is
     a LayerNorm, as in the authors' code. The first token of each sequence ([CLS]) is untied from positions: its row of
     b is theta_1 and its column theta_2, one number per head each. With a T5 bias it is TUPE-R (`tupe+t5`): the first
-    token is untied from the sum of both, and so from any other bias that is the same in all layers; not from
-    `cosine_bias`, which is a part of q.k.
+    token is untied from the sum of both, and so from any other bias that is the same in all layers.
 
     Costs one (B, H, S, S) bias per forward, shared by all layers (from (S, D) products where rows have equal
     positions); max_positions D + 2 D^2 + 4 D + 2 H weights; inputs longer than max_positions are an error.

@@ -7,7 +7,6 @@ from .position_alibi import AlibiPosition
 from .position_augmentation import sample_positions, shift_positions
 from .position_base import PositionScheme
 from .position_cable import CablePosition
-from .position_cosine_bias import CosineBiasPosition
 from .position_deberta import DebertaPosition
 from .position_dual_triangle import DualTrianglePosition
 from .position_fire import FirePosition
@@ -43,7 +42,6 @@ SCHEMES: dict[str, type[PositionScheme]] = {
     "relative_key": RelativeKeyPosition,
     "relative_key_query": RelativeKeyQueryPosition,
     "deberta": DebertaPosition,
-    "cosine_bias": CosineBiasPosition,
     "cable": CablePosition,
     "pope": PoPEPosition,
     "window": WindowPosition,

@@ -99,19 +99,15 @@ def _pairs(turned: Tensor) -> tuple[list[int], np.ndarray]:
     return pairs, to_numpy(2 * torch.pi / angle[pairs])
 
 
-def rotation_effects(subject: Subject, length: int, layer: int) -> list[Effect]:
-    """How one layer turns queries and keys at the first `length` positions, and what it appends to them."""
+def rotation_effect(subject: Subject, length: int, layer: int) -> Effect:
+    """How one layer turns queries and keys at the first `length` positions, or the bias that it makes by them."""
     head_dim = size_of(subject, "head_dim", lambda config: config.hidden_size // config.num_attention_heads)
     heads = subject.config.num_attention_heads if subject.config else getattr(subject.scheme, "num_heads", 1)
-    turned = rotated_units(subject.scheme, heads, head_dim, length, layer)
     bias = appended_bias(subject.scheme, heads, head_dim, length, layer)
-    if bias is None:
-        return [_rotation_effect(subject, turned, head_dim, heads, layer)]
-    made_anew = turned.shape[-1] != head_dim
-    appended = bias_effect(bias, "appended", f"{', q = k = 0' if made_anew else ''}, layer {layer}")
-    if made_anew or bool((turned == torch.eye(head_dim)).all()):
-        return [appended]
-    return [_rotation_effect(subject, turned, head_dim, heads, layer), appended]
+    if bias is not None:
+        return bias_effect(bias, "appended", f", q = k = 0, layer {layer}")
+    turned = rotated_units(subject.scheme, heads, head_dim, length, layer)
+    return _rotation_effect(subject, turned, head_dim, heads, layer)
 
 
 def _rotation_effect(subject: Subject, turned: Tensor, head_dim: int, heads: int, layer: int) -> Effect:

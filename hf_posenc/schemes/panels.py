@@ -18,7 +18,7 @@ from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 
-from .effects_on_inputs import embedding_effect, encodings_of, rotation_effects
+from .effects_on_inputs import embedding_effect, encodings_of, rotation_effect
 from .effects_on_logits import bias_effect, first_biased_layer, layer_bias_effect
 from .hooks import one_text
 from .panel_types import DEFAULT_POSITIONS, Effect, Lines, Maps, Note, Panel, curves, signed_distances, to_numpy
@@ -152,7 +152,7 @@ def read_effects(subject: Subject, max_positions: int | None, layer: int | None)
         if encodings.any():
             effects.append(embedding_effect(encodings))
     if scheme.uses("rotate"):
-        effects += rotation_effects(subject, length, layer)
+        effects.append(rotation_effect(subject, length, layer))
     if scheme.uses("bias"):
         bias = scheme.bias(one_text(length))
         if bias is not None:

@@ -22,7 +22,6 @@ from model_cards.generate.card_results import read_results
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
 from model_cards.generate.practitioner import by_set, contrasts
 from model_cards.studies.conversion import long_table, long_words, table
-from model_cards.studies.cosine_fit import fit_table
 from model_cards.studies.passkey import table as passkey_table
 from model_cards.studies.recipe import pretrained_table, scratch_table, stock_gap
 
@@ -236,7 +235,6 @@ def render_pages(folder: Path) -> dict[Path, str]:
         root / "docs" / "pretrained-weights.md": {
             "conversion": table(converted),
             "healed": healed_table(Study.read(folder / "results" / "compare-practitioner_pretrained")),
-            "cosine_fit": fit_table(read_results(FOLDER, "cosine_fit")),
             "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
             "passkey": passkey_table(read_results(folder, "passkey")),
         },

@@ -19,7 +19,6 @@ from hf_posenc.comparison.study import Study
 from hf_posenc.conversion import convert, output
 from hf_posenc.conversion.heal import Healing
 from model_cards.studies.conversion import baseline, long_table, long_words
-from model_cards.studies.cosine_fit import FITS, fit_table
 
 
 @pytest.fixture
@@ -360,14 +359,3 @@ def test_the_table_of_long_documents_leaves_out_what_was_not_measured():
         "| stock BERT | 0.500 |  |  |  |",
         "| `t5` |  | 0.750 |  |  |",
     ]
-
-
-def test_the_table_of_fitted_cosines_counts_the_answers_of_all_seeds():
-    changes = [{"accuracy": 0.9, "gained": 1, "lost": 3}, {"accuracy": 0.9, "gained": 0, "lost": 6}]
-    runs = [
-        {"rows": 100, "accuracy": 0.5 + seed / 10, **{f"{n}/{k}": changes[seed] for n, k in FITS}} for seed in (0, 1)
-    ]
-    head, _, row = fit_table({"parts": {f"trec/alibi/{seed}": run for seed, run in enumerate(runs)}}).splitlines()
-    assert head.split(" | ")[3:5] == ["64 tokens, K = 16", "64 tokens, K = 32"]
-    # 200 answers, of which 1 becomes right and 9 wrong: -0.04, variance 0.05 - 0.0016.
-    assert row.split(" | ")[:4] == ["| trec", "`alibi`", "0.550", "-4.00 [-7.05, -0.95]"]

@@ -26,6 +26,7 @@ from hf_posenc import (
 )
 from hf_posenc.model.position_alibi import alibi_slopes
 from hf_posenc.model.unpadding import Tokens
+from hf_posenc.schemes.hooks import appended_bias, rotated_units
 from hf_posenc.schemes.panels import Lines, Maps, Note, attention_panels, initial_scheme, position_panels
 from hf_posenc.schemes.plots import plot_attention, plot_comparison, plot_position, save_figure
 
@@ -47,7 +48,7 @@ def test_what_a_scheme_does_decides_what_is_shown(scheme):
         assert titles == "No positions"
         return
     assert ("What is added" in titles) == position.uses("embed")
-    appends, heeds_q = scheme in ("cosine_bias", "pope"), scheme not in ("cable", "window")
+    appends, heeds_q = scheme == "pope", scheme not in ("cable", "window")
     assert ("Wavelengths" in titles) == (position.uses("rotate") and not appends)
     assert ("Attention among equal tokens" in titles) == (position.uses("bias") or appends or not heeds_q)
     assert ("random q, k" in titles) == (position.uses("layer_bias") and heeds_q)
@@ -272,18 +273,18 @@ def test_a_checkpoint_of_another_model_or_without_its_weights_is_refused(tmp_pat
 # Pictures
 
 
-@pytest.mark.parametrize("scheme", ["cosine_bias", "rope+cosine_bias", "tupe+rope+cosine_bias"])
-def test_a_bias_that_is_appended_to_queries_and_keys_is_shown_as_one(scheme):
-    model = encoder(scheme, position_embedding_kwargs=None)
-    part = model.position if scheme == "cosine_bias" else model.position.cosine_bias
-    shown = panels(model)
-    bias = part.of_distance(torch.from_numpy(DISTANCES), 0).detach().numpy()
-    np.testing.assert_allclose(shown["Bias against distance, layer 0"].y, bias.T, atol=1e-4)
-    rotation = {title for title in shown if title in ("Wavelengths", "Mean of 8 entries")}
-    assert rotation == ({"Wavelengths", "Mean of 8 entries"} if "rope" in scheme else set())
-    if rotation:
-        alone = panels(tiny_config("rope"))
-        np.testing.assert_allclose(shown["Mean of 8 entries"].y, alone["Mean of 8 entries"].y, atol=1e-6)
+class Appends(PositionScheme):
+    """One more entry of q and of k, whose product is 1."""
+
+    query_scale = 0.5
+
+    def rotate(self, q, k, state, layer):
+        return tuple(torch.nn.functional.pad(x, (0, 1), value=1.0) for x in (q, k))
+
+
+def test_what_is_appended_to_queries_and_keys_is_a_bias_and_no_rotation():
+    assert torch.equal(rotated_units(Appends(), 2, 4, 5, 0), torch.eye(4).expand(1, 5, 4, 4))
+    torch.testing.assert_close(appended_bias(Appends(), 2, 4, 5, 0), torch.full((2, 5, 5), 0.25))
 
 
 @pytest.mark.parametrize("scheme", ["lspe", "rope", "kerple", "fire", "relative_key"])
