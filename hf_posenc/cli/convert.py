@@ -37,9 +37,7 @@ def convert(
     ] = None,
     extension: Annotated[
         str | None,
-        typer.Option(
-            help="How longer: tile (default), interpolate, hierarchical for tables; linear, dynamic, yarn for RoPE."
-        ),
+        typer.Option(help="How longer: tile (default) or interpolate for tables; linear, dynamic or yarn for RoPE."),
     ] = None,
     heal: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")

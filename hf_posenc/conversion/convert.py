@@ -63,8 +63,8 @@ def convert(
         position_embedding_kwargs: its arguments. None: those that suit a conversion.
         rope_parameters: of RoPE. Thetas and shares that aren't given stay as they were trained.
         max_position_embeddings: how long inputs may be. None: as long as the source's.
-        extension: how a table of positions grows: `tile` (repeated: short texts keep their outputs),
-            `interpolate` (stretched) or `hierarchical`. See `tables.extended_table`.
+        extension: how a table of positions grows: `tile` (repeated: short texts keep their outputs) or
+            `interpolate` (stretched). See `tables.extended_table`.
         task: the task of the result, one of `TASKS`. None: the source's. A head that the source lacks is new.
         num_labels: of a new classifier.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.

@@ -8,17 +8,14 @@ from torch import Tensor
 from ..errors import UserError
 from ..model.position_base import PositionScheme
 
-EXTENSIONS = ("tile", "interpolate", "hierarchical")
+EXTENSIONS = ("tile", "interpolate")
 
 
 def extended_table(table: Tensor, length: int, how: str) -> Tensor:
     """A table of positions for another number of them: (P, D) -> (length, D).
 
     Fewer: the first ones. More, by `how`: `tile` repeats the rows from 1 on (row 0 is [CLS]'s alone), so that texts of
-    up to P tokens keep their outputs; `interpolate` stretches the rows, so that every row but the first changes;
-    `hierarchical` mixes two of the old rows, a u_i + (1 - a) u_j for p = i P + j with a = 0.4 and
-    u = (E - a E[0]) / (1 - a), which leaves the first P as they were and makes all P^2 differ (Su 2020,
-    https://kexue.fm/archives/7947).
+    up to P tokens keep their outputs; `interpolate` stretches the rows, so that every row but the first changes.
     """
     old = len(table)
     if length <= old:
@@ -26,16 +23,10 @@ def extended_table(table: Tensor, length: int, how: str) -> Tensor:
     places = torch.arange(length)
     if how == "tile":
         return table[torch.where(places < old, places, 1 + (places - 1) % max(old - 1, 1))]
-    if how == "interpolate":
-        at = places.double() * (old - 1) / (length - 1)
-        low = at.floor().long().clamp(max=old - 2)
-        share = (at - low).to(table.dtype).unsqueeze(-1)
-        return table[low] * (1 - share) + table[low + 1] * share
-    if length > old**2:
-        raise UserError(f"extension='hierarchical' reaches {old**2} positions from {old}, not {length}. Use 'tile'.")
-    a = 0.4
-    base = (table - a * table[0]) / (1 - a)
-    return a * base[places // old] + (1 - a) * base[places % old]
+    at = places.double() * (old - 1) / (length - 1)
+    low = at.floor().long().clamp(max=old - 2)
+    share = (at - low).to(table.dtype).unsqueeze(-1)
+    return table[low] * (1 - share) + table[low + 1] * share
 
 
 def has_table(part: PositionScheme) -> bool:

@@ -51,7 +51,6 @@ BASELINES = ("majority", "words", "word pairs")
 EXTENSIONS: dict[str, dict[str, Any]] = {
     "learned-tile": {"extension": "tile"},
     "learned-interpolate": {"extension": "interpolate"},
-    "learned-hierarchical": {"extension": "hierarchical"},
     "rope-default": {"source": "rope"},
     "rope-linear": {"source": "rope", "extension": "linear"},
     "rope-dynamic": {"source": "rope", "extension": "dynamic"},

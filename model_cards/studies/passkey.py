@@ -74,7 +74,6 @@ WAYS = {
     "windows of 512, best": Way("learned", windows="best"),
     "learned-tile": Way("learned", "tile"),
     "learned-interpolate": Way("learned", "interpolate"),
-    "learned-hierarchical": Way("learned", "hierarchical"),
     "rope-unhealed": Way("rope", up_to=TRAINED),
     "rope-default": Way("healed"),
     "rope-linear": Way("healed", "linear"),

@@ -376,12 +376,7 @@ def test_how_tables_grow():
     stretched = extended_table(table, 19, "interpolate")
     torch.testing.assert_close(stretched[::2], table)
     torch.testing.assert_close(stretched[1], (table[0] + table[1]) / 2)
-    mixed = extended_table(table, 100, "hierarchical")
-    torch.testing.assert_close(mixed[:10], table)
-    assert len({tuple(row) for row in mixed.round(decimals=4).tolist()}) == 100
     assert torch.equal(extended_table(table, 5, "tile"), table[:5])
-    with pytest.raises(ValueError, match="reaches 100 positions from 10, not 101"):
-        extended_table(table, 101, "hierarchical")
 
 
 def test_relative_tables_grow_at_their_ends(tmp_path):
