@@ -24,7 +24,7 @@ class Native:
 
     Attributes:
         schemes: by `position_embedding_type`, what the class needs besides; the usual scheme first.
-        dense: activations of the dense layer between [CLS] and the classifier. Empty: the encoder's own alone.
+        dense: activation of the dense layer between [CLS] and the classifier. None: the encoder's.
         lm_act: activation of the masked-LM head. None: the encoder's.
         token_types: whether it has them. If not, type 0 is merged into the words.
         counts_tokens: whether left padding is as good as right: positions are counted from the tokens, or don't matter.
@@ -32,7 +32,7 @@ class Native:
     """
 
     schemes: Mapping[str, Needs]
-    dense: tuple[str, ...] = ("tanh",)
+    dense: str | None = "tanh"
     lm_act: str | None = None
     token_types: bool = True
     counts_tokens: bool = True
@@ -44,7 +44,7 @@ class Native:
         needs = {"position_embedding_type": tuple(self.schemes), **self.schemes.get(str(scheme), {})}
         needs |= {"norm_position": ("post",), "scale_embeddings": (False,), **_UNGATED, **self.fields}
         if any(task in POOLED for task in tasks):
-            needs |= {"classifier_pooling": ("cls",), "classifier_hidden_act": self.dense or (act,)}
+            needs |= {"classifier_pooling": ("cls",), "classifier_hidden_act": (self.dense or act,)}
         if "fill-mask" in tasks and self.lm_act is not None:
             needs["hidden_act"] = (self.lm_act,)
         return needs
@@ -68,11 +68,11 @@ NATIVES = {
     "camembert": _ROBERTA,
     "distilbert": Native(
         _LEARNED,
-        dense=("relu",),
+        dense="relu",
         counts_tokens=False,
         fields={"embedding_size": (None,), "type_vocab_size": (0,), "layer_norm_eps": (1e-12,)},
     ),
-    "electra": Native(_LEARNED, dense=("gelu",), lm_act="gelu", counts_tokens=False, fields={}),
+    "electra": Native(_LEARNED, dense="gelu", lm_act="gelu", counts_tokens=False, fields={}),
     "roformer": Native(
         {
             "rope": {
@@ -83,7 +83,7 @@ NATIVES = {
                 "rope_parameters.partial_rotary_factor": (1.0,),
             }
         },
-        dense=(),
+        dense=None,
         fields={},
     ),
     "jina_embeddings_v3": Native(_HALF_SPLIT, lm_act="gelu"),
@@ -93,7 +93,7 @@ NATIVES = {
     ),
     "modernbert": Native(
         {"rope+window": _ROTATED},
-        dense=(),
+        dense=None,
         token_types=False,
         fields={
             "embedding_size": (None,),
@@ -110,7 +110,6 @@ NATIVES = {
         lm_act="gelu",
         token_types=False,
     ),
-    "deberta-v2": Native({"deberta": {}}, dense=("gelu", "tanh", "relu")),
 }
 """By `model_type`. Where several take a scheme, the first that fits is exported to."""
 

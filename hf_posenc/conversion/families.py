@@ -1,4 +1,4 @@
-"""The BERT family, and what else is exported to: what each architecture calls its sizes, weights and heads.
+"""The BERT family: what each architecture calls its sizes, weights and heads.
 
 Every table maps our name of a weight to theirs, so that one table serves both directions.
 """
@@ -66,26 +66,12 @@ _MODERNBERT_LAYER = {
     "output_norm": "mlp_norm",
 }
 _Q_K_V = tuple(f"self_attn.{part}_proj" for part in "qkv")
-_DEBERTA_LAYER = {
-    **_BERT_LAYER,
-    "attention.query": "attention.self.query_proj",
-    "attention.key": "attention.self.key_proj",
-    "attention.value": "attention.self.value_proj",
-}
 _RELATIVE = {"tables.{layer}.weight": "{layers}.{layer}.attention.self.distance_embedding.weight"}
 _OF_SCHEMES = {
     "learned": {"embedding.weight": "embeddings.position_embeddings.weight"},
     "relative_key": _RELATIVE,
     "relative_key_query": _RELATIVE,
     "t5": {"tables.0.weight": "encoder.relative_attention_bias.weight"},
-    "deberta": {
-        "embedding.weight": "encoder.rel_embeddings.weight",
-        **{
-            f"{ours}.{{layer}}.{kind}": f"{{layers}}.{{layer}}.attention.self.{theirs}.{kind}"
-            for ours, theirs in (("keys", "pos_key_proj"), ("queries", "pos_query_proj"))
-            for kind in _KINDS
-        },
-    },
 }
 """Our name of each weight of a scheme, and theirs; of each layer where it says so."""
 _POOLED = {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"}
@@ -153,7 +139,7 @@ class Family:
 
     def classifier_act(self, hidden_act: str) -> str:
         """Activation of the dense layer before the classifier, where the encoder's is `hidden_act`."""
-        return (*self.native.dense, hidden_act)[0]
+        return self.native.dense or hidden_act
 
     def rows_before(self, config: Any) -> int:
         """How many rows of its table of positions stand before that of position 0; `config` is ours or theirs."""
@@ -396,17 +382,4 @@ FAMILIES = _by_type(
         scheme="learned+t5",
     ),
 )
-"""The architectures that can be converted."""
-
-TARGETS = FAMILIES | _by_type(
-    Family(
-        "deberta-v2",
-        "DebertaV2",
-        "deberta.",
-        _BERT_HEADS,
-        decoder_bias="cls.predictions.bias",
-        fields={"classifier_dropout": "cls_dropout"},
-        layer=_DEBERTA_LAYER,
-    ),
-)
-"""The architectures that can be exported to."""
+"""The architectures that can be converted, and exported to."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoint_files import open_weights, weight_files
-from ..conversion.families import TARGETS, Family
+from ..conversion.families import FAMILIES, Family
 from ..conversion.fields import SAME, summary
 from ..conversion.recognition import check_known, tensors_of_the_files
 from ..conversion.sources import read_config
@@ -121,7 +121,7 @@ def to_native(
 
 def _target(config: Any, task: str, like: str | None) -> Family:
     """The named class, or the first that can hold the checkpoint."""
-    problems = {name: _obstacles(TARGETS[name], config, task) for name in NATIVES}
+    problems = {name: _obstacles(FAMILIES[name], config, task) for name in NATIVES}
     scheme = config.position_embedding_type
     asked = [name for name in NATIVES if scheme in NATIVES[name].schemes] if like is None else [like]
     if not asked:
@@ -131,10 +131,10 @@ def _target(config: Any, task: str, like: str | None) -> Family:
         )
     fitting = [name for name in NATIVES if not problems[name]]
     if chosen := [name for name in asked if name in fitting]:
-        return TARGETS[chosen[0]]
+        return FAMILIES[chosen[0]]
     nearest = min(asked, key=lambda name: len(problems[name]))
     others = f" It can be exported to {', '.join(fitting)}." if fitting else ""
-    is_trained = {task, "text-classification"} <= TARGETS[nearest].heads.keys()  # `train` trains classifiers
+    is_trained = {task, "text-classification"} <= FAMILIES[nearest].heads.keys()  # `train` trains classifiers
     trained = f" `hf-posenc train --like {nearest}` trains a model that can." if is_trained else ""
     raise UserError(
         f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{others}{trained} --to onnx takes this "
@@ -186,13 +186,6 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
         fields |= _alternate(config)
     elif family.scheme == "rope" and name != "roformer":
         fields["rope_parameters"] = dict(config.rope_parameters)
-    if name == "deberta-v2":
-        arguments = config.position_embedding_kwargs
-        terms = ["c2p", "p2c"] if arguments["terms"] == "both" else [arguments["terms"]]
-        fields |= {"relative_attention": True, "position_biased_input": False, "pos_att_type": terms}
-        fields |= {"max_relative_positions": arguments["max_distance"]}
-        if config.classifier_hidden_act is not None:
-            fields["pooler_hidden_act"] = config.classifier_hidden_act
     fields |= summary(family, task, config.hidden_act)
     if params := getattr(config, "task_specific_params", None):  # the columns that `predict` and `evaluate` read
         fields["task_specific_params"] = params
@@ -254,7 +247,7 @@ def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str
         state[words] = state[words] + state[f"{inside}embeddings.token_type_embeddings.weight"][0]
     names = {inside + ours: outside + name for ours, name in family.encoder_names(config).items()}
     for ours, name in family.head_names(task).items():
-        names[ours] = outside + name if name.startswith("pooler.") and family.pooler else name
+        names[ours] = outside + name if name.startswith("pooler.") else name
     written = {name: state[ours] for ours, name in names.items() if ours in state}
     scheme: Any = checkpoint.base_model.position
     if family.model_type == "roformer":  # it saves its table: ours, digit for digit

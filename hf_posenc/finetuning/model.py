@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.utils import logging
 
 from .. import natives
-from ..conversion.families import TARGETS
+from ..conversion.families import FAMILIES
 from ..data.labels import TOKENS, Labels
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
 from ..errors import UserError, about_options, dashed
@@ -89,7 +89,7 @@ def _set_like(arguments: ModelArguments) -> None:
 
 def _check_like(name: str, fields: Mapping[str, Any], task: str) -> None:
     """Raises a UserError if fields keep a model from being exported to the class that `like` names."""
-    heads, problems = TARGETS[name].heads, natives.mismatches(name, fields, (task,))
+    heads, problems = FAMILIES[name].heads, natives.mismatches(name, fields, (task,))
     if task not in heads:
         problems.append(f"a head for {task} ({name} has {', '.join(heads)})")
     if problems:

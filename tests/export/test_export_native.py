@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import hf_posenc
 from hf_posenc import cli
 from hf_posenc.conversion import recognition
-from hf_posenc.conversion.families import TARGETS
+from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
 from hf_posenc.errors import UserError
 from hf_posenc.export import run
@@ -29,12 +29,12 @@ from hf_posenc.model import modeling_posenc
 from hf_posenc.natives import NATIVES, like
 from hf_posenc.tasks import TASKS, auto_class
 
-CLASSIFIERS = [name for name in NATIVES if "text-classification" in TARGETS[name].heads]
+CLASSIFIERS = [name for name in NATIVES if "text-classification" in FAMILIES[name].heads]
 PER_TOKEN = ("feature-extraction", "fill-mask", "token-classification", "question-answering")
 ROWS = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
 CASES = [
     (name, scheme, task)
-    for name, family in TARGETS.items()
+    for name, family in FAMILIES.items()
     for scheme in NATIVES[name].schemes
     for task in ("feature-extraction", *family.heads)
 ]
@@ -53,10 +53,6 @@ VARIANTS = [
     ("nomic_bert", "rope", {"type_vocab_size": 0, "hidden_act": "silu", "hidden_dropout_prob": 0}),
     ("gte", "rope", {"type_vocab_size": 0, "tie_word_embeddings": False}),
     ("nomic_bert", "rope", {"tie_word_embeddings": False, "classifier_dropout": 0}),
-    *(
-        ("deberta-v2", "deberta", {"position_embedding_kwargs": {"terms": terms, "max_distance": 9}})
-        for terms in ("c2p", "p2c", "both")
-    ),
     ("bert", "learned", {"type_vocab_size": 0}),
     ("jina_embeddings_v3", "rope", {"type_vocab_size": 0}),
     ("jina_embeddings_v3", "rope", {"tie_word_embeddings": False}),
@@ -75,7 +71,7 @@ def posenc(name: str, scheme: str, task: str, **fields):
     """A tiny random PosEnc model that a class can hold."""
     explicit = {"position_embedding_type": scheme, **fields}
     fields = {**like(name, explicit), **explicit}
-    if "pad_token_id" in NATIVES[name].schemes[scheme] or TARGETS[name].first_row is None:
+    if "pad_token_id" in NATIVES[name].schemes[scheme] or FAMILIES[name].first_row is None:
         fields.setdefault("pad_token_id", 1)
     if task in ("text-classification", "token-classification"):
         fields = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, **fields}
@@ -155,7 +151,7 @@ def exported(tmp_path_factory):
 @pytest.mark.parametrize(("name", "scheme", "task"), CASES)
 def test_transformers_alone_computes_the_same(name, scheme, task, exported, tmp_path):
     result, expected, case = exported[repr((name, scheme, task, {}))]
-    assert result["class"] == TARGETS[name].class_name(task)
+    assert result["class"] == FAMILIES[name].class_name(task)
     assert_same(result["outputs"], expected, case["batches"])
     assert result["ids"] == tiny_tokenizer(tmp_path)(case["texts"])["input_ids"]
     files = {path.name for path in Path(case["folder"]).iterdir()}
@@ -179,7 +175,6 @@ def test_the_first_class_that_fits_is_chosen():
         "nomic_bert": posenc("nomic_bert", "rope", "fill-mask"),
         "gte": posenc("gte", "rope", "fill-mask"),
         "mpnet": posenc("mpnet", "learned+t5", "question-answering"),
-        "deberta-v2": posenc("deberta-v2", "deberta", "multiple-choice"),
     }
     assert {name: to_native(model)[0].config.model_type for name, model in models.items()} == {n: n for n in models}
 
@@ -316,7 +311,7 @@ def test_the_last_layer_of_a_regression_holds_the_units_of_its_data(name, dtype,
 def test_labels_dropouts_and_the_problem_come_along():
     fields = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "classifier_dropout": 0.4}
     fields |= {"problem_type": "multi_label_classification"}
-    for name, where in (("jina_embeddings_v3", "classifier_dropout"), ("deberta-v2", "cls_dropout"), ("mpnet", None)):
+    for name, where in (("jina_embeddings_v3", "classifier_dropout"), ("mpnet", None)):
         model = posenc(name, next(iter(NATIVES[name].schemes)), "text-classification", **fields)
         native, notes = to_native(model, name)
         assert native.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
@@ -413,7 +408,7 @@ def test_a_model_that_was_trained_like_a_class_is_exported_to_it(name, tmp_path)
     pad = hf_posenc.PosEncConfig.from_pretrained(tmp_path / "run").pad_token_id
     assert pad == 0
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native", like=name)
-    assert report.architecture == TARGETS[name].class_name("text-classification")
+    assert report.architecture == FAMILIES[name].class_name("text-classification")
     assert report.largest_difference <= 1e-5
     assert report.notes == []
 
@@ -425,7 +420,7 @@ def test_pretrained_weights_are_trained_like_another_class(name, tmp_path):
     options = {**TRAINING, "config_overrides": None, "pretrained": str(tmp_path / "bert"), "like": name}
     fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), **options))
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
-    assert report.architecture == TARGETS[name].class_name("text-classification")
+    assert report.architecture == FAMILIES[name].class_name("text-classification")
     hf_posenc.PosEncModel(tiny_config()).save_pretrained(tmp_path / "pre")
     tiny_tokenizer(tmp_path / "pre")
     with pytest.raises(UserError, match=f"--like '{name}' can't be with norm_position='pre'"):
@@ -442,7 +437,7 @@ def test_pretrained_weights_with_a_gate_are_trained_like_their_class_and_others_
     options = {**TRAINING, "config_overrides": None, "like": name}
     fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), pretrained=str(tmp_path / name), **options))
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
-    assert report.architecture == TARGETS[name].class_name("text-classification")
+    assert report.architecture == FAMILIES[name].class_name("text-classification")
     with pytest.raises(UserError, match=f"--like '{name}' can't be with mlp_gated=False"):
         fine_tune(*make_arguments(output_dir=str(tmp_path / "other"), pretrained=str(tmp_path / "bert"), **options))
 
