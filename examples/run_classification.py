@@ -13,10 +13,6 @@ From pretrained weights, which are converted to the scheme, on a data set of the
         --dataset_name stanfordnlp/sst2 \
         --do_train --do_eval --output_dir runs/sst2
 
-On data that doesn't fit into memory or on the disk, read while training:
-    python examples/run_classification.py --train_file huge.jsonl --validation_file small.jsonl --streaming \
-        --max_steps 10000 --do_train --do_eval --output_dir runs/huge
-
 All of transformers' TrainingArguments are options too; --help lists them. On two GPUs:
     accelerate launch --multi_gpu --num_processes 2 examples/run_classification.py ...
 """

@@ -5,7 +5,7 @@ With one seed its numbers are those of run_classification.py:
     python examples/run_classification_no_trainer.py --dataset_name blimp_order --position_embedding_type rope \
         --do_train --do_eval --do_predict --num_train_epochs 4 --output_dir runs/order
 
-Not here: checkpoints to resume from, early stopping, evaluation by steps, streaming; run_classification.py has them.
+Not here: checkpoints to resume from, early stopping, evaluation by steps; run_classification.py has them.
 """
 
 import math
@@ -62,9 +62,8 @@ class LoopArguments:
 def main() -> None:
     started = time.time()
     data, model, options = parse_arguments(description=__doc__, training_class=LoopArguments)
-    for name, value in (("streaming", data.streaming), ("lora", model.lora)):
-        if value:
-            raise UserError(f"--{name} has no effect in this loop. Use run_classification.py for it.")
+    if model.lora:
+        raise UserError("--lora has no effect in this loop. Use run_classification.py for it.")
     training = ClassificationTrainingArguments(**vars(options))
     precision = "bf16" if training.bf16 else "fp16" if training.fp16 else "no"
     accelerator = Accelerator(

@@ -542,7 +542,6 @@ def test_training_options_are_listed_in_groups_and_all_on_demand(run):
         (("-o", "x", "--adam-beta1", "0.5", "--do-predict", "true"), {"adam_beta1": 0.5, "do_predict": True}),
         (("-o", "x", "--test-file", "t.csv"), {"do_train": True, "do_eval": True, "do_predict": True}),
         (("-o", "x", "--test-file", "t.csv", "--do-predict", "false"), {"do_train": True, "do_predict": False}),
-        (("-o", "x", "--streaming", "--max-steps", "7"), {"max_steps": 7}),
         (("-o", "x", "--load-best-model-at-end", "false"), {"load_best_model_at_end": False, "score_test": True}),
     ],
 )

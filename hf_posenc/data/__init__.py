@@ -1,13 +1,13 @@
 """Data: from files, a folder or the Hub to a frozen `PreparedData`.
 
-- `splits` and `reading` read files and data sets, each row once: a `Table`, or a `Stream` with `--streaming` (`table`).
-  `delimited` has the rules of .csv and .tsv, `text_files` of encodings and lines. `inputs` reads for predictions.
+- `splits` and `reading` read files and data sets, each row once, into a `Table` (`table`). `delimited` has the rules of
+  .csv and .tsv, `text_files` of encodings and lines. `inputs` reads for predictions.
 - `columns` finds text and label, `labels` the task and the classes, `words` labelled words.
-- `preparing` chooses rows and makes a `PreparedData` (`prepared`); `splitting` sets texts aside, `streaming` reads a
-  stream before training, `summary` says what was done.
-- `encoding` makes token ids, `tokenizer` trains a tokenizer, `repeated_stream` is a stream as the Trainer takes it.
+- `preparing` chooses rows and makes a `PreparedData` (`prepared`); `splitting` sets texts aside, `summary`
+  says what was done.
+- `encoding` makes token ids, `tokenizer` trains a tokenizer.
 
-Nothing here but `repeated_stream` and `tokenizer` needs PyTorch or transformers, so that a bad file is refused at once.
+Nothing here but `tokenizer` needs PyTorch or transformers, so that a bad file is refused at once.
 """
 
 from typing import TYPE_CHECKING

@@ -65,12 +65,6 @@ class Columns:
         """The same of one row."""
         return tuple(column[0] for column in self.texts({name: [cells.get(name)] for name in self.text}))
 
-    def is_complete(self, cells: Mapping[str, Any]) -> bool:
-        """Whether a row has a text and a label; where cells list the labels that apply, an empty one says none does."""
-        lists_labels = bool(self.one_hot) or self.label_delimiter is not None
-        is_labelled = lists_labels or not is_missing(cells.get(self.label))
-        return is_labelled and any(not is_missing(cells.get(name)) for name in self.text)
-
     def sentence(self, names: Sequence[str]) -> str:
         """In words, with the columns that aren't used."""
         joined = f" (joined with {self.delimiter!r})" if self.delimiter is not None and len(self.text) > 1 else ""
@@ -111,7 +105,7 @@ def find_columns(
     label = label or (known.label if known is not None else _LABELS[0])
     if label in text or set(one_hot) & set(text):
         raise UserError(f"Column {label!r} can't be both text and label. Name another with --label-column-name.")
-    check_text(table, text)
+    _check_text(table, text)
     return Columns(text, label, joined, data.label_delimiter or (known.label_delimiter if known else None), one_hot)
 
 
@@ -245,7 +239,7 @@ def _kind_of_words(cells: Sequence[str]) -> str:
     return "category" if few or sum(length > 1 for length in lengths) < count / 5 else "text"
 
 
-def check_text(table: Table, names: Sequence[str]) -> None:
+def _check_text(table: Table, names: Sequence[str]) -> None:
     """Refuses columns with lists, objects or bytes, or with numbers among texts."""
     for name in names:
         cells = table.columns.get(name, ())
@@ -295,7 +289,7 @@ def texts_of(table: Table, columns: Columns, split: str) -> tuple[list[str], ...
         UserError: it has no such column, or one that holds no text.
     """
     require_columns(table, columns.text, "--text-column-names", split)
-    check_text(table, columns.text)
+    _check_text(table, columns.text)
     return columns.texts(table.columns)
 
 

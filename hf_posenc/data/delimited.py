@@ -100,7 +100,7 @@ def open_delimited(path: Path, kind: str, options: DataArguments) -> Stream:
             places.append(line)
         return Table(str(path), columns, places, "line", is_text=True, tally=tally)
 
-    return Stream(str(path), read, "line", dialect.delimiter, names=dialect.names, tally=tally, load=load)
+    return Stream(str(path), read, "line", dialect.delimiter, names=dialect.names, load=load)
 
 
 def _survey(path: Path, kind: str, options: DataArguments) -> tuple[Dialect, Tally]:

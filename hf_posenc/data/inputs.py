@@ -96,7 +96,7 @@ class Inputs:
         return find_columns(self.stream.collect(plain, Tally()), self.options, self.known, needs_label=False)
 
     def _no_text(self, row: Row, name: str) -> UserError:
-        where = f"{self.stream.source}, {row.where(self.stream.unit)}"
+        where = f"{self.stream.source}, {self.stream.unit} {row.place}"
         if name in row.cells:
             return UserError(
                 f"{where}: column {name!r} holds {row.cells[name]!r:.60}, no text. Write one string there, or name "
@@ -113,7 +113,7 @@ class Inputs:
         Raises:
             UserError: a row holds no text, or there is none.
         """
-        first = list(islice(self.stream.rows(), _LOOKED_AT))
+        first = list(islice(self.stream.read(Tally()), _LOOKED_AT))
         if not first:
             raise UserError(f"{self.stream.source} has no texts. Give a file with at least one.")
         self._columns = self._choose(first)

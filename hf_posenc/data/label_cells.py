@@ -54,9 +54,9 @@ class LabelColumn:
         """Whether labels are floats without a fraction."""
         return self.kind == "number" and all(value.is_integer() for value in self.items())
 
-    def where(self, index: int, before: str = "") -> str:
-        """Where a row stands, after `before`; empty if the table holds labels rather than rows."""
-        return f"{before}{self.table.where(index)}" if self.table.unit else ""
+    def where(self, index: int) -> str:
+        """Where a row stands."""
+        return self.table.where(index)
 
 
 def read_labels(
@@ -81,7 +81,7 @@ def read_labels(
     else:
         values, known = list(table.columns[name]), table.classes.get(name)
         if columns.label_delimiter is not None:
-            values = [parts_of(value, columns.label_delimiter) for value in values]
+            values = [_parts_of(value, columns.label_delimiter) for value in values]
         elif table.is_text:
             values = as_written(values, numbers=task != "classification", decimal=decimal)
     present = [value for value in values if not is_missing(value)]
@@ -118,7 +118,7 @@ def _kind_of_labels(labels: Iterable[Any], where: str) -> str:
     return next(iter(kinds), "text")
 
 
-def parts_of(value: Any, delimiter: str) -> Any:
+def _parts_of(value: Any, delimiter: str) -> Any:
     """The labels of one cell; an empty cell says that none applies."""
     if value is None:
         return []

@@ -38,8 +38,6 @@ class Labels:
     mean: float = 0.0
     """Of the training rows' numbers, for a regression; see `standard_units`."""
     std: float = 1.0
-    decimal: str | None = None
-    """The decimal sign of a csv's numbers, if it isn't a point."""
 
     @property
     def num_labels(self) -> int:
@@ -104,15 +102,15 @@ def encode_labels(
                 continue
             raise UserError(f"No row of the {split} data has a label in column {columns.label!r}. {_NAME_LABELS}")
         if missing and not options.skip_missing:
-            raise missing_label(split, column.where(missing[0]), columns.label, len(missing) - 1)
+            raise _missing_label(split, column.where(missing[0]), columns.label, len(missing) - 1)
         labelled.append(column)
     if columns.one_hot and all(len(value) == 1 for column in labelled for value in column.values):
         labelled = [replace(column, values=[name for (name,) in column.values], is_list=False) for column in labelled]
-    labels = replace(_decide(labelled, columns, task, label_names, problem_type), decimal=decimal)
+    labels = _decide(labelled, columns, task, label_names, problem_type)
     return labels, dict.fromkeys(splits) | {column.split: apply_labels(labels, column) for column in labelled}
 
 
-def missing_label(split: str, where: str, column: str, more: int = 0) -> UserError:
+def _missing_label(split: str, where: str, column: str, more: int) -> UserError:
     """The error of a row that has no label, and of so many more."""
     others = "" if not more else ", nor has 1 other" if more == 1 else f", nor have {more} others"
     return UserError(
@@ -290,7 +288,7 @@ def apply_labels(labels: Labels, column: LabelColumn) -> list[Any]:
             result.append([float(name in named) for name in labels.names])
         else:
             raise UserError(
-                f"The {split} data names a label twice{column.where(row, ' in ')}: {value!r}. Give each text a list of "
+                f"The {split} data names a label twice in {column.where(row)}: {value!r}. Give each text a list of "
                 "the labels that apply (not a 0 or 1 for each label)."
             )
     if unknown:
@@ -298,7 +296,7 @@ def apply_labels(labels: Labels, column: LabelColumn) -> list[Any]:
         first = next(row for name, row in unknown if name == label)
         often = "once" if count == 1 else f"{count} times"
         raise UserError(
-            f"The {split} data has the label {label!r} ({often}{column.where(first, ', first in ')}), "
+            f"The {split} data has the label {label!r} ({often}, first in {column.where(first)}), "
             f"which training never saw. It knows {', '.join(map(repr, labels.names[:10]))}"
             f"{', ...' if len(labels.names) > 10 else ''}. Add examples to the training data or leave these rows out."
         )
@@ -315,7 +313,6 @@ def _finite_numbers(column: LabelColumn) -> list[Any]:
     values = [None if value is None else float(value) for value in column.values]
     if bad := [row for row, value in enumerate(values) if value is not None and not math.isfinite(value)]:
         raise UserError(
-            f"The {split} data has {values[bad[0]]} in column {name!r}{column.where(bad[0], ', ')}. Give a finite "
-            "number."
+            f"The {split} data has {values[bad[0]]} in column {name!r}, {column.where(bad[0])}. Give a finite number."
         )
     return values

@@ -80,23 +80,9 @@ class DataArguments:
         "Default: the tokenizer's limit, else 512.",
         accepts=whole_number(3),  # [CLS], a token of the text, [SEP]
     )
-    streaming: bool = _data(
-        False,
-        "Read the data while training; needs --max-steps.",
-        "For data that doesn't fit into memory or on the disk.",
-    )
-    shuffle_buffer_size: int | None = option(
-        None,
-        "With --streaming: draw from this many examples, held in memory. Default: 10000; 1: in order.",
-        accepts=COUNT,
-    )
-    class_names: str | None = option(
-        None,
-        "With --streaming: the labels, joined by a comma. Default: collected by reading the data once before training.",
-    )
     max_train_samples: int | None = option(
         None,
-        "Use the first n training examples only. Those to validate on are set aside before; with --streaming, after.",
+        "Use the first n training examples only. Those to validate on are set aside before.",
         accepts=COUNT,
     )
     max_eval_samples: int | None = option(None, "Use the first n validation examples only.", accepts=COUNT)

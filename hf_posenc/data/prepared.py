@@ -1,22 +1,18 @@
 """What a run trains and scores on: a frozen `PreparedData`, which `preparing.prepare` makes."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import islice
+from functools import cached_property
 from typing import Any, Self
 
 from datasets import Dataset
 
-from .columns import Columns, check_text, texts_of
+from .columns import Columns
 from .encoding import all_texts, encode_texts, encode_words
-from .label_cells import read_labels
-from .labels import TOKENS, Labels, apply_labels, missing_label
+from .labels import TOKENS, Labels
 from .splitting import marks_of
-from .streaming import BATCH, SAMPLE, TOKENIZER_ROWS, mark_of_row
 from .summary import DataSummary
-from .table import Row, Stream, Table, Tally
+from .table import Table
 
 
 @dataclass(frozen=True)
@@ -84,75 +80,6 @@ class Part:
 
 
 @dataclass(frozen=True)
-class TrainingStream:
-    """Training rows that are read while training."""
-
-    stream: Stream
-    columns: Columns
-    labels: Labels
-    held: Set[int]
-    """The marks of the texts that are set aside."""
-    count: int | None
-    """How many rows there are, if that's known."""
-
-    def rows(self) -> Iterator[Row]:
-        """Those that aren't set aside, in order."""
-        return (row for row in self.stream.rows() if not self.held or mark_of_row(row, self.columns) not in self.held)
-
-    def batches(self) -> Iterator[Table]:
-        """The same, some at a time."""
-        rows = self.rows()
-        while len(table := self.stream.collect(islice(rows, BATCH), Tally())):
-            check_text(table, self.columns.text)
-            yield table
-
-    def texts(self) -> Iterator[str]:
-        """The first training texts, for a tokenizer to be trained on."""
-        rows = (row for table in self.batches() for row in zip(*self.columns.texts(table.columns), strict=True))
-        for row in islice(rows, TOKENIZER_ROWS):
-            yield from row
-
-    def first(self, most: int, characters: float = math.inf) -> Part:
-        """The first rows with their labels: at most so many, and no more when their texts have so many characters."""
-
-        def within() -> Iterator[Row]:
-            size = 0
-            for row in islice(self.rows(), most):
-                yield row
-                size += sum(len(str(row.cells.get(name))) for name in self.columns.text)
-                if size >= characters:
-                    return
-
-        table = self.stream.collect(within(), Tally())
-        return Part.of(table, texts_of(table, self.columns, "train"), self._numbered(table))
-
-    def numbers(self, most: int | None = None) -> Iterator[Any]:
-        """The labels of the first rows, or of all, in the model's form."""
-        return islice((number for table in self.batches() for number in self._numbered(table)), most)
-
-    def _numbered(self, table: Table) -> list[Any]:
-        """The labels of some rows in the model's form."""
-        # The type is decided by all labels: whole numbers in a batch may be words.
-        task = "regression" if self.labels.problem_type == "regression" else "classification"
-        column = read_labels(table, self.columns, "train", task, self.labels.decimal)
-        if missing := [row for row, value in enumerate(column.values) if value is None]:
-            raise missing_label("train", column.where(missing[0]), column.name)
-        return apply_labels(self.labels, column)
-
-    def encoded(self, tokenizer: Any, max_length: int) -> Iterator[dict[str, Any]]:
-        """Each row as token ids and `labels`, once.
-
-        Raises:
-            UserError: a label is missing or unknown.
-        """
-        for table in self.batches():
-            labels = self._numbered(table)
-            tokens = tokenizer(*self.columns.texts(table.columns), truncation=True, max_length=max_length)
-            for row, label in enumerate(labels):
-                yield {**{name: values[row] for name, values in tokens.items()}, "labels": label}
-
-
-@dataclass(frozen=True)
 class PreparedData:
     """What a run trains and scores on."""
 
@@ -162,33 +89,14 @@ class PreparedData:
     splits: Mapping[str, Part]
     """Any of train, validation and test."""
     summary: DataSummary
-    streamed: TrainingStream | None = None
-    """The training rows, where they are read while training."""
-    shuffle_buffer: int = 0
 
-    def training_texts(self) -> Iterable[str]:
+    def training_texts(self) -> Iterator[str]:
         """Texts for a tokenizer to be trained on."""
-        if self.streamed is not None:
-            return self.streamed.texts()
         return all_texts(self.splits["train"].texts if "train" in self.splits else ())
 
-    def encode(self, tokenizer: Any, max_length: int) -> dict[str, Any]:
-        """The splits as token ids and, where there are labels, `labels`; a stream's training split has no end.
-
-        Raises:
-            UserError: a label of a stream's first rows isn't known.
-        """
-        encoded: dict[str, Any] = {}
-        for split, part in self.splits.items():
-            encoded[split] = encode(part, self.labels, tokenizer, max_length, split)
-        if self.streamed is not None:
-            from .repeated_stream import RepeatedStream
-
-            first = self.streamed.first(SAMPLE)
-            encode(first, self.labels, tokenizer, max_length, "train")  # warns of truncation
-            rows = partial(self.streamed.encoded, tokenizer, max_length)
-            encoded["train"] = RepeatedStream(rows, self.streamed.count, self.shuffle_buffer)
-        return encoded
+    def encode(self, tokenizer: Any, max_length: int) -> dict[str, Dataset]:
+        """The splits as token ids and, where there are labels, `labels`."""
+        return {split: encode(part, self.labels, tokenizer, max_length, split) for split, part in self.splits.items()}
 
 
 def encode(part: Part, labels: Labels | None, tokenizer: Any, max_length: int, split: str) -> Dataset:

@@ -3,28 +3,27 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from ..errors import UserError
 from .cells import is_missing
 from .columns import Columns, find_columns, require_columns, texts_of
 from .labels import TOKENS, Labels, encode_labels, standard_units
 from .options import DataArguments
-from .prepared import Part, PreparedData, TrainingStream, Use
-from .splitting import choose_texts, marks_of, repeated
-from .streaming import HELD_OUT, SAMPLE, SHUFFLE_BUFFER, FirstReading
+from .prepared import Part, PreparedData, Use
+from .splitting import choose_texts, repeated
 from .summary import DataSummary, SplitSummary
-from .table import Stream, Table, Tally
+from .table import Table
 from .words import labels_words, read_words, word_columns
 
 logger = logging.getLogger(__name__)
 
 
-def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> PreparedData:
+def prepare(splits: Mapping[str, Table], data: DataArguments, use: Use) -> PreparedData:
     """Finds columns and labels, chooses the rows to use and sets validation rows aside.
 
     Args:
-        splits: what `read_splits` gave: a `Table` each, or with `data.streaming` a `Stream`.
+        splits: what `read_splits` gave.
         data: the options.
         use: what the run does with them.
 
@@ -32,8 +31,6 @@ def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> Prepare
         UserError: a split, a column or a label is missing, or no row is left.
     """
     _check_splits(splits, use)
-    if data.streaming:
-        return _prepare_stream(splits, data, use)
     tables = _used_splits(splits, use)
     columns, labels, texts, numbers = _read(tables, data, use)
     _leave_unlabelled_test_out(tables, numbers, columns, use)
@@ -57,7 +54,7 @@ def prepare(splits: Mapping[str, Any], data: DataArguments, use: Use) -> Prepare
     return PreparedData(columns, labels, parts, summary)
 
 
-def _check_splits(splits: Mapping[str, Any], use: Use) -> None:
+def _check_splits(splits: Mapping[str, Table], use: Use) -> None:
     """Raises a UserError if the data lacks a split that the run needs."""
     names = ", ".join(splits)
     if use.train and "train" not in splits:
@@ -68,7 +65,7 @@ def _check_splits(splits: Mapping[str, Any], use: Use) -> None:
         raise UserError(f"--do-eval needs validation data, there is {names}. Give --validation-file.")
 
 
-def _used_splits(splits: Mapping[str, Any], use: Use) -> dict[str, Any]:
+def _used_splits(splits: Mapping[str, Table], use: Use) -> dict[str, Table]:
     """The splits that are used. Without validation data and training, `validation` is a part of the training data."""
     used = {}
     if use.train:
@@ -102,7 +99,7 @@ def is_about_words(splits: Mapping[str, Any], data: DataArguments, use: Use) -> 
     if data.task is not None or use.problem_type is not None:
         return data.task == "tokens" or use.problem_type == TOKENS
     first = next(iter(splits.values()))
-    return isinstance(first, Table) and data.text_column_names is None and labels_words(first)
+    return data.text_column_names is None and labels_words(first)
 
 
 def _leave_unlabelled_test_out(
@@ -147,13 +144,11 @@ def _holds_text(cell: Any) -> bool:
     return bool(cell) if isinstance(cell, list) else not is_missing(cell)
 
 
-def _set_aside(
-    whole: Part, labels: Labels | None, data: DataArguments, summary: DataSummary, count: int | None = None
-) -> tuple[Part, set[int]]:
-    """The training rows that are validated on, and the marks of their texts; `count` as in `choose_texts`."""
+def _set_aside(whole: Part, labels: Labels | None, data: DataArguments, summary: DataSummary) -> tuple[Part, set[int]]:
+    """The training rows that are validated on, and the marks of their texts."""
     problem_type = "" if labels is None else labels.problem_type
     numbers = None if problem_type == TOKENS else whole.labels
-    held = choose_texts(whole.marks, numbers, data.validation_split_percentage, problem_type, count=count)
+    held = choose_texts(whole.marks, numbers, data.validation_split_percentage, problem_type)
     aside = whole.select([row for row, mark in enumerate(whole.marks) if mark in held])
     summary.set_aside = len(aside)
     if problem_type == "single_label_classification" and labels is not None:
@@ -206,103 +201,3 @@ def _count_shared(parts: Mapping[str, Part], trained: Set[int], summary: DataSum
     for split in ("validation", "test"):
         if split in parts and (shared := sum(mark in trained for mark in parts[split].marks)):
             summary.shared[split] = shared
-
-
-# ---- streams --------------------------------------------------------------------------------------------------------
-
-
-def _prepare_stream(splits: Mapping[str, Stream], data: DataArguments, use: Use) -> PreparedData:
-    source = splits["train"].taking(data.max_train_samples)
-    sample = source.table(SAMPLE)
-    stream = source = replace(source, names=tuple(sample.names))  # an object of JSON may lack a key
-    columns = find_columns(sample, data)
-    require_columns(sample, columns.labels, "--label-column-name")
-    if data.skip_missing:
-        stream = source.only(columns.is_complete)
-        sample = stream.table(SAMPLE)
-    others = {split: part for split, part in _used_splits(splits, use).items() if split != "train"}
-    tables = {split: part.table(data.most_rows[split]) for split, part in others.items()}
-    texts = {split: texts_of(table, columns, split) for split, table in tables.items()}
-    labelled, first_reading = _known_labels(sample, columns, data), None
-    sets_aside = use.validate and "validation" not in splits
-    if sets_aside or labelled is None:
-        why = ["find its labels (--class-names)"] * (labelled is None) + ["set validation data aside"] * sets_aside
-        logger.warning(f"Reading the training data once before training, to {' and '.join(why)}.")
-        watched = {mark for columns_of_text in texts.values() for mark in marks_of(*columns_of_text)}
-        most_held = (data.max_eval_samples or HELD_OUT) if sets_aside else 0
-        first_reading = FirstReading(source, columns, data, most_held, watched)
-        labelled = _label_table(sample, columns, first_reading.labels()) if labelled is None else labelled
-    numbered = {**tables, "train": labelled}
-    if first_reading is not None and sets_aside:
-        numbered["validation"] = source.collect(first_reading.candidates.rows(), Tally())
-    labels, numbers = encode_labels(numbered, columns, data, label_names=_label_names(data, use))
-    _leave_unlabelled_test_out(tables, numbers, columns, use)
-    summary = DataSummary.start(columns, labels, {"train": replace(sample, tally=source.tally), **tables})
-    parts = _usable_rows(tables, texts, numbers, data, summary)
-    held: set[int] = set()
-    if first_reading is not None and sets_aside:
-        kept = numbered["validation"]
-        whole = Part.of(kept, texts_of(kept, columns, "train"), numbers["validation"])
-        parts["validation"], held = _set_aside(whole, labels, data, summary, first_reading.count)
-    if first_reading is not None:
-        _count_shared({split: parts[split] for split in tables}, first_reading.seen_marks - held, summary)
-    left = _summarize_stream(summary, first_reading)
-    streamed = TrainingStream(stream, columns, labels, held, left)
-    labels = cast(Labels, _in_units(labels, streamed.numbers(SAMPLE if first_reading is None else None)))
-    return PreparedData(columns, labels, parts, summary, streamed, data.shuffle_buffer_size or SHUFFLE_BUFFER)
-
-
-def _known_labels(sample: Table, columns: Columns, data: DataArguments) -> Table | None:
-    """Rows that hold each label, where these are known without reading all data."""
-    names, declared = _class_names(data), sample.classes.get(columns.label)
-    is_regression = data.task == "regression"
-    if names and (declared is not None or is_regression):
-        why = "is a regression" if declared is None else f"has the labels {', '.join(declared)}"
-        raise UserError(f"--class-names {data.class_names}: the data {why}. Leave it out.")
-    if columns.one_hot or declared is not None or is_regression:
-        return sample
-    if not names:
-        return None
-    several = any(isinstance(cell, list) for cell in sample.columns[columns.label])
-    cells = [[name] for name in names] if several or columns.label_delimiter is not None else names
-    return replace(_label_table(sample, columns, cells), is_text=False)
-
-
-def _label_table(sample: Table, columns: Columns, cells: Sequence[Any]) -> Table:
-    """A table of labels alone, which aren't the rows of a file."""
-    return replace(sample, columns={columns.label: cells}, places=None, unit="", files=())
-
-
-def _class_names(data: DataArguments) -> list[str]:
-    """`--class-names`.
-
-    Raises:
-        UserError: there is none among them, or one twice.
-    """
-    if data.class_names is None:
-        return []
-    names = [name.strip() for name in data.class_names.split(",") if name.strip()]
-    if not names or len(set(names)) < len(names):
-        raise UserError(
-            f"--class-names {data.class_names!r} names {'a label twice' if names else 'no label'}. Give each label of "
-            "the data once: no,yes."
-        )
-    return names
-
-
-def _label_names(data: DataArguments, use: Use) -> Sequence[str] | None:
-    """The labels that are known, in order: `--class-names`, unless they are those of the trained model."""
-    names = _class_names(data)
-    return names if names and set(use.label_names or ()) != set(names) else use.label_names
-
-
-def _summarize_stream(summary: DataSummary, first_reading: FirstReading | None) -> int | None:
-    """Writes what was read of the training rows into the summary; returns how many are left, where that's known."""
-    of_train = summary.splits["train"]
-    of_train.read = "a stream"
-    if first_reading is None:
-        return None
-    of_train.read += f" of {first_reading.count + first_reading.left_out:,} rows"
-    of_train.left_out, of_train.without_text = first_reading.left_out, first_reading.without_text
-    of_train.rows = first_reading.count - summary.set_aside
-    return of_train.rows

@@ -15,7 +15,7 @@ from ..errors import UserError, sentence
 from ..options import refuse_given
 from .delimited import open_delimited
 from .options import DataArguments
-from .table import Row, Stream, Table, Tally, chain_streams, classes_of
+from .table import Row, Stream, Table, Tally, classes_of, concatenate
 from .text_files import is_empty, read_lines, readable
 
 KINDS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".conll", ".parquet")
@@ -60,9 +60,24 @@ def kind_of(path: Path) -> str:
     return suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
 
 
-def open_files(paths: Sequence[str | Path], options: DataArguments | None = None) -> Stream:
-    """A file, or its shards as one; see `open_file`."""
-    return chain_streams([open_file(path, options) for path in paths])
+def open_files(paths: Sequence[str | Path], options: DataArguments | None = None) -> Callable[[], Table]:
+    """Opens a file, or the shards of one; returns what reads all rows as one table.
+
+    Raises:
+        UserError: see `open_file`; or a shard has other columns, or other classes, than the first. An object of JSON
+            may lack a key.
+    """
+    first, *others = streams = [open_file(path, options) for path in paths]
+    if not others:
+        return first.table
+    for stream in others:
+        if stream.names != first.names or stream.classes != first.classes:
+            raise UserError(
+                f"{stream.source!r} has other columns than {first.source!r}. Give all shards the same columns, in one "
+                "order, and the same classes."
+            )
+    source = ", ".join(stream.source for stream in streams[:3]) + ", ..." * (len(streams) > 3)
+    return lambda: concatenate([stream.table() for stream in streams], source)
 
 
 def read_table(path: str | Path, options: DataArguments | None = None) -> Table:

@@ -2,19 +2,20 @@
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, IterableDataset, load_dataset, load_from_disk
+from datasets import Dataset, load_dataset, load_from_disk
 
 from ..errors import UserError, check_local, disk_error, sentence
 from ..options import refuse_given
 from .options import DataArguments
 from .reading import KINDS, kind_of, open_files
-from .table import Stream
+from .table import Table
 
 _SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 _SHARD = re.compile(r"-(?P<number>\d+)-of-(?P<count>\d+)$")
@@ -26,11 +27,8 @@ def example_data() -> str:
     return str(resources.files("hf_posenc") / "data" / "blimp_order")
 
 
-def read_splits(data: DataArguments, token: str | None = None, cache_dir: str | None = None) -> dict[str, Any]:
+def read_splits(data: DataArguments, token: str | None = None, cache_dir: str | None = None) -> dict[str, Table]:
     """The splits that the options name, as in the files: any of train, validation and test.
-
-    Returns:
-        A `Table` for each; with `data.streaming` a `Stream`, of which no row has been read.
 
     Raises:
         UserError: nothing is named, or what is named can't be read or is empty.
@@ -42,27 +40,27 @@ def read_splits(data: DataArguments, token: str | None = None, cache_dir: str | 
             "data set, or files."
         )
     if files:
-        streams = {split: open_files([path], data) for split, path in files.items()}
+        readers = {split: open_files([path], data) for split, path in files.items()}
     elif data.dataset_name is not None:
-        streams = _named_splits(_open_dataset(data.dataset_name, data, token, cache_dir), data)
+        readers = _named_splits(_open_dataset(data.dataset_name, data, token, cache_dir), data)
     else:
         raise UserError(
             "No data. Give --train-file (and --validation-file, --test-file), or --dataset-name: a Hub name, a folder, "
             "or blimp_order, which comes with the package."
         )
-    return streams if data.streaming else {split: stream.table() for split, stream in streams.items()}
+    return {split: read().require_rows() for split, read in readers.items()}
 
 
-def _open_dataset(name: str, data: DataArguments, token: str | None, cache_dir: str | None) -> dict[str, Stream]:
-    """The splits of a folder (of files, of `save_to_disk`, or in a layout that datasets knows) or of the Hub."""
+def _open_dataset(
+    name: str, data: DataArguments, token: str | None, cache_dir: str | None
+) -> dict[str, Callable[[], Table]]:
+    """Readers of the splits of a folder (of files, of `save_to_disk`, or in a layout of datasets) or of the Hub."""
     folder = Path(example_data() if name == "blimp_order" and not Path(name).exists() else name)
     if not folder.is_dir():
         check_local("--dataset-name", name)
         way_out = "It must be a folder, a name on the Hub (is there a network?), or blimp_order."
         with reading(f"--dataset-name {name!r}", way_out):
-            loaded = load_dataset(
-                name, data.dataset_config_name, token=token, cache_dir=cache_dir, streaming=data.streaming
-            )
+            loaded = load_dataset(name, data.dataset_config_name, token=token, cache_dir=cache_dir)
         return _of_datasets(loaded, name, data)
     if (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists():
         with reading(repr(str(folder)), "It must be a folder that save_to_disk wrote."):
@@ -71,7 +69,7 @@ def _open_dataset(name: str, data: DataArguments, token: str | None, cache_dir: 
         return {split: open_files(paths, data) for split, paths in files.items()}
     way_out = f"It must hold files called train, validation and test, each one of {', '.join(KINDS)}."
     with reading(repr(str(folder)), way_out):
-        return _of_datasets(load_dataset(str(folder), streaming=data.streaming), str(folder), data)
+        return _of_datasets(load_dataset(str(folder)), str(folder), data)
 
 
 def _split_files(folder: Path) -> dict[str, list[Path]]:
@@ -101,15 +99,15 @@ def _are_whole(paths: Sequence[Path]) -> bool:
     return alike and numbers == [(len(paths), number) for number in range(len(paths))]
 
 
-def _of_datasets(loaded: Any, name: str, data: DataArguments) -> dict[str, Stream]:
-    """Splits of the library datasets as ours."""
+def _of_datasets(loaded: Any, name: str, data: DataArguments) -> dict[str, Callable[[], Table]]:
+    """Readers of the splits of a data set of the library datasets."""
     why = f"is for files of text, --dataset-name {name!r} is none"
     refuse_given(data, ("delimiter", "quoting", "decimal", "encoding"), why)
-    parts = {"train": loaded} if isinstance(loaded, Dataset | IterableDataset) else loaded
-    return {split: Stream.of_dataset(f"{name}, split {split}", part) for split, part in parts.items()}
+    parts = {"train": loaded} if isinstance(loaded, Dataset) else loaded
+    return {split: partial(Table.of_dataset, f"{name}, split {split}", part) for split, part in parts.items()}
 
 
-def _named_splits(splits: dict[str, Stream], data: DataArguments) -> dict[str, Stream]:
+def _named_splits(splits: dict[str, Callable[[], Table]], data: DataArguments) -> dict[str, Callable[[], Table]]:
     """Renames the splits to train, validation and test."""
     named = {}
     for split, usual in _SPLIT_NAMES.items():

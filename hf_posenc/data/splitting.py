@@ -40,8 +40,6 @@ def choose_texts(
     labels: Sequence[Any] | None,
     percentage: int,
     problem_type: str = "single_label_classification",
-    *,
-    count: int | None = None,
 ) -> set[int]:
     """The marks of the texts to validate on: all rows of a text on one side, in every run, each label in its share.
 
@@ -53,17 +51,15 @@ def choose_texts(
         labels: of each row, in the model's form; rows with several count for the rarest. None: there are none.
         percentage: of all rows.
         problem_type: the task.
-        count: of all rows, where these are only those of the least marks.
 
     Raises:
         UserError: no text can be spared.
     """
-    sizes, total = Counter(marks), len(marks) if count is None else count
+    sizes, total = Counter(marks), len(marks)
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for mark, label in sorted(_strata(marks, labels, problem_type).items()):
         groups[label].append(mark)
-    keep = 1 if total == len(marks) else 0  # a label of which not all texts are here has others to train on
-    spare = [texts[: len(texts) - keep] for texts in groups.values() if len(texts) > keep]
+    spare = [texts[:-1] for texts in groups.values() if len(texts) > 1]
     if not spare:
         what = "one training text" if len(sizes) == 1 else f"one training text of each of {len(groups)} labels"
         of_rows = f" (in {total:,} rows)" if total > len(sizes) else ""

@@ -15,8 +15,8 @@ class SplitSummary:
 
     read: str
     """Rows, lines, joined rows and empty lines of its files."""
-    rows: int | None = None
-    """Rows that are used; None: a stream whose length isn't known."""
+    rows: int = 0
+    """Rows that are used."""
     without_label: int = 0
     without_text: int = 0
     left_out: int = 0
@@ -84,7 +84,7 @@ class DataSummary:
         if self.contradictory:
             doubts.append(f"{counted(self.contradictory, 'training text')} with different labels in different rows.")
         for split, count in self.shared.items():
-            texts = counted(self.splits[split].rows or 0, f"{split} text")
+            texts = counted(self.splits[split].rows, f"{split} text")
             doubts.append(f"{count:,} of {texts} also in the training data: scores on them say little.")
         return doubts
 

@@ -3,10 +3,9 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, NamedTuple, Self
 
-from datasets import ClassLabel, Dataset, IterableDataset, List
+from datasets import ClassLabel, Dataset, List
 
 from ..errors import UserError
 
@@ -17,12 +16,6 @@ class Row(NamedTuple):
     place: int
     """The number of its (first) line in a text file, counted from 1; elsewhere of the row."""
     cells: dict[str, Any]
-    file: str = ""
-    """Which of several files it is in."""
-
-    def where(self, unit: str) -> str:
-        """Its place in words: `line 5`, of several files `a.csv, line 5`."""
-        return f"{self.file}{', ' * bool(self.file)}{unit} {self.place}"
 
 
 @dataclass
@@ -112,6 +105,12 @@ class Table:
         """The first rows."""
         return self if most is None or most >= len(self) else self.select(range(most))
 
+    def require_rows(self) -> Self:
+        """The table; raises a UserError if it has no rows."""
+        if not len(self):
+            raise UserError(f"{self.source!r} has no rows. Give data with at least one example.")
+        return self
+
     @classmethod
     def of_dataset(cls, source: str, dataset: Dataset) -> Self:
         """A data set of the library datasets, whose columns stay on the disk."""
@@ -148,10 +147,10 @@ def concatenate(tables: Sequence[Table], source: str) -> Table:
 
 @dataclass(frozen=True)
 class Stream:
-    """Rows that are read anew each time, in order, and never all held in memory."""
+    """The rows of a file or of standard input, which are read anew each time, in order."""
 
     source: str
-    """What messages call it: the files, or the data set."""
+    """What messages call it."""
     read: Callable[[Tally], Iterator[Row]]
     """Yields the rows, from the first on, and counts them."""
     unit: str = "row"
@@ -160,96 +159,29 @@ class Stream:
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     """The columns, where they are known before a row is read."""
-    tally: Tally = field(default_factory=Tally)
-    """What was counted before, of files that had to be read through."""
     load: Callable[[], Table] | None = None
     """Reads all rows into memory, where there is a faster way than one by one."""
 
-    @classmethod
-    def of_dataset(cls, source: str, dataset: Dataset | IterableDataset) -> Self:
-        """A data set of the library datasets, of the Hub or saved."""
-
-        def read(tally: Tally) -> Iterator[Row]:
-            for number, cells in enumerate(dataset, start=1):
-                tally.rows = number
-                yield Row(number, cells)
-
-        names = tuple(dataset.column_names or ())
-        load = (lambda: Table.of_dataset(source, dataset)) if isinstance(dataset, Dataset) else None
-        return cls(source, read, classes=classes_of(dataset.features), names=names, load=load)
-
-    def rows(self) -> Iterator[Row]:
-        """All rows, from the first on."""
-        return self.read(Tally())
-
-    def taking(self, most: int | None) -> Self:
-        """The first rows alone."""
-        return self if most is None else replace(self, read=lambda tally: islice(self.read(tally), most), load=None)
-
-    def only(self, wanted: Callable[[dict[str, Any]], bool]) -> Self:
-        """The rows that fulfil a condition."""
-        return replace(self, read=lambda tally: (row for row in self.read(tally) if wanted(row.cells)), load=None)
-
-    def table(self, most: int | None = None) -> Table:
-        """The first rows, or all, in memory.
+    def table(self) -> Table:
+        """All rows in memory.
 
         Raises:
             UserError: it has none, or can't be read.
         """
-        if most is None and self.load is not None:
-            table = self.load()
-        else:
-            tally = Tally()
-            table = self.collect(islice(self.read(tally), most), tally)
-            if most is not None:
-                table = replace(table, tally=Tally(rows=len(table), notes=tally.notes))
-        if not len(table):
-            raise UserError(f"{self.source!r} has no rows. Give data with at least one example.")
-        return table
+        if self.load is not None:
+            return self.load().require_rows()
+        tally = Tally()
+        return self.collect(self.read(tally), tally).require_rows()
 
     def collect(self, rows: Iterable[Row], tally: Tally) -> Table:
         """Some of its rows in memory; one that lacks a column has None there."""
         columns: dict[str, list[Any]] = {name: [] for name in self.names}
         places: list[int] = []
-        files: list[tuple[int, str]] = []
-        for place, cells, file in rows:
+        for place, cells in rows:
             for name in cells:
                 if name not in columns:
                     columns[name] = [None] * len(places)
             for name, values in columns.items():
                 values.append(cells.get(name))
-            if file and (not files or files[-1][1] != file):
-                files.append((len(places), file))
             places.append(place)
-        is_text = self.delimiter is not None
-        return Table(self.source, columns, places, self.unit, is_text, self.classes, tally, tuple(files))
-
-
-def chain_streams(streams: Sequence[Stream]) -> Stream:
-    """The rows of a file, or of its shards.
-
-    Raises:
-        UserError: a shard has other columns, or other classes, than the first; an object of JSON may lack a key.
-    """
-    first, tally = streams[0], Tally()
-    if len(streams) == 1:
-        return first
-    for stream in streams:
-        if stream.names != first.names or stream.classes != first.classes:
-            raise UserError(
-                f"{stream.source!r} has other columns than {first.source!r}. Give all shards the same columns, in one "
-                "order, and the same classes."
-            )
-        tally.add(stream.tally)
-
-    def read(tally: Tally) -> Iterator[Row]:
-        for stream in streams:
-            of_shard = Tally()
-            yield from (row._replace(file=stream.source) for row in stream.read(of_shard))
-            tally.add(of_shard)
-
-    def load() -> Table:
-        return concatenate([stream.table() for stream in streams], source)
-
-    source = ", ".join(stream.source for stream in streams[:3]) + ", ..." * (len(streams) > 3)
-    return replace(first, source=source, read=read, tally=tally, load=load)
+        return Table(self.source, columns, places, self.unit, self.delimiter is not None, self.classes, tally)

@@ -11,10 +11,8 @@ from ..data.labels import Labels
 from ..data.options import DataArguments
 from ..data.prepared import Part, PreparedData, Use
 from ..data.preparing import prepare
-from ..errors import UserError
-from ..options import plain_name, refuse_given
-from ..training.arguments import DEFAULT_STEPS, ClassificationTrainingArguments, ModelArguments
-from ..training.baseline import MOST_CHARACTERS, MOST_ROWS, baseline_scores
+from ..training.arguments import ClassificationTrainingArguments, ModelArguments
+from ..training.baseline import baseline_scores
 from ..training.loop import run_training
 from ..training.losses import LossAndMetrics, make_loss
 from ..training.metrics import METRICS, MacroF1
@@ -40,7 +38,6 @@ def set_up(
     Raises:
         UserError: something in the options or the data is wrong.
     """
-    _check_streaming(data, training)
     config = begin(arguments, training, CLASSIFIER)
     splits = read_data(data, arguments, training) if splits is None else splits
     prepared = prepare(splits, data, _use(training, arguments.model_name_or_path, config))
@@ -71,37 +68,6 @@ def set_up(
     return setup
 
 
-def _check_streaming(data: DataArguments, training: ClassificationTrainingArguments) -> None:
-    """Refuses options that don't go with a stream; what happens once per epoch happens ten times in the run instead.
-
-    Raises:
-        UserError: an option doesn't go with a stream, or needs one.
-    """
-    if not data.streaming:
-        refuse_given(data, ("shuffle_buffer_size", "class_names"), "is for --streaming")
-        return
-    if not training.do_train:
-        raise UserError("--streaming is for training data, and there is no --do-train. Leave it out.")
-    if training.max_steps <= 0:
-        raise UserError("--streaming needs --max-steps: a stream doesn't say how long it is. One pass: rows / batch.")
-    without = "can't be with --streaming:"
-    refuse_given(training, ("class_weights",), f"{without} they are scaled by the labels of all training examples")
-    why = f"{without} examples come in the order of the stream, shuffled in a buffer (--shuffle-buffer-size)"
-    refuse_given(training, ("train_sampling_strategy",), why)
-    if training.dataloader_num_workers > 1:
-        workers = training.dataloader_num_workers
-        raise UserError(f"--dataloader-num-workers {workers} {without} one process reads the stream. Leave it out.")
-    tenth = max(1, training.max_steps // 10)
-    for kind in ("eval", "save", "logging"):
-        strategy = getattr(training, f"{kind}_strategy")
-        if plain_name(strategy) == "epoch":
-            setattr(training, f"{kind}_strategy", type(strategy)("steps"))
-            if getattr(training, f"{kind}_steps") == DEFAULT_STEPS[kind]:  # else it was given
-                setattr(training, f"{kind}_steps", tenth)
-    # Each process reads the stream itself: dispatched batches would need equal lengths.
-    training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
-
-
 def _use(training: ClassificationTrainingArguments, checkpoint: str | None, config: Any) -> Use:
     """What the options ask of the data, and what a trained model knows of it."""
     return Use(
@@ -126,10 +92,7 @@ def trained_labels(config: Any) -> list[str] | None:
 
 def _baselines(prepared: PreparedData, labels: Labels, examples: Mapping[str, Part]) -> dict[str, dict[str, float]]:
     """Scores of simpler models."""
-    train = prepared.splits.get("train")
-    if prepared.streamed is not None:
-        train = prepared.streamed.first(MOST_ROWS, MOST_CHARACTERS)
-    assert train is not None
+    train = prepared.splits["train"]
     tests = {prefix: (part.texts, part.labels or []) for prefix, part in examples.items()}
     return baseline_scores((train.texts, train.labels or []), tests, labels.problem_type)
 

@@ -44,7 +44,7 @@ def _check_rows(splits: dict[str, Any], data: DataArguments, training: Any) -> N
     from ..data.prepared import Use
     from ..data.preparing import prepare
 
-    if data.streaming or sum(map(len, splits.values())) > _MOST_ROWS:
+    if sum(map(len, splits.values())) > _MOST_ROWS:
         return
     with without_warnings():
         prepare(splits, data, Use(True, training.do_eval, training.do_predict, training.score_test))

@@ -49,8 +49,6 @@ def train_masked_lm(
 def _set_up(data: DataArguments, arguments: ModelArguments, training: MaskedLMTrainingArguments) -> Setup:
     if training.do_predict:
         raise UserError("--do-predict: a masked language model has no labels to predict. Use --do-eval.")
-    if data.streaming:
-        raise UserError("--streaming is for text classification; masked language models read their text whole.")
     choose_metric(training, ("perplexity", "nll", "accuracy"))
     config = begin(arguments, training, MASKED_LM)
     known = None if training.do_train else remembered_columns(config)

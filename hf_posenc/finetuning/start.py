@@ -11,12 +11,11 @@ from transformers.utils import logging
 
 from ..data.options import DataArguments
 from ..data.prepared import PreparedData
-from ..data.repeated_stream import RepeatedStream
 from ..data.splits import read_splits
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 from ..errors import UserError
 from ..training.arguments import ModelArguments, RunArguments, plain_options
-from ..training.checkpoints import find_resume_point, step_of
+from ..training.checkpoints import find_resume_point
 from ..training.output_folder import check_run_folder
 from ..training.recipe import fill_in
 from ..training.resuming import check_resumed
@@ -139,15 +138,13 @@ def make_setup(
     model = make_model(arguments, config, tokenizer, prepared.labels, data.max_seq_length)
     max_length = input_length(model, tokenizer, data.max_seq_length)
     encoded = (encode or prepared.encode)(tokenizer, max_length)
-    if isinstance(stream := encoded.get("train"), RepeatedStream):
-        _begin_stream(stream, training)
     batch = training.train_batch_size
     summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
     is_trained = arguments.model_name_or_path is not None
     fill(training, summary, model.config.hidden_size, is_trained=is_trained, lora=arguments.lora)
     record = _record(data, arguments, training)
     if training.resume_from_checkpoint is not None:
-        check_resumed(Path(training.resume_from_checkpoint), model, record["options"], record["processes"])
+        check_resumed(Path(training.resume_from_checkpoint), model, record["options"])
     examples = {prefix: splits[split] for split, prefix in PREFIXES.items() if split in splits}
     return Setup(
         **record,
@@ -163,13 +160,6 @@ def make_setup(
         examples={prefix: part for prefix, part in examples.items() if part.labels is not None},
         **task,
     )
-
-
-def _begin_stream(stream: RepeatedStream, training: RunArguments) -> None:
-    """Sets a stream's order, and whether a run that is resumed there has taken all of its steps."""
-    stream.seed = training.seed if training.data_seed is None else training.data_seed
-    resumed = training.resume_from_checkpoint
-    stream.ended = resumed is not None and training.max_steps <= step_of(resumed)
 
 
 def _record(data: DataArguments, arguments: ModelArguments, training: RunArguments) -> dict[str, Any]:

@@ -13,10 +13,7 @@ from ..errors import UserError
 from ..options import plain_name
 from .options import ClassificationOptions, MaskedLMOptions, ModelArguments, RunOptions
 
-DEFAULT_STEPS = {
-    kind: TrainingArguments.__dataclass_fields__[f"{kind}_steps"].default for kind in ("eval", "save", "logging")
-}
-"""Transformers' defaults of `eval_steps`, `save_steps` and `logging_steps`."""
+_DEFAULT_SAVE_STEPS = TrainingArguments.__dataclass_fields__["save_steps"].default
 
 
 @dataclass
@@ -50,7 +47,7 @@ class RunArguments(RunOptions, TrainingArguments):  # type: ignore[misc]  # some
         evaluated = plain_name(self.eval_strategy)
         if self.save_strategy is None:
             self.save_strategy = "epoch" if evaluated == "no" else evaluated
-            if evaluated == "steps" and self.save_steps == DEFAULT_STEPS["save"]:
+            if evaluated == "steps" and self.save_steps == _DEFAULT_SAVE_STEPS:
                 self.save_steps = self.eval_steps or self.logging_steps
 
     def _choose_best(self) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from datasets import Dataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from transformers.utils import logging
@@ -36,17 +35,10 @@ class EpochMetrics(TrainerCallback):
         self.trainer = trainer
         self.setup = setup
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Logs the metrics since the last evaluation of a stream, which has no epochs."""
-        if control.should_evaluate and not isinstance(self.setup.encoded["train"], Dataset):
-            self._log(control)
-
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Logs the metrics of all processes' predictions since the last evaluation."""
-        if round(state.epoch or 0) % args.epochs_together == 0:  # else evaluated together with the epochs that follow
-            self._log(control)
-
-    def _log(self, control: TrainerControl) -> None:
+        if round(state.epoch or 0) % args.epochs_together != 0:  # evaluated together with the epochs that follow
+            return
         wanted = control.should_log
         if metrics := epoch_metrics(self.setup):
             self.trainer.log(metrics)

@@ -62,7 +62,7 @@ def fill_in(training: RunArguments, summary: Summary, hidden_size: int, *, is_tr
 
     Args:
         training: the options; changed in place.
-        summary: sizes of the data; those of a stream aren't known.
+        summary: sizes of the data.
         hidden_size: of the model.
         is_trained: whether it starts from a checkpoint.
         lora: whether only low-rank changes of it are trained.

@@ -49,7 +49,7 @@ class Run:
     test_rows: Sequence[int] | None = None
     """Which rows of the test data are predicted, by their numbers from 0. None: all."""
     trained_on: Sequence[int] | None = None
-    """The marks of the training texts (see `data.splitting.mark_of`), where these were in memory."""
+    """The marks of the training texts (see `data.splitting.mark_of`). None: it doesn't train."""
     search: dict[str, Any] | None = None
     """What `--search` tried and chose."""
     best: dict[str, Any] | None = None
@@ -89,7 +89,7 @@ class Setup(Run):
     training: Any
     """The options, as `transformers.TrainingArguments`."""
     encoded: Mapping[str, Any]
-    """The splits as token ids and, where there are labels, `labels`: a `Dataset` each or a `RepeatedStream`."""
+    """The splits as token ids and, where there are labels, `labels`: a `Dataset` each."""
     examples: dict[str, Part]
     """The rows of the scored splits that have labels, by the prefix of their metrics: `eval`, `test`."""
     collator: Any

@@ -28,8 +28,7 @@ class Summary:
     label_mean: float
     """Of the numbers that a regression was trained on; 0 and a `label_scale` of 1: they aren't standardised."""
     label_scale: float
-    examples: dict[str, int | None]
-    """None: a stream whose length isn't known."""
+    examples: dict[str, int]
     max_length: int
     vocab_size: int
     parameters: int
@@ -82,8 +81,7 @@ class Summary:
             shown = f"targets standardised: mean {self.label_mean:.6g}, standard deviation {self.label_scale:.6g} "
             shown += "of the training rows"
         table.add_row("Task", self.problem_type.replace("_", " ") + (f": {shown}" if shown else ""))
-        counts = {split: "a stream" if count is None else f"{count:,}" for split, count in self.examples.items()}
-        table.add_row("Examples", ", ".join(f"{split} {count}" for split, count in counts.items()))
+        table.add_row("Examples", ", ".join(f"{split} {count:,}" for split, count in self.examples.items()))
         table.add_row("Tokenizer", f"{self.vocab_size:,} tokens, inputs of at most {self.max_length:,}")
         if self.tokens:
             saved = f"{self.padded_tokens - self.tokens:,} places of padding ({self.padding_share:.0%} of each batch)"
@@ -96,17 +94,16 @@ class Summary:
 def summarize(
     model: PreTrainedModel,
     labels: Labels | None,
-    encoded: Mapping[str, Any],
+    encoded: Mapping[str, Dataset],
     max_length: int,
     vocab_size: int,
     batch_size: int,
     data: DataSummary | None = None,
 ) -> Summary:
-    """Counts parameters, and tokens against padding in batches drawn at random; those of a stream aren't known."""
+    """Counts parameters, and tokens against padding in batches drawn at random."""
     tokens = padded = 0
-    train = encoded.get("train")
-    if isinstance(train, Dataset):
-        lengths = np.array([len(ids) for ids in train["input_ids"]])
+    if "train" in encoded:
+        lengths = np.array([len(ids) for ids in encoded["train"]["input_ids"]])
         shuffled = np.random.default_rng(0).permutation(lengths)
         tokens = int(lengths.sum())
         padded = sum(
@@ -121,9 +118,7 @@ def summarize(
         labels=() if labels is None else labels.names,
         label_mean=getattr(model.config, "label_mean", 0.0),
         label_scale=getattr(model.config, "label_scale", 1.0),
-        examples={
-            split: len(dataset) if isinstance(dataset, Dataset) else dataset.count for split, dataset in encoded.items()
-        },
+        examples={split: len(dataset) for split, dataset in encoded.items()},
         max_length=max_length,
         vocab_size=vocab_size,
         parameters=sum(parameter.numel() for parameter in model.parameters()),

@@ -120,7 +120,6 @@ def make_trainer(setup: Setup, console: Console | None = None) -> RunTrainer:
     if training.early_stopping_patience is not None:
         trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience, training.early_stopping_threshold))
     if training.do_train and training.one_cycle:
-        # A stream has no length; it has max_steps.
         batches = len(trainer.get_train_dataloader()) if training.max_steps <= 0 else 0
         trainer.lr_scheduler = cast(Any, one_cycle_schedule(trainer.create_optimizer(), training, batches))
     elif training.do_train:

@@ -120,6 +120,9 @@ def test_one_hot_columns_are_labels(tmp_path):
     data = prepared(write_csv(tmp_path / "b.csv", rows), label_column_name="a,b,c")
     assert data.labels.problem_type == "multi_label_classification"
     assert data.splits["train"].labels[0] == [0.0, 1.0, 1.0]
+    rows[7]["b"] = "?"
+    with pytest.raises(UserError, match="column 'b' has '\\?' in line 9"):
+        prepared(write_csv(tmp_path / "c.csv", rows), label_column_name="a,b,c")
 
 
 def test_labelled_words_are_recognised(tmp_path):
@@ -172,7 +175,7 @@ def test_equal_texts_fall_on_one_side(tmp_path):
     train, validation = (data.splits[split] for split in ("train", "validation"))
     assert not set(train.texts[0]) & set(validation.texts[0])
     assert len(train) + len(validation) == 200
-    assert len(validation) == 20
+    assert Counter(validation.labels) == {0: 10, 1: 10}
     assert "90 train rows with the text and the label of an earlier one." in data.summary.doubts()
 
 
@@ -186,6 +189,22 @@ def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
     doubts = data.summary.doubts()
     assert "1 training text with different labels in different rows." in doubts
     assert "10 of 11 test texts also in the training data: scores on them say little." in doubts
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_test_data_without_labels_is_left_out_and_that_is_said(tmp_path, caplog, validate):
+    train = write_csv(tmp_path / "a.csv", rows_with("xy" * 20))
+    test = write_csv(tmp_path / "b.csv", [{"text": "new one"}])
+    assert "test" not in prepared(train, validate=validate, test_file=test).splits
+    assert "The test split has no labels, so it isn't scored." in caplog.text
+
+
+def test_one_text_in_many_rows_stays_on_one_side(tmp_path):
+    rows = [{"text": f"a b {max(row, 100)}", "label": "xy"[row % 2]} for row in range(140)]
+    train = prepared(write_csv(tmp_path / "a.csv", rows), validate=True, validation_split_percentage=50).splits["train"]
+    # 70 rows at most, and the one text stands in 101; a text of the other label stays to train on.
+    assert train.texts[0].count("a b 100") == 101
+    assert 102 <= len(train) < 140
 
 
 def test_max_train_samples_are_the_first_rows(tmp_path):
@@ -250,13 +269,3 @@ def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
     data = DataArguments(test_file=write_csv(tmp_path / "b.csv", [*rows[:3], {"text": "new", "label": "x"}]))
     use = Use(train=False, test=True, label_names=["x", "y"], trained_on=frozenset(trained))
     assert prepare(read_splits(data), data, use).summary.shared == {"test": 3}
-
-
-@pytest.mark.parametrize("most", [3, 300, 1000])
-def test_the_first_rows_of_a_stream_have_their_labels(tmp_path, most):
-    rows = rows_with("xy" * 300)
-    streamed = prepared(write_csv(tmp_path / "a.csv", rows), streaming=True).streamed
-    first = streamed.first(most)
-    assert list(first.texts[0]) == [row["text"] for row in rows[:most]]
-    assert first.labels == [row % 2 for row in range(min(most, 600))]
-    assert len(streamed.first(most, characters=100)) <= 256  # a batch

@@ -19,10 +19,12 @@ from hf_posenc.data import (
     Columns,
     DataArguments,
     Table,
+    Use,
     encode_labels,
     encode_texts,
     example_data,
     find_columns,
+    prepare,
     read_splits,
     read_table,
     remember_columns,
@@ -30,7 +32,6 @@ from hf_posenc.data import (
     train_tokenizer,
 )
 from hf_posenc.data.inputs import read_inputs
-from hf_posenc.data.reading import open_file
 from hf_posenc.errors import UserError
 
 EXAMPLES = [{"text": "one two", "label": "b"}, {"text": "three", "label": "a"}]
@@ -72,6 +73,58 @@ def test_files_that_are_not_all_shards_of_one_are_refused(tmp_path):
     write_jsonl(tmp_path / "train.jsonl", EXAMPLES)
     with pytest.raises(UserError, match=r"train-00001-of-00002.jsonl, train.jsonl. Add what is missing, keep one"):
         read_splits(data)
+
+
+def shards(folder, bad=None):
+    for number in range(3):
+        rows = [
+            {"text": f"a b {number} {row}", "label": "" if (number, row) == bad else "xy"[row % 2]} for row in range(20)
+        ]
+        write_csv(folder / f"train-0000{number}-of-00003.csv", rows)
+    return str(folder)
+
+
+def prepared_folder(folder, **options):
+    data = DataArguments(dataset_name=str(folder), **options)
+    return prepare(read_splits(data), data, Use(validate=True))
+
+
+def test_an_error_names_the_shard_of_the_line(tmp_path):
+    with pytest.raises(UserError, match=r"train-00001-of-00003.csv, line 6 has none in column 'label'"):
+        prepared_folder(shards(tmp_path, bad=(1, 4)))
+
+
+def test_rows_of_shards_are_in_order(tmp_path):
+    splits = prepared_folder(shards(tmp_path), validation_split_percentage=40).splits
+    numbers = [[tuple(map(int, text.split()[2:])) for text in part.texts[0]] for part in splits.values()]
+    assert numbers == [sorted(part) for part in numbers]
+    assert sorted(numbers[0] + numbers[1]) == [(number, row) for number in range(3) for row in range(20)]
+
+
+def test_objects_of_shards_may_lack_a_key(tmp_path):
+    for number, name in enumerate(["meta", "text"]):
+        rows = [{"text": f"a b {number} {row}", "label": "xy"[row % 2], "meta": 1} for row in range(10)]
+        del rows[3][name]
+        write_jsonl(
+            tmp_path / f"train-0000{number}-of-00002.jsonl", rows if number else [row | {"x": 1} for row in rows]
+        )
+    data = prepared_folder(tmp_path)
+    assert "1 train row without a text used (--skip-missing leaves such rows out)." in data.summary.doubts()
+    assert len(data.splits["train"]) == 18
+
+
+def test_shards_of_parquet_have_the_same_classes(tmp_path):
+    def write(name, classes):
+        features = Features({"text": Value("string"), "label": ClassLabel(names=classes)})
+        rows = {"text": [f"a b {name} {row}" for row in range(20)], "label": [0, 1] * 10}
+        Dataset.from_dict(rows, features=features).to_parquet(str(tmp_path / name))
+
+    write("train-00000-of-00002.parquet", ["no", "yes"])
+    write("train-00001-of-00002.parquet", ["no", "yes"])
+    assert prepared_folder(tmp_path).labels.names == ("no", "yes")
+    write("train-00001-of-00002.parquet", ["yes", "no"])
+    with pytest.raises(UserError, match="00001-of-00002.parquet' has other columns than .* and the same classes"):
+        prepared_folder(tmp_path)
 
 
 def test_a_saved_data_set_is_read_and_its_splits_can_be_named(tmp_path):
@@ -426,7 +479,7 @@ def test_files_that_cannot_be_read_are_refused(name, content, message, tmp_path,
     logged = io.StringIO()
     monkeypatch.setattr(logging.getLogger("datasets").handlers[0], "stream", logged)
     path = write_file(tmp_path / name, content)
-    for reader in (read_table, read_inputs, lambda path: open_file(path).table(10**6)):  # the last row by row
+    for reader in (read_table, read_inputs):  # the latter row by row
         with pytest.raises(UserError, match=message):
             reader(path)
     assert not logged.getvalue()  # the error is said once

@@ -227,7 +227,7 @@ def test_arrow_reads_the_same_rows_of_a_real_file(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "json", "jsonl", "txt", "parquet", "csv.gz", "jsonl.gz"])
-def test_every_kind_of_file_gives_training_streams_and_predictions_the_same_rows(tmp_path, kind):
+def test_every_kind_of_file_gives_training_and_predictions_the_same_rows(tmp_path, kind):
     rows = [{"text": f"text {row}"} | ({} if kind == "txt" else {"label": "xy"[row % 2]}) for row in range(30)]
     base = kind.removesuffix(".gz")
     plain, path = tmp_path / f"plain.{base}", tmp_path / f"a.{kind}"
@@ -239,7 +239,7 @@ def test_every_kind_of_file_gives_training_streams_and_predictions_the_same_rows
     else:
         write_file(plain, json.dumps(rows) if base == "json" else "\n".join(map(json.dumps, rows)))
     path.write_bytes(gzip.compress(plain.read_bytes()) if kind.endswith(".gz") else plain.read_bytes())
-    assert read(path) == [row.cells for row in open_file(path).rows()] == rows
+    assert read(path) == rows
     assert [text.row for text in read_inputs(str(path))] == rows
 
 

@@ -266,7 +266,7 @@ def test_data(suffix, tmp_path, monkeypatch):
         file = tmp_path / f"rows-{next(number)}{suffix}"  # datasets keeps what it read by name
         file.write_bytes(content)
         errors = []
-        for reader in (read_training, read_stream, read_inputs):
+        for reader in (read_training, read_inputs):
             try:
                 reader(str(file))
             except UserError as error:
@@ -282,12 +282,6 @@ def test_data(suffix, tmp_path, monkeypatch):
 def read_training(path):
     data = DataArguments(train_file=path)
     prepare(read_splits(data), data, Use(validate=True))
-
-
-def read_stream(path):
-    data = DataArguments(train_file=path, streaming=True)
-    prepared = prepare(read_splits(data), data, Use(validate=True))
-    assert all(isinstance(text, str) for text in prepared.training_texts())
 
 
 # ---- comparisons ----------------------------------------------------------------------------------------------------

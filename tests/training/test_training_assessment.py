@@ -286,11 +286,6 @@ def test_a_run_can_do_without_baselines_errors_and_a_picture(
     assert not (tmp_path / "run" / "confusion_matrix.png").exists()
 
 
-def test_a_stream_has_baselines_too(tmp_path: Path, order: dict[str, str]):
-    train(tmp_path / "run", **order, do_eval=True, streaming=True, max_steps=3, save_strategy="no")
-    assert set(results(tmp_path / "run")["assessment"]["baselines"]) == {"majority", "words", "word_pairs"}
-
-
 def test_errors_have_the_row_numbers_of_the_file(tmp_path: Path, order: dict[str, str]):
     del order["validation_file"]
     examples = rows("train", 60)

@@ -1,5 +1,4 @@
 import functools
-import itertools
 import json
 import math
 import sys
@@ -486,24 +485,20 @@ def labelled(labels):
     return [{"text": f"text {row} here", "label": label} for row, label in enumerate(labels)]
 
 
-@pytest.mark.parametrize("streaming", [{}, {"streaming": True, "max_steps": 2}])
 @pytest.mark.parametrize("labels", ["ab" * 5, "a" * 8 + "bb"])
-def test_ten_rows_are_trained_and_validated_on_both_labels(labels, streaming, tmp_path):
-    setup = prepared_csv(tmp_path, labelled(labels), **streaming)
+def test_ten_rows_are_trained_and_validated_on_both_labels(labels, tmp_path):
+    setup = prepared_csv(tmp_path, labelled(labels))
     assert setup.labels.names == ("a", "b")
     assert sorted(setup.encoded["validation"]["labels"]) == [0, 1]
-    taken = list(itertools.islice(iter(setup.encoded["train"]), 8))
-    assert sorted({row["labels"] for row in taken}) == [0, 1]
+    assert set(setup.encoded["train"]["labels"]) == {0, 1}
 
 
-@pytest.mark.parametrize("streaming", [{}, {"streaming": True, "max_steps": 2}])
-def test_a_label_with_one_example_is_trained_on_alone(streaming, tmp_path):
-    setup = prepared_csv(tmp_path, labelled("ab" * 20 + "c"), **streaming)
+def test_a_label_with_one_example_is_trained_on_alone(tmp_path):
+    setup = prepared_csv(tmp_path, labelled("ab" * 20 + "c"))
     assert setup.labels.names == ("a", "b", "c")
     assert set(setup.encoded["validation"]["labels"]) == {0, 1}
-    assert 2 in {row["labels"] for row in itertools.islice(iter(setup.encoded["train"]), 37)}
-    if not streaming:
-        assert "No row of 'c' was set aside for validation." in setup.summary.data.doubts()
+    assert 2 in setup.encoded["train"]["labels"]
+    assert "No row of 'c' was set aside for validation." in setup.summary.data.doubts()
 
 
 def test_a_label_that_the_first_rows_lack_is_known(tmp_path):
@@ -539,9 +534,6 @@ def test_rows_without_label_or_text_are_left_out_of_all_splits(tmp_path):
     doubts = setup.summary.data.doubts()
     assert "2 test rows without a label left out (--skip-missing)." in doubts
     assert "1 train row without a text left out (--skip-missing)." in doubts
-    streamed = prepared_csv(tmp_path, examples, **options, streaming=True, max_steps=2, shuffle_buffer_size=1)
-    passes = list(itertools.islice(iter(streamed.encoded["train"]), 18))
-    assert passes == setup.encoded["train"].to_list() * 2
     train_on = train(tmp_path / "run", train_file=path, **options)
     assert train_on.summary.examples["test"] == 9
     assert [row["index"] for row in read_jsonl(tmp_path / "run" / "predictions.jsonl")] == setup.test_rows

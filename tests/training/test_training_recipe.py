@@ -31,7 +31,7 @@ def test_the_fewer_examples_the_more_epochs(is_trained: bool, seen: float, examp
 def test_rare_words_learn_faster():
     assert [default_word_factor(False, seen) for seen in (2, 56, 225, 10_000)] == [4.0, 2.0, 1.0, 1.0]
     assert default_word_factor(True, 2) == 1.0
-    assert default_word_factor(False, 0) == 1.0  # a stream, of which it isn't known
+    assert default_word_factor(False, 0) == 1.0
 
 
 def test_wider_encoders_and_checkpoints_learn_slower():

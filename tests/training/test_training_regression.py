@@ -137,13 +137,6 @@ def test_a_model_of_another_family_says_that_it_learns_the_raw_numbers(
         assert ("Targets aren't standardised: they have mean 1" in caplog.text) == is_said
 
 
-def test_a_stream_takes_the_units_of_its_first_rows(tmp_path: Path) -> None:
-    file = write_csv(tmp_path / "train.csv", prices(60, 0))
-    setup = prepared(tmp_path / "run", **OPTIONS, train_file=file, streaming=True, max_steps=2)
-    numbers = [row["label"] for row in prices(60, 0)]
-    assert (setup.model.config.label_mean, setup.loss.label_scale) == pytest.approx((np.mean(numbers), np.std(numbers)))
-
-
 def test_rows_set_aside_for_validation_do_not_count(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "train.csv", prices(60, 0))
     setup = prepared(tmp_path / "run", **OPTIONS, train_file=file, do_eval=True)

@@ -74,7 +74,6 @@ def test_both_scripts_give_the_same_numbers(order, tmp_path, monkeypatch, option
     ("extra", "message"),
     [
         ({"early_stopping_patience": 2}, "Unknown option '--early_stopping_patience'."),
-        ({"streaming": True}, "--streaming has no effect in this loop. Use run_classification.py"),
         ({"lora": True}, "--lora has no effect in this loop. Use run_classification.py"),
     ],
 )
