@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -90,8 +90,7 @@ def predict(
     """Label texts, a pair, a file or standard input: labels with probabilities, numbers, or a label for each word.
 
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
-    and a warning. A model that labels words takes lists of words as well as texts. A run over a file that was stopped
-    goes on where it was when the same command is given again.
+    and a warning. A model that labels words takes lists of words as well as texts.
     """
     options = DataArguments(**columns)
     with loading():
@@ -103,7 +102,6 @@ def predict(
         from hf_posenc.data.labels import TOKENS
         from hf_posenc.finetuning.prediction import load_classifier
         from hf_posenc.finetuning.prediction import predict as run
-        from hf_posenc.finetuning.unfinished import facts_of, unfinished_answers
 
     in_bf16 = bf16 == "true"
     classifier = load_classifier(
@@ -127,22 +125,18 @@ def predict(
     if texts and text_pair is None and trained_on is not None and trained_on.is_pair:
         errors.print("The model was trained on pairs of texts. Give the second one with --text-pair.")
     inputs: Any = read or [Text(text, text_pair) for text in texts or []]
-    how: dict[str, Any] = {"threshold": threshold, "top_k": top_k, "bf16": in_bf16}
-    with contextlib.ExitStack() as stack:
-        total, hidden = len(inputs) if read is None else read.count, output is None or not errors.is_terminal
-        bar = stack.enter_context(tqdm(desc="Labelling", total=total, unit=" texts", leave=False, disable=hidden))
-
-        def answers(texts: Any) -> Any:
-            window = 1 if file == "-" else 32  # standard input is answered as it comes
-            return run(classifier, texts, batch_size, **how, window=window, progress=bar.update)
-
-        if read is None or file == "-" or output is None:
-            predictions = answers(inputs)
-        else:
-            facts = facts_of(checkpoint, str(file), classifier, data=asdict(options), **how)
-            unfinished = stack.enter_context(unfinished_answers(output, facts, errors.print))
-            bar.update(unfinished.kept)
-            predictions = unfinished.go_on(inputs, answers)
+    total, hidden = len(inputs) if read is None else read.count, output is None or not errors.is_terminal
+    with tqdm(desc="Labelling", total=total, unit=" texts", leave=False, disable=hidden) as bar:
+        predictions = run(
+            classifier,
+            inputs,
+            batch_size,
+            threshold=threshold,
+            top_k=top_k,
+            bf16=in_bf16,
+            window=1 if file == "-" else 32,  # standard input is answered as it comes
+            progress=bar.update,
+        )
         _give_answers(predictions, classifier.task, inputs, output, output_format)
     for remark in [read.line(), *read.remarks()] if read is not None else ():
         errors.print(remark)

@@ -18,7 +18,7 @@ MANIFEST = "export.json"
 """What an exported folder says of its graph; `transformers.exporters` reads it too."""
 OWN_PART = "hf_posenc"
 """The manifest's part that this package writes: `max_length`, and the SHA-256 of the graph's files."""
-PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
+_PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
 """What runs each format."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """The inputs that a graph may have: (B, S), or (B, C, S) of multiple choice; integers."""
@@ -79,7 +79,7 @@ def fastest_backend(folder: str | Path) -> str:
     """
     folder = Path(folder)
     graphs = graphs_in(folder)
-    runs = [name for name in graphs if importlib.util.find_spec(PACKAGES[name]) is not None]
+    runs = [name for name in graphs if importlib.util.find_spec(_PACKAGES[name]) is not None]
     if "openvino" in runs:
         return "openvino"
     has_weights = any(folder.glob("*.safetensors")) or not folder.is_dir()
@@ -116,7 +116,7 @@ def open_backend(
         return torch_backend(load_any(str(folder), revision=revision, trust_remote_code=trust_remote_code), bf16=bf16)
     if name not in GRAPHS:
         raise UserError(f"The backend {name!r} is unknown. Choose one of torch, {', '.join(GRAPHS)}.")
-    require_packages(name, PACKAGES[name])
+    require_packages(name, _PACKAGES[name])
     folder = Path(folder)
     path = _graph_in(folder, name)
     own = _own_part(folder)

@@ -1,25 +1,16 @@
-"""Answers by ONNX Runtime and OpenVINO, and a stopped `hf-posenc predict` that goes on where it was."""
+"""Answers by ONNX Runtime and OpenVINO."""
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
-import torch
-from filelock import FileLock
-from test_training_prediction import expected, read, write
+from test_training_prediction import expected
 from training_harness import rows, write_jsonl
 
 import hf_posenc
-from hf_posenc.data.inputs import Text
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning import prediction, unfinished
+from hf_posenc.finetuning import prediction
 from hf_posenc.finetuning.prediction import load_classifier
 
 TEXTS = ["who saw karla", "karla saw who", "a much longer text than the others, with karla in it", "saw"]
@@ -96,74 +87,6 @@ def test_a_backend_that_cannot_run_it_is_one_error(run, checkpoint, options, mes
     assert re.search(message, " ".join(err.split()))
 
 
-# ---- a run that was stopped
-
-
-def stop_after(count, monkeypatch):
-    """The next prediction is interrupted after so many answers; returns how many texts each later one was given."""
-    counts, real = [], prediction.predict
-
-    def interrupted(classifier, inputs, *arguments, **options):
-        counts.append(0)
-        for number, answer in enumerate(real(classifier, inputs, *arguments, **options)):
-            if len(counts) == 1 and number == count:
-                raise KeyboardInterrupt
-            counts[-1] += 1
-            yield answer
-
-    monkeypatch.setattr("hf_posenc.finetuning.prediction.predict", interrupted)
-    return counts
-
-
-def many(path, count=40):
-    return write(path, [{"id": n, "text": f"{TEXTS[n % 4]} {n}"} for n in range(count)])
-
-
-def probabilities(row):
-    flat = {name: float(value) for name, value in row.items() if name.startswith("probability_")}
-    return row.get("probabilities", flat)
-
-
-@pytest.mark.parametrize(
-    ("source", "output"), [("in.csv", "out.csv"), ("in.jsonl", "out.jsonl"), ("in.csv", "out.parquet")]
-)
-def test_a_stopped_run_goes_on_and_gives_the_same_file(run, checkpoint, tmp_path, monkeypatch, source, output):
-    source = many(tmp_path / source)
-    whole, output = tmp_path / f"whole{Path(output).suffix}", tmp_path / output
-    assert run("predict", checkpoint, "-f", source, "-o", whole)[0] == 0
-    counts = stop_after(25, monkeypatch)
-    code, _, err = run("predict", checkpoint, "-f", source, "-o", output)
-    assert code != 0
-    assert f"25 answers are kept in {output}.unfinished: the same command goes on." in err
-    assert not output.exists()
-    code, _, err = run("predict", checkpoint, "-f", source, "-o", output)
-    assert (code, counts) == (0, [25, 15])
-    assert "Going on after 25 answers of a run that was stopped." in err
-    assert "40 answers are in" in err
-    for row, other in zip(read(output), read(whole), strict=True):  # other batches: other rounding
-        assert [row[name] for name in ("id", "text", "label")] == [other[name] for name in ("id", "text", "label")]
-        assert probabilities(row) == pytest.approx(probabilities(other), abs=1e-6)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({source.name, whole.name, output.name})
-
-
-def test_a_line_that_was_being_written_is_answered_again(run, checkpoint, tmp_path, monkeypatch):
-    source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
-    (tmp_path / ".out.jsonl-x1234567.writing").write_text("half")
-    (tmp_path / ".out.jsonl-mine").write_text("mine")
-    (tmp_path / ".out.jsonl-other.jsonl-x1234567.writing").write_text("another output's")
-    counts = stop_after(25, monkeypatch)
-    run("predict", checkpoint, "-f", source, "-o", output)
-    assert sorted(path.name for path in tmp_path.glob(".out*")) == [
-        ".out.jsonl-mine",
-        ".out.jsonl-other.jsonl-x1234567.writing",
-    ]
-    kept = tmp_path / "out.jsonl.unfinished"
-    kept.write_bytes(kept.read_bytes()[:-5])
-    assert run("predict", checkpoint, "-f", source, "-o", output)[0] == 0
-    assert counts == [25, 16]
-    assert [row["id"] for row in read(output)] == list(range(40))
-
-
 def test_a_folder_with_a_graph_alone_says_what_runs_it(run, exported, tmp_path):
     source = write_jsonl(tmp_path / "test.jsonl", rows("test", 4))
     for name in FORMATS:
@@ -173,105 +96,3 @@ def test_a_folder_with_a_graph_alone_says_what_runs_it(run, exported, tmp_path):
             assert (code, bool(re.search(words, err))) == (2, True), err
         code, _, err = run("export", folder, tmp_path / "out", "--to", "onnx")
         assert (code, bool(re.search(words, err))) == (2, True), err
-
-
-def test_half_a_line_is_cut_off_before_anything_is_written(tmp_path):
-    output, facts = str(tmp_path / "out.jsonl"), {"file": 1}
-    kept = tmp_path / f"out.jsonl{unfinished.ENDING}"
-    kept.write_text('{"file": 1}\n{"label": "a"}\n{"label": "a much longer lab')
-    with pytest.raises(KeyboardInterrupt), unfinished.unfinished_answers(output, facts, print):
-        raise KeyboardInterrupt
-    assert kept.read_text() == '{"file": 1}\n{"label": "a"}\n'
-
-
-def test_a_run_killed_before_its_first_answer_is_no_other_one(tmp_path):
-    kept, remarks = tmp_path / f"out.jsonl{unfinished.ENDING}", []
-    with unfinished.unfinished_answers(str(tmp_path / "out.jsonl"), {"file": 1}, remarks.append):
-        killed = kept.read_bytes()  # what a kill now leaves
-    kept.write_bytes(killed)
-    with unfinished.unfinished_answers(str(tmp_path / "out.jsonl"), {"file": 1}, remarks.append):
-        assert not remarks
-
-
-@pytest.mark.parametrize("damaged", [b"\0\0\0\0\n", b"7\n", b"{'label': \"a\"}\n", b'{"label": "\xff"}\n'])
-def test_answers_are_kept_up_to_the_first_damaged_line(tmp_path, damaged):
-    kept = tmp_path / f"out.jsonl{unfinished.ENDING}"
-    kept.write_bytes(b'{"file": 1}\n{"label": "a"}\n' + damaged + b'{"label": "b"}\n')
-    with unfinished.unfinished_answers(str(tmp_path / "out.jsonl"), {"file": 1}, print) as earlier:
-        texts = (Text(letter) for letter in "xyz")
-        answers = earlier.go_on(texts, lambda rest: (prediction.Prediction(text, {"label": "c"}) for text in rest))
-        assert [(answer.input.text, answer.answer["label"]) for answer in answers] == [
-            ("x", "a"),
-            ("y", "c"),
-            ("z", "c"),
-        ]
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ("file", "another file"),
-        ("checkpoint", "another checkpoint"),
-        ("option", "top_k None, now 1"),
-        ("torch", f"torch {torch.__version__}, now another"),
-        ("device", "device cpu, now another"),
-        ("garbage", "its facts can't be read"),
-    ],
-)
-def test_answers_to_something_else_are_not_gone_on_with(run, checkpoint, tmp_path, monkeypatch, change, reason):
-    source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
-    model = shutil.copytree(checkpoint, tmp_path / "model")
-    counts = stop_after(25, monkeypatch)
-    run("predict", model, "-f", source, "-o", output)
-    options = []
-    if change == "file":
-        many(source, 41)
-    elif change == "checkpoint":
-        os.utime(model / "model.safetensors", ns=(0, 0))
-    elif change == "option":
-        options = ["--top-k", "1"]
-    elif change in ("torch", "device"):
-        facts = unfinished.facts_of
-        monkeypatch.setattr(unfinished, "facts_of", lambda *a, **o: {**facts(*a, **o), change: "another"})
-    else:
-        (tmp_path / "out.jsonl.unfinished").write_text("mine\nand mine\n")
-    code, _, err = run("predict", model, "-f", source, "-o", output, *options)
-    assert (code, counts[1:]) == (0, [41 if change == "file" else 40])
-    assert "Going on" not in err
-    assert f"{output}.unfinished is of another run ({reason}): starting anew." in err
-    assert len(read(output)) == counts[1]
-
-
-def test_two_processes_do_not_write_one_output(run, checkpoint, tmp_path):
-    source, output = many(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
-    with FileLock(f"{output}{unfinished.ENDING}.lock"):
-        code, _, err = run("predict", checkpoint, "-f", source, "-o", output)
-    assert code == 2
-    assert "Another process is writing --output" in err
-    assert run("predict", checkpoint, "-f", source, "-o", output)[0] == 0
-
-
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that root can't write to")
-def test_a_folder_that_cannot_be_written_is_said(run, checkpoint, tmp_path):
-    code, _, err = run("predict", checkpoint, "-f", many(tmp_path / "in.jsonl"), "-o", "/proc/self/out.jsonl")
-    assert code == 2
-    assert "'/proc/self/out.jsonl': its folder can't be written" in err
-
-
-@pytest.mark.slow
-def test_a_killed_process_goes_on_where_it_was(checkpoint, tmp_path):
-    source, output = many(tmp_path / "in.jsonl", 200_000), tmp_path / "out.jsonl"
-    kept = tmp_path / "out.jsonl.unfinished"
-    command = [sys.executable, "-m", "hf_posenc.cli", "predict", checkpoint, "-f", source, "-o", output]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (kept.exists() and kept.stat().st_size > 100_000):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not output.exists()
-    before = kept.read_bytes().count(b"\n") - 1
-    assert 0 < before < 200_000
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"Going on after {before:,} answers" in done.stderr
-    assert [row["id"] for row in read(output)] == list(range(200_000))

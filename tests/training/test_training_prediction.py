@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import itertools
 import json
 import math
 import re
@@ -332,17 +333,18 @@ def test_numbers_stay_numbers_and_types_that_vary_are_refused_before_anything_is
     assert [row["id"] for row in read_jsonl(tmp_path / "out.jsonl")] == [1, "x"]
 
 
-@pytest.mark.promise("Files", "A failed prediction leaves the existing file as it was")
-def test_a_run_that_fails_leaves_the_file_that_was_there(run, checkpoint, tmp_path, monkeypatch):
+@pytest.mark.promise("Files", "A prediction that fails or is interrupted leaves the existing file as it was")
+@pytest.mark.parametrize(("error", "expected_code"), [(UserError("no more"), 2), (KeyboardInterrupt(), 130)])
+def test_a_run_that_stops_leaves_the_file_that_was_there(run, checkpoint, tmp_path, monkeypatch, error, expected_code):
     source, output = write(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"
     output.write_text("mine")
 
-    def fail(*arguments, **options):
-        yield from ()
-        raise UserError("no more")
+    def stop(classifier, inputs, *arguments, **options):
+        yield from predict(classifier, itertools.islice(inputs, 2))
+        raise error
 
-    monkeypatch.setattr("hf_posenc.finetuning.prediction.predict", fail)
-    assert run("predict", checkpoint, "-f", source, "-o", output)[0] == 2
+    monkeypatch.setattr("hf_posenc.finetuning.prediction.predict", stop)
+    assert run("predict", checkpoint, "-f", source, "-o", output)[0] == expected_code
     assert output.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
