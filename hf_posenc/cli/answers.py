@@ -32,7 +32,7 @@ _Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="Write .csv, .tsv, .jsonl (also .gz) or .parquet: all columns of the file, and the answers.",
+        help="Write .csv, .jsonl or .parquet: all columns of the file, and the answers.",
         show_default=False,
     ),
 ]

@@ -1,7 +1,6 @@
 """Writes files of answers row by row; answers keep the input's columns."""
 
 import csv
-import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -13,14 +12,15 @@ import pyarrow.parquet as pq
 
 from ..data.inputs import Inputs, Text
 from ..data.labels import TOKENS
+from ..data.reading import kind_of
 from ..errors import UserError, disk_error, one_line
 from ..files import written_whole
 
 if TYPE_CHECKING:  # where answers go is checked before PyTorch is imported
     from .prediction import Prediction, PredictionTask
 
-WRITTEN = (".csv", ".tsv", ".jsonl", ".parquet")
-"""What `--output` writes; the first three also as .gz."""
+_WRITTEN = (".csv", ".jsonl", ".parquet")
+"""What `--output` writes."""
 _BETWEEN_LABELS = "|"
 _CHUNK = 1000
 _NESTED = {"probabilities": "probability", "predictions": "prediction"}
@@ -34,18 +34,14 @@ def check_output(path: str, source: str | None = None) -> str:
         UserError: it names none, or the file is the one that is read.
     """
     file = Path(path)
-    kind = _kind(path)
-    if kind not in WRITTEN or (kind == ".parquet" and path.endswith(".gz")):
-        raise UserError(f"--output {path!r} names no format. End it in {', '.join(WRITTEN)} (all but the last as .gz).")
+    kind = file.suffix.lower()
+    if kind not in _WRITTEN:
+        raise UserError(f"--output {path!r} names no format that is written. End it in {', '.join(_WRITTEN)}.")
     if file.is_dir():
         raise UserError(f"--output {path!r} is a folder. Give the name of a file.")
     if source is not None and source != "-" and file.exists() and file.samefile(source):
         raise UserError(f"--output {path!r} is the file that is read. Name another.")
     return kind
-
-
-def _kind(path: str) -> str:
-    return Path(path.removesuffix(".gz")).suffix.lower()
 
 
 def kept_names(columns: Iterable[str], answer: Iterable[str]) -> dict[str, str]:
@@ -75,7 +71,7 @@ def write_answers(
 ) -> int:
     """Writes each input's columns with its answer, in the format of the suffix, whole or not at all.
 
-    A .csv has the delimiter of the .csv that was read, a .tsv that of the .tsv; else commas or tabs.
+    A .csv has the delimiter of the .csv that was read, else commas.
 
     Args:
         path: see `check_output`; its folder is made.
@@ -90,21 +86,21 @@ def write_answers(
     Raises:
         UserError: it can't be written.
     """
-    kind, zipped = check_output(path), path.endswith(".gz")
+    kind = check_output(path)
     try:
         with written_whole(path) as temporary:
             if kind == ".jsonl":
-                with _open_to_write(temporary, zipped) as handle:
+                with temporary.open("w", encoding="utf-8", newline="") as handle:
                     return sum(handle.write(f"{json_line(prediction, task)}\n") > 0 for prediction in predictions)
             columns = answer_columns(task)
             kept = kept_names(names, columns)
             rows = (_flat_row(prediction, task, kept) for prediction in predictions)
             if kind == ".parquet":
                 return _write_parquet(temporary, rows, _schema(inputs, kept, columns))
-            delimiter = "\t" if kind == ".tsv" else ","
-            if isinstance(inputs, Inputs) and inputs.stream.delimiter and _kind(inputs.stream.source) == kind:
+            delimiter = ","
+            if isinstance(inputs, Inputs) and inputs.stream.delimiter and kind_of(Path(inputs.stream.source)) == kind:
                 delimiter = inputs.stream.delimiter
-            return _write_csv(temporary, zipped, rows, [*kept.values(), *columns], delimiter)
+            return _write_csv(temporary, rows, [*kept.values(), *columns], delimiter)
     except OSError as error:
         raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error
 
@@ -131,12 +127,8 @@ def _flat_row(prediction: "Prediction", task: "PredictionTask", kept: Mapping[st
     return columns | flat_answer(prediction.answer, task.names)
 
 
-def _open_to_write(path: Path, zipped: bool) -> Any:
-    return (gzip.open if zipped else open)(path, "wt", encoding="utf-8", newline="")
-
-
-def _write_csv(path: Path, zipped: bool, rows: Iterable[dict[str, Any]], names: list[str], delimiter: str) -> int:
-    with _open_to_write(path, zipped) as handle:
+def _write_csv(path: Path, rows: Iterable[dict[str, Any]], names: list[str], delimiter: str) -> int:
+    with path.open("w", encoding="utf-8", newline="") as handle:
         writer = csv.DictWriter(handle, names, delimiter=delimiter, lineterminator="\n")
         writer.writeheader()
         return sum(writer.writerow({name: _cell(value) for name, value in row.items()}) > 0 for row in rows)

@@ -1,7 +1,6 @@
 """`hf-posenc predict` on files: every format in and out, every column kept, nothing half-written, empty texts said."""
 
 import csv
-import gzip
 import io
 import itertools
 import json
@@ -111,21 +110,21 @@ def write(path: Path, examples: list[dict] = ROWS) -> Path:
 def read(path: Path) -> list[dict]:
     if path.suffix == ".parquet":
         return pd.read_parquet(path).to_dict("records")
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="") as file:
-        if ".jsonl" in path.suffixes:
-            return [json.loads(line) for line in file]
-        return list(csv.DictReader(file, delimiter="\t" if ".tsv" in path.suffixes else ","))
+    if path.suffix == ".jsonl":
+        return read_jsonl(path)
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize(
     ("source", "output"),
     [
         ("in.csv", "new/out.csv"),
-        ("in.tsv", "out.tsv"),
+        ("in.tsv", "out.csv"),
         ("in.json", "out.jsonl"),
         ("in.jsonl", "out.parquet"),
-        ("in.jsonl.gz", "out.csv.gz"),
-        ("in.parquet", "out.jsonl.gz"),
+        ("in.jsonl.gz", "out.csv"),
+        ("in.parquet", "out.jsonl"),
         ("in.csv", "out.parquet"),
         ("in.parquet", "out.parquet"),
     ],
@@ -278,18 +277,11 @@ def test_a_model_of_pairs_misses_the_second_text(run, tmp_path):
 def test_semicolons_between_columns_are_found_or_said_and_written(run, checkpoint, tmp_path):
     for name in ("in.csv", "in.tsv"):
         (tmp_path / name).write_text('id;text\n1;who saw karla\n2;"b; c"\n')
-    for source, output, mark in (
-        ("in.csv", "out.csv", ";"),
-        ("in.csv", "out.csv.gz", ";"),
-        ("in.tsv", "out.tsv", ";"),
-        ("in.csv", "out.tsv", "\t"),
-        ("in.tsv", "out.csv", ","),
-    ):
+    for source, mark in (("in.csv", ";"), ("in.tsv", ",")):
         for words in ((), ("--delimiter", ";")):
-            code, _, err = run("predict", checkpoint, "-f", tmp_path / source, "-o", tmp_path / output, *words)
+            code, _, err = run("predict", checkpoint, "-f", tmp_path / source, "-o", tmp_path / "out.csv", *words)
             assert code == 0, err
-            opened = gzip.open if output.endswith(".gz") else open
-            with opened(tmp_path / output, "rt", newline="") as file:
+            with (tmp_path / "out.csv").open(newline="") as file:
                 rows = list(csv.reader(file, delimiter=mark))
             assert [row[:2] for row in rows[1:]] == [["1", "who saw karla"], ["2", "b; c"]]
             assert rows[0] == ["id", "text", "label", "probability_acceptable", "probability_unacceptable"]
@@ -366,8 +358,14 @@ def test_a_large_file_is_read_as_it_is_needed(tmp_path):
         ("a.jsonl", '{"text": "x"}\nx\n', (), "a.jsonl, line 2 is no JSON: "),
         ("a.jsonl", '{"text": {"a": 1}}\n', (), "line 1: column 'text' holds {'a': 1}, no text"),
         ("a.txt", "\n\n", (), "a.txt has no texts"),
-        ("a.txt", "x", ("-o", "out.xlsx"), "--output 'out.xlsx' names no format. End it in .csv, .tsv, .jsonl, .parq"),
-        ("a.txt", "x", ("-o", "out.parquet.gz"), "names no format"),
+        (
+            "a.txt",
+            "x",
+            ("-o", "out.xlsx"),
+            "names no format that is written. End it in .csv, .jsonl, .parquet.",
+        ),
+        ("a.txt", "x", ("-o", "out.tsv"), "--output 'out.tsv' names no format"),
+        ("a.txt", "x", ("-o", "out.jsonl.gz"), "--output 'out.jsonl.gz' names no format"),
         ("a.txt", "x", ("-o", "folder.csv"), "--output 'folder.csv' is a folder"),
         ("a.jsonl", '{"text": "x"}\n', ("-o", "a.jsonl"), "--output 'a.jsonl' is the file that is read"),
         ("a.txt", "x", ("-o", "out.csv", "--format", "jsonl"), "has one by its suffix"),
