@@ -66,7 +66,7 @@ def test_options_of_transformers_keep_their_defaults_unless_it_is_said():
     }
 
 
-@pytest.mark.parametrize("name", ["data_seed", "adam_beta1", "label_smoothing_factor", "seed", "max_steps", "search"])
+@pytest.mark.parametrize("name", ["data_seed", "adam_beta1", "label_smoothing_factor", "seed", "max_steps"])
 def test_a_number_out_of_range_is_refused_in_python_too(name, tmp_path):
     with pytest.raises(UserError, match=f"{dashed(name)} -7 is out of range. Give "):
         make_arguments(output_dir=str(tmp_path), **{name: -7})

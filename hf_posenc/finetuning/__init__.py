@@ -1,8 +1,8 @@
 """Fine-tuning: from a file or a Hub data set to a checkpoint, and from a checkpoint to answers.
 
 - `options` reads the options, `early` says what is wrong with them before PyTorch is imported.
-- `train` owns the whole, `search` tries rates before. `classification`, `tokens` and `masked_lm` set a run up by task,
-  with the steps in `start`; `loading` reads checkpoints, `model` makes the model that is trained.
+- `train` owns the whole. `classification`, `tokens` and `masked_lm` set a run up by task, with the steps in `start`;
+  `loading` reads checkpoints, `model` makes the model that is trained.
 - `estimator`: `fit`, `load` and the estimators of scikit-learn's kind.
 - `prediction`, `prediction_files`: answers for texts and files.
 """

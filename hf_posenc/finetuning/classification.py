@@ -105,7 +105,6 @@ def train_classifier(
     splits: Mapping[str, Any] | None = None,
     console: Console | None = None,
     controls: Mapping[str, dict[str, float]] | None = None,
-    search: dict[str, Any] | None = None,
 ) -> TrainingResult:
     """Trains, evaluates and predicts, as `training.do_train`, `do_eval` and `do_predict` say, with the stock Trainer.
 
@@ -121,7 +120,6 @@ def train_classifier(
         splits: see `set_up`.
         console: where the summary is printed. None: standard output.
         controls: metrics of other models on the same data, by name, to set beside the baselines' (`none`).
-        search: what `hf_posenc.finetuning.search` tried before, for `results.json`.
 
     Raises:
         UserError: something in the options or the data is wrong, or the disk is full.
@@ -131,7 +129,6 @@ def train_classifier(
     def make() -> Setup:
         setup = set_up(data, model, training, splits)
         setup.baselines |= controls or {}
-        setup.search = search
         return setup
 
     return run_training(make, training, console)

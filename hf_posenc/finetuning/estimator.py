@@ -151,7 +151,6 @@ class _Estimator(BaseEstimator):
         for doubt in self.assessment_.warnings if self.assessment_ and not self.verbose else ():
             warnings.warn(doubt, stacklevel=3)
         self.history_ = result.history
-        self.search_ = result.run.search
         self._run = result.run
         return self
 
@@ -263,7 +262,6 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
             which is warned of, too. None where no texts were set aside.
         metrics_: `train_...` and `eval_...` numbers.
         history_: what was logged while training.
-        search_: what the option `search` tried and chose, or None.
     """
 
     _form = "labels"

@@ -29,7 +29,6 @@ from ..training.run import shared_folder
 from .classification import train_classifier
 from .loading import WORD_CLASSIFIER
 from .model import load_config, prepare_scheme
-from .search import search
 from .start import read_data
 from .tokens import train_tokens
 
@@ -45,9 +44,7 @@ def fine_tune(
     splits: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> TrainingResult:
-    """`train_classifier`, from `model.pretrained` where that is set, after the trials of `training.search`.
-
-    Before both `training.compare_none` trains a control.
+    """`train_classifier`, from `model.pretrained` where that is set; `training.compare_none` trains a control before.
 
     The pretrained checkpoint is converted as `convert` does it, to `model.position_embedding_type` or with its own
     scheme, and `conversion.json` in the output folder says what the conversion kept.
@@ -68,12 +65,7 @@ def fine_tune(
         if of_words:
             result = train_tokens(data, started, training, splits, console)
         else:
-            chosen, tried = started, None
-            if training.search is not None:
-                chosen, tried = search(data, started, training, splits, console)
-            result = train_classifier(
-                data, chosen, training, splits=splits, console=console, controls=controls, search=tried
-            )
+            result = train_classifier(data, started, training, splits=splits, console=console, controls=controls)
         if started is not model and training.process_index == 0:
             shutil.copyfile(Path(str(started.model_name_or_path)) / REPORT_NAME, result.output_dir / REPORT_NAME)
     return result

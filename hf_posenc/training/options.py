@@ -274,14 +274,6 @@ class RunOptions:
 class ClassificationOptions(RunOptions):
     """`RunOptions`, and what only classification has."""
 
-    search: int | None = _schedule(
-        None,
-        "First try N combinations of learning rate, dropout and initializer range on the validation data, each for a "
-        "third of the steps.",
-        "Training uses the best of them. The initializer range is varied for a new encoder alone.",
-        accepts=Range("a whole number from 2", lambda value: value >= 2 and value == int(value)),
-        argparse={"metavar": "N"},
-    )
     class_weights: str | None = _schedule(
         None, 'balanced, or JSON {"rare": 5, "common": 1}: how much a label counts.', "In the loss."
     )

@@ -50,8 +50,6 @@ class Run:
     """Which rows of the test data are predicted, by their numbers from 0. None: all."""
     trained_on: Sequence[int] | None = None
     """The marks of the training texts (see `data.splitting.mark_of`). None: it doesn't train."""
-    search: dict[str, Any] | None = None
-    """What `--search` tried and chose."""
     best: dict[str, Any] | None = None
     """Where the kept weights are from: `metric`, `value`, `step`, `epoch`, `checkpoint`. None: the last step."""
     metrics: dict[str, float] | None = None

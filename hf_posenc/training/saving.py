@@ -74,7 +74,6 @@ def results_of(
     return {
         "metrics": metrics,
         "best": run.best,
-        "search": run.search,
         "assessment": run.assessment and asdict(run.assessment),
         "problem_type": run.summary.problem_type,
         "labels": list(run.summary.labels),

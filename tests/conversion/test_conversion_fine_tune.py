@@ -162,7 +162,7 @@ def test_a_new_classifier_is_said_and_lost_weights_are_refused(run, tmp_path, so
         run(model_name_or_path=str(tmp_path / "lost"), overwrite_output_dir=True)
 
 
-@pytest.mark.parametrize("long_work", [{"compare_none": True}, {"search": 2}, {}])
+@pytest.mark.parametrize("long_work", [{"compare_none": True}, {}])
 def test_a_taken_folder_is_refused_before_anything_takes_long(run, tmp_path, source, monkeypatch, long_work):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text("{}")
@@ -170,7 +170,7 @@ def test_a_taken_folder_is_refused_before_anything_takes_long(run, tmp_path, sou
     def late(*_, **__):
         raise AssertionError("work had begun")
 
-    for name in ("convert", "search", "train_classifier"):
+    for name in ("convert", "train_classifier"):
         monkeypatch.setattr(MODULE, name, late)
     with pytest.raises(UserError, match="already holds another run"):
         run(pretrained=source, **long_work)

@@ -159,7 +159,7 @@ def test_a_span_counts_only_whole() -> None:
     assert span_scores([["O"]], [["O"]])["span_f1"] == 0
 
 
-@pytest.mark.parametrize("options", [{"search": 2}, {"class_weights": "balanced"}, {"compare_none": True}])
+@pytest.mark.parametrize("options", [{"class_weights": "balanced"}, {"compare_none": True}])
 def test_options_for_labels_of_texts_are_refused(
     tmp_path: Path, words: dict[str, str], options: dict[str, Any]
 ) -> None:
