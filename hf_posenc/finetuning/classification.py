@@ -1,6 +1,7 @@
 """Training a text classifier (or regressor): from options to a checkpoint, through the stock Trainer."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 from rich.console import Console
@@ -104,7 +105,6 @@ def train_classifier(
     *,
     splits: Mapping[str, Any] | None = None,
     console: Console | None = None,
-    controls: Mapping[str, dict[str, float]] | None = None,
 ) -> TrainingResult:
     """Trains, evaluates and predicts, as `training.do_train`, `do_eval` and `do_predict` say, with the stock Trainer.
 
@@ -119,16 +119,9 @@ def train_classifier(
         training: transformers' TrainingArguments and a few more.
         splits: see `set_up`.
         console: where the summary is printed. None: standard output.
-        controls: metrics of other models on the same data, by name, to set beside the baselines' (`none`).
 
     Raises:
         UserError: something in the options or the data is wrong, or the disk is full.
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-
-    def make() -> Setup:
-        setup = set_up(data, model, training, splits)
-        setup.baselines |= controls or {}
-        return setup
-
-    return run_training(make, training, console)
+    return run_training(partial(set_up, data, model, training, splits), training, console)

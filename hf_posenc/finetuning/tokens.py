@@ -51,7 +51,7 @@ def _set_up(
 ) -> Setup:
     why = "is for labels of texts, --task tokens labels words"
     refuse_given(data, ("text_column_delimiter", "label_delimiter"), why)
-    refuse_given(training, ("class_weights", "label_smoothing_factor", "compare_none"), why)
+    refuse_given(training, ("class_weights", "label_smoothing_factor"), why)
     config = begin(arguments, training, WORD_CLASSIFIER)
     training.do_predict = training.do_predict or "test" in splits
     id2label = {} if training.do_train else config.id2label

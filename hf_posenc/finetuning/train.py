@@ -1,8 +1,6 @@
-"""Converts a pretrained checkpoint and fine-tunes it in one call; `--compare-none` trains the control first."""
+"""Converts a pretrained checkpoint and fine-tunes it in one call."""
 
 import contextlib
-import copy
-import io
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,13 +16,13 @@ from ..conversion.report import ConversionReport
 from ..data.options import DataArguments
 from ..data.prepared import Use
 from ..data.preparing import is_about_words
-from ..errors import Interrupted, UserError, one_line
+from ..errors import UserError, one_line
 from ..options import refuse_given
-from ..quiet import without_bars, without_warnings
+from ..quiet import without_bars
 from ..training import TrainingResult
 from ..training.arguments import ClassificationTrainingArguments, ModelArguments
 from ..training.output_folder import check_run_folder
-from ..training.progress import main_console, working
+from ..training.progress import main_console
 from ..training.run import shared_folder
 from .classification import train_classifier
 from .loading import WORD_CLASSIFIER
@@ -44,7 +42,7 @@ def fine_tune(
     splits: Mapping[str, Any] | None = None,
     console: Console | None = None,
 ) -> TrainingResult:
-    """`train_classifier`, from `model.pretrained` where that is set; `training.compare_none` trains a control before.
+    """`train_classifier`, from `model.pretrained` where that is set.
 
     The pretrained checkpoint is converted as `convert` does it, to `model.position_embedding_type` or with its own
     scheme, and `conversion.json` in the output folder says what the conversion kept.
@@ -58,14 +56,11 @@ def fine_tune(
     prepare_scheme(model)
     splits = read_data(data, model, training) if splits is None else splits
     of_words = _is_about_words(splits, data, model, training)
-    controls = {}
-    if training.compare_none and training.do_train and not of_words:
-        controls["none"] = _control(data, model, training, splits, console)
     with converted(model, training, console) as started:
         if of_words:
             result = train_tokens(data, started, training, splits, console)
         else:
-            result = train_classifier(data, started, training, splits=splits, console=console, controls=controls)
+            result = train_classifier(data, started, training, splits=splits, console=console)
         if started is not model and training.process_index == 0:
             shutil.copyfile(Path(str(started.model_name_or_path)) / REPORT_NAME, result.output_dir / REPORT_NAME)
     return result
@@ -119,40 +114,3 @@ def _convert(arguments: ModelArguments, out: Path, seed: int) -> ConversionRepor
     except UserError as error:
         raise UserError(f"--pretrained {arguments.pretrained!r}: {one_line(error)}") from error
     return report
-
-
-def _control(
-    data: DataArguments,
-    model: ModelArguments,
-    training: ClassificationTrainingArguments,
-    splits: Mapping[str, Any],
-    console: Console,
-) -> dict[str, float]:
-    """Trains the same run without positions and returns its metrics; keeps nothing else."""
-    if model.model_name_or_path is not None:
-        raise UserError(f"--compare-none: {model.model_name_or_path!r} has its own positions. Leave it out.")
-    if model.position_embedding_type == "none":
-        raise UserError("--compare-none is what --position-embedding-type none does. Leave it out.")
-    if training.resume_from_checkpoint:
-        raise UserError("--compare-none can't resume. Leave one of --compare-none and --resume-from-checkpoint out.")
-    console.print("First the control: the same training without positions (none).")
-    with shared_folder(training, ".none-") as folder:
-        changed = copy.deepcopy(training)
-        changed.output_dir, changed.push_to_hub = str(folder), False
-        changed.compare_none = changed.baseline = False
-        without = replace(
-            model,
-            position_embedding_type="none",
-            position_embedding_kwargs=None,
-            rope_parameters=None,
-            position_augmentation=None,
-            scheme_file=None,
-            like=None,  # what it stands for is set
-        )
-        try:
-            with working("The control: the same training without positions", console), without_warnings():
-                quiet = Console(file=io.StringIO())
-                result = fine_tune(data, without, changed, splits=splits, console=quiet)
-        except Interrupted as interrupt:
-            raise Interrupted("nothing is kept of the control. Give the same command again.") from interrupt
-    return result.metrics

@@ -68,9 +68,8 @@ def assess(
         useless = [f"It predicts {label!r} for all {examples:,} {split} {units}. {try_this}"]
     else:
         useless = _no_better_than_majority(assessment, examples, units, try_this)
-    order = [] if useless else _no_better_with_order(assessment, examples)
     below = _below_word_baselines(assessment, "" if useless else try_this)
-    assessment.warnings = [*useless, *below, *order, *_still_falling(losses)]
+    assessment.warnings = [*useless, *below, *_still_falling(losses)]
     return assessment
 
 
@@ -166,18 +165,6 @@ def _below_word_baselines(assessment: Assessment, try_this: str) -> list[str]:
     relation = "worse than" if lower else "below"
     sentence = f"It is {relation} {name}: {assessment.metric} {score:.3f}, and {what} has {other:.3f}."
     return [f"{sentence} {try_this}".rstrip()]
-
-
-def _no_better_with_order(assessment: Assessment, examples: int) -> list[str]:
-    none, score = assessment.baselines.get("none"), assessment.score
-    lower = assessment.metric in LOWER_IS_BETTER
-    margin = 0.0 if lower else 2 * math.sqrt(max(score * (1 - score), 1e-4) / examples)
-    if none is None or (score < none if lower else score - margin > none):
-        return []
-    return [
-        f"The same encoder without positions is as good, within chance: {assessment.metric} {none:.3f}. "
-        "This data hardly needs word order."
-    ]
 
 
 def _remedies(losses: Sequence[float], pretrained: bool, positions: bool) -> str:

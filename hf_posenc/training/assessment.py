@@ -28,7 +28,6 @@ _NAMES = {
     "words": "words",
     "word_pairs": "word pairs",
     "word_labels": "most frequent label of each word",
-    "none": "without positions",
 }
 LOWER_IS_BETTER = ("mse",)
 CLASS_HEAD = ("class", "precision", "recall", "f1", "examples")
@@ -79,8 +78,7 @@ class Assessment:
     metric: str
     score: float
     baselines: dict[str, float]
-    """The same metric of `majority`, `words`, `word_pairs` (`word_labels` of words) and, where it was trained too,
-    `none`."""
+    """The same metric of `majority`, `words`, `word_pairs` (`word_labels` of words)."""
     warnings: list[str] = field(default_factory=list)
     classes: list[dict[str, Any]] = field(default_factory=list)
     """`label`, `precision`, `recall`, `f1`, `examples` of each class, scores None without examples; empty for a

@@ -277,7 +277,6 @@ class ClassificationOptions(RunOptions):
     class_weights: str | None = _schedule(
         None, 'balanced, or JSON {"rare": 5, "common": 1}: how much a label counts.', "In the loss."
     )
-    compare_none: bool = _kept(False, "Train a model without positions too, to see whether word order matters.")
     score_test: bool = option(False, "Score the test split, as do_predict does, if there is one and it has labels.")
     baseline: bool = option(
         True,

@@ -1,4 +1,4 @@
-"""Pretrained weights to a classifier in one call, and the control without positions."""
+"""Pretrained weights to a classifier in one call."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ from hf_posenc import POSITIONS
 from hf_posenc.conversion import convert
 from hf_posenc.errors import dashed
 from hf_posenc.finetuning import fine_tune, make_arguments, train_classifier
-from hf_posenc.training import Interrupted, UserError
+from hf_posenc.training import UserError
 
 MODULE = importlib.import_module("hf_posenc.finetuning.train")  # whose function the package has under its name
 
@@ -107,45 +107,11 @@ def test_pretrained_goes_with_no_other_start(run, tmp_path, source, files):
         train_classifier(*make_arguments(pretrained=source, output_dir=str(tmp_path / "x"), do_train=True, **files))
 
 
-@pytest.mark.slow
-def test_the_control_is_the_same_run_without_positions(run, tmp_path, source, monkeypatch):
-    made = []
-
-    def recorded(*arguments, **options):
-        made.append(train_classifier(*arguments, **options))
-        return made[-1]
-
-    monkeypatch.setattr(MODULE, "train_classifier", recorded)
-    result, printed = run(pretrained=source, position_embedding_type="rope", compare_none=True)
-    assert "First the control" in printed
-    assert "without positions" in printed
-    control, own = made
-    assert own is result
-    assert results(tmp_path)["assessment"]["baselines"]["none"] == control.metrics["test_accuracy"]
-    alone, _ = run(pretrained=source, position_embedding_type="none", overwrite_output_dir=True)
-    assert control.metrics["test_loss"] == alone.metrics["test_loss"] != own.metrics["test_loss"]
-
-
-def test_a_new_encoder_has_a_control_too(run, tmp_path, log):
+def test_checkpoints_that_follow_each_other_at_once_are_no_warning(run, log):
     small = "hidden_size=32,num_attention_heads=2,intermediate_size=64"
-    options = {"validation_file": None, "compare_none": True, "baseline": False, "config_overrides": small}
-    saving = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1, "max_steps": 3}
     transformers_logging.warning_once.cache_clear()
-    _, shown = run(position_embedding_type="learned", **options, **saving)
-    baselines = results(tmp_path)["assessment"]["baselines"]
-    assert set(baselines) == {"none"}
-    assert shown.count("set aside") == 1  # the run says it, the control doesn't repeat it
+    run(baseline=False, config_overrides=small, save_strategy="steps", save_steps=1, save_total_limit=1, max_steps=3)
     assert "mtime" not in log.text
-
-
-def test_a_checkpoint_and_a_resumed_run_have_no_control(run, tmp_path, source):
-    convert(source, tmp_path / "ours")
-    with pytest.raises(UserError, match="compare-none.*its own positions"):
-        run(model_name_or_path=str(tmp_path / "ours"), compare_none=True)
-    with pytest.raises(UserError, match="can't resume"):
-        run(pretrained=source, compare_none=True, resume_from_checkpoint="true")
-    with pytest.raises(UserError, match="compare-none is what --position-embedding-type none does"):
-        run(compare_none=True, position_embedding_type="none")
 
 
 def test_a_new_classifier_is_said_and_lost_weights_are_refused(run, tmp_path, source, log):
@@ -162,8 +128,7 @@ def test_a_new_classifier_is_said_and_lost_weights_are_refused(run, tmp_path, so
         run(model_name_or_path=str(tmp_path / "lost"), overwrite_output_dir=True)
 
 
-@pytest.mark.parametrize("long_work", [{"compare_none": True}, {}])
-def test_a_taken_folder_is_refused_before_anything_takes_long(run, tmp_path, source, monkeypatch, long_work):
+def test_a_taken_folder_is_refused_before_anything_takes_long(run, tmp_path, source, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text("{}")
 
@@ -173,17 +138,7 @@ def test_a_taken_folder_is_refused_before_anything_takes_long(run, tmp_path, sou
     for name in ("convert", "train_classifier"):
         monkeypatch.setattr(MODULE, name, late)
     with pytest.raises(UserError, match="already holds another run"):
-        run(pretrained=source, **long_work)
-
-
-def test_ctrl_c_in_the_control_names_no_folder_that_is_gone(run, monkeypatch):
-    def stopped(*_, **__):
-        raise Interrupted("the newest checkpoint is '/tmp/gone/checkpoint-1'.")
-
-    monkeypatch.setattr(MODULE, "train_classifier", stopped)
-    with pytest.raises(Interrupted, match="nothing is kept of the control") as caught:
-        run(compare_none=True)
-    assert "gone" not in str(caught.value)
+        run(pretrained=source)
 
 
 def test_pretrained_weights_take_a_scheme_of_ones_own(run, tmp_path, source):

@@ -465,12 +465,6 @@ def test_options_that_contradict_like_are_refused(options, match, tmp_path):
         fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), **{**TRAINING, "like": "bert", **options}))
 
 
-def test_the_control_of_a_run_like_a_class_differs_in_its_positions_alone(tmp_path):
-    options = {**TRAINING, "do_eval": True, "max_eval_samples": 32, "compare_none": True}
-    result = fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), like="bert", **options))
-    assert json.loads((result.output_dir / "results.json").read_text())["assessment"]["baselines"]["none"]
-
-
 def test_the_command(tmp_path):
     saved(tmp_path / "in", "bert", "learned", "fill-mask")
     folders = [str(tmp_path / name) for name in ("in", "out")]
