@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
 from transformers import EvalPrediction, Trainer, get_scheduler, set_seed
 
-from hf_posenc.finetuning import Setup, epoch_metrics, parse_arguments, run_script, set_up
+from hf_posenc.finetuning import Setup, parse_arguments, run_script, set_up
 from hf_posenc.optimizer import scale_position_learning_rates
 from hf_posenc.training import ClassificationTrainingArguments, UserError, guarded_run, save_run, show_best
 from hf_posenc.training.inference import take_off_autocast
@@ -174,10 +174,10 @@ def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]
             done += 1
             progress.update()
         total += epoch_loss
-        scores = epoch_metrics(setup)
+        scores: dict[str, float] = {}
         at_steps = args.eval_strategy == "steps" and (done == steps or done % args.eval_steps == 0)
         if args.eval_strategy == "epoch" or at_steps:
-            scores |= evaluate(accelerator, setup, "validation", "eval")[0]
+            scores, _ = evaluate(accelerator, setup, "validation", "eval")
             if args.load_best_model_at_end and better(scores[metric], setup.best["value"] if setup.best else worst):
                 kept = {name: value.clone() for name, value in setup.model.state_dict().items()}
                 setup.best = {"metric": metric, "value": scores[metric], "step": done, "epoch": epoch + 1}

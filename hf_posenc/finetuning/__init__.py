@@ -13,7 +13,6 @@ from .._lazy import lazy_names
 
 if TYPE_CHECKING:
     from ..errors import run_script
-    from ..training.callbacks import epoch_metrics
     from ..training.run import Setup
     from .classification import set_up, train_classifier
     from .masked_lm import train_masked_lm
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Setup",
-    "epoch_metrics",
     "fine_tune",
     "make_arguments",
     "parse_arguments",

@@ -40,7 +40,7 @@ class RunArguments(RunOptions, TrainingArguments):  # type: ignore[misc]  # some
     def _choose_when(self) -> None:
         """When it is logged, evaluated and saved: once per epoch, and saved when it is evaluated."""
         strategies = (self.eval_strategy, self.save_strategy, self.logging_strategy, self.early_stopping_patience)
-        self.chooses_evaluations, self.epochs_together = strategies == (None,) * 4, 1
+        self.chooses_evaluations = strategies == (None,) * 4
         self.logging_strategy = self.logging_strategy or "epoch"
         if self.eval_strategy is None:
             self.eval_strategy = "epoch" if self.do_eval and self.do_train else "no"

@@ -1,4 +1,4 @@
-"""Trainer callbacks: metrics of each epoch, stop on Ctrl-C and divergence, resume exactly, describe checkpoints."""
+"""Trainer callbacks: stop on Ctrl-C and divergence, resume exactly, describe checkpoints."""
 
 import signal
 import threading
@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from transformers.utils import logging
 
@@ -20,39 +19,11 @@ from .arguments import RunArguments
 from .card import card_of
 from .checkpoints import RESULTS_NAME, not_finite
 from .lora import has_lora
-from .metrics import metrics_from_counts
 from .output_folder import recovery_hint
-from .run import Run, Setup
+from .run import Run
 from .saving import metrics_at, results_of, write_trained_on
 
 logger = logging.get_logger(__name__)
-
-
-class EpochMetrics(TrainerCallback):
-    """Logs `train_...` metrics of each epoch, from the predictions made while training (dropout on, weights moving)."""
-
-    def __init__(self, trainer: Trainer, setup: Setup) -> None:
-        self.trainer = trainer
-        self.setup = setup
-
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Logs the metrics of all processes' predictions since the last evaluation."""
-        if round(state.epoch or 0) % args.epochs_together != 0:  # evaluated together with the epochs that follow
-            return
-        wanted = control.should_log
-        if metrics := epoch_metrics(self.setup):
-            self.trainer.log(metrics)
-            # Logging answers the Trainer's own request to log, which still has the loss to report.
-            control.should_log = wanted
-
-
-def epoch_metrics(setup: Setup) -> dict[str, float]:
-    """`train_...` metrics of the predictions since the last call, of all processes; empty if there were none."""
-    assert setup.loss is not None
-    own = setup.loss.take_counts()
-    counts = [part for part in (gather_object([own]) if setup.processes > 1 else [own]) if part is not None]
-    metrics = metrics_from_counts(torch.stack(counts).sum(0), setup.loss.problem_type) if counts else {}
-    return {f"train_{name}": value for name, value in metrics.items()}
 
 
 class StopOnDivergence(TrainerCallback):

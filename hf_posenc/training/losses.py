@@ -1,4 +1,4 @@
-"""The loss of classification, with class weights and label smoothing, and what is counted and measured with it."""
+"""The loss of classification, with class weights and label smoothing, and what is measured with it."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..data.labels import Labels
 from ..errors import UserError
 from ..options import parse_json_option
 from .arguments import ClassificationTrainingArguments
-from .metrics import logits_in, prediction_counts, predictions_from_logits, score_logits
+from .metrics import logits_in, predictions_from_logits, score_logits
 
 
 class ClassificationLoss:
@@ -37,14 +37,10 @@ class ClassificationLoss:
         self.problem_type = problem_type
         self.weights = weights
         self.label_smoothing = label_smoothing
-        self._counts: Tensor | None = None
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The loss of a model's outputs. In training, predictions are counted for the metrics of the epoch."""
+        """The loss of a model's outputs."""
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
-        if torch.is_grad_enabled():
-            counts = prediction_counts(logits.detach(), labels, self.problem_type)
-            self._counts = counts if self._counts is None else self._counts + counts
         precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
         weights = None if self.weights is None else self.weights.to(precise)
         if self.problem_type == "single_label_classification":
@@ -64,11 +60,6 @@ class ClassificationLoss:
             # DataParallel: one count per replica; the Trainer multiplies the loss by their number.
             num_items_in_batch = num_items_in_batch.sum().to(total.device)
         return total / num_items_in_batch
-
-    def take_counts(self) -> Tensor | None:
-        """The sum of `prediction_counts` since the last call, on the CPU; None if there were none."""
-        counts, self._counts = self._counts, None
-        return None if counts is None else counts.cpu()
 
 
 class LossAndMetrics:

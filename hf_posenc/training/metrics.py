@@ -1,6 +1,5 @@
 """Metrics that need no Hub: `evaluate.Metric` subclasses on scikit-learn and scipy, chosen by task."""
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,12 +7,10 @@ from typing import Any
 
 import evaluate
 import numpy as np
-import torch
 from datasets import Features, List, Value
 from scipy.special import expit
 from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
-from torch import Tensor
 from transformers import EvalPrediction
 from transformers.trainer_utils import PredictionOutput
 
@@ -131,48 +128,6 @@ def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray
     if problem_type == "multi_label_classification":
         return (logits > 0).astype(np.int64)
     return logits.reshape(-1)
-
-
-def prediction_counts(logits: Tensor, labels: Tensor, problem_type: str) -> Tensor:
-    """What the metrics of an epoch need of a batch: a sum over its examples, made without synchronisation.
-
-    Args:
-        logits: (B, C), on any device.
-        labels: in the form in which the model takes them.
-        problem_type: the task.
-
-    Returns:
-        Of a regression float32 (2,): squared errors and B. Else int64 (3C + 2,): how often each label was predicted
-        rightly, how often it was predicted, how often it was right; wholly right examples and B.
-    """
-    if problem_type == "regression":
-        errors = logits.reshape(-1).float() - labels.reshape(-1).float()
-        return torch.stack((errors.square().sum(), errors.new_full((), len(errors))))
-    if problem_type == "single_label_classification":
-        numbers = (logits.argmax(-1, keepdim=True), labels.reshape(-1, 1))
-        predicted, right = (torch.zeros_like(logits, dtype=torch.bool).scatter_(1, n, True) for n in numbers)
-    else:
-        predicted, right = logits > 0, labels > 0
-    whole = (predicted == right).all(-1).sum()
-    by_label = [(predicted & right).sum(0), predicted.sum(0), right.sum(0)]
-    return torch.cat((*by_label, torch.stack((whole, whole.new_full((), len(logits))))))
-
-
-def metrics_from_counts(counts: Tensor, problem_type: str) -> dict[str, float]:
-    """The metrics of a sum of `prediction_counts`: those of the task or, of a regression, the mean squared error."""
-    *by_label, whole, total = counts.double().cpu().numpy()
-    if problem_type == "regression":
-        return {MSE.key: float(whole / total)}
-    both, predicted, right = np.reshape(by_label, (3, -1))
-    f1 = 2 * both / np.maximum(predicted + right, 1)
-    if problem_type == "multi_label_classification":
-        return {Accuracy.key: float(whole / total), MacroF1.key: float(f1.mean())}
-    square = (total**2 - predicted @ predicted) * (total**2 - right @ right)
-    return {
-        Accuracy.key: float(whole / total),
-        MacroF1.key: float(f1[predicted + right > 0].mean()),  # as scikit-learn, which knows no other label
-        Matthews.key: float((whole * total - predicted @ right) / math.sqrt(square)) if square else 0.0,
-    }
 
 
 def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:

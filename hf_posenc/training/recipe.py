@@ -79,7 +79,7 @@ def fill_in(training: RunArguments, summary: Summary, hidden_size: int, *, is_tr
     by_epoch = training.chooses_evaluations and plain_name(training.eval_strategy) == "epoch"
     if by_epoch and apart > 1 and examples is not None:
         training.eval_strategy = training.logging_strategy = IntervalStrategy.STEPS
-        training.save_strategy, training.epochs_together = SaveStrategy.STEPS, apart
+        training.save_strategy = SaveStrategy.STEPS
         training.eval_steps = training.save_steps = training.logging_steps = apart * math.ceil(examples / batch)
 
 

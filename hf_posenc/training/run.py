@@ -150,7 +150,7 @@ class TrainingResult:
     """`train_...`, `eval_...` (validation) and `test_...` numbers."""
     summary: Summary
     history: list[dict[str, Any]] = field(default_factory=list)
-    """What was logged, in order: losses, learning rates, training and validation metrics of each epoch."""
+    """What was logged, in order: losses, learning rates, validation metrics of each epoch."""
     assessment: Assessment | None = field(default=None, kw_only=True, repr=False)
     """Of the test data, else the validation data."""
     model: PreTrainedModel = field(kw_only=True, repr=False)

@@ -18,7 +18,6 @@ from ..options import plain_name
 from .arguments import RunArguments
 from .callbacks import (
     DescribeCheckpoints,
-    EpochMetrics,
     EvaluationLeavesNoTrace,
     StopOnDivergence,
     refuse_divergence,
@@ -112,8 +111,6 @@ def make_trainer(setup: Setup, console: Console | None = None) -> RunTrainer:
         UserError: the schedule doesn't accept its arguments.
     """
     trainer, training = RunTrainer(setup, console), setup.training
-    if setup.loss is not None:
-        trainer.add_callback(EpochMetrics(trainer, setup))
     trainer.add_callback(EvaluationLeavesNoTrace())
     trainer.add_callback(DescribeCheckpoints(setup))
     trainer.add_callback(StopOnDivergence())

@@ -47,7 +47,7 @@ from hf_posenc.files import write_json
 from hf_posenc.finetuning import make_arguments, set_up
 from hf_posenc.machine import commit
 from hf_posenc.training import Interrupted, UserError
-from hf_posenc.training.callbacks import EpochMetrics
+from hf_posenc.training.callbacks import DescribeCheckpoints
 
 
 def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
@@ -308,7 +308,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(EpochMetrics, "on_step_end", stop, raising=False)
+        patched.setattr(DescribeCheckpoints, "on_step_end", stop)
         with pytest.raises(Interrupted, match="probes-rope-seed0 keeps .* The same command goes on"):
             execute(plan, tmp_path / "cut", console=quiet())
     work = tmp_path / "cut" / "runs" / "probes-rope-seed0" / "model"

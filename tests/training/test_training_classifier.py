@@ -101,13 +101,11 @@ def test_rope_learns_order_and_none_stays_at_one_half(trained):
     assert accuracy["rope"] > accuracy["none"] + 0.35
 
 
-def test_each_epoch_has_training_and_validation_metrics(trained):
+def test_each_epoch_has_a_loss_and_validation_metrics(trained):
     history = results(trained["rope"].output_dir)["history"]
-    for name in ("loss", "train_accuracy", "train_macro_f1", "eval_loss", "eval_accuracy"):
+    for name in ("loss", "eval_loss", "eval_accuracy"):
         epochs = [entry["epoch"] for entry in history if name in entry]
         assert epochs[:4] == [1, 2, 3, 4]
-    learned = [entry["train_accuracy"] for entry in history if "train_accuracy" in entry]
-    assert learned[-1] > 0.9
 
 
 def test_a_checkpoint_holds_code_tokenizer_labels_and_readme(trained):

@@ -111,12 +111,6 @@ def test_two_processes_give_the_loss_of_one(order, tmp_path, path):
     for name in ("train_loss", "eval_loss", "test_loss", "eval_accuracy"):
         assert second[name] == pytest.approx(first[name], abs=1e-4), name
     assert results(tmp_path / "two")["best"]["step"] == results(tmp_path / "one")["best"]["step"]
-    epochs = [
-        [entry["train_macro_f1"] for entry in results(tmp_path / name)["history"] if "train_macro_f1" in entry]
-        for name in ("one", "two")
-    ]
-    assert epochs[0] == pytest.approx(epochs[1], abs=0.02)
-    assert len(epochs[0]) == 2
 
 
 @pytest.mark.slow
