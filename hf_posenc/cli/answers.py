@@ -249,7 +249,6 @@ def evaluate(
 
         check_data(DataArguments(**source, **columns))
         from hf_posenc.finetuning import fine_tune, make_arguments
-        from hf_posenc.training.assessment import ERRORS_IN_TERMINAL
 
     # Whatever the Trainer prints goes to standard error: standard output holds the result alone.
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
@@ -261,7 +260,6 @@ def evaluate(
                 skip_missing=skip_missing,
                 per_device_eval_batch_size=batch_size,
                 disable_tqdm=as_json,
-                errors_shown=ERRORS_IN_TERMINAL,  # there is no file for more
                 **source,
                 **kind,
                 **columns,

@@ -1,4 +1,4 @@
-"""Assesses the predictions of a trained classifier: scores by class, the most confident errors, warnings."""
+"""Assesses the predictions of a trained classifier: scores by class, warnings."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,7 @@ import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from ..data.labels import TOKENS
-from ..data.prepared import Part
-from .assessment import LOWER_IS_BETTER, TEXT_SHOWN, Assessment, short
-from .metrics import predictions_from_logits, probabilities_from_logits
+from .assessment import LOWER_IS_BETTER, Assessment
 
 FEW_EXAMPLES = 30
 """With fewer examples no model can be told from chance."""
@@ -31,7 +29,6 @@ def assess(
     metric: str,
     metrics: Mapping[str, float],
     baselines: Mapping[str, Mapping[str, float]],
-    errors: list[dict[str, Any]],
     history: Sequence[Mapping[str, Any]] = (),
     pretrained: bool = False,
     positions: bool = True,
@@ -47,14 +44,13 @@ def assess(
         metric: the one to quote.
         metrics: of the run, with prefixes `eval_` and `test_`.
         baselines: the same of each baseline.
-        errors: see `confident_errors`.
         history: what the Trainer logged while training.
         pretrained: whether it began with trained weights; if not, warnings suggest that.
         positions: whether it has positions; if not, warnings suggest those first.
     """
     key = f"{'test' if split == 'test' else 'eval'}_{metric}"
     others = {name: scores[key] for name, scores in baselines.items() if key in scores}
-    assessment = Assessment(split=split, metric=metric, score=float(metrics[key]), baselines=others, errors=errors)
+    assessment = Assessment(split=split, metric=metric, score=float(metrics[key]), baselines=others)
     numbers = range(len(names))
     if problem_type != "regression":
         assessment.classes = _classes(labels.astype(int), predicted, numbers, names)
@@ -83,50 +79,6 @@ def _classes(right: Any, predicted: Any, labels: Sequence[Any], names: Sequence[
         | {"examples": int(count)}
         for name, *values, count in zip(names, *columns, strict=True)
     ]
-
-
-def confident_errors(
-    logits: np.ndarray, labels: np.ndarray, part: Part, names: Sequence[str], problem_type: str, most: int
-) -> list[dict[str, Any]]:
-    """The wrong answers with the highest probability; for numbers the largest errors.
-
-    Args:
-        logits: (n, C).
-        labels: the right answers, in the model's form.
-        part: the texts, and where each stands in its file.
-        names: of the classes.
-        problem_type: the task.
-        most: how many are listed.
-    """
-    right: list[Any]
-    wrong: list[Any]
-    if problem_type == "regression":
-        wrong, right = logits.reshape(-1).tolist(), labels.reshape(-1).tolist()
-        sure = np.abs(logits.reshape(-1) - labels.reshape(-1))
-    else:
-        probabilities = probabilities_from_logits(logits, problem_type)
-        predicted = predictions_from_logits(logits, problem_type)
-        if problem_type == "single_label_classification":
-            sure = np.where(predicted == labels, 0.0, probabilities.max(-1))
-            right, wrong = ([names[int(number)] for number in column] for column in (labels, predicted))
-        else:  # the most confident of the labels that are wrongly given or wrongly missing
-            sure = np.where(predicted == labels, 0.0, np.maximum(probabilities, 1 - probabilities)).max(-1)
-            right, wrong = (
-                [[names[number] for number in np.flatnonzero(row).tolist()] for row in rows]
-                for rows in (labels, predicted)
-            )
-    errors = []
-    for row in np.argsort(-sure, kind="stable")[:most]:
-        if sure[row] <= 0:
-            break
-        error = {"row": part.places[row], "text": short(part.texts[0][row], TEXT_SHOWN)}
-        if len(part.texts) > 1:
-            error["text_pair"] = short(part.texts[1][row], TEXT_SHOWN)
-        error |= {"label": right[row], "predicted": wrong[row]}
-        if problem_type != "regression":
-            error["probability"] = round(float(sure[row]), 4)
-        errors.append(error)
-    return errors
 
 
 def _no_better_than_majority(assessment: Assessment, examples: int, units: str, try_this: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A classifier's scores beside baselines and by class, its errors, and warnings; shown as tables."""
+"""A classifier's scores beside baselines and by class, and warnings; shown as tables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,7 @@ MOST_CLASSES_SHOWN = 12
 MOST_CLASSES_NAMED = 3
 """Columns of a confusion matrix in the terminal are named up to this many classes, else numbered."""
 MOST_CLASSES_DRAWN = 30
-ERRORS_IN_TERMINAL = 5
-TEXT_SHOWN = 160
+LABEL_SHOWN = 160
 _NAMES = {
     "majority": "majority",
     "words": "words",
@@ -31,36 +30,23 @@ _NAMES = {
 }
 LOWER_IS_BETTER = ("mse",)
 CLASS_HEAD = ("class", "precision", "recall", "f1", "examples")
-ERROR_HEAD = ("row", "text", "right", "predicted")
 
 
 Row = tuple[str, ...]
-Cell = Callable[[Any], str]
+Cell = Callable[[str], str]
 
 
 def _name(baseline: str, metric: str) -> str:
     return "mean" if baseline == "majority" and metric in LOWER_IS_BETTER else _NAMES.get(baseline, baseline)
 
 
-def _with_probability(error: Mapping[str, Any]) -> str:
-    """The prediction with its probability."""
-    sure = f" ({error['probability']:.2f})" if "probability" in error else ""
-    return _written(error["predicted"]) + sure
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(value) or "(none)"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _cell(value: Any) -> str:
-    """A short text, escaped."""
-    return plain(short(_written(value), TEXT_SHOWN))
+def _cell(label: str) -> str:
+    """A short label, escaped."""
+    return plain(short(label, LABEL_SHOWN))
 
 
 def short(text: str, length: int) -> str:
@@ -85,9 +71,6 @@ class Assessment:
     regression."""
     confusion: list[list[int]] | None = None
     """Examples by right label (rows) and predicted label (columns); None for several labels per text and numbers."""
-    errors: list[dict[str, Any]] = field(default_factory=list)
-    """The most confident wrong answers: `row` of the file (a csv's header is row 1), `text`,
-    `label`, `predicted`, `probability`."""
     picture: str | None = None
     """File name of the confusion matrix's picture, beside the card."""
 
@@ -111,13 +94,6 @@ class Assessment:
             parts.append(_table("Class by class", CLASS_HEAD, rows))
         if self.shows_confusion():
             parts.append(self._confusion_table())
-        if self.errors:
-            rows = self.error_rows(lambda value: escape(_written(value)))
-            if (more := len(rows) - ERRORS_IN_TERMINAL) > 0:
-                rows[ERRORS_IN_TERMINAL:] = [("...", f"{more} more in results.json")]
-            table = _table(self.error_title(), ERROR_HEAD, rows, justify="left")
-            table.columns[1].ratio = 1
-            parts.append(table)
         parts += [f"[yellow]Warning:[/yellow] {escape(warning)}" for warning in self.warnings]
         return Group(*parts)
 
@@ -139,15 +115,11 @@ class Assessment:
         """Prints it."""
         (console or Console()).print(self, highlight=False)
 
-    def error_title(self) -> str:
-        """What the listed errors are."""
-        return "Largest errors" if self.metric in LOWER_IS_BETTER else "Most confident errors"
-
     def shows_confusion(self) -> bool:
         """Whether there is a confusion matrix of not too many classes."""
         return self.confusion is not None and len(self.classes) <= MOST_CLASSES_SHOWN
 
-    # Rows of the tables in the terminal and in the model card; `cell` shortens and escapes texts.
+    # Rows of the tables in the terminal and in the model card; `cell` shortens and escapes labels.
 
     def score_rows(self) -> list[Row]:
         """The model's score and those of the baselines."""
@@ -167,22 +139,12 @@ class Assessment:
         counts = zip(names, self.confusion or (), strict=True)
         return ["", *names], [(name, *(f"{count:,}" for count in row)) for name, row in counts]
 
-    def error_rows(self, cell: Cell = _cell) -> list[Row]:
-        """The most confident errors."""
-        texts = (" / ".join(filter(None, (error["text"], error.get("text_pair")))) for error in self.errors)
-        return [
-            (str(error["row"]), *map(cell, (text, error["label"], _with_probability(error))))
-            for text, error in zip(texts, self.errors, strict=True)
-        ]
 
-
-def _table(
-    title: str, head: Sequence[str], rows: Sequence[Row], *, justify: Any = "right", bold: bool = False
-) -> Table:
-    """A table for the terminal; `justify` is of all columns but the first, `bold` of the first row."""
+def _table(title: str, head: Sequence[str], rows: Sequence[Row], *, bold: bool = False) -> Table:
+    """A table for the terminal; `bold` is of the first row."""
     table = Table(head[0], title=title, title_justify="left")
     for name in head[1:]:
-        table.add_column(name, justify=justify)
+        table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*row)
     table.rows[0].style = "bold" if bold else None

@@ -71,22 +71,17 @@ class LossAndMetrics:
 
     def __init__(self, loss: ClassificationLoss) -> None:
         self.loss = loss
-        self.logits: np.ndarray | None = None
-        """Of the last evaluation."""
+        self.predicted: np.ndarray | None = None
+        """The answers of the last evaluation."""
         self.labels: np.ndarray | None = None
-
-    @property
-    def predicted(self) -> np.ndarray:
-        """What these logits predict."""
-        assert self.logits is not None
-        return predictions_from_logits(self.logits, self.loss.problem_type)
 
     @torch.no_grad()
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
         """The numbers of one evaluation."""
-        self.logits, self.labels = logits_in(prediction), np.asarray(prediction.label_ids)
-        loss = self.loss((torch.from_numpy(self.logits).double(),), torch.from_numpy(self.labels))
-        return {"loss": loss.item(), **score_logits(self.logits, self.labels, self.loss.problem_type)}
+        logits, self.labels = logits_in(prediction), np.asarray(prediction.label_ids)
+        self.predicted = predictions_from_logits(logits, self.loss.problem_type)
+        loss = self.loss((torch.from_numpy(logits).double(),), torch.from_numpy(self.labels))
+        return {"loss": loss.item(), **score_logits(logits, self.labels, self.loss.problem_type)}
 
 
 def make_loss(

@@ -29,7 +29,6 @@ _speed = functools.partial(option, panel="Speed and memory")
 _FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
 _SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
 _PROBABILITY = Range("a probability from 0 to 1", lambda value: 0 <= value <= 1)
-_WHOLE = whole_number(0)
 _INTERVALS = one_of("no", "steps", "epoch")
 NO_SCORES = ("_runtime", "_per_second", "_preparation_time", "total_flos", "epoch")
 """How the names of those metrics of the Trainer end that say nothing of the model."""
@@ -42,7 +41,7 @@ _OF_TRANSFORMERS = {
     "eval_steps": POSITIVE,
     "save_steps": POSITIVE,
     "logging_steps": POSITIVE,
-    "dataloader_num_workers": _WHOLE,
+    "dataloader_num_workers": whole_number(0),
 }
 """The ranges of options that transformers alone declares."""
 
@@ -282,9 +281,6 @@ class ClassificationOptions(RunOptions):
         True,
         "Before training, score what an encoder has to beat: the most frequent answer, and linear models (TF-IDF) on "
         "words, and on words and word pairs. It takes seconds.",
-    )
-    errors_shown: int = option(
-        10, "How many of the most confident errors results.json and the card list. 0: no texts there.", accepts=_WHOLE
     )
 
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from ..data.columns import Columns
 from ..data.labels import Labels
 from ..data.prepared import Part
-from .assess import assess, confident_errors
+from .assess import assess
 from .assessment import Assessment
 from .losses import ClassificationLoss
 from .summary import Summary
@@ -115,22 +115,15 @@ class Setup(Run):
         """
         if prefix not in self.examples or self.labels is None or self.compute_metrics.labels is None:
             return
-        scored, part, labels = self.compute_metrics, self.examples[prefix], self.labels
-        errors = []
-        if scored.logits is not None:
-            errors = confident_errors(
-                scored.logits, scored.labels, part, labels.names, labels.problem_type, self.training.errors_shown
-            )
         self.assessment = assess(
             split=next(split for split, own in PREFIXES.items() if own == prefix),
-            labels=scored.labels,
-            predicted=scored.predicted,
-            names=labels.names,
-            problem_type=labels.problem_type,
+            labels=self.compute_metrics.labels,
+            predicted=self.compute_metrics.predicted,
+            names=self.labels.names,
+            problem_type=self.labels.problem_type,
             metric=self.metric,
             metrics=metrics,
             baselines=self.baselines,
-            errors=errors,
             history=history,
             pretrained=not self.is_new,
             positions=getattr(self.model.config, "position_embedding_type", None) != "none",

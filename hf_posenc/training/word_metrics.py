@@ -22,8 +22,6 @@ def answers_and_losses(logits: Any, labels: torch.Tensor) -> torch.Tensor:
 class WordMetrics:
     """`compute_metrics` of the Trainer: loss and metrics of words, each word counting once."""
 
-    logits = None
-
     def __init__(self, names: Sequence[str]) -> None:
         self.names = list(names)
         self.labels: np.ndarray | None = None

@@ -1,6 +1,5 @@
-"""Where a classifier stands: baselines, classes, errors and warnings."""
+"""Where a classifier stands: baselines, classes and warnings."""
 
-import json
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -9,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from training_harness import results, rows, train, write_csv, write_jsonl
+from training_harness import results, rows, train, write_jsonl
 
 from hf_posenc import fit
 from hf_posenc.data import Labels
-from hf_posenc.data.prepared import Part
-from hf_posenc.training.assess import assess, confident_errors
+from hf_posenc.training.assess import assess
 from hf_posenc.training.baseline import MOST_CHARACTERS, BagOfWords, WordPairs, _sample, baseline_scores, most_frequent
 from hf_posenc.training.card import card_of
 from hf_posenc.training.metrics import predictions_from_logits
@@ -85,10 +83,7 @@ def stand(logits: Any, labels: Any, problem_type: str = ONE, **options: Any) -> 
     score = options.pop("score", None)
     if score is None:
         score = float((logits.argmax(-1) == labels).mean()) if problem_type == ONE else 0.5
-    numbers = range(1, len(labels) + 1)
-    part = Part(([f"text {row}" for row in numbers],), labels.tolist(), range(len(labels)), numbers)
     values = {"names": ["no", "yes"], "baselines": {}, **options}
-    most = values.pop("errors_shown", 10)
     return assess(
         split="test",
         labels=labels,
@@ -96,34 +91,20 @@ def stand(logits: Any, labels: Any, problem_type: str = ONE, **options: Any) -> 
         problem_type=problem_type,
         metric=metric,
         metrics={f"test_{metric}": score},
-        errors=confident_errors(logits, labels, part, values["names"], problem_type, most),
         **values,
     )
 
 
-def test_classes_confusion_and_errors_are_those_of_the_predictions():
+def test_classes_and_confusion_are_those_of_the_predictions():
     standing = stand([[2, 0], [0, 3], [1, 0], [0, 1], [5, 0]], [0, 0, 0, 1, 1])
     assert standing.confusion == [[2, 1], [1, 1]]
     no, yes = standing.classes
     assert no == {"label": "no", "precision": 2 / 3, "recall": 2 / 3, "f1": pytest.approx(2 / 3), "examples": 3}
     assert (yes["precision"], yes["recall"], yes["examples"]) == (0.5, 0.5, 2)
-    assert [(error["row"], error["label"], error["predicted"]) for error in standing.errors] == [
-        (5, "yes", "no"),
-        (2, "no", "yes"),
-    ]
-    assert standing.errors[0]["probability"] == pytest.approx(1 / (1 + np.exp(-5)), abs=1e-4)
-    assert not stand([[2, 0]], [1], errors_shown=0).errors
 
 
-def test_errors_of_several_labels_and_of_numbers():
-    standing = stand([[3.0, -3.0], [-1.0, 4.0]], [[1.0, 0.0], [0.0, 0.0]], SEVERAL)
-    assert standing.confusion is None
-    (error,) = standing.errors
-    assert (error["row"], error["label"], error["predicted"]) == (2, [], ["yes"])
-    numbers = stand([[1.0], [2.0], [9.0]], [1.0, 4.0, 8.0], NUMBER, names=[])
-    assert [error["row"] for error in numbers.errors] == [2, 3]
-    assert "probability" not in numbers.errors[0]
-    assert (standing.error_title(), numbers.error_title()) == ("Most confident errors", "Largest errors")
+def test_several_labels_have_no_confusion_matrix():
+    assert stand([[3.0, -3.0], [-1.0, 4.0]], [[1.0, 0.0], [0.0, 0.0]], SEVERAL).confusion is None
 
 
 def shown_at_80(assessment: Any) -> list[str]:
@@ -233,27 +214,17 @@ def test_of_a_squared_error_less_is_better(scores: tuple[float, float], says: st
 
 
 def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str]):
-    # a text that would break a table, twice and with both labels, so that one of them is an error
-    examples = [*rows("test", 60), *({"text": "a | <b> [c](d) $e$", "label": label} for label in ("acceptable",) * 2)]
-    examples[-1]["label"] = "unacceptable"
-    order["test_file"] = write_jsonl(tmp_path / "odd.jsonl", examples)
-    trained = train(tmp_path / "run", **order, do_eval=True, do_predict=True, errors_shown=62)
+    trained = train(tmp_path / "run", **order, do_eval=True, do_predict=True)
     assessment = results(tmp_path / "run")["assessment"]
     assert assessment["split"] == "test"
     assert assessment["score"] == pytest.approx(trained.metrics["test_accuracy"])
     assert set(assessment["baselines"]) == {"majority", "words", "word_pairs"}
-    assert sum(map(sum, assessment["confusion"])) == 62
-    assert sum(row["examples"] for row in assessment["classes"]) == 62
-    wrong = round(62 * (1 - assessment["score"]))
-    assert len(assessment["errors"]) == wrong
+    assert sum(map(sum, assessment["confusion"])) == 64
+    assert sum(row["examples"] for row in assessment["classes"]) == 64
     card = (tmp_path / "run" / "README.md").read_text()
     assert f"| word pairs | {assessment['baselines']['word_pairs']:.4f} |" in card
-    assert "a \\| \\<b\\> \\[c\\](d) \\$e\\$" in card
     assert "![Confusion matrix](confusion_matrix.png)" in card
     assert (tmp_path / "run" / "confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
-    answers = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
-    missed = [n for n, (a, e) in enumerate(zip(answers, examples, strict=True), 1) if a["label"] != e["label"]]
-    assert sorted(error["row"] for error in assessment["errors"]) == missed
 
 
 def test_a_card_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch):
@@ -272,28 +243,17 @@ def test_a_card_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch):
     assert "| \\`a\\` \\| \\<b\\> | 0 | 20 |\n| {{ 7 \\* 7 }} | 0 | 20 |" in card
 
 
-def test_a_run_can_do_without_baselines_errors_and_a_picture(
+def test_a_run_can_do_without_baselines_and_a_picture(
     tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("hf_posenc.training.assessment.find_spec", lambda name: None)  # without matplotlib
-    train(tmp_path / "run", **order, do_eval=True, baseline=False, errors_shown=0)
+    train(tmp_path / "run", **order, do_eval=True, baseline=False)
     assessment = results(tmp_path / "run")["assessment"]
-    assert (assessment["split"], assessment["baselines"], assessment["errors"]) == ("validation", {}, [])
+    assert (assessment["split"], assessment["baselines"]) == ("validation", {})
     card = (tmp_path / "run" / "README.md").read_text()
     assert "Confusion matrix" in card
     assert "confusion_matrix.png" not in card
     assert not (tmp_path / "run" / "confusion_matrix.png").exists()
-
-
-def test_errors_have_the_row_numbers_of_the_file(tmp_path: Path, order: dict[str, str]):
-    del order["validation_file"]
-    examples = rows("train", 60)
-    order["train_file"] = write_csv(tmp_path / "train.csv", examples)
-    train(tmp_path / "run", **order, do_eval=True, baseline=False, errors_shown=60, validation_split_percentage=40)
-    errors = results(tmp_path / "run")["assessment"]["errors"]
-    assert errors
-    for error in errors:  # the header is row 1
-        assert (error["text"], error["label"]) == tuple(examples[error["row"] - 2][name] for name in ("text", "label"))
 
 
 def test_of_a_falling_loss_the_kept_weights_are_no_part(tmp_path: Path, order: dict[str, str]):
