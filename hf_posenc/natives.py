@@ -1,6 +1,6 @@
 """The classes of transformers that can hold a PosEnc encoder, and which fields of `PosEncConfig` each needs for it.
 
-`train --like` sets these fields, and the export to a class refuses a model that has others. Nothing here needs PyTorch.
+The export to a class refuses a model that has others. Nothing here needs PyTorch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ POOLED = ("text-classification", "multiple-choice")
 _UNGATED: Needs = {"mlp_gated": (False,), "attention_bias": (True,), "mlp_bias": (True,)}
 """BERT's feed-forward network, and its biases."""
 _NOT_SET = ("pad_token_id", "rope_parameters.")
-"""What `like` leaves alone: the tokenizer's, and what fits unless it is changed."""
+"""What `usual_fields` leaves out: the tokenizer's, and what fits unless it is changed."""
 
 
 @dataclass(frozen=True)
@@ -140,32 +140,23 @@ def mismatches(name: str, fields: Mapping[str, Any], tasks: Iterable[str]) -> li
     ]
 
 
-def like(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a model needs beside those that are given, so that it can be exported to a class.
+def usual_fields(name: str, scheme: str) -> dict[str, Any]:
+    """The fields that a model with a scheme needs so that a class can hold it, each with its usual value.
 
     Args:
         name: of the class, in `NATIVES`.
-        fields: those that are given.
+        scheme: one of the class's.
     """
-    native = NATIVES[name]
-    scheme = fields.get("position_embedding_type") or next(iter(native.schemes))
-    chosen: dict[str, Any] = {"position_embedding_type": scheme}
-    values = flat({**fields, **chosen})
-    needs = native.needs(values, ("text-classification",))
-    if not native.token_types:
-        needs = {**needs, "type_vocab_size": (0,)}
+    fields: dict[str, Any] = {"position_embedding_type": scheme}
     arguments: dict[str, Any] = {}
-    for key, accepts in needs.items():
+    for key, accepts in NATIVES[name].needs(fields, POOLED).items():
         part, dot, argument = key.rpartition(".")
-        if key in values or key.startswith(_NOT_SET):
+        if key in fields or key.startswith(_NOT_SET):
             continue
         if dot:
             arguments.setdefault(part, {})[argument] = accepts[0]
         else:
-            chosen[key] = accepts[0]
+            fields[key] = accepts[0]
     if arguments:
-        own = fields.get("position_embedding_kwargs") or {}
-        whole = own if "+" in scheme else {scheme: own}
-        whole = {part: {**whole.get(part, {}), **arguments.get(part, {})} for part in {**whole, **arguments}}
-        chosen["position_embedding_kwargs"] = whole if "+" in scheme else whole[scheme]
-    return chosen
+        fields["position_embedding_kwargs"] = arguments if "+" in scheme else arguments[scheme]
+    return fields

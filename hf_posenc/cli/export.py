@@ -51,9 +51,9 @@ def export(
     """Write a checkpoint as a folder without code for another runtime, and measure that it computes the same.
 
     ONNX and OpenVINO take every scheme and head; batch and length stay free. `native` writes BERT, RoFormer,
-    jina_embeddings_v3, NomicBERT, ModernBERT, GTE or MPNet, for encoders that one of them can hold: see `train --like`.
-    Nothing is left where the answers differ from PyTorch by more than 1e-4, with `native` 1e-5, or where int8 lowers
-    the score by more than `--largest-drop`.
+    jina_embeddings_v3, NomicBERT, ModernBERT, GTE or MPNet, for encoders that one of them can hold. Nothing is
+    left where the answers differ from PyTorch by more than 1e-4, with `native` 1e-5, or where int8 lowers the score by
+    more than `--largest-drop`.
     """
     with loading():
         from hf_posenc.export.run import export as run

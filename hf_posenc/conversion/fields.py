@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from ..errors import UserError
-from ..natives import like, mismatches
+from ..natives import mismatches, usual_fields
 from .families import Family
 
 _CANT = {
@@ -97,7 +97,7 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
     fields: dict[str, Any] = {name: getattr(config, family.fields.get(name, name)) for name in SAME}
-    body = like(family.model_type, {})
+    body = usual_fields(family.model_type, family.scheme)
     fields |= {
         "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
@@ -123,7 +123,7 @@ def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str,
             f"{source!r} has position_embedding_type={kind!r}, which a {family.model_type} model can't have. Known are "
             "absolute, relative_key and relative_key_query."
         )
-    arguments = like(family.model_type, {"position_embedding_type": family.scheme})["position_embedding_kwargs"]
+    arguments = usual_fields(family.model_type, family.scheme)["position_embedding_kwargs"]
     if family.model_type == "mpnet":
         arguments["t5"]["num_buckets"] = config.relative_attention_num_buckets
     fields = {

@@ -121,7 +121,6 @@ def to_native(
 
 def _target(config: Any, task: str, like: str | None) -> Family:
     """The named class, or the first that can hold the checkpoint."""
-    problems = {name: _obstacles(FAMILIES[name], config, task) for name in NATIVES}
     scheme = config.position_embedding_type
     asked = [name for name in NATIVES if scheme in NATIVES[name].schemes] if like is None else [like]
     if not asked:
@@ -129,17 +128,14 @@ def _target(config: Any, task: str, like: str | None) -> Family:
             f"position_embedding_type={scheme!r}: --to native knows no class of transformers with this scheme. Export "
             "to ONNX, which takes every scheme: --to onnx."
         )
-    fitting = [name for name in NATIVES if not problems[name]]
-    if chosen := [name for name in asked if name in fitting]:
-        return FAMILIES[chosen[0]]
+    problems = {name: _obstacles(FAMILIES[name], config, task) for name in asked}
     nearest = min(asked, key=lambda name: len(problems[name]))
-    others = f" It can be exported to {', '.join(fitting)}." if fitting else ""
-    is_trained = {task, "text-classification"} <= FAMILIES[nearest].heads.keys()  # `train` trains classifiers
-    trained = f" `hf-posenc train --like {nearest}` trains a model that can." if is_trained else ""
-    raise UserError(
-        f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{others}{trained} --to onnx takes this "
-        "one as it is."
-    )
+    if problems[nearest]:
+        raise UserError(
+            f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}. --to onnx takes it as it is. "
+            f"`hf-posenc train --config-overrides NAME=VALUE,...` trains a model with the values that {nearest} has."
+        )
+    return FAMILIES[nearest]
 
 
 def _obstacles(family: Family, config: Any, task: str) -> list[str]:

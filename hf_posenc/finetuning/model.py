@@ -1,15 +1,11 @@
 """The model of a run: a new PosEnc encoder, or a trained checkpoint of any family."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, cast
 
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .. import natives
-from ..conversion.families import FAMILIES
 from ..data.labels import TOKENS, Labels
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
 from ..errors import UserError, about_options, dashed
@@ -35,13 +31,11 @@ _NO_LIMIT = 10**6
 
 
 def prepare_scheme(arguments: ModelArguments) -> None:
-    """Registers `scheme_file`, sets what `like` stands for, and checks the scheme's name before any data is read.
+    """Registers `scheme_file`, and checks the scheme's name before any data is read.
 
     Raises:
-        UserError: the file can't be registered, there is no such scheme, or options contradict `like`.
+        UserError: the file can't be registered, or there is no such scheme.
     """
-    if arguments.like is not None:
-        _set_like(arguments)
     if arguments.scheme_file is not None:
         register_scheme_file(arguments.scheme_file, arguments.position_embedding_type)
     if arguments.model_name_or_path is None and arguments.position_embedding_type is not None:
@@ -65,38 +59,6 @@ def load_config(arguments: ModelArguments) -> Any:
     config = read_config(arguments.model_name_or_path, arguments)
     _check_scheme(config, arguments)
     return config
-
-
-def _set_like(arguments: ModelArguments) -> None:
-    """Sets the options that `like` stands for, beside those that are given."""
-    name = str(arguments.like)
-    refuse_given(arguments, ("config_name",), f"can't be with --like {name!r}, which says what the encoder is like")
-    if arguments.pretrained is None:
-        why = f"is trained already, and --like {name!r} shapes a new encoder"
-        refuse_given(arguments, ("model_name_or_path",), why)
-    wanted = {field: value for field in _POSITIONS if (value := getattr(arguments, field)) is not None}
-    wanted |= _body_options(arguments, None)
-    _check_like(name, wanted, CLASSIFIER.task)
-    chosen = natives.like(name, wanted)
-    for field in (*_POSITIONS, "classifier_pooling"):
-        if field in chosen:
-            setattr(arguments, field, chosen.pop(field))
-    if arguments.pretrained is not None:  # its body is what it is, and checked when it is loaded
-        chosen = {field: value for field, value in chosen.items() if field.startswith("classifier_")}
-    added = [f"{field}={json.dumps(value)}" for field, value in chosen.items()]
-    arguments.config_overrides = ",".join(filter(None, (arguments.config_overrides, *added)))
-
-
-def _check_like(name: str, fields: Mapping[str, Any], task: str) -> None:
-    """Raises a UserError if fields keep a model from being exported to the class that `like` names."""
-    heads, problems = FAMILIES[name].heads, natives.mismatches(name, fields, (task,))
-    if task not in heads:
-        problems.append(f"a head for {task} ({name} has {', '.join(heads)})")
-    if problems:
-        raise UserError(
-            f"--like {name!r} can't be with {'; '.join(problems)}. Change these, or leave --like out: "
-            "`export --to onnx` takes every model."
-        )
 
 
 def _check_scheme(config: Any, arguments: ModelArguments) -> None:
@@ -156,8 +118,6 @@ def make_model(
             f"The tokenizer has {len(tokenizer)} tokens, {arguments.model_name_or_path!r} knows {config.vocab_size}. "
             "Use the model's own: leave --tokenizer-name out."
         )
-    if arguments.like is not None:
-        _check_like(arguments.like, config.to_dict(), head.task)
     model = load_model(arguments, config, head)
     if arguments.freeze_word_embeddings:
         model.get_input_embeddings().requires_grad_(False)
@@ -237,8 +197,6 @@ def _new_encoder(
         else:
             config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **values)
         config.code_files()  # refuse now what couldn't be saved at the end
-        if arguments.like is not None:
-            _check_like(arguments.like, config.to_dict(), head.task)
         return head.auto_class.from_config(config)
 
 

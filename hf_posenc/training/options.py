@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
-from ..natives import NATIVES
 from ..options import (
     COUNT,
     NOT_NEGATIVE,
@@ -79,13 +78,6 @@ class ModelArguments:
     )
     classifier_pooling: str | None = _model(
         None, "mean (default), cls or max.", "How a PosEnc encoder pools.", accepts=one_of("mean", "cls", "max")
-    )
-    like: str | None = _model(
-        None,
-        "Shape the encoder for `export --to native`: bert, mpnet, jina_embeddings_v3, ...",
-        f"One of {', '.join(NATIVES)}. It sets the scheme, post-norm layers, pooling and the classifier's dense layer; "
-        "also with --pretrained.",
-        accepts=one_of(*NATIVES),
     )
     model_name_or_path: str | None = _model(
         None, "Start from a PosEnc checkpoint, unchanged.", "A folder or Hub name.", is_source=True
