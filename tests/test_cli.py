@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 from common import SCHEMES, tiny_config
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.main import get_command
 
-from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForMaskedLM, cli
+from hf_posenc import POSITIONS, PRESETS, PosEncForMaskedLM, cli
 from hf_posenc.finetuning import make_arguments, train_classifier
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
 from hf_posenc.training import Interrupted, UserError
@@ -117,35 +117,6 @@ def test_schemes_lists_every_scheme_with_its_parameters_and_length(run):
     assert "512" in learned
 
 
-def test_inspect_shows_what_a_checkpoint_is(run, checkpoint):
-    code, out, _ = run("inspect", str(checkpoint))
-    assert code == 0
-    for part in ("PosEncForSequenceClassification", "learned", "48 tokens", "acceptable, unacceptable", "std=0.0884"):
-        assert part in out, part
-    assert f"travels with it, {len(list(checkpoint.glob('*.py')))} files" in out
-    assert "position_learned.py" not in out
-    assert "missing code" not in out
-    assert "blimp_order: train 64" in out
-    assert "2 steps" in out
-    assert f"of them {48 * 128:,} positional" in out
-
-
-def test_inspect_names_missing_code(run, checkpoint, tmp_path):
-    copied(checkpoint, tmp_path, "modeling_posenc.py")
-    code, out, _ = run("inspect", str(tmp_path))
-    assert code == 0
-    assert "missing code" in out
-    assert "modeling_posenc.py" in out
-
-
-def test_inspect_refuses_a_checkpoint_that_lacks_weights_and_names_them(run, refused, tmp_path):
-    config = PosEncConfig.from_preset("tiny", vocab_size=50)
-    PosEncForMaskedLM(config).save_pretrained(tmp_path, max_shard_size="300kB")
-    assert run("inspect", str(tmp_path))[0] == 0  # the decoder shares the embedding's weights
-    sorted(tmp_path.glob("model-*.safetensors"))[0].unlink()
-    assert "it lacks weights: model.embeddings.word_embeddings.weight" in refused("inspect", str(tmp_path))
-
-
 def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(run, predict, checkpoint, tmp_path):
     rows = predict(checkpoint, "who saw karla", "karla saw who")
     assert [row["text"] for row in rows] == ["who saw karla", "karla saw who"]
@@ -228,7 +199,6 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
     code, out, _ = run("evaluate", out_dir, "--file", data, "--json")
     assert code == 0
     assert json.loads(out)["accuracy"] == 1.0
-    assert "majority 0.5000, words 1.0000, word pairs 1.0000" in run("inspect", out_dir)[1]
     assert predict(out_dir, "bad film")[0]["label"] == "no"
     assert "already holds another run" in refused("train", "-o", out_dir, "--train-file", data)
 
@@ -236,8 +206,8 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("inspect", "./nowhere"), "'./nowhere' doesn't exist. Give the folder of a checkpoint"),
-        (("inspect", __file__), "is a file. Give the folder of a checkpoint"),
+        (("predict", "./nowhere", "a"), "'./nowhere' doesn't exist. Give the folder of a checkpoint"),
+        (("predict", __file__, "a"), "is a file. Give the folder of a checkpoint"),
         (("train", "-o"), "--output-dir: expected one argument. --help lists the options."),
         (("predict", "CHECKPOINT", "a", "--top-k", "x"), "Invalid value for '--top-k': "),
         (("quickstart", "-o"), "Option '-o' requires an argument. `hf-posenc --help` lists"),
@@ -276,8 +246,7 @@ def test_a_damaged_checkpoint_is_one_line(refused, checkpoint, tmp_path):
     copied(checkpoint, tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    for command in (("predict", str(tmp_path), "text"), ("inspect", str(tmp_path))):
-        refused(*command)
+    refused("predict", str(tmp_path), "text")
 
 
 def test_a_checkpoint_without_its_tokenizer_is_one_whole_line(refused, checkpoint, tmp_path):
@@ -315,7 +284,6 @@ def test_home_is_found_after_an_equals_sign_where_shells_leave_it(run, checkpoin
     "words",
     [
         ("predict", "{}", "text"),
-        ("inspect", "{}"),
         ("convert", "{}", "out"),
         ("train", "-o", "out", "--dataset-name", "blimp_order", "--model-name-or-path", "{}"),
         ("train", "-o", "out", "--dataset-name", "blimp_order", "--tokenizer-name", "{}"),
@@ -348,11 +316,6 @@ def test_ctrl_c_while_importing_is_one_line():
     assert running.returncode == 130
     lines = [line for line in rest.splitlines() if not line.startswith("import time:")]
     assert lines == ["Interrupted: nothing was written."]
-
-
-def test_inspect_refuses_another_kind_of_model(refused, tmp_path):
-    BertConfig(vocab_size=50).save_pretrained(tmp_path)
-    assert "it is a bert model, not a PosEnc one" in refused("inspect", str(tmp_path))
 
 
 def test_a_regression_predicts_a_number(run, predict, tmp_path):
@@ -464,11 +427,10 @@ def test_what_is_no_text_is_named(refused, checkpoint, tmp_path):
     assert "standard input, line 1 isn't UTF-8 text: " in line
 
 
-def test_a_model_that_does_not_classify_is_named(run, refused, tmp_path):
+def test_a_model_that_does_not_classify_is_named(refused, tmp_path):
     PosEncForMaskedLM(tiny_config()).save_pretrained(tmp_path)
     for words in (("predict", str(tmp_path), "text"), ("evaluate", str(tmp_path), "--dataset-name", "blimp_order")):
         assert "holds PosEncForMaskedLM, which doesn't classify texts" in refused(*words)  # not with a random head
-    assert "LABEL_0" not in run("inspect", str(tmp_path))[1]
 
 
 COMMANDS = tuple(get_command(cli.app).commands)

@@ -25,14 +25,13 @@ def broadcast():
     ],
 )
 def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, run, monkeypatch):
-    monkeypatch.setattr("hf_posenc.schemes.inspection.describe_schemes", fault)
+    monkeypatch.setattr("hf_posenc.schemes.describe.describe_schemes", fault)
     assert run("schemes") == (1, "", f"Error: {text} (HF_POSENC_TRACEBACK=1 shows where)\n")
 
 
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        ("hf_posenc.schemes.inspection.weight_files", "inspect model"),
         ("hf_posenc.schemes.plots.read_effects", "plot model -o x.png"),
         ("hf_posenc.schemes.conformance.check_position", "check rope"),
         ("hf_posenc.data.preparing.find_columns", "train -o run --train-file mine.csv"),

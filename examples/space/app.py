@@ -24,7 +24,6 @@ from hf_posenc import POSITIONS, PosEncConfig
 from hf_posenc.data.inputs import Text
 from hf_posenc.errors import one_line
 from hf_posenc.finetuning.prediction import load_classifier, predict
-from hf_posenc.schemes.inspection import inspect_checkpoint
 from hf_posenc.schemes.plots import plot_attention, plot_comparison, plot_position
 
 PRESET = "mini"  # four heads, 256 dimensions: few enough to tell apart in a picture
@@ -124,11 +123,12 @@ def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tu
     other = swap(sentence or "", words or "")
     classifier = load(checkpoint)
     model, tokenizer = classifier.model, classifier.tokenizer
-    report = inspect_checkpoint(checkpoint)
-    length = "any length" if report.max_length is None else f"at most {report.max_length:,} tokens"
+    position = model.base_model.position
+    length = "any length" if position.max_length is None else f"at most {position.max_length:,} tokens"
+    total, positional = (sum(weight.numel() for weight in part.parameters()) for part in (model, position))
     described = (
-        f"**{report.architecture}** with `{report.position_embedding_type}` positions: {report.parameters:,} "
-        f"parameters, {report.position_parameters:,} of them positional; {length}."
+        f"**{type(model).__name__}** with `{model.config.position_embedding_type}` positions: {total:,} parameters, "
+        f"{positional:,} of them positional; {length}."
     )
     answers = [prediction.answer for prediction in predict(classifier, [Text(sentence), Text(other)])]
     shares = [answer.get("probabilities") or answer.get("predictions") or answer for answer in answers]
@@ -140,7 +140,7 @@ def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tu
     verdict = f"The swap changes what the model says by at most {difference:.3f}."
     if difference < 1e-4:
         verdict = "The model says the same: it doesn't see this change of the order."
-    limit = model.base_model.position.max_length or MOST_POSITIONS
+    limit = position.max_length or MOST_POSITIONS
     shown = min(int(positions or limit), limit)
     ids = tokenizer(sentence, truncation=True, max_length=min(limit, MOST_POSITIONS), return_tensors="pt")["input_ids"]
     return (

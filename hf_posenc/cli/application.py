@@ -71,7 +71,7 @@ def _hf_posenc(
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Encoders whose positional scheme is one config value: train, evaluate, predict, inspect."""
+    """Encoders whose positional scheme is one config value: train, evaluate, predict."""
 
 
 def plain_console(*, stderr: bool = False) -> Console:

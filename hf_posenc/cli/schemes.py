@@ -1,4 +1,4 @@
-"""`schemes`, `plot`, `check` and `inspect`: the schemes, and what a checkpoint holds."""
+"""`schemes`, `plot` and `check`: the schemes."""
 
 from typing import Annotated, Any
 
@@ -10,7 +10,6 @@ from hf_posenc.errors import UserError, about_options, dashed, one_line
 
 from .application import app, loading, plain_console
 from .options import (
-    Checkpoint,
     Revision,
     RopeParameters,
     SchemeFile,
@@ -24,7 +23,7 @@ from .options import (
 @app.command()
 def schemes() -> None:
     """List the positional schemes: what each is, its parameters at base size, its length limit, its cost."""
-    from hf_posenc.schemes.inspection import describe_schemes
+    from hf_posenc.schemes.describe import describe_schemes
 
     table = Table("scheme", "what it is", "parameters", "max length", "cost", title="Positional schemes")
     table.columns[2].justify = table.columns[3].justify = "right"
@@ -128,50 +127,3 @@ def check(
     Console().print(report)
     if not report.ok:
         raise typer.Exit(1)
-
-
-@app.command("inspect")
-def inspect_command(checkpoint: Checkpoint, revision: Revision = None, trust_remote_code: Trust = False) -> None:
-    """Show a checkpoint's scheme, size and scores, what it was trained on, for how long and from what, and versions."""
-    from hf_posenc.schemes.inspection import inspect_checkpoint
-
-    try:
-        summary = inspect_checkpoint(checkpoint, revision, trust_remote_code=trust_remote_code)
-    except (OSError, UserError) as error:
-        raise UserError(f"{checkpoint!r} can't be read as a PosEnc checkpoint: {one_line(error)}") from error
-    share = summary.position_parameters / max(summary.parameters, 1)
-    length = "any" if summary.max_length is None else f"{summary.max_length:,} tokens"
-    if not summary.scheme_loaded:
-        length = "what the scheme's own code says: --trust-remote-code runs it"
-    rows: dict[str, Any] = {
-        "model": summary.architecture,
-        "scheme": summary.position_embedding_type,
-        "scheme arguments": ", ".join(f"{k}={v!r}" for k, v in summary.position_embedding_kwargs.items()) or "none",
-        "rope parameters": ", ".join(f"{k}={v!r}" for k, v in (summary.rope_parameters or {}).items()),
-        "own code": summary.own_code,
-        "max length": length,
-        "parameters": f"{summary.parameters:,}, of them {summary.position_parameters:,} positional ({share:.2%})",
-        "weights": ", ".join(summary.dtypes),
-        "labels": ", ".join(summary.labels),
-        **{f"{split} scores": _words_of(scores) for split, scores in summary.training.scores.items()},
-        "to beat": _words_of(summary.training.baselines),
-        "doubts": " ".join(summary.training.warnings),
-        "data": summary.training.data,
-        "training": summary.training.length,
-        "made from": summary.training.source,
-        "hf_posenc": summary.posenc_version,
-        "transformers": summary.transformers_version,
-        "code": f"travels with it, {len(summary.code_files)} files"
-        if summary.code_files
-        else "none: it loads only where hf_posenc is installed",
-        "missing code": ", ".join(summary.missing_code_files),
-    }
-    table = Table(title=summary.source, show_header=False)
-    for name, value in rows.items():
-        if value:
-            table.add_row(name, str(value))
-    Console().print(table)
-
-
-def _words_of(scores: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())

@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from hf_posenc.files import write_bytes, write_text
 from hf_posenc.markdown import code, markdown_table, plain
-from hf_posenc.schemes.inspection import describe_schemes
+from hf_posenc.schemes.describe import describe_schemes
 
 from .charts import are_many, curve_chart, length_chart, metric_name, ranking_chart
 from .findings import (

@@ -1,1 +1,1 @@
-"""Working with a scheme: summaries (`inspection`), effects as numbers and plots, conformance, custom scheme files."""
+"""Working with a scheme: summaries (`describe`), effects as numbers and plots, conformance, custom scheme files."""

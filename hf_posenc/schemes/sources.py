@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -61,12 +61,6 @@ def is_scheme(name: str) -> bool:
     return all(part in SCHEMES for part in name.split("+"))
 
 
-def saved_class(architectures: Sequence[str] | None) -> Any:
-    """The class that a checkpoint was saved from: another would report its head as unexpected, or lack one."""
-    name = next(iter(architectures or ()), "")
-    return getattr(modeling_posenc, name if name in CLASSES else "PosEncModel")
-
-
 def _read_checkpoint(source: str, revision: str | None) -> Subject:
     folder = Path(source).expanduser()
     local = is_local(source)
@@ -79,7 +73,9 @@ def _read_checkpoint(source: str, revision: str | None) -> Subject:
     values, _ = PosEncConfig.get_config_dict(place, revision=revision or "main")
     if values.get("model_type") != PosEncConfig.model_type:
         raise UserError(f"{source!r} is a {values.get('model_type')} model, not a PosEnc one: it can't be plotted.")
-    saved = saved_class(values.get("architectures"))
+    name = next(iter(values.get("architectures") or ()), "")
+    # Another class than the saved one would report its head as unexpected, or lack one.
+    saved = getattr(modeling_posenc, name if name in CLASSES else "PosEncModel")
     model, loading = saved.from_pretrained(place, revision=revision or "main", output_loading_info=True)
     missing = [name for name in loading["missing_keys"] if re.match(r"(model\.)?position\.", name)]
     if missing:

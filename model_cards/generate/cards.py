@@ -28,7 +28,7 @@ from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import make_position, own_arguments
 from hf_posenc.model.scheme_table import SCHEMES
-from hf_posenc.schemes.inspection import SchemeSummary, describe_schemes
+from hf_posenc.schemes.describe import SchemeSummary, describe_schemes
 from hf_posenc.schemes.panels import Lines, Maps, Panel, position_panels, read_effects
 from hf_posenc.schemes.plots import plot_comparison, plot_position, small_png
 from hf_posenc.schemes.sources import read_source

@@ -16,7 +16,7 @@ from hf_posenc.markdown import code, markdown_table
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 from hf_posenc.model.scheme_table import SCHEMES
-from hf_posenc.schemes.inspection import describe_schemes
+from hf_posenc.schemes.describe import describe_schemes
 from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, profile_table, rows_table, startup_table
 from model_cards.generate.card_results import read_results
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of

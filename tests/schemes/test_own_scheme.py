@@ -56,7 +56,7 @@ def written(folder: Path, text: str, name: str = "mine.py") -> Path:
     return path
 
 
-def test_train_predict_inspect_and_plot_take_a_scheme_from_a_file(run, tmp_path):
+def test_train_predict_and_plot_take_a_scheme_from_a_file(run, tmp_path):
     out = tmp_path / "run"
     rows = "".join(
         f"{text} {row},{label}\n" for row in range(20) for text, label in (("good film", "yes"), ("bad film", "no"))
@@ -67,10 +67,6 @@ def test_train_predict_inspect_and_plot_take_a_scheme_from_a_file(run, tmp_path)
     assert code == 0, err
     assert json.loads((out / "config.json").read_text())["position_augmentation"] == "shift"
     del POSITIONS["recency"]  # from here on, as in a process that has never seen the file
-    code, text, _ = run("inspect", out)
-    assert code == 0
-    assert "recency.Recency" in text
-    assert "--trust-remote-code" in text
     untrusted = "on the command line with --trust-remote-code; if you have the class"
     more = ("--model-name-or-path", out, "--train-file", data, "-o", tmp_path / "more")
     for command in (("predict", out, "good film"), ("train", *more)):
@@ -86,8 +82,6 @@ def test_train_predict_inspect_and_plot_take_a_scheme_from_a_file(run, tmp_path)
     assert json.loads(text)["label"] in ("yes", "no")
     code, _, err = run("evaluate", out, "--file", data, "--trust-remote-code")
     assert code == 0, err
-    code, text, _ = run("inspect", out, "--trust-remote-code")
-    assert "512 tokens" in text
     code, _, err = run("plot", out, "-o", tmp_path / "out.png", "--trust-remote-code")
     assert code == 0, err
     assert (tmp_path / "out.png").stat().st_size > 10_000
