@@ -15,7 +15,8 @@ from common import SCHEMES, tiny_config
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.main import get_command
 
-from hf_posenc import POSITIONS, PRESETS, PosEncForMaskedLM, cli
+import hf_posenc
+from hf_posenc import POSITIONS, PRESETS, cli
 from hf_posenc.finetuning import make_arguments, train_classifier
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
 from hf_posenc.training import Interrupted, UserError
@@ -333,33 +334,6 @@ def test_a_regression_predicts_a_number(run, predict, tmp_path):
     assert f"{row['prediction']:.4g}" in run("predict", str(tmp_path / "run"), "red cat")[1]
 
 
-def test_a_model_that_labels_words_is_evaluated_and_predicts(run, predict, tmp_path):
-    folder, data = str(tmp_path / "run"), tmp_path / "words.jsonl"
-    rows = [{"tokens": ["the", "cat", "sat", str(n)], "tags": ["B-DET", "O", "O", "B-NUM"]} for n in range(40)]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    fit = ("train", "--train-file", str(data), "--task", "tokens", "-o", folder, "--num-train-epochs", "30")
-    assert run(*fit, "--learning-rate", "0.01", "--config-preset", "tiny")[0] == 0
-    code, out, _ = run("evaluate", folder, "--file", str(data), "--json")
-    assert code == 0
-    assert json.loads(out)["span_f1"] > 0.9
-    answer = {"text": "the cat sat", "words": ["the", "cat", "sat"], "labels": ["B-DET", "O", "O"]}
-    assert predict(folder, "the cat sat") == [answer]
-    assert "the/B-DET  cat/O" in run("predict", folder, "the cat sat")[1]
-    texts = tmp_path / "texts.csv"
-    texts.write_text("text,id\nthe cat,1\n")
-    assert run("predict", folder, "-f", str(texts), "-o", str(tmp_path / "out.csv"))[0] == 0
-    assert (tmp_path / "out.csv").read_text() == "text,id,words,labels\nthe cat,1,the|cat,B-DET|O\n"
-    assert run("predict", folder, "-f", str(texts), "-o", str(tmp_path / "out.parquet"))[0] == 0
-    assert "takes no pairs" in run("predict", folder, "a", "--text-pair", "b")[2]
-    expected = [{**row, "words": row["tokens"], "labels": row["tags"]} for row in rows]
-    assert predict(folder, "-f", str(data)) == expected
-    listed = tmp_path / "listed.jsonl"
-    listed.write_text('{"tokens": ["the", "big cat"]}\n{"tokens": []}\n')
-    predicted = predict(folder, "-f", str(listed))
-    assert [row["words"] for row in predicted] == [["the", "big cat"], []]
-    assert [len(row["labels"]) for row in predicted] == [2, 0]
-
-
 def test_evaluate_says_which_split_it_scores(run, refused, checkpoint, tmp_path):
     (tmp_path / "mine.csv").write_text("text,label\nwho saw karla,acceptable\nkarla who saw,unacceptable\n")
     code, out, err = run("evaluate", str(checkpoint), "--file", str(tmp_path / "mine.csv"))
@@ -427,10 +401,15 @@ def test_what_is_no_text_is_named(refused, checkpoint, tmp_path):
     assert "standard input, line 1 isn't UTF-8 text: " in line
 
 
-def test_a_model_that_does_not_classify_is_named(refused, tmp_path):
-    PosEncForMaskedLM(tiny_config()).save_pretrained(tmp_path)
+@pytest.mark.parametrize(("head", "task"), [("MaskedLM", "fill-mask"), ("TokenClassification", "token-classification")])
+def test_a_model_that_labels_no_texts_is_left_to_its_pipeline(refused, tmp_path, head, task):
+    getattr(hf_posenc, f"PosEncFor{head}")(tiny_config()).save_pretrained(tmp_path)
+    message = f"{str(tmp_path)!r} holds PosEncFor{head}, which doesn't classify texts: use "
+    message += f'pipeline("{task}", {str(tmp_path)!r}) of transformers.'
     for words in (("predict", str(tmp_path), "text"), ("evaluate", str(tmp_path), "--dataset-name", "blimp_order")):
-        assert "holds PosEncForMaskedLM, which doesn't classify texts" in refused(*words)  # not with a random head
+        assert message in refused(*words)  # not with a random head
+    with pytest.raises(UserError, match="of transformers"):
+        hf_posenc.load(tmp_path)
 
 
 COMMANDS = tuple(get_command(cli.app).commands)

@@ -13,24 +13,21 @@ from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError, dashed
 from hf_posenc.finetuning.options import OptionParser, make_arguments, parse_overrides
 from hf_posenc.options import declarations
-from hf_posenc.training.arguments import ClassificationTrainingArguments, MaskedLMTrainingArguments
+from hf_posenc.training.arguments import ClassificationTrainingArguments
 from hf_posenc.training.options import (
     ClassificationOptions,
-    MaskedLMOptions,
     ModelArguments,
     RunOptions,
 )
 from hf_posenc.training.transformers_options import with_transformers
 
 ROOT = Path(__file__).parents[1]
-KINDS = [(ClassificationOptions, ClassificationTrainingArguments), (MaskedLMOptions, MaskedLMTrainingArguments)]
 
 
-@pytest.mark.parametrize(("declared", "training"), KINDS)
-def test_what_is_read_without_pytorch_is_what_transformers_reads(declared, training):
+def test_what_is_read_without_pytorch_is_what_transformers_reads():
     early, late = (
         {action.dest: action for action in OptionParser((DataArguments, ModelArguments, kind))._actions}
-        for kind in (with_transformers(declared), training)
+        for kind in (with_transformers(ClassificationOptions), ClassificationTrainingArguments)
     )
     assert early.keys() == late.keys()
     for name, action in late.items():
@@ -48,7 +45,7 @@ def test_a_transformers_that_is_written_in_another_way_is_imported(monkeypatch, 
 
 
 def test_every_option_of_ours_says_what_it_is():
-    for kind in (DataArguments, ModelArguments, ClassificationOptions, MaskedLMOptions):
+    for kind in (DataArguments, ModelArguments, ClassificationOptions):
         assert declarations(kind).keys() == {item.name for item in fields(kind)}
         for item in fields(kind):
             assert item.metadata["help"].startswith(item.metadata["option"].line)

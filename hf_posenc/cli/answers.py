@@ -87,10 +87,10 @@ def predict(
     trust_remote_code: Trust = False,
     **columns: Any,
 ) -> None:
-    """Label texts, a pair, a file or standard input: labels with probabilities, numbers, or a label for each word.
+    """Label texts, a pair, a file or standard input: labels with probabilities, or numbers.
 
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
-    and a warning. A model that labels words takes lists of words as well as texts.
+    and a warning.
     """
     options = DataArguments(**columns)
     with loading():
@@ -99,7 +99,6 @@ def predict(
 
         from hf_posenc.data import remembered_columns
         from hf_posenc.data.inputs import NO_TEXT, Text, read_inputs
-        from hf_posenc.data.labels import TOKENS
         from hf_posenc.finetuning.prediction import load_classifier
         from hf_posenc.finetuning.prediction import predict as run
 
@@ -113,10 +112,9 @@ def predict(
         throughput=file is not None,
         trust_remote_code=trust_remote_code,
     )
-    of_words = classifier.task.problem_type == TOKENS
     read, trained_on = None, remembered_columns(classifier.model.config)
     if file:
-        read = read_inputs(file, options, trained_on, of_words=of_words, twice=output is not None)
+        read = read_inputs(file, options, trained_on, twice=output is not None)
     errors = plain_console(stderr=True)
     if classifier.backend != "torch":
         errors.print(f"Backend: {classifier.backend}, in {'bfloat16' if in_bf16 else 'float32'}.", style="dim")
@@ -177,7 +175,6 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
     from rich.markup import escape
 
     from hf_posenc.data.inputs import Inputs
-    from hf_posenc.data.labels import TOKENS
     from hf_posenc.finetuning.prediction_files import json_line, write_answers
 
     if output is not None:
@@ -189,8 +186,8 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
         for prediction in predictions:
             print(json_line(prediction, task), flush=True)
         return
-    heads = {"regression": ("prediction",), TOKENS: ("labels",)}
-    table = Table("text", *heads.get(task.problem_type, ("label", "probabilities")))
+    heads = ("prediction",) if task.problem_type == "regression" else ("label", "probabilities")
+    table = Table("text", *heads)
     for prediction in predictions:
         text = prediction.input
         shown = text.text if text.text_pair is None else f"{text.text} || {text.text_pair}"
@@ -200,8 +197,6 @@ def _give_answers(predictions: Any, task: Any, inputs: Any, output: str | None, 
 
 def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
     """An answer of any task, as the table shows it."""
-    if "words" in answer:
-        return ("  ".join(f"{word}/{label}" for word, label in zip(answer["words"], answer["labels"], strict=True)),)
     if "probabilities" not in answer:
         numbers = answer.get("predictions") or {"": answer["prediction"]}
         return (", ".join(f"{name} {number:.4g}".strip() for name, number in numbers.items()),)

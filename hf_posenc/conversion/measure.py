@@ -3,6 +3,7 @@
 import functools
 import gzip
 import json
+import math
 import random
 from collections.abc import Callable, Container, Sequence
 from importlib import resources
@@ -12,12 +13,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
 from ..quiet import without_warnings
 from ..training.inference import logits_of
-from ..training.masked_lm import mask_once, token_sums, token_weighted_metrics
 from .building import Loaded
 from .families import FAMILIES
 from .recognition import normalise, tensors_of_the_class
@@ -119,7 +119,7 @@ class _Meter(torch.nn.Module):
         """The numbers of every text: (texts, N)."""
         configs = [cast(Any, model).config for model in self.models]
         if not all(getattr(config, "type_vocab_size", 0) for config in configs):
-            rows = [{"input_ids": row["input_ids"]} for row in rows]
+            rows = [{name: ids for name, ids in row.items() if name != "token_type_ids"} for row in rows]
         padder = _padder(configs[-1].pad_token_id)
         return np.stack(list(logits_of(self, padder, rows, 32))).astype(np.float64)
 
@@ -232,14 +232,44 @@ def order_r2(
     return float(1 - np.square(change - expected).sum() / size)
 
 
-def perplexity(model: PreTrainedModel, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> float | None:
-    """Masked-LM perplexity: 15 % of the tokens, the same ones for every model. None: no token was masked."""
-    from datasets import Dataset
+def mask_once(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[Row]:
+    """Masks 15 % of the tokens: `input_ids` and `labels`. The same tokens give the same masks, for every model.
 
-    masked = mask_once(Dataset.from_list([{"input_ids": row["input_ids"]} for row in rows]), tokenizer, 0.15)
-    padder = _padder(model.config.pad_token_id)
-    sums = np.stack(list(logits_of(model, padder, list(masked), 32, reduce=token_sums)))
-    return token_weighted_metrics(EvalPrediction(sums, sums))["perplexity"] if sums[:, 1].any() else None
+    Of these 80 % become [MASK], 10 % another token, 10 % stay (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
+    """
+    special = set(tokenizer.all_special_ids)
+    generator = np.random.default_rng(0)
+    ordinary = np.array([number for number in range(len(tokenizer)) if number not in special])
+    masked = []
+    for row in rows:
+        tokens = np.array(row["input_ids"])
+        chosen = (generator.random(len(tokens)) < 0.15) & ~np.isin(tokens, list(special))
+        share = generator.random(len(tokens))
+        other = generator.choice(ordinary, len(tokens))
+        inputs = np.where(chosen & (share < 0.8), tokenizer.mask_token_id, tokens)
+        inputs = np.where(chosen & (share >= 0.9), other, inputs)
+        masked.append({"input_ids": inputs.tolist(), "labels": np.where(chosen, tokens, -100).tolist()})
+    return masked
+
+
+def _token_sums(batch: dict[str, Tensor], model: Any) -> Tensor:
+    """Negative log-likelihood and number of the masked tokens of each text: float32 (B, 2)."""
+    labels = batch.pop("labels")
+    counted, scores = labels != -100, model(**batch).logits
+    nll = torch.zeros(labels.shape, device=labels.device)  # float32: Apple's GPUs have no float64
+    nll[counted] = torch.nn.functional.cross_entropy(scores[counted].float(), labels[counted], reduction="none")
+    return torch.stack([part.sum(-1, dtype=torch.float32) for part in (nll, counted)], -1)
+
+
+def perplexity(model: PreTrainedModel, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> float | None:
+    """Masked-LM perplexity: exp of the mean negative log-likelihood of the masked tokens, each counting once.
+
+    None: no token was masked.
+    """
+    nll, count = _Meter(_token_sums, model).read(mask_once(rows, tokenizer)).sum(0)
+    if not count:
+        return None
+    return math.exp(nll / count) if nll / count < 700 else math.inf
 
 
 def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:

@@ -2,7 +2,7 @@
 
 - `splits` and `reading` read files and data sets, each row once, into a `Table` (`table`). `delimited` has the rules of
   .csv and .tsv, `text_files` of encodings and lines. `inputs` reads for predictions.
-- `columns` finds text and label, `labels` the task and the classes, `words` labelled words.
+- `columns` finds text and label, `labels` the task and the classes.
 - `preparing` chooses rows and makes a `PreparedData` (`prepared`); `splitting` sets texts aside, `summary`
   says what was done.
 - `encoding` makes token ids, `tokenizer` trains a tokenizer.

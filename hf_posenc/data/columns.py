@@ -19,8 +19,6 @@ _PAIRS: tuple[tuple[str, ...], ...] = (
 )
 _SINGLES = ("text", "sentence", "content", "review", "question")
 _LABELS = ("label", "labels")
-WORDS, TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels", "pos_tags", "label")
-"""The usual names of lists of words and of their labels."""
 _LOOKED_AT = 1000
 """Rows by which a column is judged."""
 _NUMBERS_ROWS = re.compile(r"Unnamed: \d+|__index_level_\d+__|(.*[^a-z])?(id|idx|index)", re.IGNORECASE)

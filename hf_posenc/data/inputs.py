@@ -29,8 +29,6 @@ class Text:
     text_pair: str | None = None
     row: Mapping[str, Any] | None = None
     """Where it comes from a file: all columns of its row, which are kept."""
-    words: Sequence[str] | None = None
-    """The words of the text, for a model that labels words. None: those between blanks."""
 
     @property
     def columns(self) -> Mapping[str, Any]:
@@ -48,8 +46,6 @@ class Inputs:
     """Which columns hold the text, where that was said."""
     known: Columns | None = None
     """Those that the model was trained on."""
-    of_words: bool = False
-    """Whether a list of words is a text too."""
     count: int | None = None
     """How many texts there are; None where they can't be read twice."""
     names: list[str] = field(default_factory=list)
@@ -72,19 +68,12 @@ class Inputs:
             yield text
 
     def _text(self, row: Row, columns: Columns) -> Text:
-        cells = {name: self._plain(row.cells.get(name)) for name in columns.text}
+        cells = {name: _plain(row.cells.get(name)) for name in columns.text}
         for name, cell in cells.items():
             if name not in row.cells or (cell is None and row.cells[name] is not None):
                 raise self._no_text(row, name)
-        texts, words = columns.text_of(cells), row.cells[columns.text[0]]
-        second = texts[1] if columns.is_pair else None
-        return Text(texts[0], second, row.cells, words if isinstance(words, list) else None)
-
-    def _plain(self, cell: Any) -> Any:
-        """A cell of a text; a list of words as one, None for other lists and objects."""
-        if self.of_words and isinstance(cell, list) and all(isinstance(word, str) for word in cell):
-            return " ".join(cell)
-        return None if isinstance(cell, list | dict | bytes) else cell
+        texts = columns.text_of(cells)
+        return Text(texts[0], texts[1] if columns.is_pair else None, row.cells)
 
     def _choose(self, rows: Sequence[Row]) -> Columns:
         """The columns that hold the text, as training finds them in these rows."""
@@ -92,7 +81,7 @@ class Inputs:
         for name in (self.options.text_column_names or "").split(","):
             if name.strip().lower() not in {*names, ""}:
                 raise self._no_text(rows[0], name.strip())
-        plain = (row._replace(cells={name: self._plain(cell) for name, cell in row.cells.items()}) for row in rows)
+        plain = (row._replace(cells={name: _plain(cell) for name, cell in row.cells.items()}) for row in rows)
         return find_columns(self.stream.collect(plain, Tally()), self.options, self.known, needs_label=False)
 
     def _no_text(self, row: Row, name: str) -> UserError:
@@ -145,12 +134,16 @@ class Inputs:
         return remarks
 
 
+def _plain(cell: Any) -> Any:
+    """A cell of a text; None for lists and objects."""
+    return None if isinstance(cell, list | dict | bytes) else cell
+
+
 def read_inputs(
     source: str,
     options: DataArguments | None = None,
     known: Columns | None = None,
     *,
-    of_words: bool = False,
     twice: bool = True,
 ) -> Inputs:
     """Reads the texts of a file (see `reading.open_file`) or, for `-`, of standard input.
@@ -161,7 +154,6 @@ def read_inputs(
         source: the file, or `-`.
         options: names of the columns. None: those that the model knows, or the usual ones.
         known: the columns that the model was trained on.
-        of_words: a list of words is a text too.
         twice: look the whole input through first. False: standard input is answered line by line.
 
     Raises:
@@ -179,7 +171,7 @@ def read_inputs(
             return iter(rows)
 
         stream = replace(stream, read=again)
-    inputs = Inputs(stream, options or DataArguments(), known, of_words)
+    inputs = Inputs(stream, options or DataArguments(), known)
     if twice or source != "-":
         inputs.look_through()
     return inputs

@@ -18,8 +18,6 @@ from .table import Table
 
 logger = logging.getLogger(__name__)
 
-TOKENS = "token_classification"
-"""The problem type of a label for each word; transformers has none for it."""
 MOST_NUMBERED = 50
 """More distinct whole floats than this mean a regression."""
 _NAME_LABELS = "Name the right one with --label-column-name."
@@ -265,8 +263,7 @@ def apply_labels(labels: Labels, column: LabelColumn) -> list[Any]:
     """
     if labels.problem_type == "regression":
         return _finite_numbers(column)
-    split, numbers, of_words = column.split, labels.numbers(), labels.problem_type == TOKENS
-    several = of_words or labels.problem_type == "multi_label_classification"
+    split, numbers, several = column.split, labels.numbers(), labels.problem_type == "multi_label_classification"
     if column.is_list != several:
         raise UserError(
             f"Mixed label types: column {column.name!r} has {column.present[0]!r} in the {split} data, unlike what was "
@@ -280,9 +277,7 @@ def apply_labels(labels: Labels, column: LabelColumn) -> list[Any]:
             continue
         named = [_as_label(item, numbers) for item in (value if several else (value,))]
         unknown += [(label, row) for label in named if label not in numbers]
-        if of_words:
-            result.append([numbers.get(label) for label in named])
-        elif not several:
+        if not several:
             result.append(numbers.get(named[0]))
         elif len(set(named)) == len(named):
             result.append([float(name in named) for name in labels.names])

@@ -7,7 +7,7 @@ from ..errors import UserError
 from ..options import COUNT, Range, check_values, one_of, option, whole_number
 from .text_files import check_encoding
 
-TASKS = ("classification", "regression", "tokens")
+TASKS = ("classification", "regression")
 _data = partial(option, panel="Data")
 
 
@@ -15,9 +15,7 @@ _data = partial(option, panel="Data")
 class DataArguments:
     """Which text, which labels."""
 
-    train_file: str | None = _data(
-        None, "Training data: .csv, .tsv, .json, .jsonl, .txt, .conll (all also .gz) or .parquet."
-    )
+    train_file: str | None = _data(None, "Training data: .csv, .tsv, .json, .jsonl, .txt (all also .gz) or .parquet.")
     validation_file: str | None = _data(None, "Validation data; default: a tenth of the training rows.")
     test_file: str | None = _data(None, "Test data, scored and labelled at the end.", "It may lack labels.")
     dataset_name: str | None = _data(
@@ -66,8 +64,7 @@ class DataArguments:
     )
     task: str | None = _data(
         None,
-        "classification, regression, or tokens (a label for each word). Default: words and whole numbers are classes, "
-        "other numbers a regression.",
+        "classification or regression. Default: words and whole numbers are classes, other numbers a regression.",
         "Few whole ones such as 0.0 and 1.0 are classes too.",
         accepts=one_of(*TASKS),
     )

@@ -8,8 +8,8 @@ from typing import Any, Self
 from datasets import Dataset
 
 from .columns import Columns
-from .encoding import all_texts, encode_texts, encode_words
-from .labels import TOKENS, Labels
+from .encoding import all_texts, encode_texts
+from .labels import Labels
 from .splitting import marks_of
 from .summary import DataSummary
 from .table import Table
@@ -26,8 +26,6 @@ class Use:
     """Label the test rows."""
     score_test: bool = False
     """Score the test rows, if there are any and they have labels."""
-    labelled: bool = True
-    """Whether labels are read; a masked language model has none."""
     known: Columns | None = None
     """The columns that a checkpoint was trained on."""
     label_names: Sequence[str] | None = None
@@ -42,8 +40,8 @@ class Use:
 class Part:
     """The rows of one split that are used."""
 
-    texts: tuple[Sequence[Any], ...]
-    """`(first,)`; for pairs `(first, second)`; of labelled words a list of words for each row."""
+    texts: tuple[Sequence[str], ...]
+    """`(first,)`; for pairs `(first, second)`."""
     labels: list[Any] | None
     """In the model's form; None: there are none."""
     rows: Sequence[int]
@@ -52,7 +50,7 @@ class Part:
     """Where each stands in its file: the number of its line, or of its row."""
 
     @classmethod
-    def of(cls, table: Table, texts: tuple[Sequence[Any], ...], labels: list[Any] | None) -> Self:
+    def of(cls, table: Table, texts: tuple[Sequence[str], ...], labels: list[Any] | None) -> Self:
         """All rows of a table."""
         return cls(texts, labels, range(len(table)), [table.place(row) for row in range(len(table))])
 
@@ -62,7 +60,7 @@ class Part:
     @cached_property
     def marks(self) -> list[int]:
         """A number for each text, equal for equal texts."""
-        return marks_of(all_texts(self.texts)) if len(self.texts) == 1 else marks_of(*self.texts)
+        return marks_of(*self.texts)
 
     def select(self, rows: Sequence[int]) -> Self:
         """Some of these rows."""
@@ -84,8 +82,7 @@ class PreparedData:
     """What a run trains and scores on."""
 
     columns: Columns
-    labels: Labels | None
-    """None for a masked language model."""
+    labels: Labels
     splits: Mapping[str, Part]
     """Any of train, validation and test."""
     summary: DataSummary
@@ -99,9 +96,6 @@ class PreparedData:
         return {split: encode(part, self.labels, tokenizer, max_length, split) for split, part in self.splits.items()}
 
 
-def encode(part: Part, labels: Labels | None, tokenizer: Any, max_length: int, split: str) -> Dataset:
+def encode(part: Part, labels: Labels, tokenizer: Any, max_length: int, split: str) -> Dataset:
     """The rows of a split as token ids and, where they have labels, `labels`."""
-    problem = "" if labels is None else labels.problem_type
-    if problem == TOKENS:
-        return encode_words(part.texts[0], part.labels, tokenizer, max_length, split=split)
-    return encode_texts(part.texts, part.labels, tokenizer, max_length, problem, split=split)
+    return encode_texts(part.texts, part.labels, tokenizer, max_length, labels.problem_type, split=split)

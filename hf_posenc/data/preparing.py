@@ -8,13 +8,12 @@ from typing import Any
 from ..errors import UserError
 from .cells import is_missing
 from .columns import Columns, find_columns, require_columns, texts_of
-from .labels import TOKENS, Labels, encode_labels, standard_units
+from .labels import Labels, encode_labels, standard_units
 from .options import DataArguments
 from .prepared import Part, PreparedData, Use
 from .splitting import choose_texts, repeated
 from .summary import DataSummary, SplitSummary
 from .table import Table
-from .words import labels_words, read_words, word_columns
 
 logger = logging.getLogger(__name__)
 
@@ -79,34 +78,19 @@ def _used_splits(splits: Mapping[str, Table], use: Use) -> dict[str, Table]:
 
 def _read(
     tables: Mapping[str, Table], data: DataArguments, use: Use
-) -> tuple[Columns, Labels | None, Mapping[str, tuple[Sequence[Any], ...]], Mapping[str, list[Any] | None]]:
+) -> tuple[Columns, Labels, Mapping[str, tuple[Sequence[str], ...]], Mapping[str, list[Any] | None]]:
     """Columns, labels, and for each split the texts of all rows and the numbers of their labels."""
-    first = next(iter(tables.values()))
-    if use.labelled and is_about_words(tables, data, use):
-        columns = word_columns(first, data)
-        labels, words, numbers = read_words(tables, columns, use.label_names)
-        return columns, labels, {split: (rows,) for split, rows in words.items()}, numbers
-    columns = find_columns(first, data, use.known, needs_label=use.labelled and set(tables) != {"test"})
+    columns = find_columns(next(iter(tables.values())), data, use.known, needs_label=set(tables) != {"test"})
     texts = {split: texts_of(table, columns, split) for split, table in tables.items()}
-    if not use.labelled:
-        return columns, None, texts, dict.fromkeys(tables)
     labels, numbers = encode_labels(tables, columns, data, label_names=use.label_names, problem_type=use.problem_type)
     return columns, labels, texts, numbers
-
-
-def is_about_words(splits: Mapping[str, Any], data: DataArguments, use: Use) -> bool:
-    """Whether words are labelled: by option, by the trained model, or because the data looks so."""
-    if data.task is not None or use.problem_type is not None:
-        return data.task == "tokens" or use.problem_type == TOKENS
-    first = next(iter(splits.values()))
-    return data.text_column_names is None and labels_words(first)
 
 
 def _leave_unlabelled_test_out(
     tables: dict[str, Table], numbers: Mapping[str, Any], columns: Columns, use: Use
 ) -> None:
     """Drops a test split that could only be scored, and has no labels to score it by; says so."""
-    if "test" not in tables or numbers["test"] is not None or not use.labelled:
+    if "test" not in tables or numbers["test"] is not None:
         return
     if use.score_test and not (use.train or use.validate):
         require_columns(tables["test"], columns.labels, "--label-column-name", "test")
@@ -118,7 +102,7 @@ def _leave_unlabelled_test_out(
 
 def _usable_rows(
     tables: Mapping[str, Table],
-    texts: Mapping[str, tuple[Sequence[Any], ...]],
+    texts: Mapping[str, tuple[Sequence[str], ...]],
     numbers: Mapping[str, list[Any] | None],
     data: DataArguments,
     summary: DataSummary,
@@ -127,7 +111,7 @@ def _usable_rows(
     parts = {}
     for split, table in tables.items():
         part, of_split = Part.of(table, texts[split], numbers[split]), summary.splits[split]
-        blank = {row for row, cells in enumerate(zip(*part.texts, strict=True)) if not any(map(_holds_text, cells))}
+        blank = {row for row, cells in enumerate(zip(*part.texts, strict=True)) if all(map(is_missing, cells))}
         unlabelled = {row for row, number in enumerate(part.labels or ()) if number is None}
         dropped = unlabelled | (blank if data.skip_missing else set())
         if dropped:
@@ -140,18 +124,12 @@ def _usable_rows(
     return parts
 
 
-def _holds_text(cell: Any) -> bool:
-    return bool(cell) if isinstance(cell, list) else not is_missing(cell)
-
-
-def _set_aside(whole: Part, labels: Labels | None, data: DataArguments, summary: DataSummary) -> tuple[Part, set[int]]:
+def _set_aside(whole: Part, labels: Labels, data: DataArguments, summary: DataSummary) -> tuple[Part, set[int]]:
     """The training rows that are validated on, and the marks of their texts."""
-    problem_type = "" if labels is None else labels.problem_type
-    numbers = None if problem_type == TOKENS else whole.labels
-    held = choose_texts(whole.marks, numbers, data.validation_split_percentage, problem_type)
+    held = choose_texts(whole.marks, whole.labels, data.validation_split_percentage, labels.problem_type)
     aside = whole.select([row for row, mark in enumerate(whole.marks) if mark in held])
     summary.set_aside = len(aside)
-    if problem_type == "single_label_classification" and labels is not None:
+    if labels.problem_type == "single_label_classification":
         seen = set(aside.labels or ())
         if alone := [name for number, name in enumerate(labels.names) if number not in seen]:
             summary.notes.append(
@@ -168,9 +146,9 @@ def _cut_to(part: Part, most: int | None, of_split: SplitSummary | None) -> Part
     return part.select(range(len(part) - cut)) if cut else part
 
 
-def _check_labels_vary(parts: Mapping[str, Part], labels: Labels | None, data: DataArguments) -> None:
+def _check_labels_vary(parts: Mapping[str, Part], labels: Labels, data: DataArguments) -> None:
     """Refuses training rows with one label; warns of validation rows with one."""
-    if labels is None or labels.problem_type != "single_label_classification":
+    if labels.problem_type != "single_label_classification":
         return
     for split in ("train", "validation"):
         numbers = set(parts[split].labels or ()) if split in parts else set()
@@ -188,9 +166,9 @@ def _check_labels_vary(parts: Mapping[str, Part], labels: Labels | None, data: D
         )
 
 
-def _in_units(labels: Labels | None, numbers: Iterable[Any]) -> Labels | None:
+def _in_units(labels: Labels, numbers: Iterable[Any]) -> Labels:
     """The labels of a regression with mean and standard deviation of the training rows' numbers."""
-    if labels is None or labels.problem_type != "regression":
+    if labels.problem_type != "regression":
         return labels
     mean, std = standard_units(numbers)
     return replace(labels, mean=mean, std=std)

@@ -1,9 +1,7 @@
 """Reads files: each row once and in order, or an error that names the line. One reader for every command."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,8 @@ from .options import DataArguments
 from .table import Row, Stream, Table, Tally, classes_of, concatenate
 from .text_files import is_empty, read_lines, readable
 
-KINDS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".conll", ".parquet")
+KINDS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".parquet")
 """The suffixes that are read; all but .parquet also as .gz."""
-_COMMENT = re.compile(r"# \S+ = ")
 
 
 def open_file(path: str | Path, options: DataArguments | None = None) -> Stream:
@@ -196,41 +193,10 @@ def _read_text(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
         yield Row(number, {"text": line.rstrip("\r\n")})
 
 
-def _read_conll(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
-    """One word per line with its label last; an empty line ends a sentence. -DOCSTART- and `# x = y` are left out."""
-    words: list[str] = []
-    tags: list[str] = []
-    start = width = 0
-    for number, line in enumerate(chain(read_lines(path, encoding), [""]), start=1):
-        tally.lines = number - 1  # without the empty one that ends the last sentence
-        cells = [cell.strip() for cell in (line.split("\t") if "\t" in line.strip() else line.split())]
-        if not line.strip() or cells[0] == "-DOCSTART-":
-            if len(words) > 1 and words == list(map(str, range(1, len(words) + 1))):
-                raise UserError(
-                    f"{path}, line {start}: the first column numbers the words. Put the word first and its label last."
-                )
-            if words:
-                yield Row(start, {"tokens": words, "tags": tags})
-            words, tags = [], []
-            continue
-        if _COMMENT.match(line):
-            continue
-        width = width or len(cells)
-        if len(cells) < 2 or not cells[0] or not cells[-1] or len(cells) != width:
-            raise UserError(
-                f"{path}, line {number} is {line.strip():.60}. Write a word and its label, last, with a blank or a tab "
-                "between them, as many columns in each line, and an empty line after each sentence."
-            )
-        start = start if words else number
-        words.append(cells[0])
-        tags.append(cells[-1])
-
-
 _READERS: dict[str, Callable[[Path, str | None, Tally], Iterator[Row]]] = {
     ".json": _read_json,
     ".jsonl": _read_json_lines,
     ".txt": _read_text,
-    ".conll": _read_conll,
 }
 
 

@@ -44,12 +44,10 @@ class DataSummary:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def start(cls, columns: Columns, labels: Labels | None, tables: Mapping[str, Table]) -> "DataSummary":
+    def start(cls, columns: Columns, labels: Labels, tables: Mapping[str, Table]) -> "DataSummary":
         """Of splits that have been read."""
-        first, in_words = next(iter(tables.values())), ""
-        if labels is not None and labels.problem_type == "regression":
-            in_words = "numbers to predict"
-        elif labels is not None:
+        first, in_words = next(iter(tables.values())), "numbers to predict"
+        if labels.problem_type != "regression":
             more = ", ..." * (len(labels.names) > 5)
             in_words = f"{len(labels.names)} labels ({', '.join(labels.names[:5])}{more})"
         notes = list(dict.fromkeys(note for table in tables.values() for note in table.tally.notes))

@@ -8,12 +8,10 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.columns import remembered_columns
-from ..data.labels import TOKENS
 from ..data.options import DataArguments
 from ..data.prepared import Use
 from ..data.preparing import prepare
 from ..data.splits import read_splits
-from ..data.words import IGNORED
 from ..errors import UserError
 from ..finetuning.backends import Backend
 from ..finetuning.classification import trained_labels
@@ -21,14 +19,12 @@ from ..finetuning.prediction import text_problem_type
 from ..tasks import task_of
 from ..training.inference import Row
 from ..training.metrics import score_logits
-from ..training.word_metrics import word_scores
 from .parity import Batch, answers_tokens, input_names, make_batch
 
 GATES = {
     "single_label_classification": "accuracy",
     "multi_label_classification": "accuracy",
     "regression": "pearson",
-    TOKENS: "accuracy",
 }
 """The metric of each task that int8 may lower: all are at most 1, and more is better."""
 _BATCH = 32
@@ -46,47 +42,43 @@ class Questions:
     of_tokens: bool
     """Whether an answer has a row for each token."""
     problem_type: str | None
-    """One of `GATES`; None where answers are no labels."""
+    """One of `GATES`; None where answers are no labels of texts."""
     labels: list[Any] | None = None
     """In the model's form. None: they aren't known."""
-    label_names: Sequence[str] = ()
 
 
 def problem_type_of(model: PreTrainedModel) -> str | None:
-    """The task of a classifier, one of `GATES`; None for other heads."""
-    task = task_of(type(model).__name__)
-    if task == "token-classification":
-        return TOKENS
-    return text_problem_type(model.config) if task == "text-classification" else None
+    """The task of a classifier of texts, one of `GATES`; None for other heads."""
+    return text_problem_type(model.config) if task_of(type(model).__name__) == "text-classification" else None
 
 
 def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Questions:
     """The texts and labels of a file, as `hf-posenc evaluate` reads them.
 
     Raises:
-        UserError: the file can't be read, its labels aren't the model's, or the model answers with no labels.
+        UserError: the file can't be read, its labels aren't the model's, or the model doesn't label texts.
     """
     problem_type = problem_type_of(model)
     if problem_type is None:
         raise UserError(
-            f"--evaluate {file!r} scores labels, and a {type(model).__name__} gives none. Leave it out: agreement with "
-            "float32 is measured all the same."
+            f"--evaluate {file!r} scores labels of texts, and a {type(model).__name__} gives none. Leave it out: "
+            "agreement with float32 is measured all the same."
         )
     data = DataArguments(test_file=file)
     use = Use(
         train=False,
         test=True,
         score_test=True,
-        known=None if problem_type == TOKENS else remembered_columns(model.config),
+        known=remembered_columns(model.config),
         label_names=trained_labels(model.config),
         problem_type=problem_type,
     )
     prepared = prepare(read_splits(data), data, use)
     rows = list(prepared.encode(tokenizer, tokenizer.model_max_length)["test"])
     questions = _batched(rows, model, tokenizer)
-    if "labels" not in rows[0] or prepared.labels is None:
+    if "labels" not in rows[0]:
         raise UserError(f"--evaluate {file!r} has no labels. Give labelled data, or leave it out.")
-    questions.labels, questions.label_names = [row["labels"] for row in rows], prepared.labels.names
+    questions.labels = [row["labels"] for row in rows]
     return questions
 
 
@@ -125,15 +117,7 @@ def score(answers: Sequence[np.ndarray], questions: Questions) -> dict[str, floa
     """The task's metrics; none where the right answers aren't known."""
     if questions.labels is None:
         return {}
-    if questions.problem_type != TOKENS:
-        return score_logits(np.stack(list(answers)), np.asarray(questions.labels), str(questions.problem_type))
-    right: list[list[str]] = []
-    predicted: list[list[str]] = []
-    for labels, logits in zip(questions.labels, answers, strict=True):
-        counted = np.asarray(labels) != IGNORED
-        for sentences, numbers in ((right, np.asarray(labels)), (predicted, logits.argmax(-1))):
-            sentences.append([questions.label_names[number] for number in numbers[counted]])
-    return word_scores(questions.label_names, right, predicted)
+    return score_logits(np.stack(list(answers)), np.asarray(questions.labels), str(questions.problem_type))
 
 
 def agreement(answers: Sequence[np.ndarray], others: Sequence[np.ndarray], questions: Questions) -> float:
@@ -141,9 +125,7 @@ def agreement(answers: Sequence[np.ndarray], others: Sequence[np.ndarray], quest
     pairs = list(zip(answers, others, strict=True))
     if questions.problem_type == "multi_label_classification":
         return float(np.mean([((first > 0) == (second > 0)).all() for first, second in pairs]))
-    if questions.problem_type in ("single_label_classification", TOKENS):
-        return float(
-            np.mean(np.concatenate([np.ravel(first.argmax(-1) == second.argmax(-1)) for first, second in pairs]))
-        )
+    if questions.problem_type == "single_label_classification":
+        return float(np.mean([first.argmax() == second.argmax() for first, second in pairs]))
     flat = [(first.ravel().astype(np.float64), second.ravel().astype(np.float64)) for first, second in pairs]
     return float(np.mean([a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12) for a, b in flat]))

@@ -1,8 +1,8 @@
 """Fine-tuning: from a file or a Hub data set to a checkpoint, and from a checkpoint to answers.
 
 - `options` reads the options, `early` says what is wrong with them before PyTorch is imported.
-- `train` owns the whole. `classification`, `tokens` and `masked_lm` set a run up by task, with the steps in `start`;
-  `loading` reads checkpoints, `model` makes the model that is trained.
+- `train` owns the whole. `classification` sets a run up, with the steps in `start`; `loading` reads checkpoints,
+  `model` makes the model that is trained.
 - `estimator`: `fit`, `load` and the estimators of scikit-learn's kind.
 - `prediction`, `prediction_files`: answers for texts and files.
 """
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ..errors import run_script
     from ..training.run import Setup
     from .classification import set_up, train_classifier
-    from .masked_lm import train_masked_lm
     from .options import make_arguments, parse_arguments
     from .train import fine_tune
 
@@ -27,7 +26,6 @@ __all__ = [
     "run_script",
     "set_up",
     "train_classifier",
-    "train_masked_lm",
 ]
 
 __getattr__ = lazy_names(__name__, __file__)

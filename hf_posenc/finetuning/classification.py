@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 from transformers import DataCollatorWithPadding
 
 from ..data.columns import remember_columns, remembered_columns
-from ..data.labels import Labels
 from ..data.options import DataArguments
 from ..data.prepared import Part, PreparedData, Use
 from ..data.preparing import prepare
@@ -18,7 +17,6 @@ from ..training.loop import run_training
 from ..training.losses import LossAndMetrics, make_loss
 from ..training.metrics import METRICS, MacroF1
 from ..training.run import Setup, TrainingResult
-from .loading import CLASSIFIER
 from .start import begin, choose_metric, make_setup, make_tokenizer, read_data, texts_trained_on
 
 
@@ -39,12 +37,12 @@ def set_up(
     Raises:
         UserError: something in the options or the data is wrong.
     """
-    config = begin(arguments, training, CLASSIFIER)
+    config = begin(arguments, training)
     splits = read_data(data, arguments, training) if splits is None else splits
     prepared = prepare(splits, data, _use(training, arguments.model_name_or_path, config))
     training.do_predict = "test" in prepared.splits
     tokenizer = make_tokenizer(arguments, training.resume_from_checkpoint, prepared, data.max_seq_length)
-    labels = cast(Labels, prepared.labels)
+    labels = prepared.labels
     metrics = METRICS[labels.problem_type]
     choose_metric(training, [metric.key for metric in metrics], MacroF1.key if labels.names else None)
     train = prepared.splits.get("train")
@@ -65,7 +63,7 @@ def set_up(
     if training.do_train:
         remember_columns(setup.model.config, prepared.columns)
         if training.baseline and setup.examples and training.process_index == 0:
-            setup.baselines = _baselines(prepared, labels, setup.examples)
+            setup.baselines = _baselines(prepared, setup.examples)
     return setup
 
 
@@ -91,11 +89,11 @@ def trained_labels(config: Any) -> list[str] | None:
     return None if all(str(name).startswith("LABEL_") for name in names) else names
 
 
-def _baselines(prepared: PreparedData, labels: Labels, examples: Mapping[str, Part]) -> dict[str, dict[str, float]]:
+def _baselines(prepared: PreparedData, examples: Mapping[str, Part]) -> dict[str, dict[str, float]]:
     """Scores of simpler models."""
     train = prepared.splits["train"]
     tests = {prefix: (part.texts, part.labels or []) for prefix, part in examples.items()}
-    return baseline_scores((train.texts, train.labels or []), tests, labels.problem_type)
+    return baseline_scores((train.texts, train.labels or []), tests, prepared.labels.problem_type)
 
 
 def train_classifier(

@@ -38,7 +38,6 @@ from ..training.metrics import predictions_from_logits, probabilities_from_logit
 from ..training.output_folder import disk_errors, earlier_run, make_folder
 from ..training.saving import save_run
 from .estimator_inputs import checked_columns, is_lists, require_labels, text_columns
-from .loading import CLASSIFIER
 from .options import make_arguments
 from .prediction import Classifier, load_classifier
 from .train import fine_tune
@@ -226,7 +225,6 @@ class _Estimator(BaseEstimator):
     def _loaded(cls, classifier: Classifier, folder: str | Path) -> Self:
         estimator = cls()
         estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
-        CLASSIFIER.require(estimator.model_.config, str(folder))
         estimator._restore(_notes(estimator.model_.config))
         return estimator
 

@@ -1,7 +1,6 @@
 """Loads trained checkpoints of any family: configuration, head and weights, each checked."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,48 +20,33 @@ from ..training.checkpoints import not_finite
 logger = logging.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class Head:
-    """What a model needs for a task."""
-
-    task: str
-    """One of `TASKS`."""
-    lacking: str
-    """What a checkpoint without it is or does."""
-    writer: str
-    """What writes one that has it."""
-
-    @property
-    def auto_class(self) -> Any:
-        """The Auto class that loads it."""
-        return getattr(transformers, auto_class(self.task))
-
-    def is_in(self, config: Any) -> bool:
-        """Whether a checkpoint was saved with it."""
-        return any(architecture.endswith(TASKS[self.task]) for architecture in config.architectures or ())
-
-    def require(self, config: Any, name: str) -> None:
-        """Refuses a checkpoint without it, which transformers would initialise at random.
-
-        Args:
-            config: its configuration.
-            name: what the user called it.
-
-        Raises:
-            UserError: it was saved from another class.
-        """
-        if not self.is_in(config):
-            raise UserError(
-                f"{name!r} holds {', '.join(config.architectures or ()) or 'no architecture'}, which {self.lacking}. "
-                f"Give a checkpoint that {self.writer} wrote."
-            )
+CLASSIFIER = "text-classification"
+"""The task of the models that are trained and scored here; one of `TASKS`."""
+PIPELINES = ("fill-mask", "token-classification")
+"""Tasks of other heads for which transformers has a pipeline of that name."""
 
 
-CLASSIFIER = Head(
-    "text-classification", "doesn't classify texts", "`hf-posenc train` or examples/run_classification.py"
-)
-WORD_CLASSIFIER = Head("token-classification", "doesn't label words", "`hf-posenc train --task tokens`")
-MASKED_LM = Head("fill-mask", "is no masked language model", "examples/run_mlm.py")
+def has_head(config: Any, task: str) -> bool:
+    """Whether a checkpoint was saved with the head of a task."""
+    return any(architecture.endswith(TASKS[task]) for architecture in config.architectures or ())
+
+
+def require_classifier(config: Any, name: str) -> None:
+    """Refuses a checkpoint without a classifier of texts, which transformers would initialise at random.
+
+    Args:
+        config: its configuration.
+        name: what the user called it.
+
+    Raises:
+        UserError: it was saved from another class.
+    """
+    if has_head(config, CLASSIFIER):
+        return
+    held = f"{name!r} holds {', '.join(config.architectures or ()) or 'no architecture'}, which doesn't classify texts"
+    if task := next((task for task in PIPELINES if has_head(config, task)), None):
+        raise UserError(f'{held}: use pipeline("{task}", {name!r}) of transformers.')
+    raise UserError(f"{held}. Give a checkpoint that `hf-posenc train` or examples/run_classification.py wrote.")
 
 
 def hub_options(arguments: ModelArguments) -> dict[str, Any]:
@@ -88,7 +72,7 @@ def read_config(name: str, arguments: ModelArguments) -> Any:
         raise UserError(f"{name!r} can't be read as a checkpoint: {sentence(error)} Give another.") from error
 
 
-def load_model(arguments: ModelArguments, config: Any, head: Head) -> PreTrainedModel:
+def load_model(arguments: ModelArguments, config: Any, task: str = CLASSIFIER) -> PreTrainedModel:
     """Loads a checkpoint in float32, whatever its weights are stored in, and checks them; its head may be new.
 
     Raises:
@@ -98,7 +82,7 @@ def load_model(arguments: ModelArguments, config: Any, head: Head) -> PreTrained
     source = str(arguments.pretrained or name)
     try:
         with errors_alone("transformers.modeling_utils"):  # not its table of missing weights
-            model, loaded = head.auto_class.from_pretrained(
+            model, loaded = getattr(transformers, auto_class(task)).from_pretrained(
                 name,
                 config=config,
                 ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
@@ -147,10 +131,13 @@ def load_any(checkpoint: str, *, revision: str | None = None, trust_remote_code:
         model_name_or_path=checkpoint, model_revision=revision or "main", trust_remote_code=trust_remote_code
     )
     config = read_config(checkpoint, arguments)
-    task = next(filter(None, map(task_of, config.architectures or ())), "feature-extraction")
-    head = Head(task, "has no known head", "`hf-posenc train` or `hf-posenc convert`")
-    head.require(config, checkpoint)
-    return load_model(arguments, config, head).eval()
+    task = next(filter(None, map(task_of, config.architectures or ())), None)
+    if task is None:
+        raise UserError(
+            f"{checkpoint!r} holds {', '.join(config.architectures or ()) or 'no architecture'}, which has no known "
+            "head. Give a checkpoint that `hf-posenc train` or `hf-posenc convert` wrote."
+        )
+    return load_model(arguments, config, task).eval()
 
 
 def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:

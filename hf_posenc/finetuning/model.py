@@ -3,10 +3,10 @@
 from dataclasses import fields
 from typing import Any, cast
 
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..data.labels import TOKENS, Labels
+from ..data.labels import Labels
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
 from ..errors import UserError, about_options, dashed
 from ..model.hints import scheme_names
@@ -16,7 +16,7 @@ from ..options import refuse_given
 from ..schemes.scheme_file import register_scheme_file
 from ..training.arguments import ModelArguments
 from ..training.lora import add_lora
-from .loading import CLASSIFIER, MASKED_LM, WORD_CLASSIFIER, Head, load_model, read_config
+from .loading import CLASSIFIER, has_head, load_model, read_config
 from .options import parse_overrides
 
 logger = logging.get_logger(__name__)
@@ -82,10 +82,10 @@ def make_model(
     arguments: ModelArguments,
     config: Any,
     tokenizer: PreTrainedTokenizerBase,
-    labels: Labels | None,
+    labels: Labels,
     max_length: int | None = None,
 ) -> PreTrainedModel:
-    """Builds a new encoder or loads a checkpoint: a classifier, or without labels a masked language model.
+    """Builds a new classifier, or loads a checkpoint as one.
 
     Args:
         arguments: the options.
@@ -101,15 +101,13 @@ def make_model(
         raise UserError(
             "freeze_word_embeddings=True would keep random word embeddings. Leave it out, or give --model-name-or-path."
         )
-    head, task = _head(labels)
-    if labels is not None:
-        task |= _units(labels, config, str(arguments.pretrained or arguments.model_name_or_path))
+    task = _task(labels) | _units(labels, config, str(arguments.pretrained or arguments.model_name_or_path))
     if config is None:
         if arguments.lora:
             raise UserError(
                 "--lora changes trained weights, and a new encoder has none. Give --pretrained, or leave --lora out."
             )
-        return _new_encoder(arguments, max_length, tokenizer, task, head)
+        return _new_encoder(arguments, max_length, tokenizer, task)
     with about_options(_OPTIONS):
         for name, value in {**task, **_body_options(arguments, config)}.items():
             setattr(config, name, value)
@@ -118,7 +116,7 @@ def make_model(
             f"The tokenizer has {len(tokenizer)} tokens, {arguments.model_name_or_path!r} knows {config.vocab_size}. "
             "Use the model's own: leave --tokenizer-name out."
         )
-    model = load_model(arguments, config, head)
+    model = load_model(arguments, config)
     if arguments.freeze_word_embeddings:
         model.get_input_embeddings().requires_grad_(False)
     if arguments.lora:
@@ -126,17 +124,13 @@ def make_model(
     return model
 
 
-def _head(labels: Labels | None) -> tuple[Head, dict[str, Any]]:
-    """The head of a task, and the fields of the configuration that say what its labels are."""
-    if labels is None:
-        return MASKED_LM, {}
-    of_words = labels.problem_type == TOKENS
-    task: dict[str, Any] = {"problem_type": None if of_words else labels.problem_type}
+def _task(labels: Labels) -> dict[str, Any]:
+    """The fields of the configuration that say what the labels are."""
     if labels.names:
-        task |= {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
+        names: dict[str, Any] = {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
     else:
-        task |= {"num_labels": labels.num_labels}
-    return WORD_CLASSIFIER if of_words else CLASSIFIER, task
+        names = {"num_labels": labels.num_labels}
+    return {"problem_type": labels.problem_type, **names}
 
 
 def _units(labels: Labels, config: Any, source: str) -> dict[str, float]:
@@ -151,13 +145,13 @@ def _units(labels: Labels, config: Any, source: str) -> dict[str, float]:
     if config is None:
         return units
     is_regression = config.problem_type == labels.problem_type == "regression" and config.num_labels == 1
-    has_head = is_regression and CLASSIFIER.is_in(config)
-    if config.model_type == PosEncConfig.model_type and not has_head:
+    is_trained = is_regression and has_head(config, CLASSIFIER)
+    if config.model_type == PosEncConfig.model_type and not is_trained:
         return units
     mean, std = getattr(config, "label_mean", 0.0), getattr(config, "label_scale", 1.0)
     is_near = abs(labels.mean - mean) <= 5 * std and std / 5 <= labels.std <= 5 * std
     if units != {"label_mean": 0.0, "label_scale": 1.0} and not is_near:
-        keeps = "is a regression already and keeps its own units" if has_head else f"is a {config.model_type} model"
+        keeps = "is a regression already and keeps its own units" if is_trained else f"is a {config.model_type} model"
         logger.warning(
             f"Targets aren't standardised: they have mean {labels.mean:.6g} and standard deviation {labels.std:.6g}, "
             f"and {source!r} {keeps} (mean {mean:.6g}, standard deviation {std:.6g}), so it learns slowly. "
@@ -171,7 +165,6 @@ def _new_encoder(
     max_length: int | None,
     tokenizer: PreTrainedTokenizerBase,
     task: dict[str, Any],
-    head: Head,
 ) -> PreTrainedModel:
     length = arguments.max_position_embeddings or max_length or _longest_input(tokenizer)
     values: dict[str, Any] = {
@@ -181,7 +174,7 @@ def _new_encoder(
         "max_position_embeddings": length,
     }
     values |= {name: value for name in _POSITIONS if (value := getattr(arguments, name)) is not None}
-    if arguments.config_name is None and task:
+    if arguments.config_name is None:
         values |= NEW_CLASSIFIER
     values |= _body_options(arguments, None)
     with about_options(_OPTIONS):
@@ -197,7 +190,7 @@ def _new_encoder(
         else:
             config = PosEncConfig.from_preset(arguments.config_preset or "tiny", **values)
         config.code_files()  # refuse now what couldn't be saved at the end
-        return head.auto_class.from_config(config)
+        return AutoModelForSequenceClassification.from_config(config)
 
 
 def _body_options(arguments: ModelArguments, config: Any) -> dict[str, Any]:

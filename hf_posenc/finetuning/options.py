@@ -83,7 +83,6 @@ class OptionParser(HfArgumentParser):
 
 def read_options(
     options: Sequence[str] | dict[str, Any],
-    declared: type = ClassificationOptions,
     description: str | None = None,
     defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[DataArguments, ModelArguments, Any]:
@@ -91,7 +90,6 @@ def read_options(
 
     Args:
         options: words, or values by name.
-        declared: which options there are besides those of data, model and transformers.
         description: what --help says first.
         defaults: other defaults than the declared ones.
 
@@ -101,7 +99,7 @@ def read_options(
     Raises:
         UserError: as `parse_arguments`.
     """
-    return _read(options, with_transformers(declared), description, defaults)
+    return _read(options, with_transformers(ClassificationOptions), description, defaults)
 
 
 def _read(
@@ -140,7 +138,7 @@ def parse_arguments(
     Args:
         argv: the options. None: those of this process.
         description: what --help says first.
-        training_class: `ClassificationTrainingArguments` (default), `MaskedLMTrainingArguments`, or your own dataclass.
+        training_class: `ClassificationTrainingArguments` (default), or your own dataclass.
 
     Raises:
         UserError: an option doesn't exist, or a value isn't accepted.
@@ -152,16 +150,12 @@ def parse_arguments(
     return data, model, as_training_arguments(options)
 
 
-def make_arguments(
-    training_class: type[Any] | None = None, /, **options: Any
-) -> tuple[DataArguments, ModelArguments, Any]:
+def make_arguments(**options: Any) -> tuple[DataArguments, ModelArguments, Any]:
     """Options by keyword: `make_arguments(dataset_name="blimp_order", do_train=True, output_dir="run")`.
 
     Raises:
         UserError: an option doesn't exist or a value isn't accepted.
     """
-    if training_class is not None:
-        return _read(options, training_class, None)
     data, model, training = read_options(options)
     return data, model, as_training_arguments(training)
 

@@ -1,6 +1,6 @@
 """Labels with probabilities for texts, from a checkpoint."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import tee
 from types import SimpleNamespace
@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..data.encoding import word_pieces
 from ..data.inputs import Text
-from ..data.labels import TOKENS
 from ..data.tokenizer import load_tokenizer
 from ..errors import UserError, check_is_checkpoint, one_line, sentence
 from ..quiet import without_bars
@@ -19,7 +17,7 @@ from ..training.inference import logits_of
 from ..training.metrics import answers_from_logits
 from ..training.options import ModelArguments
 from .backends import Backend, fastest_backend, open_backend
-from .loading import CLASSIFIER, WORD_CLASSIFIER, hub_options, load_model, read_config
+from .loading import hub_options, load_model, read_config, require_classifier
 from .model import input_length
 
 
@@ -29,8 +27,7 @@ class Prediction:
 
     input: Text
     answer: dict[str, Any]
-    """See `answers_from_logits`; of a model that labels words `words` and `labels`, None for one beyond the longest
-    input."""
+    """See `answers_from_logits`."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,6 @@ class PredictionTask:
     @property
     def columns(self) -> tuple[str, ...]:
         """The keys of an answer."""
-        if self.problem_type == TOKENS:
-            return ("words", "labels")
         if self.problem_type == "regression":
             return ("prediction",) if len(self.names) == 1 else ("predictions",)
         return ("label", "probabilities")
@@ -66,8 +61,6 @@ class Classifier:
         """What it answers."""
         config = self.model.config
         names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
-        if WORD_CLASSIFIER.is_in(config):
-            return PredictionTask(TOKENS, names)
         return PredictionTask(text_problem_type(config), names)
 
 
@@ -106,7 +99,7 @@ def load_classifier(
     throughput: bool = False,
     trust_remote_code: bool = False,
 ) -> Classifier:
-    """A model that labels texts or words, from a folder or Hub name, in float32 whatever its weights are stored in.
+    """A model that labels texts, from a folder or Hub name, in float32 whatever its weights are stored in.
 
     Args:
         checkpoint: the folder or name.
@@ -131,11 +124,10 @@ def load_classifier(
         model_name_or_path=checkpoint, model_revision=revision or "main", trust_remote_code=trust_remote_code
     )
     config = read_config(checkpoint, arguments)
-    head = WORD_CLASSIFIER if WORD_CLASSIFIER.is_in(config) else CLASSIFIER
-    head.require(config, checkpoint)
+    require_classifier(config, checkpoint)
     model: Any
     if backend == "torch":
-        model = load_model(arguments, config, head)
+        model = load_model(arguments, config)
         model.to(place)
     else:
         model = ExportedModel(open_backend(checkpoint, backend, bf16=bf16, throughput=throughput), config, checkpoint)
@@ -189,38 +181,12 @@ def predict(
         Prediction: one per input.
 
     Raises:
-        UserError: a pair, for a model that labels words; or the model answers NaN.
+        UserError: the model answers NaN.
     """
-    task, model, tokenizer = classifier.task, classifier.model, classifier.tokenizer
+    task = classifier.task
     inputs, again = tee(inputs)
-    if task.problem_type == TOKENS:
-        for text, (words, labels) in zip(
-            inputs, label_words(model, tokenizer, map(_words, again), batch_size, **options), strict=True
-        ):
-            yield Prediction(text, {"words": list(words), "labels": labels})
-        return
     texts = (text.text if text.text_pair is None else (text.text, text.text_pair) for text in again)
-    for text, logits in zip(inputs, logits_of(model, tokenizer, texts, batch_size, **options), strict=True):
+    answers = logits_of(classifier.model, classifier.tokenizer, texts, batch_size, **options)
+    for text, logits in zip(inputs, answers, strict=True):
         (answer,) = answers_from_logits(logits[None], task.names, task.problem_type, threshold=threshold, top_k=top_k)
         yield Prediction(text, answer)
-
-
-def _words(text: Text) -> Sequence[str]:
-    if text.text_pair is not None:
-        raise UserError("The model labels the words of one text, and takes no pairs. Give each text by itself.")
-    return text.text.split() if text.words is None else text.words
-
-
-def label_words(
-    model: Any, tokenizer: PreTrainedTokenizerBase, rows: Iterable[Sequence[str]], batch_size: int = 32, **options: Any
-) -> Iterator[tuple[Sequence[str], list[str | None]]]:
-    """The words of each row, and a label for each, from its first token.
-
-    None is for a word without a token, or beyond the longest input. Options are those of `logits_of`.
-    """
-    pieces, again = tee((row, *word_pieces(tokenizer, row, tokenizer.model_max_length)) for row in rows)
-    logits = logits_of(model, tokenizer, (tokens for _, tokens, _ in again), batch_size, **options)
-    for (row, _, firsts), own in zip(pieces, logits, strict=True):
-        numbers = own.argmax(-1).tolist()
-        labels = model.config.id2label
-        yield row, [labels[numbers[firsts[word]]] if word in firsts else None for word in range(len(row))]

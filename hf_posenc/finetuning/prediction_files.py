@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..data.inputs import Inputs, Text
-from ..data.labels import TOKENS
 from ..data.reading import kind_of
 from ..errors import UserError, disk_error, one_line
 from ..files import written_whole
@@ -115,9 +114,8 @@ def flat_answer(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, An
 
 def answer_columns(task: "PredictionTask") -> dict[str, pa.DataType]:
     """The columns that a task's answers fill, with their types; see `flat_answer`."""
-    several = task.problem_type in (TOKENS, "multi_label_classification")
     kinds = dict.fromkeys(task.names, pa.float64())
-    text = pa.list_(pa.string()) if several else pa.string()
+    text = pa.list_(pa.string()) if task.problem_type == "multi_label_classification" else pa.string()
     kind = {"prediction": pa.float64()}
     return flat_answer({name: kinds if name in _NESTED else kind.get(name, text) for name in task.columns}, task.names)
 

@@ -1,7 +1,7 @@
-"""The start of a run of any task: its output folder, tokenizer, model and encoded data."""
+"""The start of a run: its output folder, tokenizer, model and encoded data."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,18 @@ from ..training.recipe import fill_in
 from ..training.resuming import check_resumed
 from ..training.run import PREFIXES, TRAINED_ON, Setup
 from ..training.summary import summarize
-from .loading import Head, hub_options
+from .loading import hub_options, require_classifier
 from .model import input_length, load_config, make_model
 
 logger = logging.get_logger(__name__)
 
 
-def begin(arguments: ModelArguments, training: RunArguments, head: Head) -> Any:
+def begin(arguments: ModelArguments, training: RunArguments) -> Any:
     """Checks the output folder, and finds the checkpoint to resume from and the one to start from; deletes nothing.
 
     Args:
         arguments: which model.
         training: `resume_from_checkpoint` becomes a folder, or None.
-        head: of the task, which a model must have to be evaluated.
 
     Returns:
         The configuration of the checkpoint to start from. None: a new encoder.
@@ -54,7 +53,7 @@ def begin(arguments: ModelArguments, training: RunArguments, head: Head) -> Any:
         training.dataloader_pin_memory = False  # pinned memory is for copies to an accelerator
     config = load_config(arguments)
     if not training.do_train:
-        head.require(config, str(arguments.model_name_or_path))
+        require_classifier(config, str(arguments.model_name_or_path))
     return config
 
 
@@ -114,9 +113,6 @@ def make_setup(
     training: Any,
     config: Any,
     tokenizer: PreTrainedTokenizerBase,
-    *,
-    encode: Callable[[PreTrainedTokenizerBase, int], Mapping[str, Any]] | None = None,
-    fill: Callable[..., None] = fill_in,
     **task: Any,
 ) -> Setup:
     """Makes the model and encodes the data.
@@ -126,9 +122,7 @@ def make_setup(
         data, arguments, training: the options.
         config: of the checkpoint to start from.
         tokenizer: of the run.
-        encode: makes token ids of at most so many tokens. None: `prepared.encode`.
-        fill: sets the options that depend on data and model, as `recipe.fill_in`.
-        **task: how the task is trained and scored; see `Setup`.
+        **task: how the model is trained and scored; see `Setup`.
 
     Raises:
         UserError: an option isn't accepted, or a checkpoint can't be read or doesn't fit.
@@ -137,11 +131,11 @@ def make_setup(
     set_seed(training.seed)
     model = make_model(arguments, config, tokenizer, prepared.labels, data.max_seq_length)
     max_length = input_length(model, tokenizer, data.max_seq_length)
-    encoded = (encode or prepared.encode)(tokenizer, max_length)
+    encoded = prepared.encode(tokenizer, max_length)
     batch = training.train_batch_size
     summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
     is_trained = arguments.model_name_or_path is not None
-    fill(training, summary, model.config.hidden_size, is_trained=is_trained, lora=arguments.lora)
+    fill_in(training, summary, model.config.hidden_size, is_trained=is_trained, lora=arguments.lora)
     record = _record(data, arguments, training)
     if training.resume_from_checkpoint is not None:
         check_resumed(Path(training.resume_from_checkpoint), model, record["options"])

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from rich.console import Console
-from transformers.utils import logging
 
 from ..conversion.convert import convert
 from ..conversion.output import REPORT_NAME
 from ..conversion.report import ConversionReport
 from ..data.options import DataArguments
-from ..data.prepared import Use
-from ..data.preparing import is_about_words
 from ..errors import UserError, one_line
 from ..options import refuse_given
 from ..quiet import without_bars
@@ -25,12 +22,8 @@ from ..training.output_folder import check_run_folder
 from ..training.progress import main_console
 from ..training.run import shared_folder
 from .classification import train_classifier
-from .loading import WORD_CLASSIFIER
-from .model import load_config, prepare_scheme
+from .model import prepare_scheme
 from .start import read_data
-from .tokens import train_tokens
-
-logger = logging.get_logger(__name__)
 
 
 @without_bars()
@@ -55,28 +48,11 @@ def fine_tune(
     check_run_folder(training)  # before anything that takes long
     prepare_scheme(model)
     splits = read_data(data, model, training) if splits is None else splits
-    of_words = _is_about_words(splits, data, model, training)
     with converted(model, training, console) as started:
-        if of_words:
-            result = train_tokens(data, started, training, splits, console)
-        else:
-            result = train_classifier(data, started, training, splits=splits, console=console)
+        result = train_classifier(data, started, training, splits=splits, console=console)
         if started is not model and training.process_index == 0:
             shutil.copyfile(Path(str(started.model_name_or_path)) / REPORT_NAME, result.output_dir / REPORT_NAME)
     return result
-
-
-def _is_about_words(
-    splits: Mapping[str, Any], data: DataArguments, model: ModelArguments, training: ClassificationTrainingArguments
-) -> bool:
-    """Whether words are labelled: by `task`, by the head of a model that is only evaluated, or by the data's look."""
-    if data.task is None and not training.do_train:
-        config = load_config(model)
-        return config is not None and WORD_CLASSIFIER.is_in(config)
-    of_words = is_about_words(splits, data, Use())
-    if of_words and data.task is None:
-        logger.warning("The rows are lists of words with a label for each: --task tokens.")
-    return of_words
 
 
 @contextlib.contextmanager

@@ -2,10 +2,10 @@
 
 - Options: `options` declares them, with those of `transformers_options`; `arguments` makes transformers' own of them;
   `recipe` sets what depends on data and model.
-- `run`: what a run is. `loop` trains, scores and saves it, with `trainer` and its `callbacks`; `losses`, `masked_lm`,
-  `lora`, `progress`. `inference`: from texts to logits.
+- `run`: what a run is. `loop` trains, scores and saves it, with `trainer` and its `callbacks`; `losses`, `lora`,
+  `progress`. `inference`: from texts to logits.
 - On disk: `output_folder`, `checkpoints`, `resuming`, `saving`.
-- What a run says of itself: `summary` (its sizes), `metrics`, `word_metrics`, `baseline`, `assess` and the `assessment`
+- What a run says of itself: `summary` (its sizes), `metrics`, `baseline`, `assess` and the `assessment`
   that it makes, `card`.
 """
 
@@ -15,7 +15,7 @@ from .._lazy import lazy_names
 
 if TYPE_CHECKING:
     from ..errors import Interrupted, UserError
-    from .arguments import ClassificationTrainingArguments, MaskedLMTrainingArguments, ModelArguments
+    from .arguments import ClassificationTrainingArguments, ModelArguments
     from .checkpoints import is_complete, last_complete_checkpoint
     from .loop import show_best
     from .losses import ClassificationLoss
@@ -32,7 +32,6 @@ __all__ = [
     "ClassificationTrainingArguments",
     "Interrupted",
     "MacroF1",
-    "MaskedLMTrainingArguments",
     "Matthews",
     "ModelArguments",
     "Pearson",

@@ -11,7 +11,7 @@ from transformers.utils import is_torch_xla_available
 
 from ..errors import UserError
 from ..options import plain_name
-from .options import ClassificationOptions, MaskedLMOptions, ModelArguments, RunOptions
+from .options import ClassificationOptions, ModelArguments, RunOptions
 
 _DEFAULT_SAVE_STEPS = TrainingArguments.__dataclass_fields__["save_steps"].default
 
@@ -67,8 +67,7 @@ class RunArguments(RunOptions, TrainingArguments):  # type: ignore[misc]  # some
                 )
             self.restore_callback_states_from_checkpoint = self.resume_from_checkpoint is not None
         # TrainingArguments takes every metric except the loss as better when greater.
-        shrinking = ("mse", "perplexity", "nll")
-        if self.greater_is_better is None and (self.metric_for_best_model or "").removeprefix("eval_") in shrinking:
+        if self.greater_is_better is None and (self.metric_for_best_model or "").removeprefix("eval_") == "mse":
             self.greater_is_better = False
 
     @property
@@ -90,11 +89,6 @@ class RunArguments(RunOptions, TrainingArguments):  # type: ignore[misc]  # some
 @dataclass
 class ClassificationTrainingArguments(ClassificationOptions, RunArguments):  # type: ignore[misc]
     """`RunArguments`, and what only classification has."""
-
-
-@dataclass
-class MaskedLMTrainingArguments(MaskedLMOptions, RunArguments):  # type: ignore[misc]
-    """`RunArguments`, and what only masked language models have."""
 
 
 def plain_options(data: Any, model: ModelArguments, training: RunArguments) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from ..data.labels import TOKENS
 from .assessment import LOWER_IS_BETTER, Assessment
 
 FEW_EXAMPLES = 30
@@ -15,7 +14,6 @@ FEW_EXAMPLES = 30
 _OF_WORDS = (
     ("words", "words", "a linear model on words"),
     ("word_pairs", "word pairs", "a linear model on words and word pairs"),
-    ("word_labels", "the most frequent label of each word", "that, which knows no context,"),
 )
 
 
@@ -33,7 +31,7 @@ def assess(
     pretrained: bool = False,
     positions: bool = True,
 ) -> Assessment:
-    """Assesses the predictions on one split: of texts, or of all words in it.
+    """Assesses the predictions on one split.
 
     Args:
         split: `validation` or `test`.
@@ -54,16 +52,16 @@ def assess(
     numbers = range(len(names))
     if problem_type != "regression":
         assessment.classes = _classes(labels.astype(int), predicted, numbers, names)
-    if problem_type in ("single_label_classification", TOKENS):
+    if problem_type == "single_label_classification":
         assessment.confusion = confusion_matrix(labels, predicted, labels=numbers).tolist()
-    examples, units = len(labels), "words" if problem_type == TOKENS else "examples"
+    examples = len(labels)
     losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     try_this = _remedies(losses, pretrained, positions)
     if assessment.confusion and len(names) > 1 and len(np.unique(predicted)) == 1:
         label = names[int(predicted[0])]
-        useless = [f"It predicts {label!r} for all {examples:,} {split} {units}. {try_this}"]
+        useless = [f"It predicts {label!r} for all {examples:,} {split} examples. {try_this}"]
     else:
-        useless = _no_better_than_majority(assessment, examples, units, try_this)
+        useless = _no_better_than_majority(assessment, examples, try_this)
     below = _below_word_baselines(assessment, "" if useless else try_this)
     assessment.warnings = [*useless, *below, *_still_falling(losses)]
     return assessment
@@ -81,7 +79,7 @@ def _classes(right: Any, predicted: Any, labels: Sequence[Any], names: Sequence[
     ]
 
 
-def _no_better_than_majority(assessment: Assessment, examples: int, units: str, try_this: str) -> list[str]:
+def _no_better_than_majority(assessment: Assessment, examples: int, try_this: str) -> list[str]:
     chance, score = assessment.baselines.get("majority"), assessment.score
     if chance is None:
         return []
@@ -95,17 +93,17 @@ def _no_better_than_majority(assessment: Assessment, examples: int, units: str, 
         return []
     if examples < FEW_EXAMPLES and score > chance:
         return [
-            f"{examples} {assessment.split} {units} are too few to tell {assessment.metric} {score:.3f} from chance "
+            f"{examples} {assessment.split} examples are too few to tell {assessment.metric} {score:.3f} from chance "
             f"({chance:.3f})."
         ]
     return [
         f"It isn't clearly better than chance: {assessment.metric} {score:.3f}; always the most frequent answer: "
-        f"{chance:.3f} ({examples:,} {units}). {try_this}"
+        f"{chance:.3f} ({examples:,} examples). {try_this}"
     ]
 
 
 def _below_word_baselines(assessment: Assessment, try_this: str) -> list[str]:
-    """Warns where a linear model on words, or each word's own label, does better; the best of them is named."""
+    """Warns where a linear model on words does better; the better one is named."""
     score, lower = assessment.score, assessment.metric in LOWER_IS_BETTER
     known = [row for row in _OF_WORDS if row[0] in assessment.baselines]
     if not known:

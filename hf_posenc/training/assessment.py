@@ -26,7 +26,6 @@ _NAMES = {
     "majority": "majority",
     "words": "words",
     "word_pairs": "word pairs",
-    "word_labels": "most frequent label of each word",
 }
 LOWER_IS_BETTER = ("mse",)
 CLASS_HEAD = ("class", "precision", "recall", "f1", "examples")
@@ -64,7 +63,7 @@ class Assessment:
     metric: str
     score: float
     baselines: dict[str, float]
-    """The same metric of `majority`, `words`, `word_pairs` (`word_labels` of words)."""
+    """The same metric of `majority`, `words` and `word_pairs`."""
     warnings: list[str] = field(default_factory=list)
     classes: list[dict[str, Any]] = field(default_factory=list)
     """`label`, `precision`, `recall`, `f1`, `examples` of each class, scores None without examples; empty for a

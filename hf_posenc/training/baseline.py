@@ -1,7 +1,7 @@
 """Baselines: the majority, and linear models on words: alone, with word pairs, or with their places."""
 
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -115,32 +115,6 @@ def most_frequent(labels: Sequence[Any], problem_type: str) -> Any:
         return float(np.mean(np.asarray(labels, dtype=np.float64)))
     (answer, _), *_ = Counter(tuple(row) if isinstance(row, Sequence) else row for row in labels).most_common(1)
     return list(answer) if isinstance(answer, tuple) else answer
-
-
-def word_label_answers(
-    words: Sequence[Sequence[str]], labels: Sequence[Sequence[str]], asked: Sequence[Sequence[str]]
-) -> dict[str, list[list[str]]]:
-    """Labels each word of `asked` without its context.
-
-    Args:
-        words: of the training rows.
-        labels: one for each of these words.
-        asked: the words to label.
-
-    Returns:
-        `majority`, always the most frequent label, and `word_labels`, each word's own most frequent label (the most
-        frequent of all for a word that training never saw).
-    """
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for row, tags in zip(words, labels, strict=True):
-        for word, tag in zip(row, tags, strict=True):
-            counts[word][tag] += 1
-    ((majority, _),) = sum(counts.values(), Counter()).most_common(1)
-    by_word = {word: count.most_common(1)[0][0] for word, count in counts.items()}
-    return {
-        "majority": [[majority] * len(row) for row in asked],
-        "word_labels": [[by_word.get(word, majority) for word in row] for row in asked],
-    }
 
 
 def baseline_scores(

@@ -6,14 +6,16 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from ..data.columns import Columns
-from ..data.labels import TOKENS, Labels
 from ..machine import versions
 from ..markdown import plain, render
 from .options import NO_SCORES
 from .run import PREFIXES, Run
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
+TASK = "text-classification"
+"""The task's name on the Hub."""
+EXAMPLES = ('"Your text."', '{"text": "First text.", "text_pair": "Second text."}')
+"""An input of its pipeline: a text, and a pair."""
 HERE = "path/to/this/folder"
 """Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
 
@@ -27,7 +29,6 @@ def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = Non
         checkpoint: name of the folder in the run's own that the README is for. None: the run's own.
     """
     scheme, name = run.summary.position_embedding_type, run.repo_id or run.name
-    task, function, example = _pipeline(run.labels, run.columns)
     splits = {prefix: split for split, prefix in PREFIXES.items()}
     parts = (
         (*key.partition("_")[::2], value) for key, value in metrics.items() if not key.endswith(("loss", *NO_SCORES))
@@ -37,11 +38,11 @@ def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = Non
     metadata = ModelCardData(
         license=run.options["training"]["license"],
         library_name="transformers",
-        pipeline_tag=task,
+        pipeline_tag=TASK,
         base_model=run.base_model,
         tags=None if scheme is None else ["posenc", scheme, "custom_code"],
         model_name=title,
-        eval_results=_eval_results(scores, task, run.dataset),
+        eval_results=_eval_results(scores, run.dataset),
     )
     return render(
         TEMPLATE,
@@ -50,24 +51,23 @@ def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = Non
         architecture=run.summary.model,
         scheme=scheme,
         dataset=run.dataset,
-        task=task,
-        function=function,
-        example=example,
+        task=TASK,
+        example=EXAMPLES[run.columns.is_pair],
         place=run.repo_id or HERE,
         scores=[(split, metric, f"{value:.4f}") for split, metric, value in scores],
         assessment=run.assessment,
         data=run.summary.data,
-        labels=None if run.labels is None else run.labels.names,
+        labels=run.labels.names,
         hyperparameters=[(name, plain(value)) for name, value in _hyperparameters(run).items() if value is not None],
         versions=versions(),
     )
 
 
-def _eval_results(scores: list[tuple[str, str, float]], task: str, dataset: str) -> list[EvalResult] | None:
+def _eval_results(scores: list[tuple[str, str, float]], dataset: str) -> list[EvalResult] | None:
     """Split, metric and value of each score, as the Hub reads them."""
     return [
         EvalResult(
-            task_type=task,
+            task_type=TASK,
             dataset_type=dataset,
             dataset_name=dataset,
             dataset_split=split,
@@ -76,15 +76,6 @@ def _eval_results(scores: list[tuple[str, str, float]], task: str, dataset: str)
         )
         for split, metric, value in scores
     ] or None
-
-
-def _pipeline(labels: Labels | None, columns: Columns) -> tuple[str, str, str]:
-    """The task's name on the Hub, a name for its pipeline, and an input of that."""
-    if labels is None:
-        return "fill-mask", "fill_mask", '"Your [MASK]."'
-    task = "token-classification" if labels.problem_type == TOKENS else "text-classification"
-    pair = '{"text": "First text.", "text_pair": "Second text."}'
-    return task, "classify", pair if columns.is_pair else '"Your text."'
 
 
 def _hyperparameters(run: Run) -> dict[str, Any]:
@@ -103,7 +94,6 @@ def _hyperparameters(run: Run) -> dict[str, Any]:
         "hidden_dropout_prob": getattr(run.model.config, "hidden_dropout_prob", None),
         "initializer_range": getattr(run.model.config, "initializer_range", None) if run.is_new else None,
         "class_weights": training.get("class_weights"),
-        "mlm_probability": training.get("mlm_probability"),
         "lora_rank": model["lora_rank"] if model["lora"] else None,
         "max_seq_length": run.summary.max_length,
         "seed": training["seed"],

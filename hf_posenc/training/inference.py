@@ -30,9 +30,8 @@ def logits_of(
     bf16: bool = False,
     window: int = 32,
     progress: Callable[[int], object] | None = None,
-    reduce: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
 ) -> Iterator[np.ndarray]:
-    """The logits of each input, in order, as float32 arrays: (C,), or (S, C) from a model that labels S tokens.
+    """The logits of each input, in order, as float32 arrays (C,).
 
     Inputs of like lengths share a batch; padding changes logits by rounding at most.
 
@@ -45,7 +44,6 @@ def logits_of(
         bf16: compute in bfloat16 mixed precision: logits are rounded to about three digits.
         window: how many batches' inputs are sorted by length together. 1: a batch is answered before the next is read.
         progress: called with the number of inputs after each batch.
-        reduce: makes less of a batch's logits and of its `labels`, a row for each input, such as `token_sums`.
 
     Raises:
         UserError: a logit is NaN or infinite.
@@ -56,14 +54,8 @@ def logits_of(
     def answer(batch: list[Row]) -> list[np.ndarray]:
         padded = pad_rows(batch, tokenizer.pad_token_id, tokenizer.padding_side)
         parts: dict[str, Any] = {name: part.to(model.device) for name, part in padded.items()}
-        labels = parts.pop("labels", None)
         with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-            logits = model(**parts).logits
-            logits = (logits if reduce is None else reduce(logits, labels)).float().cpu().numpy()
-        sizes = [len(row["input_ids"]) for row in batch]
-        if logits.ndim > 2:  # of tokens, and of padding
-            is_right = tokenizer.padding_side == "right"
-            logits = [own[:size] if is_right else own[-size:] for own, size in zip(logits, sizes, strict=True)]
+            logits = model(**parts).logits.float().cpu().numpy()
         return [require_finite(own, name) for own in logits]
 
     iterator = iter(inputs)

@@ -1,4 +1,4 @@
-"""Trains, scores and saves a run of any task."""
+"""Trains, scores and saves a run."""
 
 import contextlib
 import time
@@ -28,9 +28,6 @@ from .trainer import RunTrainer, make_trainer
 
 logger = logging.get_logger(__name__)
 
-Answers = np.ndarray | list[dict[str, Any]] | None
-"""What a model says of the test rows: logits, or an answer for each; None: it isn't asked."""
-
 
 @without_bars()
 def run_training(set_up: Callable[[], Setup], training: RunArguments, console: Console | None) -> TrainingResult:
@@ -57,12 +54,12 @@ def run_training(set_up: Callable[[], Setup], training: RunArguments, console: C
         if setup.trains:
             metrics |= _train(trainer, console)
         take_off_autocast(trainer.accelerator, setup.model)
-        answers = _score(trainer, metrics)
+        test_logits = _score(trainer, metrics)
         if not setup.trains:  # a training that diverges has ended before
             require_finite(np.array([value for name, value in metrics.items() if name.endswith("_loss")]))
         if setup.assessment is not None:
             setup.assessment.show(console)
-        _finish(trainer, metrics, answers, time.time() - started)
+        _finish(trainer, metrics, test_logits, time.time() - started)
     return TrainingResult(
         setup.output_dir,
         metrics,
@@ -106,22 +103,19 @@ def _train(trainer: RunTrainer, console: Console) -> dict[str, float]:
     return output.metrics
 
 
-def _score(trainer: RunTrainer, metrics: dict[str, float]) -> Answers:
-    """Adds the metrics of validation and test rows, assesses them, and returns what the model says of the test rows."""
+def _score(trainer: RunTrainer, metrics: dict[str, float]) -> np.ndarray | None:
+    """Adds the metrics of validation and test rows, assesses them, and returns the logits of the test rows."""
     setup = trainer.setup
     history = list(trainer.state.log_history)  # without the scores of the weights that were kept
     if setup.training.do_eval:
         metrics |= trainer.evaluate(cast(Any, setup.encoded["validation"]))
         setup.assess("eval", metrics, history)
-    answers: Answers = None
-    if setup.training.do_predict and (setup.answer_test is None or "test" in setup.examples):
-        output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
-        metrics |= output.metrics or {}
-        setup.assess("test", metrics, history)
-        answers = logits_in(output)
-    if setup.training.do_predict and setup.answer_test is not None:
-        answers = setup.answer_test()
-    return answers
+    if not setup.training.do_predict:
+        return None
+    output = trainer.predict(cast(Any, setup.encoded["test"]), metric_key_prefix="test")
+    metrics |= output.metrics or {}
+    setup.assess("test", metrics, history)
+    return logits_in(output)
 
 
 def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
@@ -148,7 +142,7 @@ def show_best(setup: Setup, console: Console | None = None) -> None:
         console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def _finish(trainer: RunTrainer, metrics: dict[str, float], answers: Answers, seconds: float) -> None:
+def _finish(trainer: RunTrainer, metrics: dict[str, float], test_logits: np.ndarray | None, seconds: float) -> None:
     """Saves the run (see `save_run`) and, with `push_to_hub`, pushes the folder.
 
     Deletes its checkpoints last, unless `keep_checkpoints` is set.
@@ -160,7 +154,7 @@ def _finish(trainer: RunTrainer, metrics: dict[str, float], answers: Answers, se
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model(folder, _internal_call=True)  # otherwise it pushes before the results are written
 
-    save_run(setup, metrics, trainer.state.log_history, answers, seconds, save_model)
+    save_run(setup, metrics, trainer.state.log_history, test_logits, seconds, save_model)
     setup.metrics = metrics
     if trainer.args.push_to_hub:
         trainer.push_to_hub()

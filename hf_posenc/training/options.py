@@ -221,7 +221,7 @@ class RunOptions:
     metric_for_best_model: str | None = _kept(
         None,
         "Metric that decides which weights are best: macro_f1 (default), accuracy, loss, ...",
-        "With --task tokens span_f1 where labels mark spans; of numbers and masked tokens the loss.",
+        "Of numbers the loss.",
     )
     # The three-valued switches are annotated as bool: HfArgumentParser takes a bare --switch only then.
     load_best_model_at_end: bool = _kept(
@@ -273,20 +273,4 @@ class ClassificationOptions(RunOptions):
         True,
         "Before training, score what an encoder has to beat: the most frequent answer, and linear models (TF-IDF) on "
         "words, and on words and word pairs. It takes seconds.",
-    )
-
-
-@dataclass
-class MaskedLMOptions(RunOptions):
-    """`RunOptions`, and what only masked language models have."""
-
-    mlm_probability: float = option(
-        0.15,
-        "Share of the tokens that are to be predicted.",
-        accepts=Range("a share between 0 and 1", lambda value: 0 < value < 1),
-    )
-    line_by_line: bool = option(
-        True,
-        "Each text is an input of its own, with its [CLS] and [SEP].",
-        "False: texts are joined and cut into blocks of max_seq_length tokens.",
     )

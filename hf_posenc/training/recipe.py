@@ -81,13 +81,3 @@ def fill_in(training: RunArguments, summary: Summary, hidden_size: int, *, is_tr
         training.eval_strategy = training.logging_strategy = IntervalStrategy.STEPS
         training.save_strategy = SaveStrategy.STEPS
         training.eval_steps = training.save_steps = training.logging_steps = apart * math.ceil(examples / batch)
-
-
-def fill_in_masked_lm(
-    training: RunArguments, summary: Summary, hidden_size: int, *, is_trained: bool, lora: bool
-) -> None:
-    """`fill_in` for a masked language model, which has a learning rate and three epochs."""
-    if training.learning_rate is None:
-        training.learning_rate = default_learning_rate(is_trained, hidden_size)
-    if training.num_train_epochs is None:
-        training.num_train_epochs = 3

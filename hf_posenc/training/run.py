@@ -1,23 +1,23 @@
-"""What the tasks share: the `Setup` of a run, the `Run` that is kept of it, and its result."""
+"""The `Setup` of a run, the `Run` that is kept of it, and its result."""
 
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.columns import Columns
 from ..data.labels import Labels
 from ..data.prepared import Part
 from .assess import assess
 from .assessment import Assessment
-from .losses import ClassificationLoss
+from .losses import ClassificationLoss, LossAndMetrics
 from .summary import Summary
 
 TRAINED_ON = "_trained_on.npy"
@@ -28,7 +28,7 @@ PREFIXES = {"validation": "eval", "test": "test"}
 
 @dataclass(kw_only=True)
 class Run:
-    """A run of any task: what its checkpoint, results and card are written from."""
+    """A run: what its checkpoint, results and card are written from."""
 
     output_dir: Path
     options: Mapping[str, dict[str, Any]]
@@ -41,8 +41,7 @@ class Run:
     """Examples of a step: of all devices and accumulated batches."""
     processes: int
     columns: Columns
-    labels: Labels | None
-    """None for a masked language model."""
+    labels: Labels
     tokenizer: PreTrainedTokenizerBase
     model: PreTrainedModel
     summary: Summary
@@ -55,7 +54,7 @@ class Run:
     metrics: dict[str, float] | None = None
     """All metrics, at the end."""
     assessment: Assessment | None = None
-    """Set when a classifier has been scored."""
+    """Set when the model has been scored."""
 
     @property
     def name(self) -> str:
@@ -82,7 +81,7 @@ class Run:
 
 @dataclass(kw_only=True)
 class Setup(Run):
-    """All that a training loop needs: a `Run`, its encoded data, and how its task is trained and scored."""
+    """All that a training loop needs: a `Run`, its encoded data, and how it is trained and scored."""
 
     training: Any
     """The options, as `transformers.TrainingArguments`."""
@@ -91,17 +90,10 @@ class Setup(Run):
     examples: dict[str, Part]
     """The rows of the scored splits that have labels, by the prefix of their metrics: `eval`, `test`."""
     collator: Any
-    compute_metrics: Any
-    """The Trainer's; of a classifier `LossAndMetrics` or `WordMetrics`, which know the last evaluation's answers."""
-    metric: str = ""
+    loss: ClassificationLoss
+    compute_metrics: LossAndMetrics
+    metric: str
     """The one to quote."""
-    loss: ClassificationLoss | None = None
-    """None: the model's own."""
-    reduce_logits: Callable[..., Any] | None = None
-    """The Trainer's `preprocess_logits_for_metrics`."""
-    callbacks: list[TrainerCallback] = field(default_factory=list)
-    answer_test: Callable[[], list[dict[str, Any]]] | None = None
-    """Called for what the model says of the test rows, where that isn't read from the logits of a prediction."""
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     """Metrics of simpler models on the `examples`."""
 
@@ -113,12 +105,13 @@ class Setup(Run):
             metrics: what was measured.
             history: what was logged.
         """
-        if prefix not in self.examples or self.labels is None or self.compute_metrics.labels is None:
+        scored = self.compute_metrics
+        if prefix not in self.examples or scored.labels is None or scored.predicted is None:
             return
         self.assessment = assess(
             split=next(split for split, own in PREFIXES.items() if own == prefix),
-            labels=self.compute_metrics.labels,
-            predicted=self.compute_metrics.predicted,
+            labels=scored.labels,
+            predicted=scored.predicted,
             names=self.labels.names,
             problem_type=self.labels.problem_type,
             metric=self.metric,

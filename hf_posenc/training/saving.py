@@ -25,7 +25,7 @@ def save_run(
     run: Run,
     metrics: dict[str, float],
     history: list[dict[str, Any]],
-    test_logits: np.ndarray | list[dict[str, Any]] | None,
+    test_logits: np.ndarray | None,
     seconds: float,
     save_model: Callable[[str], None],
 ) -> None:
@@ -35,7 +35,7 @@ def save_run(
         run: what was trained. All processes call this.
         metrics: what it reached.
         history: what was logged.
-        test_logits: logits of the test examples, or what is said of each; None without predictions.
+        test_logits: logits of the test examples; None without predictions.
         seconds: how long it took.
         save_model: called with a folder, saves weights, code and tokenizer there.
     """
@@ -54,7 +54,7 @@ def save_run(
                 run.assessment.draw(folder)
             files.write_text(folder / "README.md", card_of(run, metrics))
             write_trained_on(run, folder)
-        if test_logits is not None and run.labels is not None:
+        if test_logits is not None:
             files.write_text(folder / PREDICTIONS_NAME, _prediction_lines(run, test_logits))
         files.write_json(folder / RESULTS_NAME, results_of(run, metrics, history, seconds))
     if run.trains:
@@ -86,11 +86,9 @@ def results_of(
     }
 
 
-def _prediction_lines(run: Run, answers: np.ndarray | list[dict[str, Any]]) -> str:
+def _prediction_lines(run: Run, logits: np.ndarray) -> str:
     """One JSON line per test example: its label or labels with probabilities, or its number."""
-    if isinstance(answers, np.ndarray):
-        assert run.labels is not None
-        answers = answers_from_logits(answers, run.labels.names, run.labels.problem_type)
+    answers = answers_from_logits(logits, run.labels.names, run.labels.problem_type)
     numbers = range(len(answers)) if run.test_rows is None else run.test_rows
     lines = ({"index": number, **answer} for number, answer in zip(numbers, answers, strict=True))
     return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)

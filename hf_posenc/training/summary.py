@@ -93,7 +93,7 @@ class Summary:
 
 def summarize(
     model: PreTrainedModel,
-    labels: Labels | None,
+    labels: Labels,
     encoded: Mapping[str, Dataset],
     max_length: int,
     vocab_size: int,
@@ -114,8 +114,8 @@ def summarize(
     return Summary(
         model=type(model).__name__,
         position_embedding_type=model.config.position_embedding_type if is_posenc else None,
-        problem_type="masked_lm" if labels is None else labels.problem_type,
-        labels=() if labels is None else labels.names,
+        problem_type=labels.problem_type,
+        labels=labels.names,
         label_mean=getattr(model.config, "label_mean", 0.0),
         label_scale=getattr(model.config, "label_scale", 1.0),
         examples={split: len(dataset) for split, dataset in encoded.items()},

@@ -1,4 +1,4 @@
-"""`RunTrainer`, the Trainer of all tasks, with the callbacks and the schedule that the options ask for."""
+"""`RunTrainer`, the Trainer of a run, with the callbacks and the schedule that the options ask for."""
 
 import math
 from pathlib import Path
@@ -53,8 +53,6 @@ class RunTrainer(Trainer):
             processing_class=setup.tokenizer,
             compute_loss_func=setup.loss,
             compute_metrics=setup.compute_metrics,
-            callbacks=setup.callbacks,
-            preprocess_logits_for_metrics=setup.reduce_logits,
         )
         self.remove_callback(PrinterCallback)
         self.remove_callback(DEFAULT_PROGRESS_CALLBACK)

@@ -84,7 +84,7 @@ def test_a_regression_names_the_cell_that_is_no_number(tmp_path):
         prepared(write_csv(tmp_path / "a.csv", rows_with(["1.5", "NA", "2.5"])), task="regression")
 
 
-# ---- .json, .conll, .parquet -----------------------------------------------------------------------------------------
+# ---- .json, .parquet -------------------------------------------------------------------------------------------------
 
 
 def test_what_else_a_json_object_holds_is_said(tmp_path):
@@ -94,15 +94,6 @@ def test_what_else_a_json_object_holds_is_said(tmp_path):
     assert "The rows of a.json are its list 'data'; version isn't read." in doubts
     with pytest.raises(UserError, match="on a line of its own, or call the file .json"):
         read_table(write_file(tmp_path / "a.jsonl", json.dumps(rows)))
-
-
-def test_comments_and_numbers_of_words_are_no_words(tmp_path):
-    read = read_table(write_file(tmp_path / "a.conll", "# sent_id = 1\nAda B\n# O\n\n# text = So\nSo O\n"))
-    assert [row["tokens"] for row in rows_of(read)] == [["Ada", "#"], ["So"]]
-    with pytest.raises(UserError, match="line 3 is sang VB O. Write a word and its label, last"):
-        read_table(write_file(tmp_path / "b.conll", "\nAda B\nsang VB O\n"))
-    with pytest.raises(UserError, match="line 1: the first column numbers the words"):
-        read_table(write_file(tmp_path / "c.conll", "1 Ada B\n2 sang O\n"))
 
 
 def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path):

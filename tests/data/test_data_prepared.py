@@ -5,10 +5,8 @@ from collections import Counter
 
 import pytest
 from data_harness import prepared, rows_with, table, texts, write_csv, write_file, write_jsonl
-from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_posenc.data import DataArguments, Use, find_columns, prepare, read_splits
-from hf_posenc.data.preparing import is_about_words
 from hf_posenc.data.splitting import choose_texts, mark_of
 from hf_posenc.errors import UserError
 
@@ -123,47 +121,6 @@ def test_one_hot_columns_are_labels(tmp_path):
     rows[7]["b"] = "?"
     with pytest.raises(UserError, match="column 'b' has '\\?' in line 9"):
         prepared(write_csv(tmp_path / "c.csv", rows), label_column_name="a,b,c")
-
-
-def test_labelled_words_are_recognised(tmp_path):
-    rows = [{"tokens": ["Ada", "sang"], "tags": ["B-PER", "O"]}, {"tokens": ["So"], "tags": ["O"]}]
-    for path in (
-        write_jsonl(tmp_path / "a.jsonl", rows),
-        write_file(tmp_path / "a.conll", "Ada B-PER\nsang O\n\nSo O\n"),
-    ):
-        data = DataArguments(train_file=path)
-        splits = read_splits(data)
-        assert is_about_words(splits, data, Use())
-        result = prepare(splits, data, Use())
-        assert (result.labels.names, result.splits["train"].labels) == (("B-PER", "O"), [[0, 1], [1]])
-
-
-def test_numbers_and_named_classes_are_labels_of_words_too(tmp_path):
-    rows = [{"words": ["Ada", "sang"], "labels": [2, 0]}, {"words": ["So"], "labels": [0]}]
-    assert prepared(write_jsonl(tmp_path / "a.jsonl", rows)).labels.names == ("0", "2")
-    names = ["O", "B-LOC", "B-PER"]
-    features = Features({"words": List(Value("string")), "labels": List(ClassLabel(names=names))})
-    Dataset.from_list(rows, features=features).to_parquet(tmp_path / "a.parquet")
-    data = prepared(str(tmp_path / "a.parquet"))
-    assert (data.labels.names, data.splits["train"].labels) == (tuple(names), [[2, 0], [0]])
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"tokens": "a text", "tags": ["O"]},
-            "'a text' in column 'tokens', line 2. --task tokens needs a list of",
-        ),
-        ({"tokens": ["a", "b"], "tags": ["O"]}, r"2 words and \['O'\] in column 'tags', line 2. Give a list with one"),
-        ({"tokens": ["a"], "tags": [None]}, "a word without a label"),
-        ({"tokens": ["a"], "tags": ["O"]}, "All words have the label 'O'. Give examples of at least two"),
-    ],
-)
-def test_rows_that_have_no_label_for_each_word_are_refused(tmp_path, row, message):
-    path = write_jsonl(tmp_path / "a.jsonl", [{"tokens": ["a", "b"], "tags": ["O", "O"]}, row])
-    with pytest.raises(UserError, match=message):
-        prepared(path, task="tokens")
 
 
 # ---- splits ----------------------------------------------------------------------------------------------------------

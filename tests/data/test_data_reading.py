@@ -447,7 +447,7 @@ def not_utf8():
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.docx", b"x", "has an unknown suffix. Accepted: .csv, .tsv, .json, .jsonl, .txt, .conll, .parquet"),
+        ("a.docx", b"x", "has an unknown suffix. Accepted: .csv, .tsv, .json, .jsonl, .txt, .parquet"),
         ("a.csv", b"", "is empty. Give a file with at least one example"),
         ("a.jsonl", b"", "is empty"),
         ("a.jsonl.gz", gzip.compress(b"", mtime=0), "is empty"),
@@ -470,7 +470,6 @@ def not_utf8():
         ("a.jsonl.gz", b"not gzip", "can't be read"),
         ("a.csv.gz", gzip.compress(b"text,label\na,x\n", mtime=0)[:-9], "a.csv.gz' can't be read: .*whole"),
         ("a.txt", b"x\n" * 9000 + b"\xff\n", "a.txt, line 9001 isn't UTF-8 text"),
-        ("a.conll", b"Ada B-PER\nsang\n", "a.conll, line 2 is sang. Write a word and its label"),
         ("a.parquet", b"not parquet", "can't be read: .*It must be a whole .parquet file"),
         ("a.parquet", not_utf8(), "a.parquet' can't be read: .*UTF8"),
     ],

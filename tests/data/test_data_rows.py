@@ -142,16 +142,6 @@ def test_bytes_are_no_text(tmp_path):
         prepared(str(tmp_path / "a.parquet"))
 
 
-def test_a_conll_file_is_read(tmp_path):
-    content = "-DOCSTART- -X- O O\n\nAda NNP I-NP B-PER\nsang VBD I-VP O\n\nShe PRP I-NP O\n"
-    table = read_table(write_file(tmp_path / "a.conll", content))
-    assert rows_of(table) == [
-        {"tokens": ["Ada", "sang"], "tags": ["B-PER", "O"]},
-        {"tokens": ["She"], "tags": ["O"]},
-    ]
-    assert [table.where(row) for row in (0, 1)] == ["line 3", "line 6"]
-
-
 # ---- the same rows as other readers, or a refusal --------------------------------------------------------------------
 
 CELL = st.text(alphabet="ab ,;\t\"\n\\'é" + string.digits, max_size=12)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from common import encoder, padded, tokens
@@ -16,8 +15,6 @@ from hf_posenc.model.scheme_table import AUGMENTATIONS
 from hf_posenc.model.unpadding import locate_tokens
 from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.losses import ClassificationLoss
-from hf_posenc.training.masked_lm import token_sums, token_weighted_metrics
-from hf_posenc.training.word_metrics import answers_and_losses
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 
@@ -35,23 +32,6 @@ class NoFloat64(TorchFunctionMode):
 def test_the_guard_refuses_float64() -> None:
     with NoFloat64(), pytest.raises(TypeError, match="no float64"):
         torch.zeros(2).double()
-
-
-@pytest.mark.parametrize("reduce", [answers_and_losses, token_sums])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_logits_of_tokens_are_reduced_without_float64(reduce: Any, dtype: torch.dtype) -> None:
-    labels = torch.tensor([[1, 2, -100], [0, -100, -100]])
-    with NoFloat64():
-        reduced = reduce(torch.randn(2, 3, 4).to(dtype), labels)
-    assert reduced.dtype == torch.float32
-    assert reduced.shape == ((2, 3, 2) if reduce is answers_and_losses else (2, 3))
-
-
-def test_sums_over_many_examples_are_float64() -> None:
-    """A million float32 numbers of one size, added in float32, miss the fifth digit or more."""
-    sums = np.tile(np.array([0.1, 1.0, 0.0], dtype=np.float32), (2**20, 1))
-    metrics = token_weighted_metrics(type("P", (), {"predictions": sums}))  # type: ignore[arg-type]
-    assert metrics["nll"] == pytest.approx(float(np.float32(0.1)), rel=1e-9)
 
 
 @pytest.mark.parametrize("how", ["shift", "random"])

@@ -14,7 +14,7 @@ from training_harness import SMALL, rows, write_jsonl
 from transformers import BertConfig, BertForSequenceClassification
 
 import hf_posenc
-from hf_posenc import PosEncForSequenceClassification, PosEncForTokenClassification
+from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.data.inputs import Text
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.finetuning import fine_tune, make_arguments
@@ -35,8 +35,7 @@ def tokenizer() -> Any:
 def model_of(kind: str) -> Any:
     if kind == "bert":
         return BertForSequenceClassification(BertConfig(**SIZES, **BERT, max_position_embeddings=64)).eval()
-    config = tiny_config(**SIZES)
-    return {"texts": PosEncForSequenceClassification, "tokens": PosEncForTokenClassification}[kind](config).eval()
+    return PosEncForSequenceClassification(tiny_config(**SIZES)).eval()
 
 
 def one_by_one(model: Any, tokenizer: Any, inputs: list[Any]) -> Iterator[np.ndarray]:
@@ -70,7 +69,7 @@ def test_a_model_with_streams_runs_as_many_batches_at_once(tokenizer: Any) -> No
 
 @pytest.mark.parametrize(
     ("kind", "side"),
-    [("texts", "right"), ("texts", "left"), ("tokens", "right"), ("tokens", "left"), ("bert", "right")],
+    [("texts", "right"), ("texts", "left"), ("bert", "right")],
 )
 @pytest.mark.parametrize("window", [1, 3, 32])
 def test_logits_are_those_of_each_input_alone_in_order(tokenizer: Any, kind: str, side: str, window: int) -> None:
