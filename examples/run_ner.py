@@ -1,0 +1,120 @@
+#!/usr/bin/env python
+"""Trains a token classifier with the stock Trainer: a label for each word, such as the entity that it belongs to.
+
+From a checkpoint that `hf-posenc convert` or examples/run_mlm.py wrote:
+    python examples/run_ner.py --model runs/mlm-rope --train_file mine.jsonl --output_dir runs/ner
+
+A line of the file is {"tokens": ["Ada", "sang"], "labels": ["B-PER", "O"]}; the second key may be ner_tags. Without
+--validation_file a tenth is held out. --dataset_name names a data set of the Hub instead of files. --help lists all
+options, those of transformers' TrainingArguments too. Then:
+    pipeline("token-classification", "runs/ner", aggregation_strategy="first")("Ada sang in Paris.")
+"""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from datasets import ClassLabel, List, load_dataset
+from transformers import (
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    DataCollatorForTokenClassification,
+    HfArgumentParser,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+
+import hf_posenc  # noqa: F401  (registers PosEnc with the Auto classes)
+
+
+@dataclass
+class Arguments:
+    """The options besides transformers' own."""
+
+    model: str = field(metadata={"help": "The checkpoint to start from: a folder or Hub name."})
+    train_file: str | None = field(default=None, metadata={"help": "Labelled words: .jsonl."})
+    validation_file: str | None = field(default=None, metadata={"help": "Held-out rows. Default: a tenth."})
+    dataset_name: str | None = field(default=None, metadata={"help": "A data set of the Hub instead of files."})
+
+
+def read(args):
+    """The rows, train and validation, with labels as numbers, and the names of the labels, in order."""
+    files = {"train": args.train_file} | ({"validation": args.validation_file} if args.validation_file else {})
+    data = load_dataset(args.dataset_name) if args.dataset_name else load_dataset("json", data_files=files)
+    if "validation" not in data:
+        data = data["train"].train_test_split(test_size=0.1, seed=0)
+        data["validation"] = data.pop("test")
+    if "ner_tags" in data["train"].features:
+        data = data.rename_column("ner_tags", "labels")
+    kind = data["train"].features["labels"].feature
+    if not isinstance(kind, ClassLabel):
+        kind = ClassLabel(names=sorted({label for labels in data["train"]["labels"] for label in labels}))
+        data = data.cast_column("labels", List(kind))
+    return data, kind.names
+
+
+def entities(labels):
+    """The spans of B-, I- and O labels, as conlleval counts them: kind, first word, word after the last."""
+    found, labels = set(), [*labels, "O"]
+    for start, label in enumerate(labels):
+        kind, before = label[2:], labels[start - 1] if start else "O"
+        if label[:2] == "B-" or (label[:2] == "I-" and before[2:] != kind):
+            end = next(place for place in range(start + 1, len(labels)) if labels[place] != f"I-{kind}")
+            found.add((kind, start, end))
+    return found
+
+
+def scores(names, prediction):
+    """Precision, recall and F1 of whole entities, and the accuracy of words."""
+    is_word = prediction.label_ids != -100
+    right, answers = (
+        {(row, *span) for row, labels in enumerate(every) for span in entities(names[n] for n in labels[is_word[row]])}
+        for every in (prediction.label_ids, prediction.predictions)
+    )
+    both = len(right & answers)
+    return {
+        "accuracy": float((prediction.label_ids == prediction.predictions)[is_word].mean()),
+        "precision": both / max(len(answers), 1),
+        "recall": both / max(len(right), 1),
+        "f1": 2 * both / max(len(right) + len(answers), 1),
+    }
+
+
+def main():
+    parser = HfArgumentParser((Arguments, TrainingArguments), description=__doc__)
+    parser.set_defaults(num_train_epochs=3, per_device_train_batch_size=16, learning_rate=5e-5, warmup_steps=0.1)
+    parser.set_defaults(eval_strategy="epoch", save_strategy="epoch", logging_strategy="epoch", report_to="none")
+    parser.set_defaults(load_best_model_at_end=True, metric_for_best_model="f1", save_total_limit=1)
+    args, training = parser.parse_args_into_dataclasses()
+    set_seed(training.seed)
+    data, names = read(args)
+    tokenizer = AutoTokenizer.from_pretrained(args.model, add_prefix_space=True)  # so that byte-level ones take words
+    ids = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    model = AutoModelForTokenClassification.from_pretrained(args.model, **ids)
+
+    def tokenize(batch):
+        encoded, aligned = tokenizer(batch["tokens"], is_split_into_words=True, truncation=True), []
+        for row, labels in enumerate(batch["labels"]):
+            # The first piece of a word has its label; others, and special tokens, have -100, which isn't counted.
+            pieces = pairwise([None, *encoded.word_ids(row)])
+            aligned.append([-100 if word in (None, last) else labels[word] for last, word in pieces])
+        return {**encoded, "labels": aligned}
+
+    data = data.map(tokenize, batched=True, remove_columns=data["train"].column_names)
+    trainer = Trainer(
+        model=model,
+        args=training,
+        train_dataset=data["train"],
+        eval_dataset=data["validation"],
+        processing_class=tokenizer,
+        data_collator=DataCollatorForTokenClassification(tokenizer),
+        preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
+        compute_metrics=lambda prediction: scores(names, prediction),
+    )
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    print(trainer.evaluate())
+    trainer.save_model()
+
+
+if __name__ == "__main__":
+    main()
