@@ -77,6 +77,10 @@ RUN_ELSEWHERE = {
     "python examples/ray_predict.py --checkpoint runs/mine --input texts.parquet --output labelled --actors 2": "tests/"
     "export/test_serving_ray.py",
     "python examples/serving/server.py runs/mine-openvino --port 8000": "tests/export/test_serving_server.py",
+    "python examples/run_mlm.py --train_file mine.txt --scheme rope --output_dir runs/mlm-rope": "tests/training/"
+    "test_training_examples.py",
+    "python examples/run_ner.py --train_file words.jsonl --model runs/mlm-rope --output_dir runs/ner": "tests/training/"
+    "test_training_examples.py",
     "hf-posenc compare --quick -o results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc report results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",

@@ -124,7 +124,7 @@ def _measure(
     seconds = take_turns({**steps, **linear}, batches, settings.rounds)
     for name, step in steps.items():
         taken, peak = seconds[name], peak_memory(step, batches[0])
-        row = {
+        row: dict[str, Any] = {
             **where,
             "contender": name,
             "dtype": str(settings.dtype_of(name)).removeprefix("torch."),

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from hf_posenc import export
 from hf_posenc.data.tokenizer import load_tokenizer
 from hf_posenc.errors import run_script
+from hf_posenc.export.run import export
 from hf_posenc.export.scoring import GATES, Questions, agreement, read_labelled, score
 from hf_posenc.finetuning.loading import load_any
 from hf_posenc.training.inference import Row
@@ -116,18 +116,21 @@ def run_serving(checkpoint: str, evaluate: str, contenders: Sequence[str] = CONT
             for name in [*jobs][first:] + [*jobs][:first]:
                 measured[name].append(_run_alone(jobs[name]))
                 print(f"Round {turn + 1}, {name}: {measured[name][-1][FILE]:.2f} s for the file", file=sys.stderr)
-        answers = {name: np.load(job["answers"]) for name, job in jobs.items()}
-    settings = {"reference": REFERENCE, "checkpoint": Path(checkpoint).name, "evaluate": Path(evaluate).name}
-    settings |= {"contenders": list(jobs), "rounds": _ROUNDS, "texts": len(known.rows)}
+        answers = {name: list(np.load(job["answers"])) for name, job in jobs.items()}
+    files = {"checkpoint": Path(checkpoint).name, "evaluate": Path(evaluate).name}
+    settings = {"reference": REFERENCE, **files, "contenders": list(jobs), "rounds": _ROUNDS, "texts": len(known.rows)}
     counts = {name: len(texts) for name, texts in rows.items()}
-    results = {"machine": machine(), "settings": settings, "rows": _rows(measured, answers, counts, known)}
-    return results | {"targets": judge(results["rows"], SERVING_TARGETS)}
+    measurements = _rows(measured, answers, counts, known)
+    targets = judge(measurements, SERVING_TARGETS)
+    return {"machine": machine(), "settings": settings, "rows": measurements, "targets": targets}
 
 
 def _stock_bert(model: PreTrainedModel) -> BertForSequenceClassification:
     """A BERT of the checkpoint's sizes and labels."""
-    same = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-    same += ("pad_token_id", "id2label", "label2id", "problem_type")
+    same = (
+        *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
+        *("pad_token_id", "id2label", "label2id", "problem_type"),
+    )
     torch.manual_seed(0)
     return BertForSequenceClassification(BertConfig(**{name: getattr(model.config, name) for name in same}))
 
@@ -157,7 +160,7 @@ def _run_alone(job: dict[str, Any]) -> dict[str, float]:
 
 def _rows(
     measured: dict[str, list[dict[str, float]]],
-    answers: dict[str, np.ndarray],
+    answers: dict[str, list[np.ndarray]],
     texts: dict[str, int],
     known: Questions,
 ) -> list[dict[str, Any]]:
@@ -168,7 +171,7 @@ def _rows(
         for name, turns in measured.items():
             taken = [turn[work] for turn in turns]
             middle, model = statistics.median(taken), name.split(":")[0]
-            scores = score(list(answers[name]), known) if model == "posenc" else {}
+            scores = score(answers[name], known) if model == "posenc" else {}
             rows.append(
                 {
                     "work": work,

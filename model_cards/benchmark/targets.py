@@ -88,8 +88,10 @@ def run_targets(**options: Any) -> dict[str, Any]:
     Returns:
         What `run_benchmark` returns, of all groups together, and `targets` (see `judge`).
     """
-    half = {"modes": ("training",), "dtype": "bfloat16", "reference_dtype": "bfloat16", "dropout": False}
-    results, *others = [run_benchmark(Settings(**group, **half, **options)) for group in GROUPS]
+    half: dict[str, Any] = {"dtype": "bfloat16", "reference_dtype": "bfloat16"}
+    results, *others = [
+        run_benchmark(Settings(**group, **half, modes=("training",), dropout=False, **options)) for group in GROUPS
+    ]
     for other in others:
         results["rows"] += other["rows"]
         results["left_out"] += other["left_out"]
