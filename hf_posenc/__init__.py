@@ -18,7 +18,7 @@ from .errors import is_main_process
 if TYPE_CHECKING:
     from .conversion.convert import convert
     from .conversion.report import ConversionReport
-    from .export.run import ExportReport
+    from .exporting.run import ExportReport, export
     from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
     from .model.modeling_posenc import (
         PosEncForMaskedLM,

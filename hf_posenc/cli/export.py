@@ -56,7 +56,7 @@ def export(
     more than `--largest-drop`.
     """
     with loading():
-        from hf_posenc.export.run import export as run
+        from hf_posenc.exporting.run import export as run
 
     progress = plain_console(stderr=True)
     report = run(**context.params, progress=lambda line: progress.print(f"{line} ...", style="dim"))

@@ -22,8 +22,8 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedMo
 
 from hf_posenc.data.tokenizer import load_tokenizer
 from hf_posenc.errors import run_script
-from hf_posenc.export.run import export
-from hf_posenc.export.scoring import GATES, Questions, agreement, read_labelled, score
+from hf_posenc.exporting.run import export
+from hf_posenc.exporting.scoring import GATES, Questions, agreement, read_labelled, score
 from hf_posenc.finetuning.loading import load_any
 from hf_posenc.training.inference import Row
 

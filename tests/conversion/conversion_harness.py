@@ -10,7 +10,7 @@ from safetensors.torch import load, save_file
 from transformers import BertTokenizer
 
 from hf_posenc.conversion.families import FAMILIES
-from hf_posenc.export.native import stored_dtype, to_native
+from hf_posenc.exportinging.native import stored_dtype, to_native
 from hf_posenc.finetuning.loading import load_any
 
 SIZES = {

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from hf_posenc import cli, export
 from hf_posenc.errors import UserError
-from hf_posenc.export.graph import write_graph
+from hf_posenc.exportinging.graph import write_graph
 from hf_posenc.finetuning import backends
 from hf_posenc.finetuning.backends import open_backend
 from hf_posenc.hub import publish
@@ -222,7 +222,7 @@ def test_what_differs_from_pytorch_is_not_kept(source, tmp_path, monkeypatch):
             with torch.no_grad():
                 weight -= 1e-3
 
-    monkeypatch.setattr("hf_posenc.export.run.write_graph", write_another)
+    monkeypatch.setattr("hf_posenc.exporting.run.write_graph", write_another)
     with pytest.raises(UserError, match="differs from PyTorch by .*e-0[34].* nothing was kept"):
         export(source[0], tmp_path / "out", "onnx")
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from hf_posenc import cli, export
 from hf_posenc.conversion.measure import own_texts
 from hf_posenc.errors import UserError
-from hf_posenc.export import int8
+from hf_posenc.exportinging import int8
 from hf_posenc.finetuning.backends import open_backend
 
 LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}

@@ -20,8 +20,8 @@ from hf_posenc.conversion import recognition
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
 from hf_posenc.errors import UserError
-from hf_posenc.export import run
-from hf_posenc.export.native import to_native, write
+from hf_posenc.exportinging import run
+from hf_posenc.exportinging.native import to_native, write
 from hf_posenc.finetuning import fine_tune, make_arguments
 from hf_posenc.finetuning.loading import load_any
 from hf_posenc.hub import publish
