@@ -24,7 +24,7 @@ from transformers import EvalPrediction, Trainer, get_scheduler, set_seed
 
 from hf_posenc.finetuning import Setup, parse_arguments, run_script, set_up
 from hf_posenc.optimizer import scale_position_learning_rates
-from hf_posenc.training import ClassificationTrainingArguments, UserError, guarded_run, save_run, show_best
+from hf_posenc.training import RunArguments, UserError, guarded_run, save_run, show_best
 from hf_posenc.training.inference import take_off_autocast
 
 
@@ -64,7 +64,7 @@ def main() -> None:
     data, model, options = parse_arguments(description=__doc__, training_class=LoopArguments)
     if model.lora:
         raise UserError("--lora has no effect in this loop. Use run_classification.py for it.")
-    training = ClassificationTrainingArguments(**vars(options))
+    training = RunArguments(**vars(options))
     precision = "bf16" if training.bf16 else "fp16" if training.fp16 else "no"
     accelerator = Accelerator(
         mixed_precision=precision,

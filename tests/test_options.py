@@ -13,9 +13,8 @@ from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError, dashed
 from hf_posenc.finetuning.options import OptionParser, make_arguments, parse_overrides
 from hf_posenc.options import declarations
-from hf_posenc.training.arguments import ClassificationTrainingArguments
+from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.options import (
-    ClassificationOptions,
     ModelArguments,
     RunOptions,
 )
@@ -27,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 def test_what_is_read_without_pytorch_is_what_transformers_reads():
     early, late = (
         {action.dest: action for action in OptionParser((DataArguments, ModelArguments, kind))._actions}
-        for kind in (with_transformers(ClassificationOptions), ClassificationTrainingArguments)
+        for kind in (with_transformers(RunOptions), RunArguments)
     )
     assert early.keys() == late.keys()
     for name, action in late.items():
@@ -40,12 +39,12 @@ def test_what_is_read_without_pytorch_is_what_transformers_reads():
 def test_a_transformers_that_is_written_in_another_way_is_imported(monkeypatch, source):
     classes = {node.name: node for node in ast.parse(source).body}
     monkeypatch.setattr("hf_posenc.training.transformers_options._source", lambda module: classes)
-    made = with_transformers.__wrapped__(ClassificationOptions)
-    assert {item.name for item in fields(made)} == {item.name for item in fields(ClassificationTrainingArguments)}
+    made = with_transformers.__wrapped__(RunOptions)
+    assert {item.name for item in fields(made)} == {item.name for item in fields(RunArguments)}
 
 
 def test_every_option_of_ours_says_what_it_is():
-    for kind in (DataArguments, ModelArguments, ClassificationOptions):
+    for kind in (DataArguments, ModelArguments, RunOptions):
         assert declarations(kind).keys() == {item.name for item in fields(kind)}
         for item in fields(kind):
             assert item.metadata["help"].startswith(item.metadata["option"].line)
@@ -73,7 +72,7 @@ def test_a_number_out_of_range_is_refused_in_python_too(name, tmp_path):
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
 )
 def test_pages_name_options_of_train_that_exist(page):
-    parser = OptionParser((DataArguments, ModelArguments, with_transformers(ClassificationOptions)))
+    parser = OptionParser((DataArguments, ModelArguments, with_transformers(RunOptions)))
     known = {option for action in parser._actions for option in action.option_strings} | {"--help-all"}
     text = page.read_text(encoding="utf-8")
     for command in re.findall(r"(?:hf-posenc train|-m hf_posenc.cli train)((?:[^`\n#|]|\\\n)*)", text):

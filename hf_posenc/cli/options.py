@@ -12,9 +12,9 @@ from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError, check_is_checkpoint, dashed
 from hf_posenc.options import is_json, kind_of
 from hf_posenc.schemes.names import known_schemes
-from hf_posenc.training.options import ClassificationOptions, ModelArguments
+from hf_posenc.training.options import ModelArguments, RunOptions
 
-DECLARED = {item.name: item for kind in (DataArguments, ModelArguments, ClassificationOptions) for item in fields(kind)}
+DECLARED = {item.name: item for kind in (DataArguments, ModelArguments, RunOptions) for item in fields(kind)}
 """The options of `hf-posenc train` that this package declares, by name."""
 
 
@@ -35,7 +35,7 @@ def declared_option(name: str, help: str | None = None, panel: str | None = None
     """What Typer has to know of an option of `hf-posenc train`.
 
     Args:
-        name: as it is declared in `DataArguments`, `ModelArguments` or `ClassificationOptions`.
+        name: as it is declared in `DataArguments`, `ModelArguments` or `RunOptions`.
         help: what another command says instead.
         panel: in which the help shows it.
     """

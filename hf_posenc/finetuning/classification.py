@@ -11,7 +11,7 @@ from ..data.columns import remember_columns, remembered_columns
 from ..data.options import DataArguments
 from ..data.prepared import Part, PreparedData, Use
 from ..data.preparing import prepare
-from ..training.arguments import ClassificationTrainingArguments, ModelArguments
+from ..training.arguments import ModelArguments, RunArguments
 from ..training.baseline import baseline_scores
 from ..training.loop import run_training
 from ..training.losses import LossAndMetrics, make_loss
@@ -23,7 +23,7 @@ from .start import begin, choose_metric, make_setup, make_tokenizer, read_data, 
 def set_up(
     data: DataArguments,
     arguments: ModelArguments,
-    training: ClassificationTrainingArguments,
+    training: RunArguments,
     splits: Mapping[str, Any] | None = None,
 ) -> Setup:
     """Reads the data, numbers the labels, makes tokenizer, model, loss and metrics. All checks come before training.
@@ -67,7 +67,7 @@ def set_up(
     return setup
 
 
-def _use(training: ClassificationTrainingArguments, checkpoint: str | None, config: Any) -> Use:
+def _use(training: RunArguments, checkpoint: str | None, config: Any) -> Use:
     """What the options ask of the data, and what a trained model knows of it."""
     return Use(
         train=training.do_train,
@@ -99,7 +99,7 @@ def _baselines(prepared: PreparedData, examples: Mapping[str, Part]) -> dict[str
 def train_classifier(
     data: DataArguments,
     model: ModelArguments,
-    training: ClassificationTrainingArguments,
+    training: RunArguments,
     *,
     splits: Mapping[str, Any] | None = None,
     console: Console | None = None,

@@ -32,7 +32,7 @@ from ..data.table import Table, Tally
 from ..errors import Interrupted, UserError
 from ..machine import best_dtype
 from ..quiet import silence, without_bars
-from ..training.arguments import ClassificationTrainingArguments, ModelArguments
+from ..training.arguments import ModelArguments, RunArguments
 from ..training.inference import logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from ..training.output_folder import disk_errors, earlier_run, make_folder
@@ -42,9 +42,7 @@ from .options import make_arguments
 from .prediction import Classifier, load_classifier
 from .train import fine_tune
 
-_OPTIONS = frozenset(
-    item.name for kind in (DataArguments, ModelArguments, ClassificationTrainingArguments) for item in fields(kind)
-)
+_OPTIONS = frozenset(item.name for kind in (DataArguments, ModelArguments, RunArguments) for item in fields(kind))
 
 
 def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEncRegressor":

@@ -13,7 +13,7 @@ from transformers import HfArgumentParser
 
 from ..data.options import DataArguments
 from ..errors import UserError, dashed, one_line
-from ..training.options import ClassificationOptions, ModelArguments
+from ..training.options import ModelArguments, RunOptions
 from ..training.transformers_options import with_transformers
 
 
@@ -99,7 +99,7 @@ def read_options(
     Raises:
         UserError: as `parse_arguments`.
     """
-    return _read(options, with_transformers(ClassificationOptions), description, defaults)
+    return _read(options, with_transformers(RunOptions), description, defaults)
 
 
 def _read(
@@ -116,16 +116,16 @@ def _read(
 
 
 def as_training_arguments(options: Any) -> Any:
-    """The options of training that `read_options` read, as `ClassificationTrainingArguments`.
+    """The options of training that `read_options` read, as `RunArguments`.
 
     Raises:
         UserError: transformers doesn't accept one.
     """
-    from ..training.arguments import ClassificationTrainingArguments
+    from ..training.arguments import RunArguments
 
     names = [item.name for item in fields(options) if getattr(options, item.name) != item.default]
     try:
-        return ClassificationTrainingArguments(**{name: getattr(options, name) for name in names})
+        return RunArguments(**{name: getattr(options, name) for name in names})
     except (ValueError, TypeError) as error:
         raise UserError(one_line(error)) from error
 
@@ -138,7 +138,7 @@ def parse_arguments(
     Args:
         argv: the options. None: those of this process.
         description: what --help says first.
-        training_class: `ClassificationTrainingArguments` (default), or your own dataclass.
+        training_class: `RunArguments` (default), or your own dataclass.
 
     Raises:
         UserError: an option doesn't exist, or a value isn't accepted.

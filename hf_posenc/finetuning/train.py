@@ -17,7 +17,7 @@ from ..errors import UserError, one_line
 from ..options import refuse_given
 from ..quiet import without_bars
 from ..training import TrainingResult
-from ..training.arguments import ClassificationTrainingArguments, ModelArguments
+from ..training.arguments import ModelArguments, RunArguments
 from ..training.output_folder import check_run_folder
 from ..training.progress import main_console
 from ..training.run import shared_folder
@@ -30,7 +30,7 @@ from .start import read_data
 def fine_tune(
     data: DataArguments,
     model: ModelArguments,
-    training: ClassificationTrainingArguments,
+    training: RunArguments,
     *,
     splits: Mapping[str, Any] | None = None,
     console: Console | None = None,
@@ -56,9 +56,7 @@ def fine_tune(
 
 
 @contextlib.contextmanager
-def converted(
-    arguments: ModelArguments, training: ClassificationTrainingArguments, console: Console
-) -> Iterator[ModelArguments]:
+def converted(arguments: ModelArguments, training: RunArguments, console: Console) -> Iterator[ModelArguments]:
     """Converts `pretrained` into a temporary folder and yields options that name it; prints what was kept."""
     if arguments.pretrained is None:
         yield arguments

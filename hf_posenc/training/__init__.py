@@ -15,7 +15,7 @@ from .._lazy import lazy_names
 
 if TYPE_CHECKING:
     from ..errors import Interrupted, UserError
-    from .arguments import ClassificationTrainingArguments, ModelArguments
+    from .arguments import ModelArguments, RunArguments
     from .checkpoints import is_complete, last_complete_checkpoint
     from .loop import show_best
     from .losses import ClassificationLoss
@@ -29,12 +29,12 @@ __all__ = [
     "MSE",
     "Accuracy",
     "ClassificationLoss",
-    "ClassificationTrainingArguments",
     "Interrupted",
     "MacroF1",
     "Matthews",
     "ModelArguments",
     "Pearson",
+    "RunArguments",
     "Spearman",
     "Summary",
     "TrainingResult",

@@ -11,7 +11,7 @@ from transformers.utils import is_torch_xla_available
 
 from ..errors import UserError
 from ..options import plain_name
-from .options import ClassificationOptions, ModelArguments, RunOptions
+from .options import ModelArguments, RunOptions
 
 _DEFAULT_SAVE_STEPS = TrainingArguments.__dataclass_fields__["save_steps"].default
 
@@ -84,11 +84,6 @@ class RunArguments(RunOptions, TrainingArguments):  # type: ignore[misc]  # some
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: everything but the Hub token."""
         return {**self.__dict__, "hub_token": None}
-
-
-@dataclass
-class ClassificationTrainingArguments(ClassificationOptions, RunArguments):  # type: ignore[misc]
-    """`RunArguments`, and what only classification has."""
 
 
 def plain_options(data: Any, model: ModelArguments, training: RunArguments) -> dict[str, dict[str, Any]]:

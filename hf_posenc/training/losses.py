@@ -11,7 +11,7 @@ from transformers import EvalPrediction
 from ..data.labels import Labels
 from ..errors import UserError
 from ..options import parse_json_option
-from .arguments import ClassificationTrainingArguments
+from .arguments import RunArguments
 from .metrics import logits_in, predictions_from_logits, score_logits
 
 
@@ -84,9 +84,7 @@ class LossAndMetrics:
         return {"loss": loss.item(), **score_logits(logits, self.labels, self.loss.problem_type)}
 
 
-def make_loss(
-    labels: Labels, train_labels: list[Any] | None, training: ClassificationTrainingArguments
-) -> ClassificationLoss:
+def make_loss(labels: Labels, train_labels: list[Any] | None, training: RunArguments) -> ClassificationLoss:
     """The loss that the options ask for.
 
     `--class-weights balanced` weighs a label by n / (C n_c), n examples of which n_c have it (King and Zeng 2001, as in

@@ -247,6 +247,15 @@ class RunOptions:
     )
     hub_strategy: str = option("end", "When push_to_hub pushes: end, and nothing else.")
     license: str | None = option(None, "Licence of the model, for its README: apache-2.0.")
+    class_weights: str | None = _schedule(
+        None, 'balanced, or JSON {"rare": 5, "common": 1}: how much a label counts.', "In the loss."
+    )
+    score_test: bool = option(False, "Score the test split, as do_predict does, if there is one and it has labels.")
+    baseline: bool = option(
+        True,
+        "Before training, score what an encoder has to beat: the most frequent answer, and linear models (TF-IDF) on "
+        "words, and on words and word pairs. It takes seconds.",
+    )
 
     def __post_init__(self) -> None:
         """Refuses what can be known to be wrong without PyTorch."""
@@ -259,18 +268,3 @@ class RunOptions:
                 f"--learning-rate {self.learning_rate} is out of range: AdamW moves each weight by about that much. "
                 "Give a number from 0 to 1; usual are 1e-5 to 1e-4 from a checkpoint, 1e-4 to 3e-3 for a new encoder."
             )
-
-
-@dataclass
-class ClassificationOptions(RunOptions):
-    """`RunOptions`, and what only classification has."""
-
-    class_weights: str | None = _schedule(
-        None, 'balanced, or JSON {"rare": 5, "common": 1}: how much a label counts.', "In the loss."
-    )
-    score_test: bool = option(False, "Score the test split, as do_predict does, if there is one and it has labels.")
-    baseline: bool = option(
-        True,
-        "Before training, score what an encoder has to beat: the most frequent answer, and linear models (TF-IDF) on "
-        "words, and on words and word pairs. It takes seconds.",
-    )
