@@ -183,6 +183,8 @@ def _typed(values: dict[str, Any], made: type, what: str) -> dict[str, Any]:
 
 def _task(entry: Any, checked: bool) -> Task:
     """A task from a word (`probes`, `halves`, a file, the name of a data set) or a dictionary."""
+    if isinstance(entry, Task):
+        return entry
     if isinstance(entry, str):
         entry = {"kind": entry} if entry in GENERATED_KINDS else {"data": entry}
     if not isinstance(entry, dict):
