@@ -16,7 +16,7 @@ def test_runs_can_be_listed_without_being_made(command, tmp_path):
     code, out, _ = command("compare", "-o", tmp_path / "new", *words, "--dry-run")
     assert code == 0
     first = ["probes-rope-seed3", "probes-none-seed3", "halves-rope-seed3", "halves-none-seed3"]
-    assert (out.splitlines()[:4], len(out.splitlines())) == (first, 8)
+    assert (out.splitlines()[:4], len(out.splitlines())) == (first, 12)
     assert not (tmp_path / "new").exists()
 
 

@@ -129,9 +129,10 @@ def test_weights_left_on_disk_give_the_same_outputs(
 ) -> None:
     # Transformers wants something in memory: one small layer. All else is on disk, the scheme too.
     model = getattr(hf_posenc, head)(hf_posenc.PosEncConfig.from_pretrained(checkpoints.folder(scheme, head)))
-    own = [name for name, child in model.named_children() if name != "model" and list(child.parameters())]
-    device_map = dict.fromkeys([name for name, _ in model.named_children()], "disk")
-    device_map["norm" if head == "PosEncModel" else own[0]] = "cpu"
+    own = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
+    own = [name for name in own if not name.startswith("model.")]
+    parts = [name for name, _ in model.named_children()] if head == "PosEncModel" else ["model", *own]
+    device_map = dict.fromkeys(parts, "disk") | {"norm" if head == "PosEncModel" else own[0]: "cpu"}
     bare = outputs(loaded(checkpoints, scheme, head), BARE_BATCH)
     model = loaded(checkpoints, scheme, head, device_map=device_map, offload_folder=tmp_path)
     assert any(parameter.is_meta for parameter in model.parameters())
