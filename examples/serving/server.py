@@ -39,7 +39,7 @@ def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) 
 
     def answer(texts: list[Text]) -> list[Any]:
         try:
-            return [prediction.answer for prediction in predict(classifier, texts, batch_size)]
+            return list(predict(classifier, texts, batch_size))
         except Exception as error:  # of one text: the others get their answers
             return [error] if len(texts) == 1 else [row for text in texts for row in answer([text])]
 
@@ -68,7 +68,9 @@ def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) 
         futures = [asyncio.get_running_loop().create_future() for _ in question.inputs]
         for item, future in zip(question.inputs, futures, strict=True):
             waiting.put_nowait((Text(item) if isinstance(item, str) else Text(*item), future))
-        return {"answers": await asyncio.gather(*futures)}
+        predictions = await asyncio.gather(*futures)
+        answers = [prediction.answer for prediction in predictions]
+        return {"answers": answers, "truncated": [prediction.tokens > 0 for prediction in predictions]}
 
     @app.get("/health")
     async def health() -> dict[str, Any]:

@@ -99,7 +99,7 @@ def predict(
 
         from hf_posenc.data import remembered_columns
         from hf_posenc.data.inputs import NO_TEXT, Text, read_inputs
-        from hf_posenc.finetuning.prediction import load_classifier
+        from hf_posenc.finetuning.prediction import CutTexts, load_classifier
         from hf_posenc.finetuning.prediction import predict as run
 
     in_bf16 = bf16 == "true"
@@ -123,6 +123,7 @@ def predict(
     if texts and text_pair is None and trained_on is not None and trained_on.is_pair:
         errors.print("The model was trained on pairs of texts. Give the second one with --text-pair.")
     inputs: Any = read or [Text(text, text_pair) for text in texts or []]
+    cut = CutTexts()
     total, hidden = len(inputs) if read is None else read.count, output is None or not errors.is_terminal
     with tqdm(desc="Labelling", total=total, unit=" texts", leave=False, disable=hidden) as bar:
         predictions = run(
@@ -135,9 +136,10 @@ def predict(
             window=1 if file == "-" else 32,  # standard input is answered as it comes
             progress=bar.update,
         )
-        _give_answers(predictions, classifier.task, inputs, output, output_format)
-    for remark in [read.line(), *read.remarks()] if read is not None else ():
-        errors.print(remark)
+        _give_answers(cut.watched(predictions), classifier.task, inputs, output, output_format)
+    for remark in [*([read.line(), *read.remarks()] if read is not None else []), cut.sentence(classifier.tokenizer)]:
+        if remark:
+            errors.print(remark)
     for number, text in enumerate(texts or [], 1):
         if not text.strip():
             errors.print(f"Text {number} is empty, {NO_TEXT}")
@@ -211,7 +213,7 @@ def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
     delimiter=None,
     quoting=None,
     encoding=None,
-    decimal=None,
+    label_names=None,
     text_column_names=TEXT_COLUMNS,
     label_column_name="Label column. Default: as trained.",
     label_delimiter=None,

@@ -32,7 +32,7 @@ TEST_SEED = 2**31
 """Generated test examples are the same for all seeds of a plan, and none of its training examples' seeds is this."""
 
 
-_OF_A_FILE = {"delimiter": None, "quoting": None, "decimal": None, "encoding": None}
+_OF_A_FILE = {"delimiter": None, "quoting": None, "encoding": None}
 """Options of the user's file, which those that are written from it don't need."""
 
 

@@ -1,32 +1,24 @@
-"""Columns of text and label: named, remembered in a checkpoint, or found by their names and what they hold."""
+"""Columns of text and label: named, remembered in a checkpoint, or of the usual names."""
 
 import datetime
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
-from .cells import as_written, is_missing
 from .options import DataArguments
 from .table import Table
 
-_PAIRS: tuple[tuple[str, ...], ...] = (
+_TEXTS: tuple[tuple[str, ...], ...] = (
     ("text", "text_pair"),
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
     ("question1", "question2"),
+    ("text",),
+    ("sentence",),
 )
-_SINGLES = ("text", "sentence", "content", "review", "question")
-_LABELS = ("label", "labels")
-_LOOKED_AT = 1000
-"""Rows by which a column is judged."""
-_NUMBERS_ROWS = re.compile(r"Unnamed: \d+|__index_level_\d+__|(.*[^a-z])?(id|idx|index)", re.IGNORECASE)
-"""Names of columns whose whole numbers number the rows."""
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]{2}")
-"""Two letters of a script without blanks between words (Thai, Lao, Burmese, Khmer, Japanese, Chinese): about a word."""
+_LABELS = (("label",), ("labels",))
 _SHOWN = 12
-_DATE = re.compile(r"\d{4}-\d\d?-\d\d?([T ]\d\d?:\d\d.*)?|\d\d?[./-]\d\d?[./-]\d{2,4}([ ,]+\d\d?:\d\d.*)?")
 
 
 @dataclass(frozen=True)
@@ -76,11 +68,10 @@ class Columns:
 def find_columns(
     table: Table, data: DataArguments, known: Columns | None = None, *, needs_label: bool = True
 ) -> Columns:
-    """The columns that the options name, else a checkpoint's, else those with usual names, else the only fitting ones.
+    """The columns that the options name, else a checkpoint's, else those of the usual names.
 
-    Usual names are text, sentence, content, review, question; for pairs text and text_pair, sentence1 and sentence2,
-    premise and hypothesis, question1 and question2; for labels label and labels; all in any case. Without one, the
-    text is the only column of words (ids, dates and categories are none), and the label is the only one that is left.
+    Usual names of a text are text and sentence; of a pair text and text_pair, sentence1 and sentence2, premise and
+    hypothesis, question1 and question2; of a label label and labels.
 
     Args:
         table: has the columns.
@@ -89,30 +80,65 @@ def find_columns(
         needs_label: whether a label has to be found.
 
     Raises:
-        UserError: a named column isn't there, or several could be meant.
+        UserError: a named column isn't there, or none is named and not exactly one has a usual name. The message lists
+            the columns and the options for all that is missing.
     """
-    kinds = {name: kind_of_column(table, name) for name in table.names}
     label, one_hot = _named_label(table, data.label_column_name, known)
     text, joined = _named_text(table, data, known)
+    usual_texts, usual_labels = _usual(table, _TEXTS), _usual(table, _LABELS)
+    lacks_text = not text and len(usual_texts) != 1
+    lacks_label = label is None and needs_label and len(usual_labels) != 1
+    if lacks_text or lacks_label:
+        raise _unnamed(table, usual_texts if lacks_text else None, usual_labels if lacks_label else None)
     if not text:
-        text = _find_text(table, kinds, label)
+        text = usual_texts[0]
         _require_alike(text, known)
-    if label is None and needs_label:
-        label = _find_label(table, kinds, text)
-        _require_names(table, label)
-    label = label or (known.label if known is not None else _LABELS[0])
+    if label is None:
+        label = usual_labels[0][0] if len(usual_labels) == 1 else known.label if known is not None else _LABELS[0][0]
     if label in text or set(one_hot) & set(text):
         raise UserError(f"Column {label!r} can't be both text and label. Name another with --label-column-name.")
     _check_text(table, text)
     return Columns(text, label, joined, data.label_delimiter or (known.label_delimiter if known else None), one_hot)
 
 
+def _usual(table: Table, names: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The usual names that the table has; a part of a pair that is there doesn't count by itself."""
+    there = [columns for columns in names if set(columns) <= set(table.names)]
+    return [columns for columns in there if not any(set(columns) < set(others) for others in there)]
+
+
+def _unnamed(table: Table, texts: list[tuple[str, ...]] | None, labels: list[tuple[str, ...]] | None) -> UserError:
+    """The error of columns that must be named; None: these needn't be."""
+    wanted, options = [], []
+    longest = max(table.names, key=lambda name: sum(len(str(cell)) for cell in table.columns[name][:100]), default="")
+    for found, what, name, option in (
+        (texts, "text or sentence, nor a pair such as text and text_pair", longest, "--text-column-names"),
+        (labels, "label or labels", next((name for name in table.names if name != longest), ""), "--label-column-name"),
+    ):
+        if found is not None:
+            several = " and ".join(", ".join(columns) for columns in found)
+            wanted.append(f"{several} could all be meant" if found else f"no column is called {what}")
+            options.append(f"{option} {','.join(found[0]) if found else name or 'NAME'}")
+    cells = [f"{name} ({_first_cell(table, name)!r:.40})" for name in table.names]
+    more = f", ... ({len(cells)} columns)" if len(cells) > _SHOWN else ""
+    divided = next((mark for mark in (";", "\t", "|") if len(cells) == 1 and mark in table.names[0]), None)
+    separated = "" if divided is None else f" If {divided!r} separates the columns: --delimiter {divided!r}."
+    return UserError(
+        f"{table.source}: {'; '.join(wanted)}. It has {', '.join(cells[:_SHOWN])}{more}. Say which: such as "
+        f"{' '.join(options)}.{separated}{_no_names(table)}"
+    )
+
+
+def _first_cell(table: Table, name: str) -> Any:
+    return next((cell for cell in table.columns[name][:100] if cell is not None), None)
+
+
 def _named_text(table: Table, data: DataArguments, known: Columns | None) -> tuple[tuple[str, ...], str | None]:
     """The text columns by option, or of the checkpoint, and what joins them."""
     joined = data.text_column_delimiter
     if data.text_column_names is None:
-        if known is not None and (text := _all_of(table, known.text)):
-            return text, joined or known.delimiter
+        if known is not None and set(known.text) <= set(table.names):
+            return known.text, joined or known.delimiter
         return (), joined
     text = _listed(table, data.text_column_names)
     require_columns(table, text, "--text-column-names")
@@ -137,104 +163,14 @@ def _require_alike(text: tuple[str, ...], known: Columns | None) -> None:
 
 
 def _named_label(table: Table, option: str | None, known: Columns | None) -> tuple[str | None, tuple[str, ...]]:
-    """The label column by option, of the checkpoint, or with a usual name; and one-hot columns."""
+    """The label column by option or of the checkpoint, and one-hot columns."""
     if option is not None:
-        column = _match(table, option)
-        if column is not None or "," not in option:
-            return column or option, ()
         names = _listed(table, option)
         require_columns(table, names, "--label-column-name")
-        return ", ".join(names), names
-    if known is not None and (one_hot := _all_of(table, known.one_hot)):
-        return known.label, one_hot
-    usual = (*((known.label,) if known is not None else ()), *_LABELS)
-    return next(filter(None, (_match(table, name, "--label-column-name") for name in usual)), None), ()
-
-
-def _find_text(table: Table, kinds: Mapping[str, str], label: str | None) -> tuple[str, ...]:
-    for names in (*_PAIRS, *((single,) for single in _SINGLES)):
-        if text := _all_of(table, names, "--text-column-names"):
-            return text
-    others = {name: kind for name, kind in kinds.items() if name != label}
-    texts = [name for name, kind in others.items() if kind == "text"]
-    if len(texts) == 1:
-        return (texts[0],)
-    if texts:
-        raise UserError(
-            f"Several columns hold text: {', '.join(texts)}. Name the one to read, --text-column-names {texts[0]}; or "
-            f"join them: --text-column-names {','.join(texts)} --text-column-delimiter ' '; as a pair: "
-            f"--text-column-names {','.join(texts[:2])}."
-        )
-    left = [name for name, kind in others.items() if kind != "row number"]
-    if len(left) == 1 and others[left[0]] in (("category",) if label is not None else ("category", "id")):
-        return (left[0],)
-    listed = ", ".join(f"{name} ({kind})" for name, kind in others.items())
-    raise UserError(
-        f"No column is sure to hold text: the data has {listed or 'none'}. Name it with --text-column-names."
-        f"{_no_names(table)}"
-    )
-
-
-def _find_label(table: Table, kinds: Mapping[str, str], text: Sequence[str]) -> str:
-    """The only column besides the text that could be a label."""
-    others = [name for name, kind in kinds.items() if name not in text and kind != "row number"]
-    names = [name for name in others if kinds[name] in ("category", "number", "list", "truth")] or others
-    if len(names) == 1:
-        return names[0]
-    if not names:
-        raise UserError(
-            f"The data has no column with labels, only {', '.join(map(repr, text))}. Add one.{_no_names(table)}"
-        )
-    marks = [name for name in names if {str(cell) for cell in table.columns[name][:_LOOKED_AT]} <= {"0", "1"}]
-    several = f" Columns of 0 and 1: --label-column-name {','.join(marks)}." if len(marks) > 1 else ""
-    raise UserError(
-        f"No column is called label, and {' and '.join(map(repr, names))} could be one. Name it: --label-column-name "
-        f"{names[0]}.{several}{_no_names(table)}"
-    )
-
-
-def _require_names(table: Table, label: str) -> None:
-    """Refuses a csv whose first row is one of data: its label is one of those below."""
-    cells = {str(cell).strip() for cell in table.columns[label][:_LOOKED_AT]}
-    number = table.is_text and isinstance(as_written([label])[0], int | float)
-    if table.is_text and (number or label.strip() in cells):
-        raise UserError(
-            f"The first row of {table.source!r} ({', '.join(table.names)}) is one of data: {label!r} is a label. Write "
-            "a first row of names above it: text,label."
-        )
-
-
-def kind_of_column(table: Table, name: str) -> str:
-    """What the first rows hold: text, category, id, date, number, row number, truth, list, nothing, or other."""
-    cells = [cell for cell in table.columns[name][:_LOOKED_AT] if not is_missing(cell)]
-    if table.is_text:
-        cells = as_written(cells)
-    if name in table.classes:
-        return "category"
-    if not cells:
-        return "nothing"
-    if _NUMBERS_ROWS.fullmatch(name) and len(set(cells)) == len(cells) and {type(cell) for cell in cells} == {int}:
-        return "row number"
-    for kind, types in (("truth", bool), ("number", int | float), ("list", list | tuple)):
-        if all(isinstance(cell, types) for cell in cells):
-            return kind
-    if all(isinstance(cell, datetime.date) for cell in cells):
-        return "date"
-    if not all(isinstance(cell, str) for cell in cells):
-        return "other"
-    return _kind_of_words(cells)
-
-
-def _kind_of_words(cells: Sequence[str]) -> str:
-    if all(_DATE.fullmatch(cell.strip()) for cell in cells):
-        return "date"
-    distinct, count = len(set(cells)), len(cells)
-    lengths = [len(cell.split()) + len(_UNSPACED.findall(cell)) for cell in cells]
-    if max(lengths) == 1:
-        return "id" if distinct == count and count > 1 else "category"
-    # Categories may be of a few words; then they come back.
-    few = 2 * distinct <= count and sum(lengths) <= 4 * count
-    return "category" if few or sum(length > 1 for length in lengths) < count / 5 else "text"
+        return (names[0], ()) if len(names) == 1 else (", ".join(names), names)
+    if known is not None and known.one_hot and set(known.one_hot) <= set(table.names):
+        return known.label, known.one_hot
+    return (known.label if known is not None and known.label in table.columns else None), ()
 
 
 def _check_text(table: Table, names: Sequence[str]) -> None:
@@ -253,31 +189,9 @@ def _check_text(table: Table, names: Sequence[str]) -> None:
         )
 
 
-def _match(table: Table, wanted: str, option: str | None = None) -> str | None:
-    """The column of that name, else the only one that differs in case or outer blanks.
-
-    Raises:
-        UserError: with `option`, if several differ so.
-    """
-    if wanted in table.columns:
-        return wanted
-    alike = [name for name in table.names if name.strip().lower() == wanted.strip().lower()]
-    if len(alike) > 1 and option is not None:
-        raise UserError(
-            f"The columns {' and '.join(map(repr, alike))} have one name in two spellings. Name one: {option}."
-        )
-    return alike[0] if len(alike) == 1 else None
-
-
-def _all_of(table: Table, names: Sequence[str], option: str | None = None) -> tuple[str, ...]:
-    """The columns of these names; none if one isn't there."""
-    columns = tuple(filter(None, (_match(table, name, option) for name in names)))
-    return columns if len(columns) == len(names) else ()
-
-
 def _listed(table: Table, option: str) -> tuple[str, ...]:
-    """The columns that an option names, joined by commas."""
-    return tuple(_match(table, name) or name.strip() for name in option.split(",") if name.strip())
+    """The column that an option names, or several joined by commas."""
+    return (option,) if option in table.columns else tuple(filter(None, map(str.strip, option.split(","))))
 
 
 def texts_of(table: Table, columns: Columns, split: str) -> tuple[list[str], ...]:

@@ -10,7 +10,6 @@ from tqdm import tqdm
 
 logger = logging.getLogger(__name__)
 
-TRUNCATION_WARNING_SHARE = 0.01
 _CHUNK = 1000
 
 
@@ -23,7 +22,7 @@ def encode_texts(
     *,
     split: str = "train",
 ) -> Dataset:
-    """Tokenizes texts: columns of the tokenizer, and `labels`. Warns when more than 1 % of the inputs are truncated.
+    """Tokenizes texts: columns of the tokenizer, and `labels`. Says how many inputs are truncated.
 
     Args:
         texts: `(first,)`, or `(first, second)` for pairs.
@@ -44,7 +43,7 @@ def encode_texts(
         else:  # a Python tokenizer doesn't say; inputs at the limit count as truncated
             cut += sum(len(ids) >= max_length for ids in batch["input_ids"])
         chunks.append(Dataset.from_dict(dict(batch)))
-    if cut > TRUNCATION_WARNING_SHARE * count:
+    if cut:
         logger.warning(
             f"{cut} of {count} {split} inputs ({cut / count:.1%}) have more than {max_length} tokens and were "
             "truncated. Raise --max-seq-length to keep them whole."

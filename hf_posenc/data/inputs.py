@@ -77,10 +77,10 @@ class Inputs:
 
     def _choose(self, rows: Sequence[Row]) -> Columns:
         """The columns that hold the text, as training finds them in these rows."""
-        names = {name.strip().lower() for name in rows[0].cells}
-        for name in (self.options.text_column_names or "").split(","):
-            if name.strip().lower() not in {*names, ""}:
-                raise self._no_text(rows[0], name.strip())
+        names = self.options.text_column_names or ""
+        for name in () if names in rows[0].cells else map(str.strip, names.split(",")):
+            if name and name not in rows[0].cells:
+                raise self._no_text(rows[0], name)
         plain = (row._replace(cells={name: _plain(cell) for name, cell in row.cells.items()}) for row in rows)
         return find_columns(self.stream.collect(plain, Tally()), self.options, self.known, needs_label=False)
 

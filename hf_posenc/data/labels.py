@@ -1,30 +1,30 @@
-"""The task, and the number of each label."""
+"""The task, and the number of each label: decided by how labels are written, never by what they look like."""
 
 import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
-from .cells import as_written
-from .columns import Columns
-from .label_cells import LabelColumn, decimal_sign, read_labels
+from .cells import as_written, decimal_comma, is_missing
+from .columns import Columns, require_columns
 from .options import DataArguments
 from .table import Table
 
 logger = logging.getLogger(__name__)
 
 MOST_NUMBERED = 50
-"""More distinct whole floats than this mean a regression."""
+"""More different whole numbers than this need --task."""
 _NAME_LABELS = "Name the right one with --label-column-name."
 _MISSING_VALUES = {"NA", "N/A", "#N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "\\N"}
 """What R, pandas, databases and spreadsheets write for a missing cell."""
-_MANY_LABELS = 10
-"""More distinct whole numbers than this may well be meant as numbers."""
+_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+"""What columns of 0 and 1 may hold."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,46 @@ def standard_units(numbers: Iterable[float | None]) -> tuple[float, float]:
     return mean, std if std > smallest else 1.0
 
 
+@dataclass(frozen=True)
+class LabelColumn:
+    """The labels of one split as Python values: names, lists of names, or floats; None if missing."""
+
+    name: str
+    """Of the column."""
+    split: str
+    values: list[Any]
+    kind: str
+    """Type of the labels in the data: text, integer, truth or number."""
+    is_list: bool
+    known: tuple[str, ...] | None
+    """All labels, if the data set declares them."""
+    table: Table
+    """Where they stand."""
+
+    @cached_property
+    def present(self) -> list[Any]:
+        """The values that aren't missing."""
+        return [value for value in self.values if value is not None]
+
+    def items(self) -> list[Any]:
+        """All labels, repeated for each text that has them."""
+        return [item for value in self.present for item in value] if self.is_list else self.present
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether each row has one number."""
+        return self.kind in ("number", "integer") and not self.is_list
+
+    @cached_property
+    def are_whole(self) -> bool:
+        """Whether labels are floats without a fraction."""
+        return self.kind == "number" and all(value.is_integer() for value in self.items())
+
+    def where(self, index: int) -> str:
+        """Where a row stands."""
+        return self.table.where(index)
+
+
 def encode_labels(
     splits: Mapping[str, Table],
     columns: Columns,
@@ -68,15 +108,15 @@ def encode_labels(
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the task and numbers the labels from the training split, for all splits.
 
-    Lists mean several labels per text, real numbers a regression, all else one label per text. Integers keep their
-    order, words are sorted. Whole floats (0.0, 1.0) are labels if they are few and each has several texts.
+    Words and whole numbers (1.0 is whole) are one class per text, lists several, numbers with fractions a regression.
+    Whole numbers keep their order, words are sorted; `--label-names` says what 0, 1, ... mean, in order.
 
     Args:
         splits: any of train, validation and test. Test alone may lack labels.
         columns: where the labels are.
-        options: the task, the decimal sign, and whether rows without a label are left out.
-        label_names: of a trained model. They keep their order if they are the data's, and alone count where there is
-            no training split.
+        options: the task, names for numbered labels, and whether rows without a label are left out.
+        label_names: of a trained model. They keep their order if they are the data's. Where there is no training
+            split, labels must be among them; 0, 1, ... count only where they are LABEL_0, LABEL_1, ...
         problem_type: its task.
 
     Returns:
@@ -84,16 +124,14 @@ def encode_labels(
         1.0 for each label, or float; None for a row that has no label and is left out.
 
     Raises:
-        UserError: a label is missing, unknown in training, or labels are of mixed types.
+        UserError: a label is missing, unknown, or could be meant in two ways.
     """
     options = options or DataArguments()
-    task = options.task if options.task in ("classification", "regression") else None
-    decimal = decimal_sign(splits.values(), columns, options)
     labelled: list[LabelColumn] = []
     for split, table in splits.items():
         if split == "test" and not set(columns.labels) <= set(table.names):
             continue
-        column = read_labels(table, columns, split, task, decimal)
+        column = read_labels(table, columns, split, options.task, options.named_labels)
         missing = [row for row, value in enumerate(column.values) if value is None]
         if not column.present:
             if split == "test":
@@ -104,7 +142,7 @@ def encode_labels(
         labelled.append(column)
     if columns.one_hot and all(len(value) == 1 for column in labelled for value in column.values):
         labelled = [replace(column, values=[name for (name,) in column.values], is_list=False) for column in labelled]
-    labels = _decide(labelled, columns, task, label_names, problem_type)
+    labels = _decide(labelled, columns, options, label_names, problem_type)
     return labels, dict.fromkeys(splits) | {column.split: apply_labels(labels, column) for column in labelled}
 
 
@@ -117,42 +155,159 @@ def _missing_label(split: str, where: str, column: str, more: int) -> UserError:
     )
 
 
+def read_labels(
+    table: Table, columns: Columns, split: str, task: str | None = None, said: tuple[str, ...] = ()
+) -> LabelColumn:
+    """The label column of a split.
+
+    Args:
+        table: the split.
+        columns: where the labels are.
+        split: its name.
+        task: classification or regression, if that's known.
+        said: what 0, 1, ... mean, by `--label-names`.
+
+    Raises:
+        UserError: labels are of mixed types, or not in the columns.
+    """
+    require_columns(table, columns.labels, "--label-column-name", split)
+    name, known = columns.label, None
+    if columns.one_hot:
+        values: list[Any] = _of_one_hot(table, columns)
+    else:
+        values, known = list(table.columns[name]), table.classes.get(name)
+        if columns.label_delimiter is not None:
+            values = [_parts_of(value, columns.label_delimiter) for value in values]
+        elif table.is_text:
+            values = as_written(values, numbers=task != "classification")
+    present = [value for value in values if not is_missing(value)]
+    is_list = any(isinstance(value, list | tuple) for value in present)
+    if is_list and not all(isinstance(value, list | tuple) for value in present):
+        raise UserError(
+            f"Mixed label types in the {split} data: column {name!r} has both lists and single labels. Write all as "
+            "lists for several labels per text, or none."
+        )
+    if is_list and known is None and (length := _marks_per_list(present)):
+        values = [None if is_missing(value) else _marked(value, said, length, name) for value in values]
+    items = [item for value in present for item in value] if is_list else present
+    kind = "text" if known is not None else _kind_of_labels(items, f"in the {split} data: column {name!r}")
+    declared = known is not None
+    if said and task != "regression" and (declared or kind in ("integer", "number")):
+        known = said
+
+    def label(cell: Any) -> Any:
+        if known is not None and not isinstance(cell, str) and cell == int(cell):
+            # -1 of a declared label: none, as in GLUE
+            return known[int(cell)] if 0 <= cell < len(known) else None if declared else str(int(cell))
+        return float(cell) if kind == "number" else str(cell).strip()
+
+    labels = [
+        None if is_missing(value) else [label(item) for item in value] if is_list else label(value) for value in values
+    ]
+    return LabelColumn(name, split, labels, kind if known is None else "text", is_list, known, table)
+
+
+def _marks_per_list(lists: Sequence[Sequence[Any]]) -> int:
+    """The length of the lists, where all are equally long, of more than one item, and hold 0 and 1 alone; else 0."""
+    (length, *others) = {len(items) for items in lists}
+    marks = (
+        not others and length > 1 and all(item in (0, 1) and not isinstance(item, str) for it in lists for item in it)
+    )
+    return length if marks else 0
+
+
+def _marked(marks: Sequence[Any], said: tuple[str, ...], length: int, column: str) -> list[str]:
+    """The names of the labels that a list of 0 and 1 marks."""
+    if len(said) != length:
+        names = ",".join("abcdefgh"[:length]) if length <= 8 else "a,b,..."
+        raise UserError(
+            f"Column {column!r} holds lists of {length} numbers 0 and 1, such as {list(marks)}: a mark for each label, "
+            f"or the names of labels? For marks, name the {length} labels in order: --label-names {names}. Else write "
+            "the labels' names as strings."
+        )
+    return [name for name, mark in zip(said, marks, strict=True) if mark]
+
+
+def _kind_of_labels(labels: Iterable[Any], where: str) -> str:
+    examples: dict[str, Any] = {}
+    for label in labels:
+        examples.setdefault(_kind(label), label)
+    kinds = {"number"} if set(examples) == {"integer", "number"} else set(examples)
+    if len(kinds) > 1 or "other" in kinds:
+        raise UserError(
+            f"Mixed label types {where} has {' and '.join(map(repr, examples.values()))}. Write all labels in one way: "
+            "all strings, all whole numbers, or all real numbers."
+        )
+    return next(iter(kinds), "text")
+
+
+def _parts_of(value: Any, delimiter: str) -> Any:
+    """The labels of one cell; an empty cell says that none applies."""
+    if value is None:
+        return []
+    return [part.strip() for part in value.split(delimiter) if part.strip()] if isinstance(value, str) else value
+
+
+def _of_one_hot(table: Table, columns: Columns) -> list[list[str]]:
+    """For each row the names of the columns that hold 1."""
+    labels: list[list[str]] = [[] for _ in range(len(table))]
+    for name in columns.one_hot:
+        for index, cell in enumerate(table.columns[name]):
+            mark = _MARKS.get(str(cell).strip().lower())
+            if mark is None:
+                raise UserError(
+                    f"--label-column-name names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
+                    f"{table.where(index)}."
+                )
+            if mark:
+                labels[index].append(name)
+    return labels
+
+
+def _kind(value: Any) -> str:
+    # bool is a subclass of int, so it comes first.
+    for kind, types in (("truth", bool), ("integer", int), ("number", float), ("text", str)):
+        if isinstance(value, types):
+            return kind
+    return "other"
+
+
 def _decide(
     labelled: Sequence[LabelColumn],
     columns: Columns,
-    task: str | None,
-    label_names: Sequence[str] | None,
+    options: DataArguments,
+    trained: Sequence[str] | None,
     problem_type: str | None,
 ) -> Labels:
     if not labelled:
-        if not label_names:
+        if not trained:
             raise UserError(
                 "The data has no labels, and no trained model says what they are. Give labelled training data."
             )
-        return Labels(problem_type or "single_label_classification", tuple(label_names))
+        return Labels(problem_type or "single_label_classification", tuple(trained))
     source = next((column for column in labelled if column.split == "train"), labelled[0])
-    is_train, name = source.split == "train", source.name
+    is_train, task = source.split == "train", options.task
     if not is_train and problem_type is not None:
         _check_labels_fit(source, problem_type)
         task = "regression" if problem_type == "regression" else "classification"
-    if (task or _looks_like(source)) == "regression":
+    if (task or _task_of(source)) == "regression":
         if not source.are_numbers:
             words = [
                 value for value in source.present if isinstance(value, str) and isinstance(as_written([value])[0], str)
             ]
             raise UserError(
-                f"--task regression needs one number per text, column {name!r} has {(words or source.present)[0]!r}. "
-                "Leave it out to predict labels."
+                f"--task regression needs one number per text, column {source.name!r} has "
+                f"{(words or source.present)[0]!r}. Leave it out to predict labels."
             )
         return Labels("regression")
     problem = "multi_label_classification" if source.is_list else "single_label_classification"
-    if not is_train and label_names:
-        return Labels(problem, tuple(label_names))
-    names = columns.one_hot or _label_names(source)
-    if label_names and set(label_names) == set(names):
-        names = tuple(label_names)
+    if not is_train and trained:
+        return Labels(problem, _names_for(source, tuple(trained), options.named_labels))
+    names = columns.one_hot or options.named_labels or _label_names(source)
+    if trained and set(trained) == set(names):
+        names = tuple(trained)
     if not names:
-        raise UserError(f"No training example has a label in column {name!r}. {_NAME_LABELS}")
+        raise UserError(f"No training example has a label in column {source.name!r}. {_NAME_LABELS}")
     if len(names) < 2 and problem == "single_label_classification":
         raise UserError(
             f"All training examples have the label {names[0]!r}. Give examples of at least two labels, or the right "
@@ -163,35 +318,53 @@ def _decide(
     return Labels(problem, names)
 
 
-def _looks_like(column: LabelColumn) -> str:
-    """Infers the task from the labels."""
-    if not column.are_numbers:
-        return "classification"
-    distinct = set(column.present)
-    if column.kind == "integer":
-        if len(distinct) > _MANY_LABELS:
-            logger.warning(
-                f"Column {column.name!r} has {len(distinct)} different whole numbers in {len(column.present)} rows, "
-                "each of which is a label of its own. --task regression predicts numbers."
-            )
-        return "classification"
-    # A label has at least two texts on average.
-    if not (2 * len(distinct) <= len(column.present) and len(distinct) <= MOST_NUMBERED and column.are_whole):
-        return "regression"
-    logger.warning(
-        f"Column {column.name!r} has the numbers {', '.join(map(str, sorted(distinct)[:5]))}"
-        f"{', ...' if len(distinct) > 5 else ''}, which are taken for labels. --task regression predicts numbers."
+def _names_for(column: LabelColumn, trained: tuple[str, ...], said: tuple[str, ...]) -> tuple[str, ...]:
+    """What a trained model's labels are called in the data: as in the model, unless it has no names for them."""
+    labels = {_as_label(item, dict.fromkeys(trained, 0)) for item in column.items()}
+    if trained != tuple(f"LABEL_{number}" for number in range(len(trained))) or labels <= set(trained):
+        return trained
+    if len(said) == len(trained):
+        return said
+    numbers = tuple(map(str, range(len(trained))))
+    if labels <= set(numbers) and not said:
+        return numbers
+    raise UserError(
+        f"The model has {len(trained)} labels without names (LABEL_0, ...), column {column.name!r} has "
+        f"{', '.join(map(repr, sorted(labels)[:5]))}. Say what the model's labels are called, in their order: "
+        f"--label-names {','.join(sorted(labels)[:5])}."
     )
+
+
+def _task_of(column: LabelColumn) -> str:
+    """The task that labels are written for.
+
+    Raises:
+        UserError: they may be written for either.
+    """
+    if not column.are_numbers:
+        cell = decimal_comma(column.present) if column.table.is_text and column.known is None else None
+        if cell is None:
+            return "classification"
+        raise UserError(
+            f"Column {column.name!r} has {cell}, which may be a number. Write numbers with a point, as "
+            f"{cell.replace(',', '.')}; --task classification takes such cells as words."
+        )
+    if column.kind == "number" and not column.are_whole:
+        return "regression"
+    if (distinct := len(set(column.present))) > MOST_NUMBERED:
+        raise UserError(
+            f"Column {column.name!r} has {distinct} different whole numbers. Say what they are: --task classification, "
+            "each is a label; --task regression, numbers to predict."
+        )
     return "classification"
 
 
 def _warn_of_odd_labels(column: LabelColumn) -> None:
-    """Warns of labels that look like one label in two spellings, or like several labels in one cell."""
+    """Warns of labels that look like one label in two spellings, or like a missing cell."""
     counts = Counter(map(str, column.items()))
     spellings: dict[str, list[str]] = {}
     for label in counts:
-        plain = label.casefold()
-        spellings.setdefault(str(int(plain)) if plain.isdecimal() else plain, []).append(label)
+        spellings.setdefault(label.casefold(), []).append(label)
     if alike := [labels for labels in spellings.values() if len(labels) > 1]:
         logger.warning(
             f"Column {column.name!r} has the labels {' and '.join(map(repr, alike[0]))}, which count as different "
@@ -201,23 +374,6 @@ def _warn_of_odd_labels(column: LabelColumn) -> None:
         logger.warning(
             f"Column {column.name!r} has the label {nothing[0]!r} in {counts[nothing[0]]:,} rows, which counts as a "
             "label. If it means that there is none, empty these cells and give --skip-missing."
-        )
-    if column.is_list or len(counts) <= _MANY_LABELS or column.kind != "text":
-        return
-    for delimiter in "|;,/+&":
-        parts = {part.strip() for label in counts for part in label.split(delimiter)}
-        several = sum(delimiter in label for label in counts)
-        if several >= len(counts) / 2 and 2 * len(parts) <= len(counts):
-            example = next(label for label in counts if delimiter in label)
-            logger.warning(
-                f"Column {column.name!r} has {len(counts)} labels such as {example!r}, of {len(parts)} parts. If these "
-                f"are several labels in one cell, give --label-delimiter '{delimiter}'."
-            )
-            return
-    if 2 * len(counts) > len(column.present):
-        logger.warning(
-            f"Column {column.name!r} has {len(counts)} different labels in {len(column.present)} rows: most have one "
-            f"example. {_NAME_LABELS}"
         )
 
 

@@ -25,17 +25,14 @@ class DataArguments:
         is_source=True,
     )
     dataset_config_name: str | None = option(None, "The configuration of a Hub data set.")
-    delimiter: str | None = _data(None, "Column separator (default: detected).", "One character, or tab.")
+    delimiter: str | None = _data(
+        None, "Column separator: one character, or tab.", "Default: a comma in a .csv, a tab in a .tsv."
+    )
     quoting: str | None = _data(
         None,
         "Quotes in a csv: csv (they enclose cells) or none (plain characters).",
-        "Default: csv in a .csv, and in a .tsv if they balance in every line.",
+        "Default: csv in a .csv, none in a .tsv.",
         accepts=one_of("csv", "none"),
-    )
-    decimal: str | None = option(
-        None,
-        "Decimal separator in a .csv or .tsv: . or , (default: detected from the labels, and reported).",
-        accepts=one_of(".", ","),
     )
     encoding: str | None = _data(None, "Encoding of text files: utf-8 (default), latin-1, cp1252, utf-16, ...")
     train_split_name: str | None = option(None, "The training split, if not train.")
@@ -49,23 +46,28 @@ class DataArguments:
     text_column_names: str | None = _data(
         None,
         "Text column; two, with a comma, for pairs.",
-        "Default: the column text, sentence, content, review or question, or the only column of words.",
+        "Default: text or sentence, or a pair such as text and text_pair.",
     )
     text_column_delimiter: str | None = option(
         None, "Join all text columns to one text with this between them; no pairs."
     )
     label_column_name: str | None = _data(
         None,
-        "Label column; default: label or labels, or the only one left.",
+        "Label column; default: label or labels.",
         "Several columns of 0 and 1, joined by a comma, hold one label each.",
     )
     label_delimiter: str | None = _data(
         None, "Separator of several labels in one cell.", "It makes a multi-label classification."
     )
+    label_names: str | None = _data(
+        None,
+        "What 0, 1, ... in the label column mean, in order: no,yes.",
+        "For a trained model whose labels have no names: what its outputs are called in the data.",
+    )
     task: str | None = _data(
         None,
         "classification or regression. Default: words and whole numbers are classes, other numbers a regression.",
-        "Few whole ones such as 0.0 and 1.0 are classes too.",
+        "1.0 is whole; more than 50 different whole numbers need it.",
         accepts=one_of(*TASKS),
     )
     skip_missing: bool = _data(
@@ -86,6 +88,11 @@ class DataArguments:
     max_predict_samples: int | None = option(None, "Use the first n test examples only.", accepts=COUNT)
 
     @property
+    def named_labels(self) -> tuple[str, ...]:
+        """What `label_names` lists."""
+        return tuple(name.strip() for name in (self.label_names or "").split(",") if name.strip())
+
+    @property
     def most_rows(self) -> dict[str, int | None]:
         """How many rows of each split are used at most."""
         return {"train": self.max_train_samples, "validation": self.max_eval_samples, "test": self.max_predict_samples}
@@ -98,3 +105,6 @@ class DataArguments:
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise UserError(f"--delimiter {self.delimiter!r} can't separate columns. Give one character, or tab.")
         check_encoding(self.encoding)
+        names = self.named_labels
+        if self.label_names is not None and (len(names) < 2 or len(set(names)) < len(names)):
+            raise UserError(f"--label-names {self.label_names!r} must list each label once, in order: no,yes.")

@@ -42,7 +42,8 @@ def prepare(splits: Mapping[str, Table], data: DataArguments, use: Use) -> Prepa
             parts["train"] = whole.select([row for row, mark in enumerate(whole.marks) if mark not in held])
     for split in parts:
         parts[split] = _cut_to(parts[split], data.most_rows[split], summary.splits.get(split))
-    _check_labels_vary(parts, labels, data)
+    are_listed = bool(data.label_names or columns.one_hot or next(iter(tables.values())).classes.get(columns.label))
+    _check_labels_vary(parts, labels, data, are_listed)
     trained: Set[int] = use.trained_on
     if "train" in parts:
         train = parts["train"]
@@ -146,8 +147,10 @@ def _cut_to(part: Part, most: int | None, of_split: SplitSummary | None) -> Part
     return part.select(range(len(part) - cut)) if cut else part
 
 
-def _check_labels_vary(parts: Mapping[str, Part], labels: Labels, data: DataArguments) -> None:
-    """Refuses training rows with one label; warns of validation rows with one."""
+def _check_labels_vary(parts: Mapping[str, Part], labels: Labels, data: DataArguments, are_listed: bool) -> None:
+    """Refuses training rows with one label, or with one that all or none have; warns of validation rows with one."""
+    if labels.problem_type == "multi_label_classification" and "train" in parts:
+        _check_each_varies(parts["train"].labels or (), labels, are_listed)
     if labels.problem_type != "single_label_classification":
         return
     for split in ("train", "validation"):
@@ -164,6 +167,21 @@ def _check_labels_vary(parts: Mapping[str, Part], labels: Labels, data: DataArgu
             f"All {count} validation examples have the label {label!r}: scores on them say little. Give examples of "
             "other labels."
         )
+
+
+def _check_each_varies(rows: Sequence[Sequence[float]], labels: Labels, are_listed: bool) -> None:
+    """Refuses labels that all training rows have, or none, unless an option or the data set lists them."""
+    counts = [sum(column) for column in zip(*rows, strict=True)]
+    odd = [name for name, count in zip(labels.names, counts, strict=True) if count in (0, len(rows))]
+    if not odd:
+        return
+    what = f"All or none of the {len(rows)} training rows have the label {', '.join(map(repr, odd[:5]))}"
+    if not are_listed:
+        raise UserError(
+            f"{what}: nothing can be learned of it. Give other rows, or list all labels with --label-names "
+            f"{','.join(labels.names)}."
+        )
+    logger.warning(f"{what}: nothing is learned of it.")
 
 
 def _in_units(labels: Labels, numbers: Iterable[Any]) -> Labels:

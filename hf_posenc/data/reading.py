@@ -39,7 +39,7 @@ def open_file(path: str | Path, options: DataArguments | None = None) -> Stream:
     if kind in (".csv", ".tsv"):
         return open_delimited(file, kind, options)
     why = f"is for .csv and .tsv files, {str(path)!r} is none"
-    refuse_given(options, ("delimiter", "quoting", "decimal"), why)
+    refuse_given(options, ("delimiter", "quoting"), why)
     if kind == ".parquet":
         return _stream_of_parquet(file)
 
@@ -138,40 +138,20 @@ def _keep_all(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_json(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
-    """A list of objects, one object per line, or one list of objects in an object."""
+    """A list of objects."""
     text = "".join(read_lines(path, encoding))
     try:
         whole = _parse(text)
     except ValueError as error:
-        if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
-            yield from (Row(number, row.cells) for number, row in enumerate(_read_json_lines(path, encoding, tally), 1))
-            return
         where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise UserError(f"{path}{where} is no JSON: {sentence(error)} It must be a whole file.") from error
-    for number, row in enumerate(_rows_of(path, whole, tally), start=1):
+        way_out = "It must be one list of objects; call a file with an object per line .jsonl."
+        raise UserError(f"{path}{where} is no JSON: {sentence(error)} {way_out}") from error
+    if not isinstance(whole, list):
+        raise UserError(f'{str(path)!r} holds {whole!r:.60}, no rows. Write a list of objects, [{{"text": ...}}, ...].')
+    for number, row in enumerate(whole, start=1):
         if not isinstance(row, dict):
             raise UserError(f'{path}, row {number} is no object: {row!r:.60}. Write {{"text": "...", "label": "..."}}.')
         yield Row(number, row)
-
-
-def _rows_of(path: Path, whole: Any, tally: Tally) -> list[Any]:
-    if isinstance(whole, list):
-        return whole
-    if not isinstance(whole, dict):
-        raise UserError(f'{str(path)!r} holds {whole!r:.60}, no rows. Write a list of objects, [{{"text": ...}}, ...].')
-    lists = [name for name, value in whole.items() if value and isinstance(value, list) and isinstance(value[0], dict)]
-    if len(lists) == 1:
-        if others := [name for name in whole if name != lists[0]]:
-            tally.notes.append(
-                f"The rows of {path.name} are its list {lists[0]!r}; {', '.join(others[:9])} isn't read."
-            )
-        return list(whole[lists[0]])
-    if lists or all(isinstance(value, list | dict) for value in whole.values()):
-        raise UserError(
-            f"{str(path)!r} is one object with {', '.join(map(repr, list(whole)[:5])) or 'nothing'}, not rows. Write a "
-            'list of objects, [{"text": ..., "label": ...}, ...], or one object per line.'
-        )
-    return [whole]
 
 
 # ---- plain text -----------------------------------------------------------------------------------------------------

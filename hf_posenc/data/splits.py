@@ -102,7 +102,7 @@ def _are_whole(paths: Sequence[Path]) -> bool:
 def _of_datasets(loaded: Any, name: str, data: DataArguments) -> dict[str, Callable[[], Table]]:
     """Readers of the splits of a data set of the library datasets."""
     why = f"is for files of text, --dataset-name {name!r} is none"
-    refuse_given(data, ("delimiter", "quoting", "decimal", "encoding"), why)
+    refuse_given(data, ("delimiter", "quoting", "encoding"), why)
     parts = {"train": loaded} if isinstance(loaded, Dataset) else loaded
     return {split: partial(Table.of_dataset, f"{name}, split {split}", part) for split, part in parts.items()}
 

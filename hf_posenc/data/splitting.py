@@ -1,6 +1,7 @@
 """Which rows are validated on, equal texts on one side; repeated texts, and texts that two splits share."""
 
 import heapq
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from hashlib import blake2b
@@ -10,8 +11,11 @@ from ..errors import UserError
 
 
 def mark_of(*texts: str) -> int:
-    """A number of 64 bits for a text, or for a pair of texts; equal texts have equal marks."""
-    joined = "\x1f".join(text.strip() for text in texts)
+    """A number of 64 bits for a text, or for a pair of texts; equal texts have equal marks.
+
+    Texts are equal that differ in case, white space or forms of characters alone (NFKC).
+    """
+    joined = "\x1f".join(" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in texts)
     return int.from_bytes(blake2b(joined.encode(errors="surrogatepass"), digest_size=8).digest())
 
 

@@ -82,11 +82,10 @@ def _use(training: RunArguments, checkpoint: str | None, config: Any) -> Use:
 
 
 def trained_labels(config: Any) -> list[str] | None:
-    """The label names of a trained classifier; None if they are placeholders."""
+    """The label names of a trained classifier."""
     if config is None or not config.id2label:
         return None
-    names = [config.id2label[number] for number in sorted(config.id2label)]
-    return None if all(str(name).startswith("LABEL_") for name in names) else names
+    return [config.id2label[number] for number in sorted(config.id2label)]
 
 
 def _baselines(prepared: PreparedData, examples: Mapping[str, Part]) -> dict[str, dict[str, float]]:

@@ -39,7 +39,7 @@ from ..training.output_folder import disk_errors, earlier_run, make_folder
 from ..training.saving import save_run
 from .estimator_inputs import checked_columns, is_lists, require_labels, text_columns
 from .options import make_arguments
-from .prediction import Classifier, load_classifier
+from .prediction import Classifier, CutTexts, load_classifier
 from .train import fine_tune
 
 _OPTIONS = frozenset(item.name for kind in (DataArguments, ModelArguments, RunArguments) for item in fields(kind))
@@ -187,7 +187,11 @@ class _Estimator(BaseEstimator):
         """Logits (n, C)."""
         check_is_fitted(self, "model_")
         rows = zip(*text_columns(texts).values(), strict=True)
-        return np.stack(list(logits_of(self.model_, self.tokenizer_, rows)), dtype=np.float64)
+        cut = CutTexts()
+        logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=lambda _, tokens: cut.add(tokens)))
+        if said := cut.sentence(self.tokenizer_):
+            warnings.warn(said, stacklevel=4)
+        return np.stack(logits, dtype=np.float64)
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,34 @@ class Prediction:
     input: Text
     answer: dict[str, Any]
     """See `answers_from_logits`."""
+    tokens: int = 0
+    """Of a text that was cut: how many it has."""
+
+
+@dataclass
+class CutTexts:
+    """Counts the texts that were cut at the length limit."""
+
+    count: int = 0
+    longest: int = 0
+    """In tokens."""
+
+    def add(self, tokens: int) -> None:
+        """Counts a text of so many tokens; 0: it wasn't cut."""
+        self.count += tokens > 0
+        self.longest = max(self.longest, tokens)
+
+    def watched(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+        """The same predictions, which are counted."""
+        for prediction in predictions:
+            self.add(prediction.tokens)
+            yield prediction
+
+    def sentence(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        """How many they were, and the longest; empty if there was none."""
+        texts = "1 text has" if self.count == 1 else f"{self.count:,} texts have"
+        limit = f"more than {tokenizer.model_max_length:,} tokens, and only so many were read"
+        return f"{texts} {limit}; the longest has {self.longest:,}." if self.count else ""
 
 
 @dataclass(frozen=True)
@@ -186,7 +214,8 @@ def predict(
     task = classifier.task
     inputs, again = tee(inputs)
     texts = (text.text if text.text_pair is None else (text.text, text.text_pair) for text in again)
-    answers = logits_of(classifier.model, classifier.tokenizer, texts, batch_size, **options)
-    for text, logits in zip(inputs, answers, strict=True):
+    cut: dict[int, int] = {}
+    answers = logits_of(classifier.model, classifier.tokenizer, texts, batch_size, truncated=cut.__setitem__, **options)
+    for number, (text, logits) in enumerate(zip(inputs, answers, strict=True)):
         (answer,) = answers_from_logits(logits[None], task.names, task.problem_type, threshold=threshold, top_k=top_k)
-        yield Prediction(text, answer)
+        yield Prediction(text, answer, cut.pop(number, 0))

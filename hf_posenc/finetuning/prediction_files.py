@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..data.inputs import Inputs, Text
-from ..data.reading import kind_of
+from ..data.inputs import Text
 from ..errors import UserError, disk_error, one_line
 from ..files import written_whole
 
@@ -70,8 +69,6 @@ def write_answers(
 ) -> int:
     """Writes each input's columns with its answer, in the format of the suffix, whole or not at all.
 
-    A .csv has the delimiter of the .csv that was read, else commas.
-
     Args:
         path: see `check_output`; its folder is made.
         predictions: written as they come.
@@ -96,10 +93,7 @@ def write_answers(
             rows = (_flat_row(prediction, task, kept) for prediction in predictions)
             if kind == ".parquet":
                 return _write_parquet(temporary, rows, _schema(inputs, kept, columns))
-            delimiter = ","
-            if isinstance(inputs, Inputs) and inputs.stream.delimiter and kind_of(Path(inputs.stream.source)) == kind:
-                delimiter = inputs.stream.delimiter
-            return _write_csv(temporary, rows, [*kept.values(), *columns], delimiter)
+            return _write_csv(temporary, rows, [*kept.values(), *columns])
     except OSError as error:
         raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error
 
@@ -125,9 +119,10 @@ def _flat_row(prediction: "Prediction", task: "PredictionTask", kept: Mapping[st
     return columns | flat_answer(prediction.answer, task.names)
 
 
-def _write_csv(path: Path, rows: Iterable[dict[str, Any]], names: list[str], delimiter: str) -> int:
+def _write_csv(path: Path, rows: Iterable[dict[str, Any]], names: list[str]) -> int:
+    """Writes all cells in quotes: so a cell of several lines is read again, whatever ends a line in it."""
     with path.open("w", encoding="utf-8", newline="") as handle:
-        writer = csv.DictWriter(handle, names, delimiter=delimiter, lineterminator="\n")
+        writer = csv.DictWriter(handle, names, quoting=csv.QUOTE_ALL, lineterminator="\n")
         writer.writeheader()
         return sum(writer.writerow({name: _cell(value) for name, value in row.items()}) > 0 for row in rows)
 

@@ -30,6 +30,7 @@ def logits_of(
     bf16: bool = False,
     window: int = 32,
     progress: Callable[[int], object] | None = None,
+    truncated: Callable[[int, int], object] | None = None,
 ) -> Iterator[np.ndarray]:
     """The logits of each input, in order, as float32 arrays (C,).
 
@@ -44,6 +45,8 @@ def logits_of(
         bf16: compute in bfloat16 mixed precision: logits are rounded to about three digits.
         window: how many batches' inputs are sorted by length together. 1: a batch is answered before the next is read.
         progress: called with the number of inputs after each batch.
+        truncated: called for each text that is cut, before its answer comes: with its number, from 0, and its length
+            in tokens.
 
     Raises:
         UserError: a logit is NaN or infinite.
@@ -58,11 +61,15 @@ def logits_of(
             logits = model(**parts).logits.float().cpu().numpy()
         return [require_finite(own, name) for own in logits]
 
-    iterator = iter(inputs)
+    iterator, done = iter(inputs), 0
     with ThreadPoolExecutor(getattr(model, "streams", 1)) as pool:
         run = pool.map if getattr(model, "streams", 1) > 1 else map
         while chunk := list(islice(iterator, batch_size * window)):
             rows = _encode(tokenizer, chunk)
+            if truncated is not None:
+                for number, length in _cut_texts(tokenizer, chunk, rows):
+                    truncated(done + number, length)
+            done += len(chunk)
             longest_first = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]), reverse=True)
             batches = [longest_first[start : start + batch_size] for start in range(0, len(rows), batch_size)]
             logits: dict[int, np.ndarray] = {}
@@ -103,6 +110,19 @@ def _encode(tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any]) -> Sequen
         for place, number in enumerate(numbers):
             rows[number] = {name: values[place] for name, values in encoded.items()}
     return [rows[number] for number in range(len(texts))]
+
+
+def _cut_texts(
+    tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any], rows: Sequence[Row]
+) -> Iterator[tuple[int, int]]:
+    """The numbers of the texts that `_encode` cut, and how many tokens each has."""
+    for number, (text, row) in enumerate(zip(inputs, rows, strict=True)):
+        if len(row["input_ids"]) < tokenizer.model_max_length or isinstance(text, Mapping):
+            continue
+        parts = (text,) if isinstance(text, str) else text
+        length = len(tokenizer(*parts, verbose=False)["input_ids"])
+        if length > len(row["input_ids"]):
+            yield number, length
 
 
 def take_off_autocast(accelerator: Any, model: nn.Module) -> None:

@@ -23,7 +23,7 @@ def with_transformers(options: type) -> type:
         from transformers import TrainingArguments
 
         declared = [(item.name, item.type, field(default=None)) for item in fields(TrainingArguments)]
-    own = {item.name for item in fields(options)}
+    own = {item.name for item in fields(options)} | {"label_names"}  # of the data: what 0, 1, ... mean
     return make_dataclass(options.__name__, [item for item in declared if item[0] not in own], bases=(options,))
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 import transformers
 from common import perturb, word_tokenizer
-from hf_posenc.exportinging.native import stored_dtype, to_native
 from safetensors.torch import load, save_file
 from transformers import BertTokenizer
 
 from hf_posenc.conversion.families import FAMILIES
+from hf_posenc.exporting.native import stored_dtype, to_native
 from hf_posenc.finetuning.loading import load_any
 
 SIZES = {

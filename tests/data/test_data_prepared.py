@@ -1,10 +1,11 @@
 """Columns, labels and splits of a user's own file: found and said, or refused."""
 
 import json
+import re
 from collections import Counter
 
 import pytest
-from data_harness import prepared, rows_with, table, texts, write_csv, write_file, write_jsonl
+from data_harness import prepared, rows_with, table, texts, write_csv, write_jsonl
 
 from hf_posenc.data import DataArguments, Use, find_columns, prepare, read_splits
 from hf_posenc.data.splitting import choose_texts, mark_of
@@ -13,54 +14,32 @@ from hf_posenc.errors import UserError
 AB = ["a", "b"] * 10
 
 
-def columns_of(**columns):
-    return find_columns(table(is_text=True, **columns), DataArguments())
-
-
 # ---- text and label --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("label", ["kategorie", "score", "stars", "status", "Class"])
-def test_the_only_column_that_is_left_is_the_label(label, tmp_path):
-    data = prepared(write_csv(tmp_path / "a.csv", rows_with(AB, label)))
-    assert (data.columns.text, data.columns.label) == (("text",), label)
-    assert data.summary.line() == (f"Text: text; label: {label}; 2 labels (a, b); train 20 rows from 21 lines.")
-
-
-def test_ids_and_dates_are_never_the_text():
-    ids = [f"TCK-{row}" for row in range(20)]
-    dates = [f"2024-05-{row % 28 + 1:02} 10:00" for row in range(20)]
-    columns = columns_of(ticket_id=ids, created=dates, comment=texts(20), kategorie=AB)
-    assert (columns.text, columns.label) == (("comment",), "kategorie")
-    assert columns.sentence(["ticket_id", "created", "comment", "kategorie"]) == (
-        "Text: comment; label: kategorie; not used: ticket_id, created"
-    )
-    with pytest.raises(UserError, match=r"to hold text: the data has ticket_id \(id\), created \(date"):
-        columns_of(ticket_id=ids, created=dates, label=AB)
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         (
-            {"title": texts(20), "body": texts(20), "label": AB},
-            "title,body --text-column-delimiter ' '; as a pair: --text-column-names title,body",
+            {"review": texts(3), "stars": ["5", "4", "5"]},
+            "the file: no column is called text or sentence, nor a pair such as text and text_pair; no column is "
+            "called label or labels. It has review ('the box arrived late 0'), stars ('5'). Say which: such as "
+            "--text-column-names review --label-column-name stars. If these are no names, write a first row of names.",
         ),
-        ({"Text": texts(20), "TEXT": texts(20), "label": AB}, "two spellings. Name one: --text-column-names"),
-        ({"text": texts(20), "Label": AB, "LABEL": AB}, "two spellings. Name one: --label-column-name"),
-        ({"text": texts(20), "stars": AB, "status": AB}, "'stars' and 'status' could be one. Name it: --label-column"),
+        ({"Text": texts(3), "label": AB[:3]}, "no column is called text or sentence.*--text-column-names Text."),
+        ({"text": texts(3), "Label": AB[:3]}, "no column is called label or labels.*--label-column-name Label."),
+        ({"text": texts(3), "sentence": texts(3), "label": AB[:3]}, "text and sentence could all be meant"),
+        ({"text": texts(3), "label": AB[:3], "labels": AB[:3]}, "label and labels could all be meant"),
+        (
+            {"text": texts(3), "premise": texts(3), "hypothesis": texts(3), "label": AB[:3]},
+            "premise, hypothesis and text could all be meant",
+        ),
+        ({"text;label": ["a b;x", "c d;y"]}, "If ';' separates the columns: --delimiter ';'."),
     ],
 )
-def test_columns_that_could_both_be_meant_are_refused(columns, message):
-    with pytest.raises(UserError, match=message):
-        columns_of(**columns)
-
-
-def test_a_first_row_of_data_is_not_taken_for_names(tmp_path):
-    lines = (f"{text},{value}\n" for text, value in zip(texts(20), AB, strict=True))
-    path = write_file(tmp_path / "a.csv", "".join(lines))
-    with pytest.raises(UserError, match="is one of data: 'a' is a label. Write a first row of names above it"):
-        prepared(path)
+def test_columns_without_a_usual_name_are_refused_with_the_options_that_name_them(columns, message):
+    with pytest.raises(UserError, match=re.escape(message).replace(r"\.\*", ".*")):
+        find_columns(table(is_text=True, **columns), DataArguments())
 
 
 # ---- labels ----------------------------------------------------------------------------------------------------------
@@ -76,9 +55,6 @@ PARTS = [f"{what}|{who}" for what in "abcdef" for who in "uvwxyz"]
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([str(5 * row % 415) for row in range(830)], "83 different whole numbers in 830 rows, each of which is a"),
-        (PARTS * 3, "of 12 parts. If these are several labels in one cell, give --label-delimiter '|'"),
-        (["0", "1", "01"] * 4, "has the labels '1' and '01', which count as different labels"),
         (["Pos", "pos", "x"] * 4, "has the labels 'Pos' and 'pos', which count as different labels"),
         *(
             (["a", "b", nothing] * 4, f"has the label {nothing!r} in 4 rows, which counts as a label")
@@ -91,13 +67,73 @@ def test_labels_that_may_be_meant_otherwise_are_said(tmp_path, caplog, values, m
     assert message in caplog.text
 
 
-def test_decimal_commas_are_numbers_and_said(tmp_path, caplog):
-    data = labelled(tmp_path, ["5,4", "2", "3,25", "1,5"] * 3, mark=";")
-    assert data.labels.problem_type == "regression"
-    assert data.splits["train"].labels[:3] == [5.4, 2.0, 3.25]
-    assert "decimal commas: 5,4 is read as 5.4 (--decimal . keeps it as a word)" in caplog.text
-    assert labelled(tmp_path, ["5,4", "2"] * 3, mark=";", decimal=".").labels.names == ("2", "5,4")
-    assert labelled(tmp_path, ["5,4", "2"] * 3, mark=";", decimal=",").labels.problem_type == "regression"
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ([str(5 * row % 415) for row in range(830)], "83 different whole numbers. Say what they are: --task classif"),
+        ([f"{row}.0" for row in range(60)], "has 60 different whole numbers"),
+        (["5,4", "2", "3,25"] * 3, "has 5,4, which may be a number. Write numbers with a point, as 5.4; --task classi"),
+        (["8,320", "1,250"] * 3, "has 8,320, which may be a number"),
+    ],
+)
+def test_labels_that_may_be_classes_or_numbers_need_a_task(tmp_path, cells, message):
+    with pytest.raises(UserError, match=message):
+        labelled(tmp_path, cells)
+    assert labelled(tmp_path, cells, task="classification").labels.names
+
+
+ONE_HOT = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
+
+
+def test_lists_of_marks_and_lists_of_names_are_told_apart_by_an_option(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", rows_with(ONE_HOT))
+    with pytest.raises(UserError, match=r"lists of 3 numbers 0 and 1, such as \[0, 1, 0\].*--label-names a,b,c"):
+        prepared(path)
+    data = prepared(path, label_names="a,b,c")
+    assert (data.labels.names, data.labels.problem_type) == (("a", "b", "c"), "multi_label_classification")
+    assert data.splits["train"].labels == ONE_HOT
+    assert prepared(write_jsonl(tmp_path / "b.jsonl", rows_with([["0"], ["1", "0"]])), label_names="0,1").labels.names
+
+
+def test_a_label_of_all_rows_or_of_none_is_refused_unless_it_is_listed(tmp_path, caplog):
+    rows = rows_with([["a", "b"], ["a"], ["a", "c"]])
+    with pytest.raises(UserError, match="All or none of the 3 training rows have the label 'a'.*--label-names a,b,c"):
+        prepared(write_jsonl(tmp_path / "a.jsonl", rows))
+    data = prepared(str(tmp_path / "a.jsonl"), label_names="d,c,b,a")
+    assert data.splits["train"].labels == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1]]
+    assert "All or none of the 3 training rows have the label 'd', 'a': nothing is learned of it." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("names", "cells", "said", "numbers"),
+    [
+        (["pos", "neg"], ["neg", "pos"], None, [1, 0]),
+        (["LABEL_0", "LABEL_1"], [0, 1], None, [0, 1]),
+        (["LABEL_0", "LABEL_1"], [1.0, 0.0], None, [1, 0]),
+        (["LABEL_0", "LABEL_1"], ["LABEL_1", "LABEL_0"], None, [1, 0]),
+        (["LABEL_0", "LABEL_1"], ["neg", "pos"], "pos,neg", [1, 0]),
+        (["pos", "neg"], [0, 1], "neg,pos", [1, 0]),
+        (["LABEL_1", "LABEL_0"], ["LABEL_1", "LABEL_0"], None, [0, 1]),  # their real names
+        (["LABEL_0", "LABEL_1"], ["neg", "pos"], None, "2 labels without names.*--label-names neg,pos"),
+        (["LABEL_0", "LABEL_1"], [0, 2], None, "2 labels without names"),
+        (["pos", "neg"], [0, 1], None, "has the label '[01]' .* It knows 'pos', 'neg'"),
+        (["pos", "neg"], ["good", "neg"], None, "has the label 'good'"),
+        (["pos", "neg"], ["pos", "neg"], "pos", "--label-names 'pos' must list each label once"),
+    ],
+)
+def test_labels_to_score_must_be_the_models_names(tmp_path, names, cells, said, numbers):
+    path = write_jsonl(tmp_path / "a.jsonl", rows_with(cells))
+    use = Use(train=False, score_test=True, label_names=names, problem_type="single_label_classification")
+
+    def read():
+        data = DataArguments(test_file=path, label_names=said)
+        return prepare(read_splits(data), data, use).splits["test"].labels
+
+    if isinstance(numbers, list):
+        assert read() == numbers
+    else:
+        with pytest.raises(UserError, match=numbers):
+            read()
 
 
 def test_blanks_and_empty_parts_are_no_labels(tmp_path):
@@ -112,8 +148,6 @@ def test_one_hot_columns_are_labels(tmp_path):
     assert data.labels.problem_type == "single_label_classification"
     assert data.labels.names == ("a", "b", "c")
     assert data.splits["train"].labels == [1, 0] * 6
-    with pytest.raises(UserError, match="Columns of 0 and 1: --label-column-name a,b,c."):
-        prepared(str(tmp_path / "a.csv"))
     rows[0]["c"] = 1
     data = prepared(write_csv(tmp_path / "b.csv", rows), label_column_name="a,b,c")
     assert data.labels.problem_type == "multi_label_classification"
@@ -173,8 +207,9 @@ def test_max_train_samples_are_the_first_rows(tmp_path):
     assert "the first 5 used" in data.summary.line()
 
 
-def test_blanks_around_a_text_make_no_other_text_and_pairs_differ_where_they_are_divided():
-    assert mark_of(" a b\n") == mark_of("a b") != mark_of("ab")
+def test_case_white_space_and_forms_of_characters_make_no_other_text_and_pairs_differ_where_they_are_divided():
+    assert mark_of(" a b\n") == mark_of("A \t b") == mark_of("\uff41\u00a0b") != mark_of("ab")
+    assert mark_of("Straße ﬁn") == mark_of("STRASSE fin")
     assert len({mark_of("a", "bc"), mark_of("ab", "c"), mark_of("abc")}) == 3
 
 
@@ -205,7 +240,8 @@ def test_each_label_is_held_out_in_its_share(labels, percentage, train, validati
 
 def test_a_row_with_several_labels_is_held_out_by_the_rarest(tmp_path):
     values = [["a"], ["a", "b"], ["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c"]] * 4
-    data = prepared(write_jsonl(tmp_path / "a.jsonl", rows_with(values)), validate=True, validation_split_percentage=13)
+    options = {"validation_split_percentage": 13, "label_names": "a,b,c"}
+    data = prepared(write_jsonl(tmp_path / "a.jsonl", rows_with(values)), validate=True, **options)
     assert [max(column) for column in zip(*data.splits["validation"].labels, strict=True)] == [1.0, 1.0, 1.0]
 
 

@@ -185,8 +185,7 @@ def _csv_labels(folder, cells, **options):
         (["2.0", "10.0", "1", "1", "2", "10"], {}, ("1", "2", "10")),
         (["1.0", "2.0"], {"task": "classification"}, ("1", "2")),
         (["1.10", "1.1"], {"task": "classification"}, ("1.1", "1.10")),  # versions
-        (["1.0", "2.0"], {}, ()),  # each is there once
-        ([f"{number}.0" for number in range(60)] * 2, {}, ()),  # too many
+        (["1.0", "2.0"], {}, ("1", "2")),
         (["0.0", "1.0", "1.0", "0.5"], {}, ()),
         (["0.0", "1.0"] * 2, {"task": "regression"}, ()),
     ],
@@ -236,16 +235,6 @@ def test_texts_of_a_csv_stay_as_they_are_written(tmp_path):
     assert Columns(("text",), "label").texts(read.columns)[0] == texts
 
 
-def test_rows_inside_an_object_are_found(tmp_path):
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"version": 1, "data": EXAMPLES}))
-    assert rows_of(read_table(path)) == EXAMPLES
-    path.write_text("\n" + "\n".join(map(json.dumps, EXAMPLES)))
-    assert rows_of(read_table(path)) == EXAMPLES
-    path.write_text(json.dumps(EXAMPLES[0]))
-    assert rows_of(read_table(path)) == EXAMPLES[:1]
-
-
 @pytest.mark.parametrize(
     ("train", "test", "options", "names", "numbers"),
     [
@@ -258,7 +247,7 @@ def test_rows_inside_an_object_are_found(tmp_path):
         ([["b", "a"], [], ["c"]], [["c"]], {}, ("a", "b", "c"), ([[1, 1, 0], [0, 0, 0], [0, 0, 1]], [[0, 0, 1]])),
         (["b|a", None], ["b"], {"delimiter": "|"}, ("a", "b"), ([[1, 1], [0, 0]], [[0, 1]])),
         ([0.5, 1.5], [1, 2], {}, (), ([0.5, 1.5], [1, 2])),
-        ([1.0, 2.0], [3], {}, (), ([1, 2], [3])),  # each is there once
+        ([1.0, 2.0], [2], {}, ("1", "2"), ([0, 1], [1])),
         ([1, 2, 5], [7], {"task": "regression"}, (), ([1, 2, 5], [7])),
         (["a", "b"], ["b"], {"label_names": ["b", "a"]}, ("b", "a"), ([1, 0], [0])),  # of a trained model
         (["x", "y"], ["y"], {"label_names": ["b", "a"]}, ("x", "y"), ([0, 1], [1])),
@@ -313,7 +302,7 @@ def test_a_trained_model_is_not_scored_on_another_task(task, values, message):
         ([0.5, 1.0], ["a"], {}, "Mixed label types: column 'label' has numbers in the training data and 'a'"),
         ([0.5, float("inf")], None, {}, "has inf in column 'label', row 2"),
         (["a", "a"], None, {}, "All training examples have the label 'a'"),
-        ([[0, 1, 0]], None, {}, "names a label twice in row 1"),
+        ([["a", "b", "a"]], None, {}, "names a label twice in row 1"),
         (["a", "b"], None, {"task": "regression"}, "--task regression needs one number per text, column 'label' has"),
         ([1, 2], [2.5], {}, r"'2.5' \(once, first in row 1\), which training never saw"),
     ],
@@ -335,16 +324,17 @@ def test_mixed_labels_in_a_file_are_refused(values, tmp_path):
     [
         (["text", "label"], {}, ("text",), "label"),
         (["label", "premise", "hypothesis"], {}, ("premise", "hypothesis"), "label"),
-        (["label", "story"], {}, ("story",), "label"),
         (["a", "b", "label"], {"text_column_names": "b, a"}, ("b", "a"), "label"),
-        (["Text", "Label"], {}, ("Text",), "Label"),
-        (["LABEL ", " SENTENCE"], {}, (" SENTENCE",), "LABEL "),
-        (["Premise", "Hypothesis", "label"], {}, ("Premise", "Hypothesis"), "label"),
-        (["text", "Text", "Label", "label"], {}, ("text",), "label"),
-        (["Body", "Class"], {"text_column_names": "body", "label_column_name": "class"}, ("Body",), "Class"),
+        (["text", "text_pair", "labels"], {}, ("text", "text_pair"), "labels"),
+        (
+            ["Body, in full", "Class"],
+            {"text_column_names": "Body, in full", "label_column_name": "Class"},
+            ("Body, in full",),
+            "Class",
+        ),
     ],
 )
-def test_columns_are_found_in_any_case(names, options, text, label):
+def test_columns_are_found_by_their_names(names, options, text, label):
     columns = find_columns(table(**{name: ["x"] for name in names}), DataArguments(**options))
     assert (columns.text, columns.label, columns.is_pair) == (text, label, len(text) == 2)
 
@@ -382,9 +372,9 @@ def test_columns_that_were_not_noted_by_us_are_not_remembered(noted):
 
 
 def test_remembered_columns_count_where_the_data_has_them():
-    known = Columns(("title", "body"), "Stars", " ", "|")
-    new_table = table(text=["x"], Title=["x"], body=["x"], stars=["y"])
-    assert find_columns(new_table, DataArguments(), known) == Columns(("Title", "body"), "stars", " ", "|")
+    known = Columns(("title", "body"), "stars", " ", "|")
+    new_table = table(text=["x"], title=["x"], body=["x"], stars=["y"])
+    assert find_columns(new_table, DataArguments(), known) == known
     other = table(text=["x"], title=["x"], label=["y"])
     assert find_columns(other, DataArguments(), known).text == ("text",)
     assert find_columns(new_table, DataArguments(text_column_names="text"), known).text == ("text",)
@@ -453,8 +443,12 @@ def not_utf8():
         ("a.jsonl.gz", gzip.compress(b"", mtime=0), "is empty"),
         ("a.csv", b"text,label\n", "has no (rows|texts)"),
         ("a.csv", b"text,label\na, b,x\n", r"line 2 has 3 cells, the first row has 2 \('text', 'label'\). Put cells"),
-        ("a.json", b'{"text": ["x"], "label": ["y"]}', "is one object with 'text', 'label', not rows"),
-        ("a.json", b'{"train": [{"text": "x"}], "test": [{"text": "y"}]}', "'train', 'test', not rows"),
+        ("a.json", b'{"data": [{"text": "x"}]}', "holds .*, no rows. Write a list of objects"),
+        (
+            "a.json",
+            b'{"text": "x"}\n{"text": "y"}\n',
+            "line 2 is no JSON: .*call a file with an object per line .jsonl",
+        ),
         ("a.json", b"null", "holds None, no rows"),
         ("a.json", b"[" * 100_000, "a.json is no JSON: .*nested too deep"),
         ("a.json", b'[{"text": "a"}, null]', "a.json, row 2 is no object: None"),
@@ -509,32 +503,6 @@ def test_text_that_is_none_in_another_split_is_refused(tmp_path):
         prepared(files[0], test_file=files[1])
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "delimiter"),
-    [
-        ("a.csv", "text;label\ngood, or so;x\n", ";"),
-        ("a.csv", "text\tlabel\ngood, or; so\tx\n", "\t"),
-        ("a.csv", "text|label\ngood, or so|x\n", "|"),
-        ("a.csv", 'text,label\n"good; or so",x\n', ","),
-        ("a.csv", "\ufefftext;label\ngood, or so;x\n", ";"),  # as Excel writes it
-        ("a.csv", 'text;label, if any\n"good; or so";x\n', ";"),
-        ("a.csv", "text;label\n" + '"good, or\nso";x\n' * 60, ";"),  # whose sample ends within a cell
-        ("a.tsv", "text\tlabel\ngood, or so\tx\n", "\t"),
-        ("a.tsv", 'text,label\n"good, or so",x\n', ","),
-        ("a.csv", "text\ngood\n", ","),
-    ],
-)
-@pytest.mark.parametrize("zipped", [False, True])
-def test_what_separates_the_columns_is_found(name, content, delimiter, zipped, tmp_path):
-    data = content.encode()
-    path = write_file(tmp_path / f"{name}{'.gz' * zipped}", gzip.compress(data) if zipped else data)
-    table = read_table(path)
-    names = content.lstrip("\ufeff").splitlines()[0].split(delimiter)
-    assert (table.names, table.columns["text"][0][:4]) == (names, "good")
-    assert read_table(path, DataArguments(delimiter=delimiter)).columns == table.columns
-    assert len(table) == max(1, content.count(f"{delimiter}x\n"))
-
-
 def test_what_separates_the_columns_can_be_said(tmp_path):
     path = write_file(tmp_path / "a.csv", b"text~label\na, b~x\n")
     table = read_splits(DataArguments(train_file=str(path), delimiter="~"))["train"]
@@ -542,8 +510,8 @@ def test_what_separates_the_columns_can_be_said(tmp_path):
     assert DataArguments(delimiter="tab").delimiter == DataArguments(delimiter="\\t").delimiter == "\t"
     with pytest.raises(UserError, match="--delimiter ';;' can't separate columns. Give one character, or tab"):
         DataArguments(delimiter=";;")
-    with pytest.raises(UserError, match="one column, 'text;label', with --delimiter '~': it is separated by ';'. Lea"):
-        read_table(write_file(tmp_path / "b.csv", b"text;label\na;x\n"), DataArguments(delimiter="~"))
+    with pytest.raises(UserError, match="line 2 has 2 cells, the first row has 1 .* say --delimiter ';' "):
+        read_table(write_file(tmp_path / "b.csv", b"text;label\na, b;x\n"))
     with pytest.raises(UserError, match="--delimiter ';' is for .csv and .tsv files, .*a.jsonl' is none. Leave it out"):
         read_splits(DataArguments(train_file=write_jsonl(tmp_path / "a.jsonl", EXAMPLES), delimiter=";"))
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 from export_harness import LABELS, TEXTS, batch, checkpoint, expected, mean_vectors, tokenizer
-from hf_posenc.exportinging.graph import write_graph
 from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_posenc import cli, export
 from hf_posenc.errors import UserError
+from hf_posenc.exporting.graph import write_graph
 from hf_posenc.finetuning import backends
 from hf_posenc.finetuning.backends import open_backend
 from hf_posenc.hub import publish

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from common import others_slow
 from export_harness import batch, checkpoint, expected, tokenizer
-from hf_posenc.exportinging import int8
 from huggingface_hub import ModelCard
 from typer.testing import CliRunner
 
 from hf_posenc import cli, export
 from hf_posenc.conversion.measure import own_texts
 from hf_posenc.errors import UserError
+from hf_posenc.exporting import int8
 from hf_posenc.finetuning.backends import open_backend
 
 LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}

@@ -10,8 +10,6 @@ import torch
 import transformers
 from common import others_slow, padded, perturb, tiny_config
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
-from hf_posenc.exportinging import run
-from hf_posenc.exportinging.native import to_native, write
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from typer.testing import CliRunner
@@ -22,6 +20,8 @@ from hf_posenc.conversion import recognition
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
 from hf_posenc.errors import UserError
+from hf_posenc.exporting import run
+from hf_posenc.exporting.native import to_native, write
 from hf_posenc.finetuning import fine_tune, make_arguments
 from hf_posenc.finetuning.loading import load_any
 from hf_posenc.hub import publish

@@ -14,15 +14,19 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load, save_file
 from training_harness import read_jsonl, rows, train, write_csv, write_jsonl
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import hf_posenc
 from hf_posenc import cli
+from hf_posenc.data import read_table
 from hf_posenc.data.inputs import Text, read_inputs
 from hf_posenc.finetuning import fine_tune, make_arguments
-from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.finetuning.prediction import Prediction, PredictionTask, load_classifier, predict
+from hf_posenc.finetuning.prediction_files import write_answers
 from hf_posenc.training import UserError
 
 TEXTS = ["who saw karla", 'a "quoted", text', "naïve\nlines"]
@@ -101,7 +105,7 @@ def write(path: Path, examples: list[dict] = ROWS) -> Path:
     if path.suffix == ".parquet":
         frame.to_parquet(path)
     elif path.suffix in (".csv", ".tsv"):
-        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",", quoting=csv.QUOTE_ALL)
     else:
         frame.to_json(path, orient="records", lines=path.suffix != ".json")
     return path
@@ -131,7 +135,8 @@ def read(path: Path) -> list[dict]:
 )
 def test_every_format_in_and_out_keeps_all_columns_beside_the_answer(run, checkpoint, tmp_path, source, output):
     write(tmp_path / source)
-    code, out, err = run("predict", checkpoint, "-f", tmp_path / source, "-o", tmp_path / output)
+    words = ("--quoting", "csv") if source.endswith(".tsv") else ()
+    code, out, err = run("predict", checkpoint, "-f", tmp_path / source, "-o", tmp_path / output, *words)
     assert (code, out) == (0, ""), err
     assert f"3 answers are in {tmp_path / output}" in err
     rows = read(tmp_path / output)
@@ -213,14 +218,13 @@ def test_empty_lines_of_plain_text_are_skipped_and_said(run, checkpoint, tmp_pat
     assert "in.txt: 2 rows from 4 lines (2 empty lines skipped)." in err
 
 
-def test_columns_are_found_as_training_finds_them_or_named(run, checkpoint, tmp_path):
-    (tmp_path / "in.csv").write_text("id,comment,other\n1,,x\n2,who saw karla,y\n")  # a number is no text in a csv
-    run("predict", checkpoint, "-f", tmp_path / "in.csv", "-o", tmp_path / "out.jsonl")
+def test_columns_are_named_or_refused(run, checkpoint, tmp_path):
+    (tmp_path / "in.csv").write_text("id,comment,other\n1,,x\n2,who saw karla,y\n")
+    code, _, err = run("predict", checkpoint, "-f", tmp_path / "in.csv", "-o", tmp_path / "out.jsonl")
+    assert (code, "It has id ('1'), comment ('who saw karla'), other ('x'). Say which" in err) == (2, True)
     answers = expected(checkpoint, ["who saw karla", "y", "2 y"])
-    assert read_jsonl(tmp_path / "out.jsonl")[1]["probabilities"] == pytest.approx(
-        answers[0]["probabilities"], abs=1e-5
-    )
     for words, answer in (
+        (("comment",), answers[0]),
         (("other",), answers[1]),
         (("id,other", "--text-column-delimiter", " "), answers[2]),
     ):
@@ -274,17 +278,35 @@ def test_a_model_of_pairs_misses_the_second_text(run, tmp_path):
     assert message not in run("predict", tmp_path / "run", "who saw karla", "--text-pair", "karla")[2]
 
 
-def test_semicolons_between_columns_are_found_or_said_and_written(run, checkpoint, tmp_path):
-    for name in ("in.csv", "in.tsv"):
-        (tmp_path / name).write_text('id;text\n1;who saw karla\n2;"b; c"\n')
-    for source, mark in (("in.csv", ";"), ("in.tsv", ",")):
-        for words in ((), ("--delimiter", ";")):
-            code, _, err = run("predict", checkpoint, "-f", tmp_path / source, "-o", tmp_path / "out.csv", *words)
-            assert code == 0, err
-            with (tmp_path / "out.csv").open(newline="") as file:
-                rows = list(csv.reader(file, delimiter=mark))
-            assert [row[:2] for row in rows[1:]] == [["1", "who saw karla"], ["2", "b; c"]]
-            assert rows[0] == ["id", "text", "label", "probability_acceptable", "probability_unacceptable"]
+def test_semicolons_between_columns_are_said(run, checkpoint, tmp_path):
+    (tmp_path / "in.csv").write_text('id;text\n1;who saw karla\n2;"b; c"\n')
+    code, _, err = run("predict", checkpoint, "-f", tmp_path / "in.csv", "-o", tmp_path / "out.csv")
+    assert (code, "If ';' separates the columns: --delimiter ';'." in err) == (2, True)
+    assert run("predict", checkpoint, "-f", tmp_path / "in.csv", "-o", tmp_path / "out.csv", "--delimiter", ";")[0] == 0
+    assert [(row["id"], row["text"]) for row in read(tmp_path / "out.csv")] == [("1", "who saw karla"), ("2", "b; c")]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=4))
+def test_what_is_written_as_csv_is_read_again(tmp_path_factory, texts):
+    path = tmp_path_factory.mktemp("written") / "out.csv"
+    task = PredictionTask("single_label_classification", ("a", "b"))
+    answer = {"label": "a", "probabilities": {"a": 0.5, "b": 0.5}}
+    predictions = [Prediction(Text(text), answer) for text in texts]
+    write_answers(str(path), predictions, task, [], ["text"])
+    assert list(read_table(path).columns["text"]) == [text or None for text in texts]
+
+
+def test_texts_that_are_cut_are_counted(run, checkpoint, tmp_path):
+    limit = AutoTokenizer.from_pretrained(checkpoint).model_max_length
+    (tmp_path / "in.txt").write_text("\n".join(["who saw karla", "who " * limit, "who " * 3 * limit]))
+    code, _, err = run("predict", checkpoint, "-f", tmp_path / "in.txt", "-o", tmp_path / "out.csv")
+    assert code == 0
+    said = f"2 texts have more than {limit:,} tokens, and only so many were read; the longest has {3 * limit + 2:,}."
+    assert said in err
+    assert "only so many were read" not in run("predict", checkpoint, "who saw karla")[2]
+    with pytest.warns(UserWarning, match=f"1 text has more than {limit} tokens.* has {limit + 2}"):
+        hf_posenc.load(checkpoint).predict(["who " * limit, "who saw karla"])
 
 
 def test_standard_input_is_answered_as_it_comes(checkpoint, monkeypatch):
