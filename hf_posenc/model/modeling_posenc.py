@@ -594,7 +594,7 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
         if start_positions is not None and end_positions is not None:
             losses = []
             for logits, target in ((start_logits, start_positions), (end_logits, end_positions)):
-                target = target.view(-1, 1).to(logits.device)
+                target = whole_numbers(target.view(-1, 1), logits.device)
                 # Past the end of the row, or at its padding: the answer was truncated away, and is ignored.
                 outside = (target < 0) | (target >= logits.shape[-1])
                 outside |= logits.gather(-1, target.masked_fill(outside, 0)) <= torch.finfo(logits.dtype).min
@@ -603,12 +603,26 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits, **rest)
 
 
+def whole_numbers(labels: Tensor, device: torch.device) -> Tensor:
+    """Numbers of classes or places, int64.
+
+    Raises:
+        ValueError: they are real numbers, which would be cut.
+    """
+    if labels.is_floating_point():
+        raise ValueError(
+            f"Labels of {labels.dtype} can't be numbers of classes or places. Give whole numbers (int64). For real "
+            "numbers per sequence set config.problem_type='regression', or 'multi_label_classification' for (B, C)."
+        )
+    return labels.to(device=device, dtype=torch.int64)
+
+
 def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
     """Mean cross-entropy of (n, C) against (n,), ignoring -100; the sum over `num_items_in_batch` where that is given.
 
     The mean over no label at all is 0, not NaN.
     """
-    labels = labels.to(device=logits.device, dtype=torch.int64)
+    labels = whole_numbers(labels, logits.device)
     total = nn.functional.cross_entropy(logits.to(accumulation_dtype(logits)), labels, reduction="sum")
     return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
 
@@ -646,23 +660,27 @@ def sequence_classification_loss(
         ValueError: labels don't fit the logits.
     """
     labels = labels.to(logits.device)
-    classes = logits.shape[-1]
-    if config.problem_type is None:
-        several = labels.is_floating_point() or labels.dtype == torch.bool
+    classes, kind = logits.shape[-1], config.problem_type
+    if kind is None:
+        several = labels.shape == logits.shape and (labels.is_floating_point() or labels.dtype == torch.bool)
         kind = "multi_label_classification" if several else "single_label_classification"
-        config.problem_type = "regression" if classes == 1 else kind
-    expected = logits.shape[0] if config.problem_type == "single_label_classification" else logits.numel()
+        kind = "regression" if classes == 1 else kind
+    expected = logits.numel()
+    if kind == "single_label_classification":
+        labels, expected = whole_numbers(labels, logits.device), logits.shape[0]
     if labels.numel() != expected:
         raise ValueError(
             f"labels of shape {tuple(labels.shape)} don't fit {logits.shape[0]} sequences and {classes} outputs "
-            f"(problem_type={config.problem_type!r}). Give one whole number per sequence for a single label, "
+            f"(problem_type={kind!r}). Give one whole number per sequence for a single label, "
             f"{classes} real numbers per sequence otherwise."
         )
-    if config.problem_type == "single_label_classification":
+    if config.problem_type is None:  # not before the labels have been checked
+        config.problem_type = kind
+    if kind == "single_label_classification":
         return cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
     precise = logits.to(accumulation_dtype(logits))
     target = labels.reshape(logits.shape).to(precise.dtype)
-    if config.problem_type == "regression":
+    if kind == "regression":
         precise, target = precise / config.label_scale, target / config.label_scale
         loss = nn.functional.mse_loss(precise, target, reduction="sum")
     else:

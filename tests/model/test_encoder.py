@@ -649,6 +649,29 @@ def test_labels_that_do_not_fit_are_named():
         head("TokenClassification", "rope")(tokens(2, 5), labels=torch.zeros(2, 4))
 
 
+@pytest.mark.parametrize("name", [*HEADS, "MultipleChoice"])
+def test_real_numbers_are_never_cut_to_the_numbers_of_classes(name):
+    model, ids = head(name, "rope", problem_type="single_label_classification"), tokens(4, 6)
+    ids = ids.unsqueeze(1) if name == "MultipleChoice" else ids
+    wanted = targets(name, ids) if name in HEADS else {"labels": torch.zeros(4).long()}
+    model(ids, **wanted)
+    for key in wanted:
+        real = {**wanted, key: wanted[key] + 0.25}
+        with pytest.raises(ValueError, match="Labels of torch.float32 can't .* Give whole .*problem_type='regression'"):
+            model(ids, **real)
+
+
+@pytest.mark.parametrize("labels", [torch.rand(4), torch.rand(1, 12), torch.rand(12), torch.rand(4, 2)])
+def test_real_numbers_decide_for_several_labels_only_where_there_is_one_per_output(labels):
+    model = head("SequenceClassification", "rope")
+    with pytest.raises(ValueError, match="Labels of torch.float32 can't|labels of shape .* don't fit 4 sequences"):
+        model(tokens(4, 6), labels=labels)
+    assert model.config.problem_type is None, "a refused batch decides nothing"
+    loss = model(tokens(4, 6), labels=torch.ones(4, 3)).loss
+    logits = model(tokens(4, 6)).logits
+    torch.testing.assert_close(loss, functional.binary_cross_entropy_with_logits(logits, torch.ones(4, 3)))
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5),
