@@ -627,6 +627,19 @@ def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | i
     return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
 
 
+def check_classes(logits: Tensor) -> None:
+    """Refuses a loss that is 0 whatever the weights.
+
+    Raises:
+        ValueError: there is one class.
+    """
+    if logits.shape[-1] == 1:
+        raise ValueError(
+            "With one class the cross-entropy is always 0, so nothing is learned. Set num_labels to 2 or more; for one "
+            "number per sequence problem_type='regression', for yes or no 'multi_label_classification'."
+        )
+
+
 def _mean(total: Tensor, count: Tensor | int, num_items_in_batch: Tensor | int | None) -> Tensor:
     count = count if num_items_in_batch is None else num_items_in_batch
     return total / (count.to(total.device) if isinstance(count, Tensor) else count)
@@ -643,6 +656,7 @@ def token_loss(
             f"labels of shape {tuple(labels.shape)} don't fit an input of shape {tokens.shape}. Give one label per "
             "token, -100 where it doesn't count."
         )
+    check_classes(logits)
     if tokens.mask is not None:
         labels = labels.to(tokens.mask.device).masked_fill(~tokens.mask, -100)
     return cross_entropy(logits.flatten(0, 1), tokens.unpad(labels).flatten(), num_items_in_batch)
@@ -667,6 +681,7 @@ def sequence_classification_loss(
         kind = "regression" if classes == 1 else kind
     expected = logits.numel()
     if kind == "single_label_classification":
+        check_classes(logits)
         labels, expected = whole_numbers(labels, logits.device), logits.shape[0]
     if labels.numel() != expected:
         raise ValueError(

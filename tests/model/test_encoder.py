@@ -661,6 +661,16 @@ def test_real_numbers_are_never_cut_to_the_numbers_of_classes(name):
             model(ids, **real)
 
 
+@pytest.mark.parametrize("name", ["SequenceClassification", "TokenClassification"])
+def test_a_loss_that_is_0_whatever_the_weights_is_refused(name):
+    model, ids = getattr(hf_posenc, f"PosEncFor{name}")(tiny_config(num_labels=1)), tokens(4, 6)
+    model.config.problem_type = "single_label_classification"
+    labels = {"labels": torch.zeros(ids.shape if name in OF_TOKENS else 4).long()}
+    assert model(ids).logits.shape[-1] == 1
+    with pytest.raises(ValueError, match="With one class the cross-entropy is always 0.* Set num_labels to 2"):
+        model(ids, **labels)
+
+
 @pytest.mark.parametrize("labels", [torch.rand(4), torch.rand(1, 12), torch.rand(12), torch.rand(4, 2)])
 def test_real_numbers_decide_for_several_labels_only_where_there_is_one_per_output(labels):
     model = head("SequenceClassification", "rope")
