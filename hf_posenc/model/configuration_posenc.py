@@ -199,6 +199,20 @@ class PosEncConfig(PreTrainedConfig):
                 f"hidden_size={self.hidden_size} isn't a multiple of num_attention_heads={self.num_attention_heads}. "
                 "Change one of them."
             )
+        self.check_padding()
+
+    def check_padding(self) -> None:
+        """Checks the padding token; at each call of a model too, since the Trainer sets the tokenizer's later.
+
+        Raises:
+            ValueError: it is outside the vocabulary.
+        """
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id} is outside the vocabulary of {self.vocab_size} tokens. Give the "
+                "tokenizer's, or None if it has no padding token. If the tokenizer has grown, so must the model: "
+                "model.resize_token_embeddings(len(tokenizer))."
+            )
 
     def scheme_class(self, name: str) -> Any:
         """The class of a scheme that the table of this code lacks: hf_posenc, where it is installed, finds it.

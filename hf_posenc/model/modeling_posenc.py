@@ -243,6 +243,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
 
     def _check_input(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """The one that was given, if its shape fits."""
+        self.config.check_padding()
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give exactly one of input_ids (B, S) and inputs_embeds (B, S, D).")
         x: Any = inputs_embeds if input_ids is None else input_ids

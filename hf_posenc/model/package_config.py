@@ -371,11 +371,6 @@ class PosEncConfig(CheckpointConfig):
     def check(self) -> None:
         """Also checks what only those who write a configuration get wrong; makes each map of labels from the other."""
         self._name_labels()
-        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
-            raise ValueError(
-                f"pad_token_id={self.pad_token_id} is outside the vocabulary of {self.vocab_size} tokens. "
-                "Give the tokenizer's pad_token_id, or None if it has no padding token."
-            )
         if self.problem_type is None and (self.label_mean, self.label_scale) != (0.0, 1.0):
             raise ValueError(
                 f"label_mean={self.label_mean} and label_scale={self.label_scale} are for a regression, and "

@@ -5,15 +5,17 @@ import itertools
 
 import pytest
 import torch
-from common import BY_HOOK, COMBINED, EVERY_HOOK, SCHEMES, encoder, padded, perturb, tiny_config, tokens
+from common import BY_HOOK, COMBINED, EVERY_HOOK, SCHEMES, encoder, padded, perturb, tiny_config, tokens, word_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import REFERENCES, encode
 from torch.autograd import forward_ad
 from torch.nn import functional
+from transformers import Trainer, TrainingArguments
 
 import hf_posenc
 from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel
+from hf_posenc.model.package_config import CheckpointConfig
 
 LENGTHS = [9, 1, 4, 6]
 SEQUENCES = [tokens(length, seed=length) for length in LENGTHS]
@@ -428,6 +430,38 @@ def test_resized_embeddings_keep_old_tokens_and_stay_tied():
     assert model.config.vocab_size == 120
     assert model.lm_head.decoder.weight is model.model.embeddings.word_embeddings.weight
     torch.testing.assert_close(after[..., :101], before, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*HEADS, "MultipleChoice"])
+def test_a_padding_token_outside_the_vocabulary_is_refused_until_the_embeddings_are_resized(name, tmp_path):
+    """The Trainer writes the tokenizer's into the config of a model that was built before."""
+    with pytest.raises(ValueError, match="pad_token_id=101 is outside the vocabulary of 101 tokens"):
+        CheckpointConfig(vocab_size=101, pad_token_id=101)
+    model, ids = head(name, "rope", pad_token_id=None), tokens(4, 6)
+    ids = ids.unsqueeze(1) if name == "MultipleChoice" else ids
+    model.config.pad_token_id = 101
+    for part in (model, model.base_model):
+        with pytest.raises(ValueError, match=r"pad_token_id=101 .*: model.resize_token_embeddings\(len\(tokenizer\)\)"):
+            part(ids)
+    model.resize_token_embeddings(102)
+    expected = model(ids)[0]
+    model.save_pretrained(tmp_path)
+    assert torch.equal(type(model).from_pretrained(tmp_path)(ids)[0], expected)
+
+
+def test_the_trainer_stops_before_the_first_step_where_the_tokenizer_has_grown(tmp_path):
+    tokenizer = word_tokenizer("abc")
+    model = PosEncForSequenceClassification(tiny_config(vocab_size=len(tokenizer), pad_token_id=None))
+    tokenizer.add_special_tokens({"pad_token": "[MORE]"})
+    options = TrainingArguments(tmp_path, max_steps=2, use_cpu=True, report_to=[], disable_tqdm=True)
+    rows = [{"input_ids": [5, 6], "labels": 1}] * 8
+    trainer = Trainer(model, options, train_dataset=rows, processing_class=tokenizer)
+    with pytest.raises(ValueError, match="pad_token_id=8 is outside the vocabulary of 8 tokens"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+    model.resize_token_embeddings(len(tokenizer))
+    trainer.train()
+    trainer.save_model()
 
 
 def test_scaled_embeddings_multiply_tokens_alone():
