@@ -197,15 +197,12 @@ def _prepared(model: PreTrainedModel, original: PreTrainedModel) -> Iterator[Non
     trainable = words.requires_grad
     dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
     rates = [module.p for module in dropouts]
-    attention = model.config.attention_probs_dropout_prob
     try:
         words.requires_grad_(False)
-        model.config.attention_probs_dropout_prob = 0.0
         for module in dropouts:  # the original runs without dropout too
             module.p = 0.0
         yield
     finally:
-        model.config.attention_probs_dropout_prob = attention
         for module, rate in zip(dropouts, rates, strict=True):
             module.p = rate
         words.requires_grad_(trainable)

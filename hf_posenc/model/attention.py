@@ -97,8 +97,7 @@ class Attention:
         elif wider < 0:
             q, k = (nn.functional.pad(t, (0, -wider)) for t in (q, k))
         scale = layer.head_dim**-0.5 * self.scheme.query_scale
-        dropout = layer.config.attention_probs_dropout_prob if layer.training else 0.0
-        call = Call(layer, interface, scale, dropout)
+        call = Call(layer, interface, scale, dropout_of(layer))
         with outside_autocast(q.device):
             out, weights = self.backend.run(self, call, *(t.to(self.dtype) for t in (q, k, v)), masks)
         out = out.to(v.dtype)
@@ -125,7 +124,7 @@ def _moved(value: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def choose_attention(
-    config: Any, scheme: PositionScheme, tokens: Tokens, x: Tensor, training: bool, wants_weights: bool
+    config: Any, scheme: PositionScheme, tokens: Tokens, x: Tensor, has_dropout: bool, wants_weights: bool
 ) -> Attention:
     """Chooses the backend of this forward, and computes what all its layers share: mask, bias and rotary state.
 
@@ -134,7 +133,7 @@ def choose_attention(
         scheme: the positional scheme; its `rotary` and `bias` are called here, once.
         tokens: in token layout.
         x: their hidden states.
-        training: whether there is dropout.
+        has_dropout: whether some layer drops probabilities.
         wants_weights: whether the probabilities are wanted.
 
     Raises:
@@ -147,7 +146,6 @@ def choose_attention(
     elif tracing() and backend_of(name).takes_tokens:  # a traced graph is padded
         name = "sdpa"
     backend, on_cpu = backend_of(name), x.device.type == "cpu"
-    has_dropout = training and config.attention_probs_dropout_prob > 0
     if name == "sdpa" and _runs_varlen(scheme, tokens, x, has_dropout):
         backend = BACKENDS["varlen"]
     attention = Attention(name, backend, scheme, tokens)
@@ -168,6 +166,11 @@ def choose_attention(
     if not tracing():
         _tell(attention, x.device.type)
     return attention
+
+
+def dropout_of(layer: Any) -> float:
+    """The share of probabilities that an attention layer drops now."""
+    return layer.dropout.p if layer.dropout.training else 0.0
 
 
 def _tell(attention: Attention, device: str) -> None:
@@ -260,7 +263,7 @@ def eager_attention_forward(
     """softmax(scaling q k^T + mask + bias) v, written out.
 
     Args:
-        module: is in training mode where there is dropout.
+        module: the layer, which other attention functions of transformers need.
         query, key, value: (B, H, S, d).
         attention_mask: bool, True where a query attends, or floating-point to add: (B, 1 or H, 1 or S, S). None: all.
         scaling: factor on q k^T.
@@ -278,8 +281,9 @@ def eager_attention_forward(
             logits = logits.masked_fill(~attention_mask, torch.finfo(logits.dtype).min)
         else:
             logits = logits + attention_mask
-    weights = nn.functional.softmax(logits, dim=-1, dtype=accumulation_dtype(logits))
-    weights = nn.functional.dropout(weights.to(query.dtype), p=dropout, training=module.training)
+    weights = nn.functional.softmax(logits, dim=-1, dtype=accumulation_dtype(logits)).to(query.dtype)
+    if dropout:
+        weights = nn.functional.dropout(weights, p=dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 

@@ -28,7 +28,7 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
 
-from .attention import Attention, backend_of, check_bias, choose_attention, eager_attention_forward, kernels
+from .attention import Attention, backend_of, check_bias, choose_attention, dropout_of, eager_attention_forward, kernels
 from .configuration_posenc import PosEncConfig
 from .position_base import PositionScheme, check_length
 from .position_math import accumulation_dtype, tracing
@@ -100,6 +100,7 @@ class PosEncAttention(nn.Module):
         self.head_dim = config.hidden_size // config.num_attention_heads
         size, bias = config.hidden_size, config.attention_bias
         self.query, self.key, self.value, self.dense = (nn.Linear(size, size, bias=bias) for _ in range(4))
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)  # of the probabilities; `attend` reads it
 
     def forward(self, hidden_states: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
@@ -323,7 +324,8 @@ class PosEncModel(PosEncPreTrainedModel):
         input_ids, inputs_embeds = (None if t is None else tokens.unpad(t) for t in (input_ids, inputs_embeds))
         tokens = replace(tokens, ids=input_ids)
         hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, tokens, self.position.embed)
-        attend = choose_attention(self.config, self.position, tokens, hidden_states, self.training, wants_attentions)
+        has_dropout = any(dropout_of(layer.attention) for layer in self.layers)
+        attend = choose_attention(self.config, self.position, tokens, hidden_states, has_dropout, wants_attentions)
         all_hidden_states: list[Tensor] = []
         attentions = []
         for layer in self.layers:

@@ -269,7 +269,8 @@ class Study:
                 measure=False,
                 **settings,
             )
-            model.config.attention_probs_dropout_prob = 0.0
+            for layer in cast(Any, model.base_model).layers:
+                layer.attention.dropout.p = 0.0
             return model
 
         options = {"max_train": self.options.max_long, "epochs": self.options.epochs_long, "bf16": self.options.bf16}

@@ -252,7 +252,7 @@ def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch)
     def chosen(backend, scheme):
         config, x = tiny_config(scheme), torch.zeros(*batch.positions.shape, 32)
         config._attn_implementation = backend
-        return attention.choose_attention(config, MADE[scheme], batch, x, training=False, wants_weights=False)
+        return attention.choose_attention(config, MADE[scheme], batch, x, has_dropout=False, wants_weights=False)
 
     assert isinstance(chosen("sdpa", "rope").rows, Runs)
     assert chosen("eager", "rope").rows is batch

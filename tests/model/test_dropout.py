@@ -54,6 +54,35 @@ def test_evaluation_zero_and_one_are_those_of_torch():
     assert isinstance(Dropout(0.1), nn.Dropout)  # tools that set p or count dropouts find it
 
 
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("scheme", ["rope", "t5"])
+def test_attention_dropout_is_a_module_that_tools_switch(scheme, backend):
+    """As sentence-transformers' gradient-cached losses do, by `p`, and Monte Carlo dropout, by `train`."""
+    ids, mask = padded([tokens(n, seed=n) for n in (9, 4, 6)])
+    model = encoder(scheme, attention_probs_dropout_prob=0.3, attn_implementation=backend).train()
+    dropouts = [layer.attention.dropout for layer in model.layers]
+    assert [type(module) for module in dropouts] == [nn.Dropout] * 2
+    assert [module.p for module in dropouts] == [0.3] * 2
+    assert not [key for key in model.state_dict() if "dropout" in key]
+
+    def is_random():
+        return not torch.equal(*(model(ids, attention_mask=mask).last_hidden_state for _ in range(2)))
+
+    assert is_random()
+    for module in dropouts:
+        module.eval()
+    assert not is_random()
+    model.eval()
+    for module in dropouts:
+        module.train()
+    assert is_random()
+    for module in dropouts:
+        module.p = 0.0
+    assert not is_random()
+    model.config.attention_probs_dropout_prob = 0.9
+    assert not is_random(), "the config says how it starts"
+
+
 def test_training_repeats_with_the_seed_checkpointed_or_not():
     ids, mask = padded([tokens(n, seed=n) for n in (9, 4, 6)])
     gradients = []
