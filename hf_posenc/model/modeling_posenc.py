@@ -42,6 +42,10 @@ Dropout: Any = kernels.Dropout if kernels else nn.Dropout
 
 Outputs = tuple[Tensor | None, Tensor]
 
+OPTIONS = {"num_items_in_batch", "output_attentions", "output_hidden_states"}
+OPTIONS |= {"max_length_q", "max_length_k", "cu_seq_lens_k"}
+"""What a call takes beyond the parameters of `forward`; flash attention's collators give the lengths of keys too."""
+
 
 class PosEncEmbeddings(nn.Module):
     """Token, type and added positional embeddings, normalised: input layout -> token layout."""
@@ -228,6 +232,12 @@ class PosEncPreTrainedModel(PreTrainedModel):
 
         `inputs` and `options` are what `PosEncModel.forward` takes.
         """
+        for name, value in options.items():
+            if name not in OPTIONS and value is not None and value is not False:
+                raise ValueError(
+                    f"{type(self).__name__} takes no {name!r} and would ignore it. Leave it out, or give one of those "
+                    "that help(PosEncModel.forward) lists."
+                )
         input_ids, attention_mask, _, position_ids, inputs_embeds, *packing = inputs
         x = self._check_input(input_ids, inputs_embeds)
         # Attention probabilities are (B, H, S, S), so they are computed on the padded tokens.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from references import REFERENCES, encode
 from torch.autograd import forward_ad
 from torch.nn import functional
-from transformers import Trainer, TrainingArguments
+from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
 import hf_posenc
 from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel
@@ -714,6 +714,38 @@ def test_real_numbers_decide_for_several_labels_only_where_there_is_one_per_outp
     loss = model(tokens(4, 6), labels=torch.ones(4, 3)).loss
     logits = model(tokens(4, 6)).logits
     torch.testing.assert_close(loss, functional.binary_cross_entropy_with_logits(logits, torch.ones(4, 3)))
+
+
+@pytest.mark.parametrize("name", [None, *HEADS, "MultipleChoice"])
+def test_an_argument_that_would_be_ignored_is_refused(name):
+    """As those of prefix tuning, cross-attention and decoders are; and a misspelt one."""
+    model, ids = head(name, "rope") if name else encoder("rope"), tokens(2, 5)
+    ids = ids.unsqueeze(1) if name == "MultipleChoice" else ids
+    nothing = {"head_mask": None, "past_key_values": None, "use_cache": False, "is_causal": False}
+    expected = model(ids)[0]
+    assert torch.equal(
+        model(ids, **nothing, num_items_in_batch=7, output_attentions=False, return_dict=False)[0], expected
+    )
+    for argument in (
+        "past_key_values",
+        "encoder_hidden_states",
+        "encoder_attention_mask",
+        "head_mask",
+        "atention_mask",
+    ):
+        with pytest.raises(ValueError, match=f"PosEnc.* takes no '{argument}' and would ignore it. Leave it out"):
+            model(ids, attention_mask=torch.ones(2, 12), **{argument: torch.zeros(2, 5)})
+    with pytest.raises(ValueError, match="takes no 'is_causal'"):
+        model(ids, is_causal=True)
+
+
+def test_what_the_collators_of_transformers_give_is_taken():
+    model, rows = encoder("rope"), [{"input_ids": sequence.tolist()} for sequence in SEQUENCES]
+    batch = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)(rows)
+    assert {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"} <= batch.keys()
+    got = model(**{name: value for name, value in batch.items() if name != "labels"}).last_hidden_state
+    expected = torch.cat([alone(model, sequence) for sequence in SEQUENCES])
+    torch.testing.assert_close(got[0], expected, atol=1e-5, rtol=1e-5)
 
 
 @settings(max_examples=25, deadline=None)
