@@ -266,7 +266,8 @@ class PosEncPreTrainedModel(PreTrainedModel):
                 "tensor.unsqueeze(0). For lists: return_tensors='pt' in the tokenizer's call."
             )
         if not tracing() and 0 in x.shape[:2]:
-            raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. Leave empty batches out.")
+            way_out = "Leave empty batches out. A text without a token may be a row of padding."
+            raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. {way_out}")
         return x
 
     def _wants(self, output: str, options: dict[str, Any]) -> bool:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from common import tiny_config
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from training_harness import SMALL, rows, write_jsonl
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 import hf_posenc
 from hf_posenc import PosEncForSequenceClassification
@@ -86,6 +88,18 @@ def test_logits_are_those_of_each_input_alone_in_order(tokenizer: Any, kind: str
     encoded = [dict(tokenizer(text, truncation=True)) for text in TEXTS]
     for own, right in zip(logits_of(model, tokenizer, encoded, 7), expected, strict=False):
         np.testing.assert_allclose(own, right, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["texts", "bert"])
+def test_a_text_without_a_token_is_answered_alone_as_beside_others(kind: str) -> None:
+    """A tokenizer without special tokens gives an empty text none."""
+    words = Tokenizer(WordLevel({"[UNK]": 0, "[PAD]": 1, "karla": 2}, "[UNK]"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
+    model = model_of(kind)
+    assert tokenizer("")["input_ids"] == []
+    expected = list(logits_of(model, tokenizer, ["", "karla"]))
+    answers = list(logits_of(model, tokenizer, ["", "karla", ""], 1))
+    np.testing.assert_allclose(answers, [*expected, expected[0]], atol=1e-6)
 
 
 def test_batches_are_of_like_lengths_and_a_generator_is_read_as_it_is_needed(tokenizer: Any) -> None:
