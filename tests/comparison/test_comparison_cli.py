@@ -67,7 +67,8 @@ def test_bad_input_ends_in_one_line_and_code_2(command, tmp_path, words, message
     assert not (tmp_path / "new").exists()
 
 
-def test_failed_runs_make_the_exit_code_1(command, tmp_path, pretended):
+def test_failed_runs_make_the_exit_code_1(command, tmp_path, pretended, monkeypatch):
+    monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", lambda *_: [])
     pretended[0]["none"] = RuntimeError("it rained")
     code, out, _ = command("compare", "-o", tmp_path / "new", "--quick", "--schemes", "none", "--seeds", "1")
     assert code == 1

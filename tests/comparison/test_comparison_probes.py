@@ -102,7 +102,7 @@ def test_levels_differ_in_how_far_the_letters_are_apart():
 def test_tests_ask_both_forms_equally_often_and_training_mostly_the_usual_one(name):
     usual, opposite = FORMS[name.split("_")[0]]
     for training, least, most in ((False, 0.5, 0.5), (True, 0.12, 0.18)):
-        rows = make_probes(2000, (32, 64), 0, [name], training=training)
+        rows = make_probes(1000, (32, 64), 0, [name], training=training)
         asked = [row["text"].split()[1:4] for row in rows]
         assert {query for query, *_ in asked} == usual | opposite
         assert least <= np.mean([query in opposite for query, *_ in asked]) <= most
@@ -143,9 +143,8 @@ ANSWERED_BY = {
 """What a probe is about, and so may be answered from."""
 
 
-def answered_from(name, number, length):
+def answered_from(rows, number):
     """How many answers the best rule on this number and the form of the question has right, on texts of its own."""
-    rows = [row | {"words": row["text"].split()} for row in make_probes(6000, (length, length), 0, [name])]
     agrees = np.array([(row["label"] == "yes") != (row["words"][1] in OPPOSITES) for row in rows])
     numbers = np.array([number(row["words"]) for row in rows])
     half = len(rows) // 2
@@ -155,27 +154,25 @@ def answered_from(name, number, length):
 
 @pytest.mark.parametrize("name", PROBES)
 def test_nothing_but_what_a_probe_is_about_answers_it(name):
+    rows = [row | {"words": row["text"].split()} for row in make_probes(6000, (64, 64), 0, [name])]
     for shortcut, number in SHORTCUTS.items():
-        share = answered_from(name, number, 64)
+        share = answered_from(rows, number)
         assert (share > 0.55) == (shortcut in ANSWERED_BY[name]), (shortcut, share)
-    assert answered_from("order_far", SHORTCUTS["place of A"], 64) < 0.62
+        if name == "order_far" and shortcut != "A first":
+            assert share < 0.62, (shortcut, share)
 
 
-def scores(name, model, lengths):
-    """A linear model's: trained on more pairs than the plan has of a probe, tested on 1,500."""
+@pytest.mark.parametrize("name", PROBES)
+def test_no_linear_model_leads_to_the_answer(name):
+    """At the shortest length, where the letters' neighbours and places say most: 3,000 pairs to fit, 1,500 to test."""
     data = []
-    for pairs, seed, training in ((5000, 0, True), (1500, 1, False)):
-        rows = list(make_probes(pairs, lengths, seed, [name], training=training))
+    for pairs, seed, training in ((3000, 0, True), (1500, 1, False)):
+        rows = list(make_probes(pairs, (32, 32), seed, [name], training=training))
         data.append(([[row["text"] for row in rows]], [int(row["label"] == "yes") for row in rows]))
     (train, labels), (test, answers) = data
-    return float(np.mean(model().fit(train, labels).predict(test) == answers))
-
-
-@pytest.mark.parametrize("model", LINEAR.values(), ids=LINEAR)
-@pytest.mark.parametrize("name", PROBES)
-def test_no_linear_model_leads_to_the_answer(name, model):
-    """At the shortest length, where the letters' neighbours and places say most."""
-    assert abs(scores(name, model, (32, 32)) - 0.5) < 0.05
+    for kind, model in LINEAR.items():
+        score = np.mean(model().fit(train, labels).predict(test) == answers)
+        assert abs(score - 0.5) < 0.05, (kind, score)
 
 
 def test_the_words_at_places_see_what_the_usual_questions_alone_ask():

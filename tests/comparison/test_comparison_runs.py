@@ -434,7 +434,9 @@ def test_a_test_without_examples_fails_and_says_so(tmp_path):
     folder = write_text_data(tmp_path / "colours")
     path = folder / "test.jsonl"
     write_rows(path, [{**row, "text": "good " * 60} for row in read_rows(path)])
-    plan = toy(**{**TEXT, "tasks": [{"data": str(folder), "lengths": "buckets"}], "schemes": ["none"]})
+    options = {**TOY["options"], "max_steps": 1}
+    tasks = [{"data": str(folder), "lengths": "buckets"}]
+    plan = toy(**{**TEXT, "tasks": tasks, "schemes": ["none"], "options": options})
     outcome = execute(plan, tmp_path / "results", console=quiet())
     assert "No test example of 'colours' is of one of the lengths [24, 36, 48]" in outcome.failed["colours-none-seed0"]
 
