@@ -83,6 +83,10 @@ def test_version_is_the_package_s(run):
     assert (code, out) == (0, f"hf-posenc {POSENC_VERSION}\n")
 
 
+HERE = "import sys\nsys.argv = ['hf-posenc', *sys.argv[1:]]\nfrom hf_posenc.cli import main\nmain()"
+"""The console script."""
+
+
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
@@ -99,12 +103,7 @@ def test_the_shell_completes_names(typed, expected):
         "COMP_WORDS": f"hf-posenc {typed}",
         "COMP_CWORD": str(len(words)),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", "from hf_posenc.cli import main; main()"],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    done = subprocess.run([sys.executable, "-c", HERE], env=environment, capture_output=True, text=True)
     assert set(done.stdout.split()) == expected, done.stderr
 
 
@@ -307,7 +306,7 @@ def test_a_wrong_folder_is_not_looked_up_on_the_hub(run, monkeypatch, tmp_path, 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_ctrl_c_while_importing_is_one_line():
-    words = [sys.executable, "-X", "importtime", "-m", "hf_posenc.cli", "schemes"]
+    words = [sys.executable, "-X", "importtime", "-c", HERE, "schemes"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
         for line in running.stderr:
             if line.rstrip().endswith(" typer.models"):

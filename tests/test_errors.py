@@ -93,21 +93,25 @@ def test_a_folder_of_an_owners_name_blocks_no_name_of_the_hub(tmp_path, monkeypa
         assert is_local(name)
 
 
+LIGHT = "import sys\nsys.argv = ['hf-posenc', '--version']\n"
+"""A process in which hf_posenc imports transformers where that is needed alone."""
+
+
 def test_a_script_speaks_as_the_command_line_does(tmp_path):
-    code = "from hf_posenc.errors import *\nrun_script(lambda: int('x1'))"
+    code = f"{LIGHT}from hf_posenc.errors import *\nrun_script(lambda: int('x1'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr.split(":")[1].strip()) == (1, "ValueError")
 
 
 ENDINGS = {
     "a script": "from hf_posenc.errors import run_script\nrun_script(lambda: None)",
-    "a command": "from hf_posenc.cli import main\nsys.argv = ['hf-posenc', '--version']\nmain()",
+    "a command": "from hf_posenc.cli import main\nmain()",
 }
 
 
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
 def test_a_process_of_several_leaves_its_group_before_it_ends(tmp_path, ending):
-    code = f"""import atexit, sys, torch.distributed as group
+    code = f"""{LIGHT}import atexit, torch.distributed as group
 group.init_process_group("gloo", init_method="file://{tmp_path}/group", rank=0, world_size=1)
 atexit.register(lambda: print("in a group:", group.is_initialized()))
 {ending}"""

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import gpu
+import pytest
 
 BARE = Path(__file__).with_name("bare_process.py")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(gpu.ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -41,6 +42,7 @@ def test_a_line_says_that_pytest_is_not_there(monkeypatch, capsys):
     assert capsys.readouterr().out == "Skipped all tests: pytest isn't installed.\n"
 
 
+@pytest.mark.slow  # two processes that import PyTorch
 def test_the_benchmark_and_its_targets_run_on_a_bare_image(tmp_path):
     arguments = ["--contenders", "bert,rope,rope:plain", "--sizes", "tiny", "--works", "2x8", "--modes", "training"]
     arguments += ["--rounds", "1", "--device", "cpu", "-o", str(tmp_path / "bare.json")]

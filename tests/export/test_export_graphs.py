@@ -41,16 +41,15 @@ def check_equal(model, folder, to, shapes=SIZES, tolerance=1e-5):
 EVERY = [(to, scheme) for to in BOTH for scheme in EVERY_HOOK]
 
 
-@pytest.mark.parametrize(
-    ("to", "scheme"), others_slow(EVERY, ("onnx", "rope"), ("onnx", "learned"), ("onnx", "dual_triangle"))
-)
+@pytest.mark.parametrize(("to", "scheme"), others_slow(EVERY, ("onnx", "rope")))
 def test_every_scheme_runs_as_in_pytorch(to, scheme, tmp_path):
     model = checkpoint(tmp_path / "model", scheme)
     assert export(tmp_path / "model", tmp_path / "out", to).largest_difference < 1e-5
     check_equal(model, tmp_path / "out", to)
 
 
-@pytest.mark.parametrize("to", others_slow(BOTH, "onnx"))
+@pytest.mark.slow
+@pytest.mark.parametrize("to", BOTH)
 def test_a_gated_network_without_biases_runs_as_in_pytorch(to, tmp_path):
     fields = {"mlp_gated": True, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
     model = checkpoint(tmp_path / "model", "rope", norm_position="post", **fields)

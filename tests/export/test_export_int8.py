@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import others_slow
 from export_harness import batch, checkpoint, expected, tokenizer
 from huggingface_hub import ModelCard
 from typer.testing import CliRunner
@@ -53,7 +52,8 @@ def spoil(path: Path, *_) -> None:
     onnx.save(model, path)
 
 
-@pytest.mark.parametrize("to", others_slow(["onnx", "openvino"], "onnx"))
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
 def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(classifier, to, tmp_path):
     folder, model, data = classifier
     report = export(folder, tmp_path / "out", to, quantize="int8", evaluate=data, largest_drop=0.3)

@@ -10,6 +10,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from common import others_slow
 from export_harness import LABELS, TEXTS, checkpoint, mean_vectors, tokenizer
 
 import hf_posenc
@@ -107,7 +108,7 @@ def export(tmp_path):
     return call
 
 
-@pytest.mark.parametrize(("scheme", "side"), [("rope", "right"), ("learned", "left")])
+@pytest.mark.parametrize(("scheme", "side"), others_slow([("rope", "right"), ("learned", "left")], ("learned", "left")))
 def test_a_classifier_gives_the_probabilities_of_predict(export, tmp_path, scheme, side):
     _, out = export(scheme, padding_side=side, **LABELS)
     texts = [*TEXTS, LONG]
@@ -116,6 +117,7 @@ def test_a_classifier_gives_the_probabilities_of_predict(export, tmp_path, schem
         assert scores == pytest.approx(row.answer["probabilities"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_regression_answers_in_its_units_where_raw_scores_are_asked_for(export, tmp_path):
     fields = {"num_labels": 1, "problem_type": "regression", "label_mean": 40.0, "label_scale": 9.0}
     _, out = export(**fields)
@@ -138,6 +140,7 @@ def as_sentence_transformer(folder):
     SentenceTransformer(modules=[encoder, Pooling(encoder.get_embedding_dimension(), "cls")]).save(str(folder))
 
 
+@pytest.mark.slow
 def test_a_sentence_transformer_of_today_is_read_with_its_pooling(export):
     from sentence_transformers import SentenceTransformer
 

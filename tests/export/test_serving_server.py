@@ -1,5 +1,6 @@
 """examples/serving/server.py on a loopback port, asked by many at once."""
 
+import contextlib
 import importlib.util
 import json
 import threading
@@ -9,6 +10,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from export_harness import LABELS, TEXTS, checkpoint, tokenizer
 
@@ -21,21 +23,18 @@ CLIENTS, REQUESTS = 20, 5
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    """An export to OpenVINO."""
-    for name in ("openvino", "fastapi", "uvicorn"):
-        pytest.importorskip(name)
-    folder = tmp_path_factory.mktemp("served")
-    checkpoint(folder / "model", **LABELS)
-    hf_posenc.export(folder / "model", folder / "out", "openvino")
-    return load_classifier(str(folder / "out"))
+def folder(tmp_path_factory):
+    """A checkpoint."""
+    folder = tmp_path_factory.mktemp("served") / "model"
+    checkpoint(folder, **LABELS)
+    return folder
 
 
-@pytest.fixture(scope="module")
-def address(classifier):
+@contextlib.contextmanager
+def served(classifier):
     """The server, in a thread of its own, on a free port; it waits long enough for 20 clients."""
-    import uvicorn
-
+    pytest.importorskip("fastapi")
+    uvicorn = pytest.importorskip("uvicorn")
     spec = importlib.util.spec_from_file_location("server", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -69,8 +68,30 @@ def assert_answers(answers, expected):
         assert answer["probabilities"] == pytest.approx(row.answer["probabilities"], abs=1e-5)
 
 
+@pytest.fixture(scope="module")
+def classifier(folder):
+    return load_classifier(str(folder))
+
+
+@pytest.fixture(scope="module")
+def address(classifier):
+    with served(classifier) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def openvino(folder):
+    """An export, and its server."""
+    pytest.importorskip("openvino")
+    hf_posenc.export(folder, folder.with_name("out"), "openvino")
+    classifier = load_classifier(str(folder.with_name("out")))
+    with served(classifier) as address:
+        yield classifier, address
+
+
 @pytest.mark.slow
-def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(classifier, address):
+def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(openvino):
+    classifier, address = openvino
     words = [word for word in tokenizer().get_vocab() if word.isalpha()]
 
     def texts_of(client, number):
@@ -126,21 +147,18 @@ def test_a_request_that_is_none_gets_a_sentence(address, body):
     assert reply["error"].startswith('Send {"inputs": [...]} with 1 to 1000 texts, or pairs of texts')
 
 
-def test_one_text_that_cannot_be_answered_spoils_no_other(classifier, address, monkeypatch):
-    import numpy as np
-
-    graph, vocabulary = classifier.model.backend.logits, tokenizer().get_vocab()
+def test_one_text_that_cannot_be_answered_spoils_no_other(classifier, address):
+    vocabulary = tokenizer().get_vocab()
     word, bad = next((word, number) for word, number in vocabulary.items() if number > 4 and word.isalpha())
 
-    def spoilt(batch):
-        logits = graph(batch)
-        logits[(batch["input_ids"] == bad).any(-1)] = np.nan
-        return logits
+    def spoil(model, _, batch, output):
+        output.logits[(batch["input_ids"] == bad).any(-1)] = np.nan
 
-    monkeypatch.setattr(classifier.model.backend, "logits", spoilt)
-    with ThreadPoolExecutor(3) as pool:
+    with (
+        ThreadPoolExecutor(3) as pool,
+        classifier.model.register_forward_hook(spoil, with_kwargs=True),
+    ):
         replies = list(pool.map(lambda text: ask(address, {"inputs": [text]}), ["zzz", word, "zzz zzz"]))
     assert [status for status, _ in replies] == [200, 422, 200]
     assert "NaN" in replies[1][1]["error"]
-    monkeypatch.undo()
     assert_answers(replies[0][1]["answers"], list(predict(classifier, [Text("zzz")])))

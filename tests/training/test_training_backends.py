@@ -9,6 +9,7 @@ from test_training_prediction import expected
 from training_harness import rows, write_jsonl
 
 import hf_posenc
+from hf_posenc.checkpoint_files import GRAPHS
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning import prediction
 from hf_posenc.finetuning.prediction import load_classifier
@@ -87,12 +88,17 @@ def test_a_backend_that_cannot_run_it_is_one_error(run, checkpoint, options, mes
     assert re.search(message, " ".join(err.split()))
 
 
-def test_a_folder_with_a_graph_alone_says_what_runs_it(run, exported, tmp_path):
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_folder_with_a_graph_alone_says_what_runs_it(run, checkpoint, tmp_path, name):
     source = write_jsonl(tmp_path / "test.jsonl", rows("test", 4))
-    for name in FORMATS:
-        folder, words = exported / name, f"is an export for {name}, without weights for PyTorch.*--backend {name}"
-        for command in (("predict", folder, "a", "--backend", "torch"), ("evaluate", folder, "-f", source)):
-            code, _, err = run(*command)
-            assert (code, bool(re.search(words, err))) == (2, True), err
-        code, _, err = run("export", folder, tmp_path / "out", "--to", "onnx")
+    folder = shutil.copytree(checkpoint, tmp_path / "folder")
+    (folder / GRAPHS[name]).parent.mkdir()
+    (folder / "model.safetensors").rename(folder / GRAPHS[name])
+    words = f"is an export for {name}, without weights for PyTorch.*--backend {name}"
+    for command in (
+        ("predict", folder, "a", "--backend", "torch"),
+        ("evaluate", folder, "-f", source),
+        ("export", folder, tmp_path / "out", "--to", "native"),
+    ):
+        code, _, err = run(*command)
         assert (code, bool(re.search(words, err))) == (2, True), err
