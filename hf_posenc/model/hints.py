@@ -7,33 +7,6 @@ importing PyTorch.
 import difflib
 from collections.abc import Iterable
 
-# What other model families call our fields. These names are spelled too differently for `did_you_mean` to find them.
-OTHER_FIELDS = {
-    "hidden_size": "d_model dim n_embd hidden_dim",
-    "num_hidden_layers": "num_layers n_layer n_layers",
-    "num_attention_heads": "num_heads n_head n_heads",
-    "intermediate_size": "ffn_dim dim_feedforward",
-    "mlp_gated": "gated glu swiglu use_glu",
-    "attention_bias": "qkv_bias qkv_proj_bias",
-    "mlp_bias": "ffn_bias mlp_fc1_bias",
-    "hidden_act": "activation activation_function hidden_activation",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "layer_norm_eps": "norm_eps",
-    "max_position_embeddings": "n_positions max_positions max_seq_len max_seq_length max_length max_len "
-    "model_max_length",
-    "num_labels": "num_classes n_labels",
-    "vocab_size": "n_vocab",
-    "embedding_size": "embed_dim",
-    "unpad_inputs": "unpad",
-    "pad_token_id": "padding_idx",
-    "rope_theta": "rope_base global_rope_theta",
-    "initializer_range": "init_std",
-    "classifier_pooling": "pooling pooling_mode",
-    "norm_position": "pre_norm",
-    "position_embedding_type": "position position_type pos_encoding positional_encoding position_encoding_type",
-    "rope_parameters": "rope_scaling_factor",
-}
 # What other models and papers call our schemes.
 OTHER_SCHEMES = {
     "absolute": "learned",
@@ -84,12 +57,6 @@ def did_you_mean(word: str, known: Iterable[str], other_name: str | None = None,
     """'Did you mean ...? ', for an error about an unknown name: `other_name`, or the nearest that is known; or ''."""
     meant = other_name or next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None)
     return f"Did you mean {meant!r}? " if meant else ""
-
-
-def field_meant(name: str, fields: Iterable[str]) -> str:
-    """'Did you mean ...? ' for a misspelt field of a config, or one by another library's name; or ''."""
-    other_name = next((field for field, others in OTHER_FIELDS.items() if name in others.split()), None)
-    return did_you_mean(name, fields, other_name, cutoff=0.8)
 
 
 def unknown_scheme(name: str, known: Iterable[str]) -> ValueError:

@@ -4,11 +4,12 @@ Doesn't travel: nothing in a checkpoint imports it. `__init__.py` puts this clas
 """
 
 import contextlib
+import difflib
 import inspect
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
@@ -18,9 +19,9 @@ from huggingface_hub.dataclasses import strict
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from .configuration_posenc import POSENC_VERSION, Check, one_of, require, whole
+from .configuration_posenc import POSENC_VERSION, Check, require, whole
 from .configuration_posenc import PosEncConfig as CheckpointConfig
-from .hints import ARGUMENTS_ELSEWHERE, did_you_mean, field_meant, scheme_names, unknown_scheme
+from .hints import ARGUMENTS_ELSEWHERE, did_you_mean, scheme_names, unknown_scheme
 from .position_combined import CombinedPosition
 from .position_rope import ROPE_COMMON, ROPE_TYPES
 from .positions import SIZES, own_arguments, scheme_kwargs
@@ -73,62 +74,24 @@ _BUILT_WITH = (
 )
 
 
-def _typed(words: str, fits: Callable[[Any], bool]) -> Check:
-    return fits, f"is of a wrong type. Give {words}, or leave it out."
-
-
-_DTYPES = ("float32", "bfloat16", "float16", "float64")
-_DTYPE: Check = (lambda value: str(value).removeprefix("torch.") in _DTYPES, one_of(*_DTYPES)[1])
-_NAME = _typed("a string", lambda value: isinstance(value, str | dict))
-_FLAG = _typed("true or false", lambda value: isinstance(value, bool))
-_ROPE = _typed("an object such as {'rope_type': 'linear', 'factor': 2.0}", lambda value: isinstance(value, dict))
-
-
-def _are_names(values: Any) -> bool:
-    return isinstance(values, list | tuple) and all(value is None or isinstance(value, str) for value in values)
-
-
-def _is_map_of_code(value: Any) -> bool:  # a tokenizer has two classes, or one and None
-    return isinstance(value, dict) and all(isinstance(code, str) or _are_names(code) for code in value.values())
-
-
-def _is_quantization(value: Any) -> bool:
-    return hasattr(value, "to_dict") or (isinstance(value, dict) and isinstance(value.get("quant_method"), str))
-
-
-_UNCHECKED = (
-    "_commit_hash", "_name_or_path", "custom_pipelines", "experts_implementation", "finetuning_task", "name_or_path",
-    "partial_rotary_factor", "rope_theta", "task_specific_params", "tie_encoder_decoder", "use_cache",
-)  # fmt: skip
-_KEYWORDS: dict[str, Check | None] = {
-    **dict.fromkeys(_UNCHECKED),
-    "architectures": _typed("a list of names of classes", lambda value: _are_names(value) and None not in value),
-    "attn_implementation": _NAME,
-    "_attn_implementation": _NAME,
-    "auto_map": _typed("an object of names of classes", _is_map_of_code),
-    "dtype": _DTYPE,
-    "torch_dtype": _DTYPE,
-    "gradient_checkpointing": _FLAG,
-    "model_type": _typed("a string", lambda value: isinstance(value, str)),
-    "num_labels": whole(1, MOST_LABELS),
-    "output_attentions": _FLAG,
-    "quantization_config": _typed("an object with a quant_method", _is_quantization),
-    "rope_parameters": _ROPE,
-    "rope_scaling": _ROPE,
-}
-"""What PreTrainedConfig takes beyond our fields, and what it or the Hub writes into a config file. What transformers
-looks into has a check: a wrong value would fail later, in words that name no field."""
-
-
-def check_types(values: dict[str, Any]) -> None:
-    """Checks the values that `_KEYWORDS` lists, and raises for one of a wrong type."""
-    for name, check in _KEYWORDS.items():
-        if check is not None and values.get(name) is not None:
-            require(name, values[name], check)
-
-
 _ROPE_OF_TRAINING = ROPE_COMMON[1:]
 _ROPE_NAMES = ("rope_parameters", *_ROPE_OF_TRAINING, "rope_scaling")
+_ROPE: Check = (lambda value: isinstance(value, dict), "is of a wrong type. Give {'rope_type': 'linear', ...}.")
+
+_KEYWORDS = (
+    *("attn_implementation", "auto_map", "experts_implementation", "model_type", "name_or_path", "num_labels"),
+    *("output_attentions", "quantization_config", "task_specific_params", "torch_dtype", "use_cache", *_ROPE_NAMES),
+    *("_attn_implementation", "_commit_hash", "_name_or_path"),
+)
+"""What PreTrainedConfig takes beyond its fields."""
+
+
+def _is_known(name: str) -> bool:
+    return name in _fields() or name in _KEYWORDS or name.endswith("_token_id")
+
+
+def _fields() -> list[str]:
+    return [field.name for field in fields(PosEncConfig)]
 
 
 def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +101,8 @@ def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
         ValueError: the names contradict each other.
     """
     rope = {name: value for name in _ROPE_NAMES if (value := values.pop(name, None)) is not None}
-    check_types(rope)
+    for name in rope.keys() & {"rope_parameters", "rope_scaling"}:
+        require(name, rope[name], _ROPE)
     merged: dict[str, Any] = {}
     for name, value in rope.items():
         for key, number in ({name: value} if name in _ROPE_OF_TRAINING else value).items():
@@ -194,12 +158,7 @@ def _is_newer(version: Any) -> bool:
     return isinstance(version, str) and _release(version) > _release(POSENC_VERSION)
 
 
-def _warn_of_other_version(unknown: dict[str, Any], written_by: Any) -> None:
-    if unknown:
-        logger.warning(
-            f"PosEncConfig {POSENC_VERSION} doesn't know {', '.join(map(repr, unknown))} in this configuration; "
-            "kept, without effect. If a newer hf_posenc wrote it, upgrade hf_posenc."
-        )
+def _warn_of_other_version(written_by: Any) -> None:
     if _is_newer(written_by):
         logger.warning(
             f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
@@ -266,12 +225,12 @@ class PosEncConfig(CheckpointConfig):
 
     ```
 
-    Its fields are documented at the class that it inherits from. An unknown keyword that looks like a misspelt field is
-    refused; a scheme that isn't in the table is taken from the checkpoint, with `trust_remote_code=True`.
+    Its fields are documented at the class that it inherits from. An unknown keyword is refused; a scheme that isn't in
+    the table is taken from the checkpoint, with `trust_remote_code=True`.
 
     Raises:
-        ValueError: a value is out of range; a keyword looks like a misspelt field; the scheme or its arguments don't
-            exist. The message names the value, what is accepted and what to do.
+        ValueError: a value is out of range; a keyword, the scheme or one of its arguments doesn't exist. The message
+            names the value, what is accepted and what to do.
         StrictDataclassFieldValidationError: a value has the wrong type.
     """
 
@@ -291,13 +250,9 @@ class PosEncConfig(CheckpointConfig):
         return cls(**{**PRESETS[preset], **overrides})
 
     def __post_init__(self, **kwargs: Any) -> None:
-        check_types({**vars(self), **kwargs})
         for key, value in kwargs.items():
-            self._refuse_misspelt(key, value)
+            self._refuse_unknown(key, value)
         self._name_labels(kwargs.pop("num_labels", None))
-        torch_dtype = kwargs.pop("torch_dtype", None)
-        dtype = torch_dtype if self.dtype is None else self.dtype
-        self.dtype = dtype.removeprefix("torch.") if isinstance(dtype, str) else dtype
         super().__post_init__(**kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -311,8 +266,8 @@ class PosEncConfig(CheckpointConfig):
         self.rope_parameters = _take_rope(kwargs) or None
         return kwargs
 
-    def _refuse_misspelt(self, key: str, value: Any) -> None:
-        if key in _KEYWORDS or key.startswith("_") or key.endswith("_token_id"):
+    def _refuse_unknown(self, key: str, value: Any) -> None:
+        if _is_known(key):
             return
         names = self.position_embedding_type.split("+")
         for name in names:
@@ -322,9 +277,11 @@ class PosEncConfig(CheckpointConfig):
                     f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
                     f"Give it as position_embedding_kwargs={kwargs!r}."
                 )
-        real = [field.name for field in fields(self)] + [name for name in _KEYWORDS if not name.startswith("_")]
-        if hint := field_meant(key, real):
-            raise ValueError(f"PosEncConfig has no field {key!r} (value {value!r}). {hint.strip()}")
+        near = ", ".join(difflib.get_close_matches(key, [*_fields(), *_KEYWORDS]))
+        raise ValueError(
+            f"PosEncConfig has no field {key!r} (value {value!r}). {f'The nearest: {near}. ' if near else ''}Where the "
+            f"value is a note of your own, set it on the config that was made: config.{key} = ..."
+        )
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -347,17 +304,19 @@ class PosEncConfig(CheckpointConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Builds the configuration of a file, with `kwargs` in place of the file's values.
 
-        A key that this version doesn't know is kept with a warning, since a newer version may have written it. A
-        scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
+        A key that isn't known is kept, since other libraries and newer versions write some; one that looks like a
+        misspelt field is said. A scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
         """
-        values, own = dict(config_dict), {field.name for field in fields(cls)}
-        check_types(values)
+        values, own = dict(config_dict), _fields()
         _override_scheme(values, kwargs)
         _override_rope(values, kwargs)
         _override_labels(values, kwargs)
         values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own}
-        unknown = {name: values.pop(name) for name in list(values) if name not in own and name not in _KEYWORDS}
-        _warn_of_other_version(unknown, values.get("posenc_version"))
+        unknown = {name: values.pop(name) for name in list(values) if not _is_known(name)}
+        for name in unknown:
+            if hint := did_you_mean(name, own, cutoff=0.8):
+                logger.warning_once(f"The configuration's {name!r} has no effect. {hint.strip()}")
+        _warn_of_other_version(values.get("posenc_version"))
         result = super().from_dict(values, **kwargs)
         config: Any = result[0] if isinstance(result, tuple) else result
         # Generation settings would make save_pretrained refuse this config, as it does for every transformers config.
@@ -551,7 +510,7 @@ class PosEncConfig(CheckpointConfig):
         named = [_names(name, labels) for name, labels in maps.items() if labels is not None]
         if not named:
             if count is not None:
-                self.num_labels = count
+                self.num_labels = require("num_labels", count, whole(1, MOST_LABELS))
             return
         names = named[0]
         if named[-1] != names:
