@@ -13,7 +13,7 @@ from hf_posenc import POSITIONS, PosEncConfig
 from hf_posenc.kernels import switch
 from hf_posenc.model.attention import check_bias
 from hf_posenc.model.positions import make_position
-from model_cards.benchmark import contenders, modernbert, run, startup, targets, work
+from model_cards.benchmark import contenders, modernbert, run, targets, work
 from model_cards.benchmark.parts import PARTS
 
 CARDS = Path(__file__).parent.parent / "model_cards"
@@ -181,14 +181,6 @@ def test_the_targets_command_says_by_its_exit_code_whether_all_pass(tmp_path, mo
     assert {row["outcome"] for row in results["targets"]} == {"not measured"}
     assert [(row["mode"], row["dtype"]) for row in results["rows"]] == [("training", "bfloat16")] * 4
     assert capsys.readouterr().out.count("| not measured |") == 5
-
-
-@pytest.mark.slow
-def test_startup_is_measured_in_fresh_processes(monkeypatch):
-    monkeypatch.delitem(startup.IMPORTS, "and its BERT")
-    results = startup.measure_startup("tiny", rounds=1)
-    assert set(results["seconds"]) == {*startup.IMPORTS, "load BERT", "load ours"}
-    assert all(seconds > 0 for seconds in results["seconds"].values())
 
 
 def test_the_page_on_speed_shows_the_measured_numbers(pages, monkeypatch):

@@ -1,7 +1,6 @@
 """How fast the encoder is: schemes and peers of equal dimensions on the same batches, in turns.
 
 - `python -m model_cards.benchmark`: forward, backward and step, memory, where the time goes.
-- `python -m model_cards.benchmark.startup`: imports, and loading a checkpoint.
 - `python -m model_cards.benchmark.serving`: PyTorch, ONNX Runtime and OpenVINO on a file of texts.
 - `python -m model_cards.benchmark.targets`: what is wanted of a GPU, pass or fail.
 

@@ -50,8 +50,3 @@ def profile_table(results: dict[str, Any]) -> str:
         percent = (f"{row['parts'][part] / total:.0%}" for part in parts)
         shares.append([f"{row['size']} {row['work']}", row["mode"], f"`{row['contender']}`", *percent])
     return markdown_table(["batch", "mode", "encoder", *parts], shares)
-
-
-def startup_table(results: dict[str, Any]) -> str:
-    """The results of `measure_startup`."""
-    return markdown_table(("", "seconds"), [(name, f"{taken:.2f}") for name, taken in results["seconds"].items()])

@@ -17,7 +17,7 @@ from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.describe import describe_schemes
-from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, profile_table, rows_table, startup_table
+from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, profile_table, rows_table
 from model_cards.generate.card_results import read_results
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
 from model_cards.generate.practitioner import by_set, contrasts
@@ -199,7 +199,6 @@ def render_pages(folder: Path) -> dict[Path, str]:
             "_2048",
             "_8192",
             "_profile",
-            "_startup",
         )
     }
     served = read_results(folder, "benchmark_serving")
@@ -214,7 +213,6 @@ def render_pages(folder: Path) -> dict[Path, str]:
         "schemes": cost_table(benchmarks["_schemes"]),
         "memory": memory_table([benchmarks["_2048"], benchmarks["_8192"]]),
         "profile": profile_table(benchmarks["_profile"]),
-        "startup": startup_table(benchmarks["_startup"]),
     }
     converted = read_results(folder, "conversion")
     recipe = read_results(folder, "recipe")
