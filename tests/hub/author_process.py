@@ -1,4 +1,4 @@
-"""An author's process: publishes by the client's own calls, through LFS and through xet.
+"""An author's process: publishes by the client's own calls, through LFS.
 
 Run as `python author_process.py FOLDER`; the environment says where the Hub is. Writes what the models gave into
 `FOLDER/NAME.safetensors`, and the commits into `FOLDER/commits.json`.
@@ -30,26 +30,21 @@ def main(folder: Path) -> None:
     def keep(name: str, model: Any) -> None:
         save_file(outputs(model.eval(), BATCH), folder / f"{name}.safetensors")
 
-    for mode in ("lfs", "xet"):
-        constants.HF_HUB_DISABLE_XET = mode == "lfs"
-        schemes = {"own": "recency", **({"rope": "rope", "combined": "learned+recency"} if mode == "lfs" else {})}
-        for name, scheme in schemes.items():
-            model = tiny_model(scheme, HEAD)
-            with torch.no_grad():  # not a file that went the other way
-                model.classifier.out_proj.bias.add_(float(mode == "xet"))
-            keep(f"{mode}-{name}-1", model)
-            tiny_tokenizer().push_to_hub(f"me/{mode}-{name}")
-            commits[f"{mode}-{name}-1"] = model.push_to_hub(f"me/{mode}-{name}").oid
-            with torch.no_grad():
-                model.classifier.out_proj.weight.add_(1)
-            keep(f"{mode}-{name}-2", model)
-            commits[f"{mode}-{name}-2"] = model.push_to_hub(f"me/{mode}-{name}").oid
     constants.HF_HUB_DISABLE_XET = True
+    for name, scheme in {"own": "recency", "rope": "rope", "combined": "learned+recency"}.items():
+        model = tiny_model(scheme, HEAD)
+        keep(f"{name}-1", model)
+        tiny_tokenizer().push_to_hub(f"me/{name}")
+        commits[f"{name}-1"] = model.push_to_hub(f"me/{name}").oid
+        with torch.no_grad():
+            model.classifier.out_proj.weight.add_(1)
+        keep(f"{name}-2", model)
+        commits[f"{name}-2"] = model.push_to_hub(f"me/{name}").oid
     train(folder)
     api = HfApi()
     # Later code that fails: only a pinned `code_revision` loads.
     api.upload_file(
-        path_or_fileobj=b"raise RuntimeError('newer')\n", path_in_repo="modeling_posenc.py", repo_id="me/lfs-rope"
+        path_or_fileobj=b"raise RuntimeError('newer')\n", path_in_repo="modeling_posenc.py", repo_id="me/rope"
     )
     model = tiny_model("t5", HEAD)
     keep("private", model)

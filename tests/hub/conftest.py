@@ -19,7 +19,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no-token"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    with Hub(tmp_path / "hub").running() as running:
+    with Hub().running() as running:
         yield running
     assert running.problems == []
     no_token_lies_in(running)

@@ -2,7 +2,7 @@
 
 It is strict where the Hub is: git's own object names, sha256 checked on upload, a commit that names what was never
 uploaded is refused, listings come in pages, files are stored at another origin, which must not be shown a token, and a
-request that it doesn't know fails the test. Large files come by LFS or, into a folder, by xet.
+request that it doesn't know fails the test. Large files come by LFS: xet is the client's own affair.
 """
 
 import base64
@@ -10,14 +10,10 @@ import contextlib
 import hashlib
 import json
 import re
-import shutil
-import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -26,8 +22,6 @@ WRITER, READER, STRANGER = "hf_writerWRITERwriter", "hf_readerREADERreader", "hf
 USERS = {WRITER: "me", READER: "you"}
 PAGE = 3
 """Entries of one page of a listing."""
-CHUNK = 50_000
-"""Larger LFS files are uploaded in parts of this size."""
 LARGE = (".safetensors", ".bin", ".pt", ".pkl", ".png", ".onnx")
 
 
@@ -115,11 +109,9 @@ class Stop(Exception):
 class Hub:
     """The server's memory; `url` is what HF_ENDPOINT must say."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.objects: dict[str, bytes] = {}
-        self.parts: dict[tuple[str, int], bytes] = {}
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.problems: list[str] = []
@@ -148,7 +140,7 @@ class Hub:
         return [r for r in self.requests if r.method == method and re.search(pattern, r.path)]
 
     def files(self, repo: str, revision: str = "main") -> dict[str, bytes]:
-        """What a repository holds, large files included; of those in a xet store the pointer."""
+        """What a repository holds, large files included."""
         repository = self.repos[repo]
         sha = repository.resolve(revision)
         assert sha is not None, f"{repo} has no {revision}"
@@ -156,40 +148,6 @@ class Hub:
 
     def content(self, blob: Blob) -> bytes:
         return self.objects.get(blob.sha256 or "", blob.content)
-
-    # ---- xet: the client's own store, a folder for each token ---------------------------------------------------
-
-    def new_store(self, source: Path | None = None) -> Path:
-        with self.lock:
-            store = self.folder / f"xet-{len(list(self.folder.glob('xet-*')))}"
-            shutil.copytree(source, store) if source else store.mkdir(parents=True)
-        return store
-
-    def find_xet(self, sha256: str) -> tuple[Path, str] | None:
-        """The store that holds a file, and its name there: what the client's shards say."""
-        for shard in self.folder.glob("xet-*/xet/xorbs/shards/*.mdb"):
-            for name, content in _files_of_shard(shard.read_bytes()):
-                if content == sha256:
-                    return shard.parents[3], name
-        return None
-
-    def has(self, sha256: str) -> bool:
-        return sha256 in self.objects or self.find_xet(sha256) is not None
-
-
-def _files_of_shard(data: bytes) -> Iterator[tuple[str, str]]:
-    """Names and sha256 of the files in a shard: records of 48 bytes, hashes as four little-endian words."""
-
-    def words(raw: bytes) -> str:
-        return "".join(f"{word:016x}" for word in struct.unpack("<4Q", raw))
-
-    at = 48
-    while data[at : at + 32] != b"\xff" * 32:
-        name, (flags, entries) = data[at : at + 32], struct.unpack("<II", data[at + 32 : at + 40])
-        at += 48 * (1 + entries * (2 if flags >> 31 else 1))
-        if flags >> 30 & 1:
-            yield words(name), words(data[at : at + 32])
-            at += 48
 
 
 def no_token_lies_in(hub: Hub) -> None:
@@ -310,10 +268,8 @@ class Api(Handler):
         ("POST", rf"/api/models/{_id}/commit/(?P<revision>.+)", "commit"),
         ("POST", rf"/api/models/{_id}/branch/(?P<name>.+)", "new_branch"),
         ("GET", rf"/api/models/{_id}/tree/(?P<revision>refs/pr/\d+|[^/]+)(?:/(?P<path>.+))?", "tree"),
-        ("GET", rf"/api/models/{_id}/xet-(?P<kind>read|write)-token/(?P<revision>.+)", "xet_token"),
         ("GET", rf"/api/models/{_id}(?:/revision/(?P<revision>.+))?", "info"),
         ("POST", rf"/{_id}\.git/info/lfs/objects/batch", "lfs_batch"),
-        ("POST", r"/lfs/complete/(?P<oid>\w+)", "lfs_complete"),
         ("HEAD", rf"/{_id}/resolve/(?P<revision>refs/pr/\d+|[^/]+)/(?P<path>.+)", "file"),
         ("GET", rf"/{_id}/resolve/(?P<revision>refs/pr/\d+|[^/]+)/(?P<path>.+)", "file"),
     )
@@ -437,31 +393,13 @@ class Api(Handler):
             raise Stop(401, "Invalid username or password.")
         self.repository(repo)
         answers = []
-        wanted = self.json()
-        if "xet" in wanted.get("transfers", ()):  # clients before 2.0 ask, later ones don't
-            self.send(200, {"transfer": "xet", "objects": wanted["objects"]})
-            return
-        for asked in wanted["objects"]:
-            oid, size = asked["oid"], asked["size"]
-            answer = {"oid": oid, "size": size}
+        for asked in self.json()["objects"]:
+            oid = asked["oid"]
+            answer = {"oid": oid, "size": asked["size"]}
             if oid not in self.hub.objects:
-                parts = -(-size // CHUNK)
-                upload: dict[str, Any] = {"href": f"{self.hub.storage_url}/put/{oid}"}
-                if parts > 1:
-                    header = {f"{n:05d}": f"{self.hub.storage_url}/put/{oid}/{n}" for n in range(1, parts + 1)}
-                    upload = {"href": f"{self.hub.url}/lfs/complete/{oid}"}
-                    upload["header"] = {"chunk_size": str(CHUNK), **header}
-                answer["actions"] = {"upload": upload}
+                answer["actions"] = {"upload": {"href": f"{self.hub.storage_url}/put/{oid}"}}
             answers.append(answer)
         self.send(200, {"transfer": "basic", "objects": answers})
-
-    def lfs_complete(self, oid: str) -> None:
-        asked = self.json()["parts"]
-        data = b"".join(self.hub.parts.get((oid, part["partNumber"]), b"") for part in asked)
-        if hashlib.sha256(data).hexdigest() != oid:
-            raise Stop(400, "the parts aren't the file that was announced")
-        self.hub.objects[oid] = data
-        self.send(200, {})
 
     def commit(self, repo: str, revision: str) -> None:
         pull = "create_pr" in self.query
@@ -483,7 +421,7 @@ class Api(Handler):
                     raise Stop(400, f"{path}: large files must be uploaded by LFS")
                 files[path] = Blob(content)
             elif line["key"] == "lfsFile":
-                if not self.hub.has(value["oid"]):
+                if value["oid"] not in self.hub.objects:
                     raise Stop(400, f"{path}: pointer to a missing object {value['oid']}")
                 files[path] = Blob.pointer(value["oid"], value["size"])
             elif line["key"] == "deletedFile":
@@ -514,27 +452,14 @@ class Api(Handler):
             return self.send(200, blob.content, ETag=f'"{blob.oid}"', **commit)
         headers = {**commit, "X-Linked-Size": str(blob.size), "X-Linked-ETag": f'"{blob.sha256}"'}
         headers["Location"] = f"{self.hub.storage_url}/get/{blob.sha256}"
-        if blob.sha256 not in self.hub.objects:
-            store, name = self.hub.find_xet(blob.sha256)  # type: ignore[misc]
-            headers["X-Xet-Hash"] = name
-            route = f"{self.hub.url}/api/models/{repo}/xet-read-token/{sha}?store={store.name}"
-            headers["Link"] = f'<{route}>; rel="xet-auth"'
         return self.send(302, b"", **headers)
-
-    def xet_token(self, repo: str, kind: str, revision: str) -> None:
-        self.repository(repo, write=kind == "write")
-        # A store serves one process at a time, and the one that wrote it may still be there.
-        store = self.hub.new_store(self.hub.folder / self.query["store"] if kind == "read" else None)
-        access = {"casUrl": f"local://{store}", "accessToken": "for-xet", "exp": int(time.time()) + 3600}
-        headers = {"X-Xet-Cas-Url": access["casUrl"], "X-Xet-Access-Token": "for-xet"}
-        self.send(200, access, **headers, **{"X-Xet-Token-Expiration": str(access["exp"])})
 
 
 class Storage(Handler):
     """Where large files lie: another origin, whose addresses are signed, and which must never see a token."""
 
     routes = (
-        ("PUT", r"/put/(?P<oid>\w+)(?:/(?P<part>\d+))?", "put"),
+        ("PUT", r"/put/(?P<oid>\w+)", "put"),
         ("GET", r"/get/(?P<oid>\w+)", "get"),
         ("HEAD", r"/get/(?P<oid>\w+)", "get"),
     )
@@ -545,13 +470,10 @@ class Storage(Handler):
             raise Stop(400, "Only one auth mechanism allowed")
         super().answer(path)
 
-    def put(self, oid: str, part: str | None = None) -> None:
-        if part is not None:
-            self.hub.parts[oid, int(part)] = self.body
-        elif hashlib.sha256(self.body).hexdigest() != oid:
+    def put(self, oid: str) -> None:
+        if hashlib.sha256(self.body).hexdigest() != oid:
             raise Stop(400, "BadDigest")
-        else:
-            self.hub.objects[oid] = self.body
+        self.hub.objects[oid] = self.body
         self.send(200, b"", ETag=f'"{hashlib.md5(self.body).hexdigest()}"')
 
     def get(self, oid: str) -> None:

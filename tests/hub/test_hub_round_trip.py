@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pytest
 from hub_server import STRANGER, WRITER, Hub, no_token_lies_in
 from huggingface_hub import ModelCard
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.slow  # two processes; one checkpoint makes the trip in
 
 ROOT = Path(__file__).parents[2]
 AUTO = "AutoModelForSequenceClassification"
-NAMES = {"lfs": ("rope", "own", "combined"), "xet": ("own",)}  # what goes by LFS, and what by xet
+NAMES = ("rope", "own", "combined")
 TRUSTED: dict[str, Any] = {"trust_remote_code": True}
 
 
@@ -42,7 +41,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     folder, home = place / "author", place / "home"
     folder.mkdir()
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHON"))}
-    with Hub(place / "hub").running() as hub:
+    with Hub().running() as hub:
         author = {
             **clean,
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests/remote_code"))),
@@ -64,21 +63,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
             jobs.append({"kind": "model", "id": name, "auto_class": AUTO, "load": repo, "options": options})
 
         job = {"kind": "pipeline", "task": "text-classification", "texts": TEXTS}
-        for mode, names in NAMES.items():
-            for name in names:
-                load(f"{mode}-{name}-1", f"me/{mode}-{name}", revision=commits[f"{mode}-{name}-1"])
-                load(f"{mode}-{name}-2", f"me/{mode}-{name}", revision=commits[f"{mode}-{name}-2"])
-            load(f"{mode}-own", f"me/{mode}-own")
-            jobs.append({**job, "id": f"{mode}-own pipeline", "load": f"me/{mode}-own"})
+        for name in NAMES:
+            for push in (1, 2):
+                load(f"{name}-{push}", f"me/{name}", revision=commits[f"{name}-{push}"])
+        load("own", "me/own")
+        jobs.append({**job, "id": "own pipeline", "load": "me/own"})
         jobs.append({**job, "id": "trained pipeline", "load": "me/trained"})
-        load("newer code", "me/lfs-rope")
-        load("pinned code", "me/lfs-rope", code_revision=commits["lfs-rope-1"])
+        load("newer code", "me/rope")
+        load("pinned code", "me/rope", code_revision=commits["rope-1"])
         load("no token", "me/private")  # before it is in the cache
         load("wrong token", "me/private", token=STRANGER)
         load("private", "me/private", token=WRITER)
         load("branch", "me/private", token=WRITER, revision="v2")
-        load("no revision", "me/lfs-own", revision="v9")
-        load("no trust", "me/lfs-own", trust_remote_code=False)
+        load("no revision", "me/own", revision="v9")
+        load("no trust", "me/own", trust_remote_code=False)
         jobs.append({"kind": "config", "id": "config", "load": "me/config", "auto_class": AUTO})
         online = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
         first = run_clean(jobs, place / "first", home, environment=online)
@@ -88,11 +86,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.mark.promise("Trust", "The commit that a model card pins is what is loaded, even if others push later")
 @pytest.mark.parametrize("push", [1, 2])
-@pytest.mark.parametrize(("mode", "name"), [(mode, name) for mode, names in NAMES.items() for name in names])
-def test_a_stranger_gets_the_authors_outputs_of_the_commit_that_is_pinned(
-    world: World, mode: str, name: str, push: int
-) -> None:
-    job = f"{mode}-{name}-{push}"
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stranger_gets_the_authors_outputs_of_the_commit_that_is_pinned(world: World, name: str, push: int) -> None:
+    job = f"{name}-{push}"
     assert world.first.hidden == "import of hf_posenc halted; None in sys.modules"
     assert_same_outputs(world.first.outputs(job), world.expected(job))
     module = world.first.answer(job)["module"]
@@ -100,37 +96,13 @@ def test_a_stranger_gets_the_authors_outputs_of_the_commit_that_is_pinned(
     assert world.commits[job] in module
 
 
-since_hub_2 = pytest.mark.skipif(
-    int(huggingface_hub.__version__.partition(".")[0]) < 2,
-    reason="huggingface_hub 1.x sends small files by LFS, and after a refused connection answers nothing more",
-)
-
-
-@since_hub_2
-def test_files_went_the_way_that_was_asked_for(world: World) -> None:
-    for mode in NAMES:
-        (weights,) = (b for p, b in _head(world, f"me/{mode}-own").items() if p == "model.safetensors")
-        assert (
-            (world.hub.find_xet(weights.sha256) is not None) if mode == "xet" else weights.sha256 in world.hub.objects
-        )
-    assert world.hub.made("GET", "me/xet-own/xet-write-token")
-    assert world.hub.made("GET", "me/xet-own/xet-read-token")
-    assert world.hub.made("POST", "/lfs/complete/"), "no file was large enough for several parts"
-
-
-def _head(world: World, repo: str) -> dict[str, Any]:
-    repository = world.hub.repos[repo]
-    return repository.commits[repository.refs["main"]]
-
-
 def test_the_newest_is_loaded_where_nothing_is_pinned(world: World) -> None:
-    for mode in NAMES:
-        assert_same_outputs(world.first.outputs(f"{mode}-own"), world.expected(f"{mode}-own-2"))
+    assert_same_outputs(world.first.outputs("own"), world.expected("own-2"))
 
 
 def test_code_can_be_pinned_apart_from_the_weights(world: World) -> None:
     assert "newer" in world.first.jobs["newer code"]["message"]
-    assert_same_outputs(world.first.outputs("pinned code"), world.expected("lfs-rope-2"))
+    assert_same_outputs(world.first.outputs("pinned code"), world.expected("rope-2"))
 
 
 def test_a_private_repository_needs_its_owners_token(world: World) -> None:
@@ -183,8 +155,7 @@ def test_the_trainers_push_keeps_the_card_and_always_has_the_code(world: World) 
 
 
 def test_pipelines_load_by_name(world: World) -> None:
-    for mode in NAMES:
-        assert world.first.answer(f"{mode}-own pipeline")["class"] == "PosEncForSequenceClassification"
+    assert world.first.answer("own pipeline")["class"] == "PosEncForSequenceClassification"
 
 
 @pytest.mark.promise("Tokens", "No token is published, printed or sent to the storage")
@@ -196,18 +167,17 @@ def test_no_token_is_published_printed_or_sent_to_the_storage(world: World) -> N
 
 
 # The client's own cache; without the network, from a cache laid out by hand: remote_code/
-@since_hub_2
 def test_with_the_server_gone_what_was_loaded_once_still_loads(world: World, tmp_path: Path) -> None:
     job = {"kind": "model", "auto_class": AUTO, "options": TRUSTED}
-    pinned = {**TRUSTED, "revision": world.commits["xet-own-1"]}
+    pinned = {**TRUSTED, "revision": world.commits["own-1"]}
     jobs = [
-        {**job, "id": "cached", "load": "me/lfs-own"},
-        {**job, "id": "cached commit", "load": "me/xet-own", "options": pinned},
+        {**job, "id": "cached", "load": "me/own"},
+        {**job, "id": "cached commit", "load": "me/own", "options": pinned},
         {**job, "id": "never seen", "load": "me/other"},
     ]
     online = {"HF_ENDPOINT": world.hub.url, "HF_HUB_OFFLINE": "0"}
     later = run_clean(jobs, tmp_path, world.folder.parent / "home", environment=online, waits=False)
-    assert_same_outputs(later.outputs("cached"), world.expected("lfs-own-2"))
-    assert_same_outputs(later.outputs("cached commit"), world.expected("xet-own-1"))
+    assert_same_outputs(later.outputs("cached"), world.expected("own-2"))
+    assert_same_outputs(later.outputs("cached commit"), world.expected("own-1"))
     message = later.jobs["never seen"]["message"]
     assert "me/other" in message or "connect" in message
