@@ -6,7 +6,6 @@ import re
 import statistics
 from pathlib import Path
 
-import numpy as np
 import pytest
 from common import SCHEMES, UNMEASURED
 from comparison_harness import toy
@@ -15,10 +14,8 @@ from scipy import stats
 from hf_posenc.comparison import read_plan
 from hf_posenc.comparison.outcomes import from_dict
 from hf_posenc.comparison.plan_file import about, known_plans
-from hf_posenc.comparison.power import power
 from hf_posenc.comparison.references import MAJORITY, PLACES, USUAL_FORM, WORD_PAIRS, WORDS, to_beat
 from hf_posenc.comparison.results_folder import load_plan
-from hf_posenc.comparison.statistics import ALPHA
 from hf_posenc.files import write_json, write_text
 from hf_posenc.markdown import code
 from model_cards.generate import evidence
@@ -58,36 +55,6 @@ def test_the_guide_says_whose_loss_was_still_falling(studies):
     guide = " ".join((ROOT / "docs/comparing.md").read_text().split())
     *most, last = map(code, falling)
     assert f"the loss was still falling in runs of {', '.join(most)} and {last}: with more steps" in guide
-
-
-@pytest.mark.slow
-def test_the_gaps_that_the_page_names_are_found_in_four_cases_of_five(studies):
-    """The power of each published plan: experiments with that difference, and with spreads like those measured."""
-    draw, shares = np.random.default_rng(3), []
-    for study, row in [(known, row) for known in studies.values() for row in power(known)]:
-        differences = study.differences(row.task, row.length, other=row.other)
-        for scheme, gap in row.gaps.items():
-            spread = differences[scheme].spread
-            if np.isfinite(gap) and not spread.all_or_none:  # there it is rough, see `statistics`
-                shares.append(found(draw, spread, gap, ALPHA / row.compared))
-    assert len(shares) > 100
-    assert np.mean(shares) == pytest.approx(0.8, abs=0.01)
-    assert max(abs(np.array(shares) - 0.8)) < 5 * (0.8 * 0.2 / CASES) ** 0.5
-
-
-CASES = 500
-
-
-def found(draw, spread, gap, level):
-    """In which share of experiments a true difference is found; how far seeds truly vary is drawn, too."""
-    freedom, hits = spread.seeds - 1, 0
-    for _ in range(CASES):
-        deviation = (spread.over_seeds * freedom / draw.chisquare(freedom)) ** 0.5
-        shared = spread.shared**0.5 * draw.standard_normal()  # the examples are easier for one of the two
-        values = gap + shared + deviation * draw.standard_normal(spread.seeds)
-        measured = dataclasses.replace(spread, over_seeds=float(values.var(ddof=1)))
-        hits += abs(values.mean()) > measured.half_width(level)
-    return hits / CASES
 
 
 def test_results_are_those_of_the_plans_that_come_along(studies):
