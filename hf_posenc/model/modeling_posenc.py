@@ -326,7 +326,7 @@ class PosEncModel(PosEncPreTrainedModel):
             BaseModelOutput: `last_hidden_state` (B, S, D), zero at padding; `hidden_states` and `attentions` if asked.
 
         Raises:
-            ValueError: shapes don't fit, or a position is past the end of the scheme's table.
+            ValueError: shapes don't fit, an argument isn't taken, or a position is past the end of the scheme's table.
         """
         wants_attentions = self._wants("output_attentions", kwargs)
         wants_hidden = self._wants("output_hidden_states", kwargs)
@@ -687,7 +687,6 @@ def sequence_classification_loss(
     Raises:
         ValueError: labels don't fit the logits.
     """
-    labels = labels.to(logits.device)
     classes, kind = logits.shape[-1], config.problem_type
     if kind is None:
         several = labels.shape == logits.shape and (labels.is_floating_point() or labels.dtype == torch.bool)
@@ -708,7 +707,7 @@ def sequence_classification_loss(
     if kind == "single_label_classification":
         return cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
     precise = logits.to(accumulation_dtype(logits))
-    target = labels.reshape(logits.shape).to(precise.dtype)
+    target = labels.reshape(logits.shape).to(precise)
     if kind == "regression":
         precise, target = precise / config.label_scale, target / config.label_scale
         loss = nn.functional.mse_loss(precise, target, reduction="sum")
