@@ -1,6 +1,5 @@
 """A new built-in scheme is one file, one place in the table and one reference: everything else finds it there."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -64,27 +63,6 @@ EDITS = {
         ('    "deberta": deberta,\n', '    "deberta": deberta,\n    "inverse": inverse,\n'),
     ),
 }  # fmt: skip
-
-PLAN = {
-    "tasks": [{"kind": "probes", "probes": ["order_near"]}],
-    "schemes": ["none", "inverse"],
-    "seeds": 1,
-    "train_length": 32,
-    "test_lengths": [32],
-    "train_examples": 64,
-    "test_examples": 20,
-    "options": {"config_overrides": "hidden_size=32,intermediate_size=32,num_attention_heads=2", "use_cpu": True},
-}
-CONVERT = """
-from pathlib import Path
-from conversion_harness import tiny_source, tiny_tokenizer
-from hf_posenc.conversion import convert
-
-tiny_source(Path("bert"), "bert")
-tiny_tokenizer(Path("bert"))
-model, report = convert("bert", "converted", position_embedding_type="inverse")
-print(report.to_scheme, [line for line in report.carried if line.get("scheme") == "inverse"])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -162,23 +140,3 @@ def test_pages_cards_and_pictures_have_it(run, tree):
     assert "`b_h(i, j) = w_h / (1 + |i - j|) to the left, v_h / (1 + |i - j|) to the right`" in card
     assert "https://arxiv.org/abs/3101.00001" in card
     assert (tree / "model_cards/pictures/inverse.png").stat().st_size > 10_000
-
-
-def test_the_commands_know_it(run, tmp_path):
-    pytest.importorskip("matplotlib")
-    listed = run("-m", "hf_posenc.cli", "schemes")
-    assert next(line for line in listed.splitlines() if "│ inverse " in line).split("│")[3].strip() == "24"
-    assert "inverse" in run("-c", "from hf_posenc.cli.options import complete_scheme; print(complete_scheme('in'))")
-    run("-m", "hf_posenc.cli", "plot", "inverse", "-o", "inverse.png")
-    assert (tmp_path / "inverse.png").stat().st_size > 10_000
-
-
-def test_it_is_converted_to_and_compared(run, tmp_path):
-    pytest.importorskip("matplotlib")
-    output = run("-c", CONVERT)
-    assert "inverse [{'scheme': 'inverse'" in output
-    assert "fitted to the old effect by distance" in output
-    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
-    run("-m", "hf_posenc.cli", "compare", "--plan", "plan.json", "-o", "results")
-    run("-m", "hf_posenc.cli", "report", "results")
-    assert "inverse" in (tmp_path / "results/report.md").read_text()

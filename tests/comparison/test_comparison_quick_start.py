@@ -45,6 +45,7 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch
         line = rf"\[{number} of 2\] blimp_order-{scheme}-seed0.*: accuracy {accuracy[scheme]:.3f}, done in \d+ s"
         assert re.search(line, shown)
     # Without positions both sentences are the same bag of words.
+    assert accuracy["none"] == 0.5
     row = re.search(rf"none\s+│\s+0\s+│\s+{accuracy['none']:.3f}\s+│\s+([\d.]+)\s+│\s+([\d.]+)", shown)
     assert row[1] == row[2]
     assert re.search(rf"word pairs\s+│\s+│\s+{accuracy['word pairs']:.3f}", shown)
@@ -67,13 +68,9 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_none_is_at_one_half_and_rope_above_nine_tenths(tmp_path):
+def test_rope_is_above_nine_tenths(tmp_path):
     """The promise of the README, for one seed."""
-    console = quiet()
-    options = {"use_cpu": True}
-    study = quickstart(tmp_path / "none", ["none"], seed=3, options={**options, "max_steps": 200}, console=console)
-    assert study.score(study.tasks[0], "none", 64).mean == 0.5  # however long it is trained
-    study = quickstart(tmp_path / "rope", ["rope"], seed=3, options=options, console=console)
+    study = quickstart(tmp_path, ["rope"], seed=3, options={"use_cpu": True}, console=quiet())
     assert study.score(study.tasks[0], "rope", 64).mean >= 0.94
 
 

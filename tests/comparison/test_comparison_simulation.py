@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from hf_posenc.comparison.outcomes import Outcome, classification_outcome
-from hf_posenc.comparison.statistics import ALPHA, Learned, Sample, has_learned, holm, interval, paired, unit_weights
+from hf_posenc.comparison.statistics import ALPHA, Learned, Sample, has_learned, interval, paired, unit_weights
 
 SEEDS = (3, 5, 8)
 LEARNS = (0.5, 0.8, 0.95, 1.0)
@@ -80,7 +80,7 @@ def coverage(seeds, pairs, spread, learns, cases):
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_intervals_of_runs_about_one_level_hold_the_truth(seeds):
-    shares = [coverage(seeds, pairs, spread, 1.0, 150) for pairs in (50, 250, 1000) for spread in SPREADS]
+    shares = [coverage(seeds, pairs, spread, 1.0, 150) for pairs in (50, 250) for spread in SPREADS]
     shares = np.array(shares)[:, [0, 1, 3]]  # runs that vary by .1 about .8 may be no better than chance, on 50 pairs
     assert shares.min() > 0.95 - noise(0.95, 150)
     for kind in shares.mean(0):
@@ -162,15 +162,6 @@ def test_a_family_that_is_all_alike_has_a_finding_in_one_case_of_twenty(schemes)
         found[seeds, learns] = np.mean([finds_any(draw, seeds, schemes, learns) for _ in range(cases)])
     assert max(found.values()) <= ALPHA + noise(ALPHA, cases), found
     assert np.mean([*found.values()]) <= ALPHA + noise(ALPHA, cases * len(found))
-
-
-def test_the_first_step_decides_whether_anything_is_found():
-    draw = np.random.default_rng(5)
-    hard = draw_hard(draw, 100)
-    base, *others = (sample_of(draw_runs(draw, hard, 5, 0.02, level=level)[1]) for level in (0.75, 0.75, 0.95, 0.75))
-    differences = paired({name: (other, base) for name, other in enumerate(others)})
-    assert min(difference.p for difference in differences.values()) * 3 < ALPHA
-    assert [difference.is_found for difference in holm(differences).values()] == [False, True, False]
 
 
 @pytest.mark.slow

@@ -2,14 +2,12 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from common import word_tokenizer
-from conversion_harness import tiny_source
 from scipy.stats import binomtest
 
 from model_cards.studies import passkey
@@ -68,45 +66,6 @@ def test_windows_are_the_first_all_or_the_best(tokenizer, monkeypatch):
     mean = study._scores(everything, passkey.WAYS["windows of 512, mean"], asked, text)
     counts = torch.cat([torch.tensor(window) for window in cut]).bincount(minlength=len(tokenizer)).double()
     torch.testing.assert_close(mean, counts / counts.norm())
-
-
-def test_parts_are_measured_once_and_shown(tokenizer, tmp_path: Path, monkeypatch, capsys):
-    minilm, output = tmp_path / "minilm", tmp_path / "passkey.json"
-    tiny_source(minilm, max_position_embeddings=48, vocab_size=len(tokenizer))
-    tokenizer.save_pretrained(minilm)
-    (tmp_path / "imdb").mkdir()
-    for split in ("train", "train_long", "test"):
-        firsts = passkey.FIRST[6:] if split == "test" else passkey.FIRST[:6]  # what is measured on doesn't heal
-        rows = [{"text": f"{first} {last}"} for first in firsts for last in passkey.LAST]
-        (tmp_path / f"imdb/{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    monkeypatch.setattr(passkey, "TRAINED", 48)
-    monkeypatch.setattr(passkey, "SEEDS", {48: 2, 96: 1})
-    monkeypatch.setattr(passkey, "TEXTS", 4)
-    monkeypatch.setattr(passkey, "STEPS", 1)
-    monkeypatch.setattr(passkey, "HEALING", {"disable_tqdm": True})
-    monkeypatch.setattr(passkey, "WAYS", {name: passkey.WAYS[name] for name in ("learned-tile", "rope-default")})
-    words = ["study", "--data", tmp_path, "--minilm", minilm, "--output", output, "--work", tmp_path / "work"]
-    monkeypatch.setattr(sys, "argv", [*map(str, words)])
-    passkey.main()
-    results = json.loads(output.read_text())
-    assert list(results["parts"]) == [
-        "heal/rope",
-        "rope-default/48/0",
-        "rope-default/48/1",
-        "learned-tile/96/0",
-        "rope-default/96/0",
-    ]
-    assert results["parts"]["heal/rope"]["healing"]["steps"] == 1
-    assert all(len(part["found"]) == 4 for name, part in results["parts"].items() if name != "heal/rope")
-    before = output.read_text()
-    passkey.main()
-    assert output.read_text() == before
-    monkeypatch.setattr(sys, "argv", ["study", "--output", str(output), "--table"])
-    capsys.readouterr()
-    passkey.main()
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "|  | 48 | 96 |"
-    assert re.fullmatch(r"\| `learned-tile` \|  \| \S+ \[\S+, \S+\] \|", shown[2])
 
 
 def test_a_share_counts_all_seeds_with_wilsons_interval():
