@@ -1,35 +1,100 @@
 #!/usr/bin/env python
-"""Trains a text classifier with the stock Trainer.
+"""Trains a text classifier with the stock Trainer, from scratch or from a checkpoint that `hf-posenc convert` wrote.
 
-With the data that comes with the package:
-    python examples/run_classification.py --dataset_name blimp_order --position_embedding_type rope \
-        --do_train --do_eval --do_predict --num_train_epochs 4 --output_dir runs/order
-
-With your own file, which has columns `text` and `label` (10 % is set aside for validation):
-    python examples/run_classification.py --train_file mine.csv --do_train --do_eval --output_dir runs/mine
-
-From pretrained weights, which are converted to the scheme, on a data set of the Hub:
-    python examples/run_classification.py --pretrained sentence-transformers/all-MiniLM-L6-v2 \
-        --dataset_name stanfordnlp/sst2 \
-        --do_train --do_eval --output_dir runs/sst2
-
-All of transformers' TrainingArguments are options too; --help lists them. On two GPUs:
+    python examples/run_classification.py --train_file mine.csv --scheme rope --learning_rate 1e-3 --output_dir runs/new
+    python examples/run_classification.py --dataset_name fancyzhx/ag_news --model minilm-rope --output_dir runs/tuned
     accelerate launch --multi_gpu --num_processes 2 examples/run_classification.py ...
+
+All of TrainingArguments are options too (--help), such as --bf16 and --resume_from_checkpoint runs/new/checkpoint-500.
 """
 
-from rich import print
+from dataclasses import dataclass, field
 
-from hf_posenc.finetuning import fine_tune, parse_arguments, run_script
+import torch
+from datasets import ClassLabel, load_dataset
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, HfArgumentParser, Trainer, TrainingArguments
+
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification, scale_position_learning_rates
 
 
-def main() -> None:
-    data, model, training = parse_arguments(description=__doc__)
-    result = fine_tune(data, model, training)
-    if training.process_index == 0:
-        for name, value in result.metrics.items():
-            print(f"{name:32} {value:.4f}")
-        print(f"Results and checkpoint are in {result.output_dir}")
+@dataclass
+class Arguments:
+    """The options besides transformers' own."""
+
+    train_file: str | None = field(default=None, metadata={"help": "Labelled texts: .csv, .jsonl or .parquet."})
+    validation_file: str | None = field(default=None, metadata={"help": "Held-out rows. Default: a tenth."})
+    dataset_name: str | None = field(default=None, metadata={"help": "A data set of the Hub instead of files."})
+    text_columns: list[str] = field(default_factory=lambda: ["text"], metadata={"help": "One, or two for pairs."})
+    label_column: str = field(default="label", metadata={"help": "A column of words or whole numbers."})
+    scheme: str = field(default="rope", metadata={"help": "The positional scheme of a new encoder."})
+    size: str = field(default="tiny", metadata={"help": "Its size: tiny, mini, small or base."})
+    tokenizer: str = field(default="google-bert/bert-base-uncased", metadata={"help": "Its tokenizer."})
+    model: str | None = field(default=None, metadata={"help": "Start from this checkpoint, with its tokenizer."})
+    lora_rank: int | None = field(default=None, metadata={"help": "Train low-rank updates of --model, by PEFT."})
+    max_length: int = field(default=512, metadata={"help": "Longer texts are cut to this many tokens."})
+
+
+def read(args):
+    """The rows to train and to validate on, and the names of the labels, in order, by what the label column holds."""
+    files = {split: file for split, file in (("train", args.train_file), ("validation", args.validation_file)) if file}
+    source = {"csv": "csv", "parquet": "parquet"}.get(str(args.train_file).rpartition(".")[2], "json")
+    words = {"keep_default_na": False} if source == "csv" else {}  # the cells NA and None may be words
+    data = load_dataset(args.dataset_name or source, data_files=files or None, **words)
+    if "validation" not in data:
+        data["train"], data["validation"] = data["train"].train_test_split(test_size=0.1, seed=0).values()
+    used = [*args.text_columns, args.label_column]
+    train, validation = data["train"].select_columns(used), data["validation"].select_columns(used)
+    if isinstance(kind := train.features[args.label_column], ClassLabel):
+        return train, validation, dict(enumerate(kind.names))
+    # The training rows number the labels of both splits; `class_encode_column` would number each split on its own.
+    return train, validation, {label: str(label) for label in sorted(set(train.unique(args.label_column)) - {None, ""})}
+
+
+def main():
+    parser = HfArgumentParser((Arguments, TrainingArguments), description=__doc__)
+    parser.set_defaults(num_train_epochs=5, per_device_train_batch_size=32, warmup_steps=0.1, save_total_limit=1)
+    parser.set_defaults(eval_strategy="epoch", save_strategy="epoch", logging_strategy="epoch", hub_strategy="end")
+    args, training = parser.parse_args_into_dataclasses()
+    if args.lora_rank and not args.model:
+        raise ValueError("--lora_rank trains updates of trained weights. Name a checkpoint with --model.")
+    train, validation, names = read(args)
+    numbers = {name: number for number, name in enumerate(names.values())}
+    task = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
+    tokenizer = AutoTokenizer.from_pretrained(args.model or args.tokenizer)
+    torch.manual_seed(training.seed)
+    # No dropout on attention probabilities: a CPU would keep all S x S of them for each head. And none on the hidden
+    # states of a new encoder: it would hide which words are equal.
+    if args.model:
+        model = AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **task)
+    else:
+        sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
+        sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
+        model = PosEncForSequenceClassification(PosEncConfig.from_preset(args.size, **sizes, **task))
+    if args.lora_rank:
+        from peft import LoraConfig, get_peft_model
+
+        model = get_peft_model(model, LoraConfig("SEQ_CLS", r=args.lora_rank, lora_alpha=2 * args.lora_rank))
+
+    def encode(batch):
+        if unknown := set(batch[args.label_column]) - names.keys():
+            raise ValueError(f"The label {unknown.pop()!r} is none of the training rows: {', '.join(numbers)}.")
+        encoded = tokenizer(*(batch[name] for name in args.text_columns), truncation=True, max_length=args.max_length)
+        return {**encoded, "labels": [numbers[names[label]] for label in batch[args.label_column]]}
+
+    trainer = Trainer(
+        model=model,
+        args=training,
+        train_dataset=train.map(encode, batched=True, remove_columns=train.column_names),
+        eval_dataset=validation.map(encode, batched=True, remove_columns=validation.column_names),
+        processing_class=tokenizer,  # which pads the batches, too
+        compute_metrics=lambda answers: {"accuracy": (answers.predictions.argmax(-1) == answers.label_ids).mean()},
+    )
+    scale_position_learning_rates(trainer.create_optimizer(), model)  # biases on logits need more than the rest
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    if args.lora_rank:
+        trainer.model = trainer.model.merge_and_unload()  # into an ordinary checkpoint
+    trainer.save_model()  # and pushes it, with --push_to_hub
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()

@@ -1,215 +1,149 @@
 #!/usr/bin/env python
-"""Trains a text classifier with a plain accelerate loop, to read, to copy and to change.
+"""Trains a text classifier as run_classification.py does, in a loop of plain PyTorch with accelerate.
 
-With one seed its numbers are those of run_classification.py:
-    python examples/run_classification_no_trainer.py --dataset_name blimp_order --position_embedding_type rope \
-        --do_train --do_eval --do_predict --num_train_epochs 4 --output_dir runs/order
+    python examples/run_classification_no_trainer.py --train_file mine.csv --learning_rate 1e-3 --output_dir runs/new
+    accelerate launch --multi_gpu --num_processes 2 examples/run_classification_no_trainer.py \
+        --dataset_name fancyzhx/ag_news --model minilm-rope --mixed_precision bf16 --output_dir runs/tuned
 
-Not here: checkpoints to resume from, early stopping, evaluation by steps; run_classification.py has them.
+--resume_from_checkpoint runs/new/checkpoint-2 goes on after the second epoch. --help lists all options.
 """
 
 import math
-import operator
-import time
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
-from rich import print
+from accelerate.utils import set_seed
+from datasets import ClassLabel, load_dataset
 from torch.utils.data import DataLoader
 from tqdm.auto import tqdm
-from transformers import EvalPrediction, Trainer, get_scheduler, set_seed
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, HfArgumentParser
+from transformers.optimization import get_linear_schedule_with_warmup
 
-from hf_posenc.finetuning import Setup, parse_arguments, run_script, set_up
-from hf_posenc.optimizer import scale_position_learning_rates
-from hf_posenc.training import RunArguments, UserError, guarded_run, save_run, show_best
-from hf_posenc.training.inference import take_off_autocast
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification, scale_position_learning_rates
 
 
 @dataclass
-class LoopArguments:
-    """The options of this loop, by transformers' names. None: chosen by data and model."""
+class Arguments:
+    """The options."""
 
-    output_dir: str
-    overwrite_output_dir: bool = False
-    do_train: bool = False
-    do_eval: bool = False
-    do_predict: bool = False
-    num_train_epochs: float | None = None
-    max_steps: int = -1
-    learning_rate: float | None = None
-    position_learning_rate_factor: float | None = None
-    word_learning_rate_factor: float | None = None
-    lr_scheduler_type: str = "linear"
-    warmup_steps: float = 0.1
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    per_device_train_batch_size: int = 32
-    per_device_eval_batch_size: int = 64
-    gradient_accumulation_steps: int = 1
-    class_weights: str | None = None
-    label_smoothing_factor: float = 0.0
-    load_best_model_at_end: bool = None  # None: where it is evaluated
-    bf16: bool = False
-    fp16: bool = False
-    use_cpu: bool = False
-    seed: int = 42
-    disable_tqdm: bool = False
+    output_dir: str = field(metadata={"help": "Folder for the model and, in it, a checkpoint-N after each epoch."})
+    train_file: str | None = field(default=None, metadata={"help": "Labelled texts: .csv, .jsonl or .parquet."})
+    validation_file: str | None = field(default=None, metadata={"help": "Held-out rows. Default: a tenth."})
+    dataset_name: str | None = field(default=None, metadata={"help": "A data set of the Hub instead of files."})
+    text_columns: list[str] = field(default_factory=lambda: ["text"], metadata={"help": "One, or two for pairs."})
+    label_column: str = field(default="label", metadata={"help": "A column of words or whole numbers."})
+    scheme: str = field(default="rope", metadata={"help": "The positional scheme of a new encoder."})
+    size: str = field(default="tiny", metadata={"help": "Its size: tiny, mini, small or base."})
+    tokenizer: str = field(default="google-bert/bert-base-uncased", metadata={"help": "Its tokenizer."})
+    model: str | None = field(default=None, metadata={"help": "Start from this checkpoint, with its tokenizer."})
+    max_length: int = field(default=512, metadata={"help": "Longer texts are cut to this many tokens."})
+    num_train_epochs: int = field(default=5, metadata={"help": "Passes over the training rows."})
+    per_device_train_batch_size: int = field(default=32, metadata={"help": "Rows of a batch in each process."})
+    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Batches of an optimizer step."})
+    learning_rate: float = field(default=5e-5, metadata={"help": "At its peak, after a tenth of the steps."})
+    max_grad_norm: float = field(default=1.0, metadata={"help": "Norm to which gradients are clipped."})
+    mixed_precision: str | None = field(default=None, metadata={"help": "bf16 or fp16."})
+    use_cpu: bool = field(default=False, metadata={"help": "Leave GPUs alone."})
+    seed: int = field(default=42, metadata={"help": "Of new weights, the order of rows and dropout."})
+    resume_from_checkpoint: str | None = field(default=None, metadata={"help": "Go on from this checkpoint-N."})
 
 
-def main() -> None:
-    started = time.time()
-    data, model, options = parse_arguments(description=__doc__, training_class=LoopArguments)
-    if model.lora:
-        raise UserError("--lora has no effect in this loop. Use run_classification.py for it.")
-    training = RunArguments(**vars(options))
-    precision = "bf16" if training.bf16 else "fp16" if training.fp16 else "no"
-    accelerator = Accelerator(
-        mixed_precision=precision,
-        cpu=training.use_cpu,
-        step_scheduler_with_optimizer=False,
-        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True, data_seed=training.data_seed),
-    )
-    setup = set_up(data, model, training)
-    if accelerator.is_main_process:
-        setup.summary.show()
-    set_seed(training.seed)  # as the Trainer does, so that dropout and the order of examples are the same
-    setup.model.to(accelerator.device)
-    metrics: dict[str, float] = {}
-    history: list[dict[str, float]] = []
-    logits = None
-
-    def save_model(folder: str) -> None:
-        if accelerator.is_main_process:
-            accelerator.unwrap_model(setup.model).save_pretrained(folder)
-            setup.tokenizer.save_pretrained(folder)
-
-    with guarded_run(training):
-        if training.do_train:
-            metrics |= train(accelerator, setup, history)
-        take_off_autocast(accelerator, setup.model)  # final scores are float32
-        if training.do_eval:
-            metrics |= evaluate(accelerator, setup, "validation", "eval")[0]
-            setup.assess("eval", metrics, history)
-        if training.do_predict:
-            scores, logits = evaluate(accelerator, setup, "test", "test")
-            metrics |= scores
-            setup.assess("test", metrics, history)
-        save_run(setup, metrics, history, logits, time.time() - started, save_model)
-    if accelerator.is_main_process:
-        if setup.assessment is not None:
-            setup.assessment.show()
-        for name, value in metrics.items():
-            print(f"{name:32} {value:.4f}")
-        print(f"Results and checkpoint are in {training.output_dir}")
+def read(args):
+    """The rows to train and to validate on, and the names of the labels, in order, by what the label column holds."""
+    files = {split: file for split, file in (("train", args.train_file), ("validation", args.validation_file)) if file}
+    source = {"csv": "csv", "parquet": "parquet"}.get(str(args.train_file).rpartition(".")[2], "json")
+    words = {"keep_default_na": False} if source == "csv" else {}  # the cells NA and None may be words
+    data = load_dataset(args.dataset_name or source, data_files=files or None, **words)
+    if "validation" not in data:
+        data["train"], data["validation"] = data["train"].train_test_split(test_size=0.1, seed=0).values()
+    used = [*args.text_columns, args.label_column]
+    train, validation = data["train"].select_columns(used), data["validation"].select_columns(used)
+    if isinstance(kind := train.features[args.label_column], ClassLabel):
+        return train, validation, dict(enumerate(kind.names))
+    # The training rows number the labels of both splits; `class_encode_column` would number each split on its own.
+    return train, validation, {label: str(label) for label in sorted(set(train.unique(args.label_column)) - {None, ""})}
 
 
-def loader(setup: Setup, split: str, batch_size: int, shuffle: bool) -> DataLoader:
-    return DataLoader(
-        setup.encoded[split],  # type: ignore[arg-type]
-        batch_size=batch_size,
-        shuffle=shuffle,
-        collate_fn=setup.collator,
-        num_workers=setup.training.dataloader_num_workers,
-        pin_memory=setup.training.dataloader_pin_memory,
-    )
-
-
-def make_optimizer(setup: Setup) -> torch.optim.Optimizer:
-    args = setup.training
-    # Biases and LayerNorms get no weight decay.
-    decayed = set(Trainer.get_decay_parameter_names(None, setup.model))  # type: ignore[arg-type]
-    groups = [
-        {"params": [p for n, p in setup.model.named_parameters() if (n in decayed) is decay], "weight_decay": rate}
-        for decay, rate in ((True, args.weight_decay), (False, 0.0))
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, fused=True)
-    scale_position_learning_rates(
-        optimizer, setup.model, args.position_learning_rate_factor, words=args.word_learning_rate_factor
-    )
-    return optimizer
-
-
-def train(accelerator: Accelerator, setup: Setup, history: list[dict[str, float]]) -> dict[str, float]:
-    args, accumulation = setup.training, setup.training.gradient_accumulation_steps
-    batches = accelerator.prepare(loader(setup, "train", args.per_device_train_batch_size, shuffle=True))
-    optimizer = make_optimizer(setup)
-    model, optimizer = accelerator.prepare(setup.model, optimizer)
-    updates = math.ceil(len(batches) / accumulation)
-    steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * updates)
-    schedule = get_scheduler(
-        args.lr_scheduler_type,
-        optimizer,
-        num_warmup_steps=args.get_warmup_steps(steps),
-        num_training_steps=steps,
-    )
-    metric = f"eval_{str(args.metric_for_best_model).removeprefix('eval_')}"
-    better, worst = (operator.gt, -math.inf) if args.greater_is_better else (operator.lt, math.inf)
-    kept: dict[str, torch.Tensor] = {}
-    progress = tqdm(total=steps, disable=args.disable_tqdm or not accelerator.is_main_process)
-    total, done = 0.0, 0
-    for epoch in range(math.ceil(steps / updates)):
-        batches.set_epoch(epoch)
-        iterator, epoch_loss, before = iter(batches), 0.0, done
-        while done < steps and (group := list(islice(iterator, accumulation))):
-            model.train()
-            # The labels of all batches and processes, so that accumulation doesn't change the gradient.
-            count = torch.stack([(batch["labels"] != -100).sum() for batch in group]).sum()
-            count = accelerator.gather(count.to(accelerator.device)).sum()
-            for index, batch in enumerate(group):
-                labels = batch.pop("labels")
-                accelerator.gradient_state._set_sync_gradients(index == len(group) - 1)
-                with accelerator.autocast():
-                    outputs = model(**batch)
-                    loss = setup.loss(outputs, labels, count) * accelerator.num_processes
-                accelerator.backward(loss)
-                epoch_loss += accelerator.gather(loss.detach()).mean().item()
-            if args.max_grad_norm > 0:
-                accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
-            optimizer.step()
-            schedule.step()
-            model.zero_grad()
-            done += 1
-            progress.update()
-        total += epoch_loss
-        scores: dict[str, float] = {}
-        at_steps = args.eval_strategy == "steps" and (done == steps or done % args.eval_steps == 0)
-        if args.eval_strategy == "epoch" or at_steps:
-            scores, _ = evaluate(accelerator, setup, "validation", "eval")
-            if args.load_best_model_at_end and better(scores[metric], setup.best["value"] if setup.best else worst):
-                kept = {name: value.clone() for name, value in setup.model.state_dict().items()}
-                setup.best = {"metric": metric, "value": scores[metric], "step": done, "epoch": epoch + 1}
-        history.append({"epoch": epoch + 1, "step": done, "loss": epoch_loss / max(done - before, 1), **scores})
-        if accelerator.is_main_process:
-            progress.write(", ".join(f"{name} {value:.4g}" for name, value in history[-1].items()))
-    progress.close()
-    if kept:
-        setup.model.load_state_dict(kept)
-    show_best(setup)
-    return {"train_loss": total / done}
+def make_model(args, tokenizer, numbers):
+    """A new classifier, or one that starts from a checkpoint."""
+    task = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
+    # No dropout on attention probabilities: a CPU would keep all S x S of them for each head. And none on the hidden
+    # states of a new encoder: it would hide which words are equal.
+    if args.model:
+        return AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **task)
+    sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
+    sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
+    return PosEncForSequenceClassification(PosEncConfig.from_preset(args.size, **sizes, **task))
 
 
 @torch.no_grad()
-def evaluate(accelerator: Accelerator, setup: Setup, split: str, prefix: str) -> tuple[dict[str, float], np.ndarray]:
-    setup.model.eval()
-    logits, labels = [], []
-    state = torch.get_rng_state()  # a data loader draws a number when it starts, which training mustn't notice
-    for batch in accelerator.prepare(loader(setup, split, setup.training.per_device_eval_batch_size, shuffle=False)):
-        target = batch.pop("labels", None)
-        with accelerator.autocast():
-            outputs = setup.model(**batch)
-        logits.append(accelerator.gather_for_metrics(outputs.logits.float()).cpu())
-        if target is not None:
-            labels.append(accelerator.gather_for_metrics(target).cpu())
-    torch.set_rng_state(state)
-    joined = torch.cat(logits).numpy()
-    if not labels:
-        return {}, joined
-    scores = setup.compute_metrics(EvalPrediction(predictions=joined, label_ids=torch.cat(labels).numpy()))
-    return {f"{prefix}_{name}": value for name, value in scores.items()}, joined
+def accuracy(accelerator, model, batches):
+    """The share of rows that are answered right, each counted once, whichever process has it."""
+    model.eval()
+    right = [accelerator.gather_for_metrics(model(**batch).logits.argmax(-1) == batch["labels"]) for batch in batches]
+    return torch.cat(right).float().mean().item()
+
+
+def main():
+    (args,) = HfArgumentParser(Arguments, description=__doc__).parse_args_into_dataclasses()
+    accelerator = Accelerator(
+        gradient_accumulation_steps=args.gradient_accumulation_steps,
+        mixed_precision=args.mixed_precision,
+        cpu=args.use_cpu,
+        # The order of an epoch follows from the seed and its number, so that a resumed run has it too.
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),
+    )
+    set_seed(args.seed)
+    train, validation, names = read(args)
+    numbers = {name: number for number, name in enumerate(names.values())}
+    tokenizer = AutoTokenizer.from_pretrained(args.model or args.tokenizer)
+
+    def encode(batch):
+        if unknown := set(batch[args.label_column]) - names.keys():
+            raise ValueError(f"The label {unknown.pop()!r} is none of the training rows: {', '.join(numbers)}.")
+        encoded = tokenizer(*(batch[name] for name in args.text_columns), truncation=True, max_length=args.max_length)
+        return {**encoded, "labels": [numbers[names[label]] for label in batch[args.label_column]]}
+
+    def load(rows, shuffle):
+        rows = rows.map(encode, batched=True, remove_columns=rows.column_names)
+        pad = DataCollatorWithPadding(tokenizer)
+        return DataLoader(rows, args.per_device_train_batch_size, shuffle, collate_fn=pad)
+
+    model = make_model(args, tokenizer, numbers)
+    optimizer = torch.optim.AdamW(model.parameters(), args.learning_rate, weight_decay=0.0, fused=True)
+    scale_position_learning_rates(optimizer, model)  # biases on logits need more than the rest
+    model, optimizer, batches, held_out = accelerator.prepare(
+        model, optimizer, load(train, shuffle=True), load(validation, shuffle=False)
+    )
+    steps_per_epoch = math.ceil(len(batches) / args.gradient_accumulation_steps)
+    steps = steps_per_epoch * args.num_train_epochs
+    schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(0.1 * steps), steps)
+    accelerator.register_for_checkpointing(schedule)
+    if args.resume_from_checkpoint:
+        accelerator.load_state(args.resume_from_checkpoint)
+    progress = tqdm(total=steps, initial=schedule.last_epoch, disable=not accelerator.is_main_process)
+    for epoch in range(schedule.last_epoch // steps_per_epoch, args.num_train_epochs):
+        model.train()
+        batches.set_epoch(epoch)
+        for batch in batches:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**batch).loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm)
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                schedule.step()
+                progress.update()
+        accelerator.print(f"epoch {epoch + 1}: accuracy {accuracy(accelerator, model, held_out):.4f}")
+        accelerator.save_state(f"{args.output_dir}/checkpoint-{epoch + 1}")
+    weights = accelerator.get_state_dict(model)
+    if accelerator.is_main_process:
+        accelerator.unwrap_model(model).save_pretrained(args.output_dir, state_dict=weights)
+        tokenizer.save_pretrained(args.output_dir)
+    accelerator.end_training()
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()

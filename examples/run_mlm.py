@@ -6,16 +6,14 @@ One scheme a run, with the same text, tokenizer and masks for all, so that their
         python examples/run_mlm.py --train_file mine.txt --scheme $scheme --output_dir runs/mlm-$scheme
     done
 
---model goes on from a checkpoint, such as one that `hf-posenc convert` wrote; give it a lower --learning_rate.
-A .txt file holds a text per line; a .csv or .jsonl has a column of them. Without --validation_file a tenth of the texts
-is held out. All of transformers' TrainingArguments are options too; --help lists them. Then:
+--model goes on from a checkpoint, such as one that `hf-posenc convert` wrote; give it a lower --learning_rate. All of
+transformers' TrainingArguments are options too; --help lists them. Then:
     pipeline("fill-mask", "runs/mlm-rope")("Paris is the <mask> of France.")
     hf-posenc train --pretrained runs/mlm-rope --train-file labelled.csv -o runs/classifier
 """
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from datasets import load_dataset
@@ -32,14 +30,14 @@ from transformers import (
     set_seed,
 )
 
-import hf_posenc
+from hf_posenc import PosEncConfig, PosEncForMaskedLM, scale_position_learning_rates
 
 
 @dataclass
 class Arguments:
     """The options besides transformers' own."""
 
-    train_file: str = field(metadata={"help": "Texts: .txt, .csv or .jsonl."})
+    train_file: str = field(metadata={"help": "Texts: a .txt with one per line, a .csv or .jsonl."})
     validation_file: str | None = field(default=None, metadata={"help": "Held-out texts. Default: a tenth."})
     text_column: str = field(default="text", metadata={"help": "The column of texts in a .csv or .jsonl."})
     scheme: str = field(default="rope", metadata={"help": "The positional scheme of a new encoder."})
@@ -51,13 +49,12 @@ class Arguments:
 
 def read(args):
     """The texts: train and validation."""
-    kind = {".txt": "text", ".csv": "csv"}.get(Path(args.train_file).suffix, "json")
+    kind = {"txt": "text", "csv": "csv"}.get(args.train_file.rpartition(".")[2], "json")
     files = {"train": args.train_file} | ({"validation": args.validation_file} if args.validation_file else {})
     data = load_dataset(kind, data_files=files)
     data = data.filter(lambda row: row[args.text_column] and row[args.text_column].strip())
     if "validation" not in data:
-        data = data["train"].train_test_split(test_size=0.1, seed=0)
-        data["validation"] = data.pop("test")
+        data["train"], data["validation"] = data["train"].train_test_split(test_size=0.1, seed=0).values()
     return data
 
 
@@ -81,14 +78,16 @@ def main():
     set_seed(training.seed)
     data = read(args)
     if args.model is not None:
-        tokenizer, model = AutoTokenizer.from_pretrained(args.model), AutoModelForMaskedLM.from_pretrained(args.model)
+        tokenizer = AutoTokenizer.from_pretrained(args.model)
+        # No dropout on attention probabilities: a CPU would keep all S x S of them for each head.
+        model = AutoModelForMaskedLM.from_pretrained(args.model, attention_probs_dropout_prob=0.0)
     else:
         # Byte-level: no text is unknown, and the same texts give the same tokenizer in every run.
         tokenizer = RobertaTokenizer().train_new_from_iterator(data["train"][args.text_column], args.vocab_size)
         tokenizer.model_max_length = args.max_length
         sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
         sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
-        model = hf_posenc.PosEncForMaskedLM(hf_posenc.PosEncConfig.from_preset(args.size, **sizes))
+        model = PosEncForMaskedLM(PosEncConfig.from_preset(args.size, **sizes))
 
     def tokenize(batch):
         return tokenizer(batch[args.text_column], truncation=True, max_length=args.max_length)
@@ -111,6 +110,7 @@ def main():
         preprocess_logits_for_metrics=sum_losses,
         compute_metrics=perplexity,
     )
+    scale_position_learning_rates(trainer.create_optimizer(), model)  # biases on logits need more than the rest
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     print(f"Perplexity on held-out text: {trainer.evaluate()['eval_perplexity']:.3f}")
     trainer.save_model()

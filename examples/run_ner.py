@@ -4,9 +4,8 @@
 From a checkpoint that `hf-posenc convert` or examples/run_mlm.py wrote:
     python examples/run_ner.py --model runs/mlm-rope --train_file mine.jsonl --output_dir runs/ner
 
-A line of the file is {"tokens": ["Ada", "sang"], "labels": ["B-PER", "O"]}; the second key may be ner_tags. Without
---validation_file a tenth is held out. --dataset_name names a data set of the Hub instead of files. --help lists all
-options, those of transformers' TrainingArguments too. Then:
+A line of the file is {"tokens": ["Ada", "sang"], "labels": ["B-PER", "O"]}; the second key may be ner_tags. All of
+transformers' TrainingArguments are options too; --help lists them. Then:
     pipeline("token-classification", "runs/ner", aggregation_strategy="first")("Ada sang in Paris.")
 """
 
@@ -24,7 +23,7 @@ from transformers import (
     set_seed,
 )
 
-import hf_posenc  # noqa: F401  (registers PosEnc with the Auto classes)
+from hf_posenc import scale_position_learning_rates
 
 
 @dataclass
@@ -42,8 +41,7 @@ def read(args):
     files = {"train": args.train_file} | ({"validation": args.validation_file} if args.validation_file else {})
     data = load_dataset(args.dataset_name) if args.dataset_name else load_dataset("json", data_files=files)
     if "validation" not in data:
-        data = data["train"].train_test_split(test_size=0.1, seed=0)
-        data["validation"] = data.pop("test")
+        data["train"], data["validation"] = data["train"].train_test_split(test_size=0.1, seed=0).values()
     if "ner_tags" in data["train"].features:
         data = data.rename_column("ner_tags", "labels")
     kind = data["train"].features["labels"].feature
@@ -90,7 +88,8 @@ def main():
     data, names = read(args)
     tokenizer = AutoTokenizer.from_pretrained(args.model, add_prefix_space=True)  # so that byte-level ones take words
     ids = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
-    model = AutoModelForTokenClassification.from_pretrained(args.model, **ids)
+    # No dropout on attention probabilities: a CPU would keep all S x S of them for each head.
+    model = AutoModelForTokenClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **ids)
 
     def tokenize(batch):
         encoded, aligned = tokenizer(batch["tokens"], is_split_into_words=True, truncation=True), []
@@ -111,6 +110,7 @@ def main():
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
         compute_metrics=lambda prediction: scores(names, prediction),
     )
+    scale_position_learning_rates(trainer.create_optimizer(), model)  # biases on logits need more than the rest
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
     print(trainer.evaluate())
     trainer.save_model()

@@ -1,6 +1,6 @@
 """What an option is: declared once, as a field of a dataclass, for all who read options.
 
-These are the command line, the scripts, `fit`, the estimators and the docs. Nothing here needs PyTorch.
+These are the command line, `fit`, the estimators and the docs. Nothing here needs PyTorch.
 """
 
 import json
@@ -67,7 +67,7 @@ def option(default: Any, line: str, more: str = "", *, argparse: Mapping[str, An
     Args:
         default: its default; None where the default depends on other options, or there is none.
         line, **about: see `Declared`.
-        more: what `--help-all` and the scripts say after the line.
+        more: what `--help-all` says after the line.
         argparse: further settings of `HfArgumentParser`: `aliases`, `metavar`.
     """
     help = f"{line} {more}".strip()

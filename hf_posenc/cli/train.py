@@ -19,7 +19,7 @@ _SHOWING = {"-h", "--help", "--help-all"}
 
 
 class _Train(TyperCommand):
-    """Typer shows the help and completes; `read_options` reads the options, as it reads those of the scripts."""
+    """Typer shows the help and completes; `read_options` reads the options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if ctx.resilient_parsing or _SHOWING & {*args}:
@@ -32,7 +32,7 @@ def _list_all_options(wanted: bool) -> None:
     if wanted:
         from hf_posenc.finetuning.options import read_options
 
-        read_options(["--help"], description="Options of hf-posenc train and of examples/run_classification.py.")
+        read_options(["--help"], description="Options of hf-posenc train.")
 
 
 def train(context: typer.Context, **_: Any) -> None:
@@ -42,8 +42,8 @@ def train(context: typer.Context, **_: Any) -> None:
     `hf-posenc train -o runs/mine --train-file mine.csv --pretrained sentence-transformers/all-MiniLM-L6-v2`.
     Without `--pretrained` a small encoder learns from your rows alone.
 
-    Here are the options that are asked for most. All others of `examples/run_classification.py`, and so every one of
-    transformers' TrainingArguments, are accepted too: `--help-all` lists them. On two GPUs:
+    Here are the options that are asked for most. `--help-all` lists all others, every one of transformers'
+    TrainingArguments among them. On two GPUs:
     `accelerate launch --multi_gpu --num_processes 2 -m hf_posenc.cli train` and the same options.
     """
     with loading():

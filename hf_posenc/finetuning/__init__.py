@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING
 from .._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ..errors import run_script
-    from ..training.run import Setup
     from .classification import set_up, train_classifier
-    from .options import make_arguments, parse_arguments
+    from .options import make_arguments
     from .train import fine_tune
 
 __all__ = [
-    "Setup",
     "fine_tune",
     "make_arguments",
-    "parse_arguments",
-    "run_script",
     "set_up",
     "train_classifier",
 ]

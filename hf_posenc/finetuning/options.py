@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -97,18 +96,9 @@ def read_options(
         The options of the data, of the model, and all others.
 
     Raises:
-        UserError: as `parse_arguments`.
+        UserError: an option doesn't exist, or a value isn't accepted.
     """
-    return _read(options, with_transformers(RunOptions), description, defaults)
-
-
-def _read(
-    options: Sequence[str] | dict[str, Any],
-    training_class: type,
-    description: str | None,
-    defaults: Mapping[str, Any] = MappingProxyType({}),
-) -> tuple[DataArguments, ModelArguments, Any]:
-    classes: Any = (DataArguments, ModelArguments, training_class)
+    classes: Any = (DataArguments, ModelArguments, with_transformers(RunOptions))
     parser = OptionParser(classes, description=description)
     parser.set_defaults(**defaults)
     data, model, training = parser.parse_dict(options) if isinstance(options, dict) else parser.parse(options)
@@ -128,26 +118,6 @@ def as_training_arguments(options: Any) -> Any:
         return RunArguments(**{name: getattr(options, name) for name in names})
     except (ValueError, TypeError) as error:
         raise UserError(one_line(error)) from error
-
-
-def parse_arguments(
-    argv: Sequence[str] | None = None, description: str | None = None, training_class: type[Any] | None = None
-) -> tuple[DataArguments, ModelArguments, Any]:
-    """Reads the options of a script from its command line, or from the one .json file that is named there.
-
-    Args:
-        argv: the options. None: those of this process.
-        description: what --help says first.
-        training_class: `RunArguments` (default), or your own dataclass.
-
-    Raises:
-        UserError: an option doesn't exist, or a value isn't accepted.
-    """
-    words = list(sys.argv[1:] if argv is None else argv)
-    if training_class is not None:
-        return _read(words, training_class, description)
-    data, model, options = read_options(words, description=description)
-    return data, model, as_training_arguments(options)
 
 
 def make_arguments(**options: Any) -> tuple[DataArguments, ModelArguments, Any]:

@@ -15,14 +15,10 @@ from .._lazy import lazy_names
 
 if TYPE_CHECKING:
     from ..errors import Interrupted, UserError
-    from .arguments import ModelArguments, RunArguments
     from .checkpoints import is_complete, last_complete_checkpoint
-    from .loop import show_best
     from .losses import ClassificationLoss
     from .metrics import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman
-    from .output_folder import guarded_run
     from .run import TrainingResult
-    from .saving import save_run
     from .summary import Summary
 
 __all__ = [
@@ -32,18 +28,13 @@ __all__ = [
     "Interrupted",
     "MacroF1",
     "Matthews",
-    "ModelArguments",
     "Pearson",
-    "RunArguments",
     "Spearman",
     "Summary",
     "TrainingResult",
     "UserError",
-    "guarded_run",
     "is_complete",
     "last_complete_checkpoint",
-    "save_run",
-    "show_best",
 ]
 
 __getattr__ = lazy_names(__name__, __file__)

@@ -96,7 +96,7 @@ def _train(trainer: RunTrainer, console: Console) -> dict[str, float]:
         raise Interrupted(recovery_hint(setup.output_dir, setup.options["model"]["lora"]))
     if setup.training.load_best_model_at_end:
         setup.best = _find_best(trainer.state, str(setup.training.metric_for_best_model))
-    show_best(setup, console)
+    _show_best(setup, console)
     if output.global_step == start:
         logger.warning(f"{resumed!r} is the last step of its run: nothing was left to train.")
         return {}  # the Trainer reports a loss of 0.0
@@ -131,10 +131,9 @@ def _find_best(state: TrainerState, metric: str) -> dict[str, Any] | None:
     return None
 
 
-def show_best(setup: Setup, console: Console | None = None) -> None:
+def _show_best(setup: Setup, console: Console) -> None:
     """Prints which checkpoint's weights were kept, unless the last."""
     if setup.best is not None:
-        console = main_console(setup.training, console)
         text = (
             f"Kept the weights of epoch {round(setup.best['epoch'], 2):g} (step {setup.best['step']}), the best by "
             f"{setup.best['metric']}: {setup.best['value']:.4g}. --load-best-model-at-end false keeps the last ones."

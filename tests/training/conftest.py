@@ -2,11 +2,12 @@ import copy
 import io
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from accelerate.state import AcceleratorState, GradientState
 from training_harness import order_files, rows, train, write_jsonl
 
@@ -56,6 +57,17 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("classes")
     train(folder / "run", train_file=write_jsonl(folder / "train.jsonl", rows("train", 48)))
     return folder / "run"
+
+
+@pytest.fixture
+def computed_in() -> Iterator[list[torch.dtype]]:
+    """The precisions of all linear layers' results since it was cleared."""
+    kinds: list[torch.dtype] = []
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, _, result: kinds.append(result.dtype) if isinstance(module, torch.nn.Linear) else None
+    )
+    yield kinds
+    hook.remove()
 
 
 @pytest.fixture

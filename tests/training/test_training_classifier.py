@@ -1,7 +1,6 @@
 import functools
 import json
 import math
-import sys
 from io import StringIO
 from pathlib import Path
 
@@ -15,14 +14,13 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 from training_harness import (
     SMALL,
-    TRAINER,
     assert_same_weights,
     prepared,
     read_jsonl,
     results,
     rows,
-    script,
     train,
+    train_by_command,
     write_csv,
     write_jsonl,
 )
@@ -38,7 +36,8 @@ from transformers import (
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.data import Labels, train_tokenizer
-from hf_posenc.finetuning import make_arguments, parse_arguments
+from hf_posenc.finetuning import make_arguments
+from hf_posenc.finetuning.options import as_training_arguments, read_options
 from hf_posenc.training import ClassificationLoss, UserError
 from hf_posenc.training.losses import make_loss
 from hf_posenc.training.trainer import one_cycle_schedule
@@ -466,11 +465,11 @@ def test_checkpoints_are_saved_when_they_are_evaluated(options, saved, best):
 def test_a_switch_with_a_default_of_its_own_can_stand_alone(words, expected):
     option = [["--skip-missing", *filter(None, words)], ["--load-best-model-at-end", *filter(None, words)]]
     arguments = [word for part in option for word in part] if words else []
-    data, _, training = parse_arguments(["--output-dir", "unused", "--do-train", "--do-eval", *arguments])
+    data, _, options = read_options(["--output-dir", "unused", "--do-train", "--do-eval", *arguments])
     assert data.skip_missing is bool(expected)
-    assert training.load_best_model_at_end is (expected is not False)
-    *_, alone = parse_arguments(["--output-dir", "unused", "--do-eval", *arguments])
-    assert alone.load_best_model_at_end is False
+    assert as_training_arguments(options).load_best_model_at_end is (expected is not False)
+    *_, alone = read_options(["--output-dir", "unused", "--do-eval", *arguments])
+    assert as_training_arguments(alone).load_best_model_at_end is False
 
 
 def prepared_csv(folder, examples, **options):
@@ -630,17 +629,6 @@ def test_one_seed_gives_one_result(order, tmp_path):
     assert_same_weights(tmp_path / "first", tmp_path / "second")
 
 
-@pytest.fixture
-def computed_in():
-    """The precisions of all linear layers' results since it was cleared."""
-    kinds = []
-    hook = torch.nn.modules.module.register_module_forward_hook(
-        lambda module, _, result: kinds.append(result.dtype) if isinstance(module, torch.nn.Linear) else None
-    )
-    yield kinds
-    hook.remove()
-
-
 @pytest.mark.promise(
     "Numbers",
     "Final scores are float32, and those of a later evaluation, whatever precision the training had",
@@ -673,16 +661,15 @@ def test_a_model_trained_in_mixed_precision_can_be_trained_so_again(order, tmp_p
     assert set(computed_in) == {torch.bfloat16}
 
 
-def test_options_can_come_from_a_json_file(order, tmp_path, monkeypatch):
+def test_options_can_come_from_a_json_file(order, tmp_path):
     path = tmp_path / "options.json"
     path.write_text(json.dumps({**SMALL, **order, "output_dir": str(tmp_path / "run"), "learning_rate": 0.5}))
-    monkeypatch.setattr(sys, "argv", ["script", str(path)])
-    data, _, training = parse_arguments()
+    data, _, training = read_options([str(path)])
     assert (data.train_file, training.learning_rate) == (order["train_file"], 0.5)
 
 
-def test_the_script_is_the_function(order, tmp_path, monkeypatch):
+def test_the_command_is_the_function(order, tmp_path, monkeypatch):
     options = {**order, "do_eval": True}
-    assert script(TRAINER, monkeypatch, **options, output_dir=tmp_path / "script") == 0
+    assert train_by_command(monkeypatch, **options, output_dir=tmp_path / "command") == 0
     train(tmp_path / "function", **options)
-    assert_same_weights(tmp_path / "script", tmp_path / "function")
+    assert_same_weights(tmp_path / "command", tmp_path / "function")

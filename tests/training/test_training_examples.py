@@ -1,33 +1,300 @@
-"""The examples on the stock Trainer: a masked language model, and a labeller of words that starts from it."""
+"""The examples: two trainings of a classifier, a masked language model, and a labeller of words that starts from it."""
 
 import contextlib
 import io
 import json
+import re
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
 import transformers
 from rich.console import Console
-from training_harness import ROOT, SMALL, rows, write_jsonl
-from transformers import AutoModel, AutoModelForMaskedLM, EvalPrediction, pipeline
+from safetensors.torch import load_file
+from training_harness import (
+    ACCELERATE,
+    LAUNCH,
+    ROOT,
+    SMALL,
+    assert_same_weights,
+    in_processes,
+    order_files,
+    rows,
+    train_by_command,
+    write_csv,
+    write_jsonl,
+)
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    EvalPrediction,
+    pipeline,
+)
 
+import hf_posenc
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+from hf_posenc.data import train_tokenizer
 from hf_posenc.finetuning import fine_tune, make_arguments
 
-MLM, NER = (ROOT / "examples" / f"run_{name}.py" for name in ("mlm", "ner"))
+TRAINER, LOOP, MLM, NER = (
+    ROOT / "examples" / f"run_{name}.py" for name in ("classification", "classification_no_trainer", "mlm", "ner")
+)
 FEW = {"max_steps": 3, "use_cpu": True, "disable_tqdm": True, "per_device_train_batch_size": 8}
+SHORT = {"learning_rate": 1e-3, "max_length": 64, "num_train_epochs": 2, "per_device_train_batch_size": 16, "seed": 1}
+SHORT |= {"use_cpu": True}
+
+
+def words_of(options: dict[str, Any]) -> list[str]:
+    """Options as a command line."""
+    pairs = ((name, value if isinstance(value, list) else [value]) for name, value in options.items())
+    return [str(word) for name, values in pairs for word in (f"--{name}", *values)]
 
 
 def run(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
     """Runs a script in this process, as from a command line; returns what it printed."""
-    words = [str(word) for name, value in {**FEW, **options}.items() for word in (f"--{name}", value)]
-    monkeypatch.setattr("sys.argv", [str(path), *words])
+    monkeypatch.setattr("sys.argv", [str(path), *words_of(options)])
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         runpy.run_path(str(path), run_name="__main__")
     return printed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """160 training and 64 validation rows, and a tokenizer."""
+    folder = tmp_path_factory.mktemp("labelled")
+    train_tokenizer([row["text"] for row in rows("train", 160)], vocab_size=1000).save_pretrained(folder / "tokenizer")
+    files = order_files(folder)
+    return {name: files[name] for name in ("train_file", "validation_file")} | {"tokenizer": str(folder / "tokenizer")}
+
+
+@pytest.fixture(scope="module")
+def pretrained(labelled: dict[str, str]) -> Path:
+    """A checkpoint with both kinds of dropout."""
+    tokenizer = AutoTokenizer.from_pretrained(labelled["tokenizer"])
+    sizes = {"vocab_size": len(tokenizer), "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    folder = Path(labelled["tokenizer"]).with_name("pretrained")
+    PosEncForSequenceClassification(PosEncConfig.from_preset("tiny", **sizes)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def logits(folder: Path) -> torch.Tensor:
+    """The answers of a checkpoint on 32 texts."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    texts = [row["text"] for row in rows("test", 32)]
+    return model(**AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")).logits.detach()
+
+
+@pytest.mark.parametrize(("path", "most"), [(TRAINER, 100), (LOOP, 150), (MLM, 120), (NER, 120)])
+def test_an_example_stays_short_and_can_be_copied(path: Path, most: int) -> None:
+    assert len(path.read_text().splitlines()) <= most
+    assert "hf_posenc." not in path.read_text()  # no room of the package behind the names that it exports
+
+
+def test_both_classification_scripts_read_alike() -> None:
+    trainer, loop = TRAINER.read_text(), LOOP.read_text()
+    for start, end in (("def read(", "\n\n\n"), ("    def encode(", "\n\n")):
+        first, second = (text[text.index(start) :].partition(end)[0] for text in (trainer, loop))
+        assert first == second
+
+
+@pytest.mark.parametrize("scheme", ["rope", "t5"])  # the biases of t5 have a learning rate of their own
+def test_the_example_trains_the_model_that_the_command_trains(
+    labelled: dict[str, str], scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unasked, the command trains a tokenizer, gives new words a higher rate, and chooses epochs, rate and weights."""
+    run(TRAINER, monkeypatch, **labelled, **SHORT, scheme=scheme, output_dir=tmp_path / "example")
+    options = {name: SHORT[name] for name in ("learning_rate", "num_train_epochs", "per_device_train_batch_size")}
+    options |= {"tokenizer_name": labelled["tokenizer"], "max_seq_length": 64, "word_learning_rate_factor": 1}
+    options |= {"config_overrides": None, "position_embedding_type": scheme, "load_best_model_at_end": False}
+    options |= {"do_eval": True, **{name: labelled[name] for name in ("train_file", "validation_file")}}
+    assert train_by_command(monkeypatch, **options, output_dir=tmp_path / "command") == 0
+    trained, expected = logits(tmp_path / "example"), logits(tmp_path / "command")
+    assert expected.std() > 0.1
+    torch.testing.assert_close(trained, expected, atol=1e-6, rtol=0)
+
+
+def test_both_classification_scripts_train_the_same_model(
+    labelled: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**labelled, **SHORT, "scheme": "t5", "gradient_accumulation_steps": 2, "per_device_train_batch_size": 8}
+    run(TRAINER, monkeypatch, **options, output_dir=tmp_path / "trainer")
+    printed = run(LOOP, monkeypatch, **options, output_dir=tmp_path / "loop")
+    torch.testing.assert_close(logits(tmp_path / "loop"), logits(tmp_path / "trainer"), atol=1e-6, rtol=0)
+    state = json.loads((tmp_path / "trainer" / "checkpoint-20" / "trainer_state.json").read_text())
+    (accuracy,) = (
+        entry["eval_accuracy"] for entry in state["log_history"] if entry.get("eval_accuracy") and entry["epoch"] == 2
+    )
+    assert f"epoch 2: accuracy {accuracy:.4f}" in printed
+
+
+@pytest.mark.parametrize("path", [TRAINER, LOOP], ids=["trainer", "loop"])
+def test_a_resumed_training_ends_in_the_weights_of_one_that_never_stopped(
+    labelled: dict[str, str], pretrained: Path, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dropout, whose masks follow from the state of the generator."""
+    options: dict[str, Any] = {**labelled, **SHORT, "model": pretrained}
+    options |= {"save_total_limit": 2} if path == TRAINER else {}
+    run(path, monkeypatch, **options, output_dir=tmp_path / "whole")
+    first = tmp_path / "whole" / ("checkpoint-10" if path == TRAINER else "checkpoint-1")
+    run(path, monkeypatch, **options, resume_from_checkpoint=first, output_dir=tmp_path / "resumed")
+    assert_same_weights(tmp_path / "whole", tmp_path / "resumed")
+    assert not (tmp_path / "resumed" / first.name).exists()  # it didn't begin anew
+
+
+@pytest.fixture
+def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Runs the script on the stock Trainer up to the training; returns the Trainer."""
+    made: list[Any] = []
+
+    class Recorder(transformers.Trainer):
+        def train(self, **_: Any) -> Any:
+            made.append(self)
+
+        def save_model(self, *_: Any, **__: Any) -> None:
+            pass
+
+    def call(**options: Any) -> Any:
+        monkeypatch.setattr(transformers, "Trainer", Recorder)
+        run(TRAINER, monkeypatch, **{**SHORT, **options}, output_dir=tmp_path / "run")
+        return made[-1]
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "names"),
+    [
+        ("csv", ["b", "a", "NA", "None"], ["NA", "None", "a", "b"]),
+        ("csv", [10, 2, 9], ["2", "9", "10"]),
+        ("json", [True, False], ["False", "True"]),
+        ("parquet", [1, 0], ["yes", "no"]),
+    ],
+)
+def test_the_training_rows_number_the_labels_of_both_splits(
+    labelled: dict[str, str], set_up: Callable[..., Any], kind: str, labels: Any, names: Any, tmp_path: Path
+) -> None:
+    def write(split: str, labels: list[Any]) -> str:
+        data = datasets.Dataset.from_dict({"text": ["who slept"] * len(labels), "label": labels})
+        if kind == "parquet":
+            data = data.cast_column("label", datasets.ClassLabel(names=names))
+        getattr(data, f"to_{kind}")(tmp_path / f"{split}.{kind}")
+        return str(tmp_path / f"{split}.{kind}")
+
+    files = {"train_file": write("train", labels), "validation_file": write("validation", labels[-1:])}
+    trainer = set_up(**{**labelled, **files})
+    assert trainer.model.config.id2label == dict(enumerate(names))
+    assert trainer.model.config.label2id == {name: number for number, name in enumerate(names)}
+    expected = labels if kind == "parquet" else [names.index(str(label)) for label in labels]
+    assert [*trainer.train_dataset["labels"], *trainer.eval_dataset["labels"]] == [*expected, expected[-1]]
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        (["a", "b", "c"], {}, "The label 'c' is none of the training rows: a, b."),
+        (["a", "b", ""], {}, "The label '' is none of the training rows: a, b."),
+        (["a", "", "b", "b"], {}, "The label '' is none of the training rows: a, b."),
+        (["a", "b", "a"], {"text_columns": "body"}, "Current columns in the dataset: \\['text', 'label'\\]"),
+        (["a", "b", "a"], {"label_column": "class"}, "Current columns in the dataset: \\['text', 'label'\\]"),
+        (["a", "b", "a"], {"lora_rank": 8}, "--lora_rank trains updates of trained weights. Name a checkpoint with"),
+    ],
+)
+def test_what_a_classification_cannot_use_is_refused(
+    labelled: dict[str, str], set_up: Callable[..., Any], labels: Any, options: Any, message: str, tmp_path: Path
+) -> None:
+    texts = [{"text": f"who slept {number}", "label": label} for number, label in enumerate(labels)]
+    files = {"train_file": write_csv(tmp_path / "a.csv", texts[:-1])}
+    files |= {"validation_file": write_csv(tmp_path / "b.csv", texts[-1:])}
+    with pytest.raises(ValueError, match=message):
+        set_up(**{**labelled, **files, **options})
+
+
+def test_two_columns_are_a_pair_and_a_tenth_is_held_out(
+    labelled: dict[str, str], set_up: Callable[..., Any], tmp_path: Path
+) -> None:
+    pairs = [
+        {"a": row["text"], "b": "karla slept", "class": number % 2} for number, row in enumerate(rows("train", 20))
+    ]
+    options = {"train_file": write_jsonl(tmp_path / "a.jsonl", pairs), "tokenizer": labelled["tokenizer"]}
+    trainer = set_up(**options, text_columns=["a", "b"], label_column="class")
+    assert (len(trainer.train_dataset), len(trainer.eval_dataset)) == (18, 2)
+    expected = [{**trainer.processing_class(row["a"], row["b"]), "labels": row["class"]} for row in pairs]
+    assert sorted(map(str, expected)) == sorted(map(str, [*trainer.train_dataset, *trainer.eval_dataset]))
+
+
+def test_low_rank_updates_are_merged_into_an_ordinary_checkpoint_and_pushed_once(
+    labelled: dict[str, str], pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed: list[bool] = []
+    monkeypatch.setattr(transformers.Trainer, "init_hf_repo", lambda *_, **__: None)
+    monkeypatch.setattr(
+        transformers.Trainer, "push_to_hub", lambda *_, **__: pushed.append((tmp_path / "run/config.json").is_file())
+    )
+    options = {"model": pretrained, "lora_rank": 2, "learning_rate": 1e-2, "push_to_hub": True, "num_train_epochs": 1}
+    run(TRAINER, monkeypatch, **{**labelled, **SHORT, **options}, output_dir=tmp_path / "run")
+    assert pushed == [True]
+    assert not (tmp_path / "run" / "adapter_config.json").exists()
+    before, after = (load_file(folder / "model.safetensors") for folder in (pretrained, tmp_path / "run"))
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {
+        name for name in before if name.endswith(("query.weight", "value.weight")) or "classifier" in name
+    }
+    config = AutoConfig.from_pretrained(tmp_path / "run")
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.0)
+    assert logits(tmp_path / "run").isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("path", "options"), [(TRAINER, {"bf16": True}), (LOOP, {"mixed_precision": "bf16"})], ids=["trainer", "loop"]
+)
+def test_what_was_trained_in_bfloat16_answers_everywhere(
+    labelled: dict[str, str], computed_in: list[Any], path: Path, options: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    run(path, monkeypatch, **{**labelled, **SHORT, **options, "num_train_epochs": 1}, output_dir=tmp_path / "run")
+    assert torch.bfloat16 in computed_in
+    assert {weight.dtype for weight in load_file(tmp_path / "run" / "model.safetensors").values()} == {torch.float32}
+    (answer,) = pipeline("text-classification", str(tmp_path / "run"))("who slept")
+    assert answer["label"] == hf_posenc.load(tmp_path / "run").predict(["who slept"])[0]
+
+
+@pytest.mark.promise("Numbers", "Both example scripts end in the same model in two processes as in one")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "launch", "state"),
+    [(TRAINER, ACCELERATE, "checkpoint-10/rng_state_1.pth"), (LOOP, LAUNCH, "checkpoint-1/random_states_1.pkl")],
+    ids=["trainer", "loop"],
+)
+def test_two_processes_end_in_the_model_of_one(
+    labelled: dict[str, str], path: Path, launch: list[str], state: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    options = {**labelled, **SHORT, "num_train_epochs": 1}
+    options["validation_file"] = write_jsonl(tmp_path / "held_out.jsonl", rows("validation", 61))  # no full batches
+    alone = run(path, monkeypatch, **options, output_dir=tmp_path / "one")
+    two = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}  # each has half of the batch
+    together = in_processes([*launch, str(path), *words_of(two)])
+    assert (tmp_path / "two" / state).is_file()  # of the second process
+    assert re.findall("accuracy .*", together) == re.findall("accuracy .*", alone)
+    torch.testing.assert_close(logits(tmp_path / "two"), logits(tmp_path / "one"), atol=1e-4, rtol=0)
+
+
+@pytest.mark.slow
+def test_a_compiled_training_ends_in_the_model_of_an_eager_one(
+    labelled: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for compiled in (False, True):
+        options = {**labelled, **SHORT, "max_steps": 2, "eval_strategy": "no", "torch_compile": compiled}
+        run(TRAINER, monkeypatch, **options, output_dir=tmp_path / str(compiled))
+    torch.testing.assert_close(logits(tmp_path / "True"), logits(tmp_path / "False"), atol=1e-4, rtol=0)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +303,7 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]
     (folder / "texts.txt").write_text("".join(f"{row['text']}\n\n" for row in rows("train", 64)))
     with pytest.MonkeyPatch.context() as monkeypatch:
         options = {"train_file": folder / "texts.txt", "scheme": "alibi", "vocab_size": 300, "max_length": 32}
-        return folder, run(MLM, monkeypatch, **options, output_dir=folder / "run")
+        return folder, run(MLM, monkeypatch, **FEW, **options, output_dir=folder / "run")
 
 
 def test_a_masked_language_model_fills_masks(language_model: tuple[Path, str]) -> None:
@@ -63,7 +330,7 @@ def test_all_schemes_get_the_same_masks(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(transformers, "Trainer", Recorder)
     for scheme in ("none", "learned"):
         options = {"train_file": data, "text_column": "body", "scheme": scheme, "vocab_size": 300, "max_length": 32}
-        run(MLM, monkeypatch, **options, output_dir=tmp_path / scheme)
+        run(MLM, monkeypatch, **FEW, **options, output_dir=tmp_path / scheme)
     assert seen[0] == seen[1]
     assert len(seen[0][0]) == 8
     assert any(label != -100 for labels in seen[0][2] for label in labels)
@@ -82,7 +349,7 @@ def test_words_are_labelled_from_a_language_model(
     examples = [{"tokens": row, "ner_tags": ["B-PER" if word == "who" else "O" for word in row]} for row in words]
     files = {"train_file": write_jsonl(tmp_path / "a.jsonl", examples)}
     files["validation_file"] = write_jsonl(tmp_path / "b.jsonl", examples[:8])
-    options = {**files, "model": language_model[0] / "run", "learning_rate": 1e-2, "max_steps": 40}
+    options = {**FEW, **files, "model": language_model[0] / "run", "learning_rate": 1e-2, "max_steps": 40}
     assert "'eval_f1':" in run(NER, monkeypatch, **options, output_dir=tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["id2label"] == {"0": "B-PER", "1": "O"}

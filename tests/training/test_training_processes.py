@@ -13,13 +13,13 @@ from rich.console import Console
 from training_harness import (
     ENVIRONMENT,
     LAUNCH,
-    TRAINER,
+    TRAIN,
     command,
     in_processes,
     read_jsonl,
     results,
     rows,
-    script,
+    train_by_command,
     write_jsonl,
 )
 from transformers import BertConfig, BertForMaskedLM
@@ -88,10 +88,10 @@ def price(text: str) -> dict[str, Any]:
 
 
 CASES: dict[str, Any] = {
-    "texts": lambda folder: (TRAINER, {"max_eval_samples": 61, "learning_rate": None, "max_seq_length": 8}),
-    "pretrained": lambda folder: (TRAINER, {"pretrained": a_bert(folder), "config_overrides": None}),
-    "adapted": lambda folder: (TRAINER, {"pretrained": a_bert(folder), "config_overrides": None, "lora": True}),
-    "numbers": lambda folder: (TRAINER, {**split_files(folder, price), "do_predict": True}),
+    "texts": lambda folder: {"max_eval_samples": 61, "learning_rate": None, "max_seq_length": 8},
+    "pretrained": lambda folder: {"pretrained": a_bert(folder), "config_overrides": None},
+    "adapted": lambda folder: {"pretrained": a_bert(folder), "config_overrides": None, "lora": True},
+    "numbers": lambda folder: {**split_files(folder, price), "do_predict": True},
 }
 
 
@@ -104,11 +104,11 @@ CASES: dict[str, Any] = {
 def test_two_processes_end_where_one_ends(
     case: str, order: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, own = CASES[case](tmp_path)
+    own = CASES[case](tmp_path)
     options = {**order, **BEST, "hidden_dropout_prob": 0, **own}
-    assert script(path, monkeypatch, **{**options, "output_dir": tmp_path / "one"}) == 0
+    assert train_by_command(monkeypatch, **{**options, "output_dir": tmp_path / "one"}) == 0
     options |= {"output_dir": tmp_path / "two", "per_device_train_batch_size": 8}  # each has half of the batch
-    printed = in_processes([*LAUNCH, str(path), *command(options)])
+    printed = in_processes([*LAUNCH, *TRAIN, *command(options)])
     one_process, two_processes = results(tmp_path / "one"), results(tmp_path / "two")
     assert [one_process["processes"], two_processes["processes"]] == [1, 2]
     best = two_processes["best"]

@@ -8,7 +8,7 @@ import pytest
 from accelerate.state import AcceleratorState
 from common import others_slow
 from safetensors.torch import load, load_file, save_file
-from training_harness import TRAINER, assert_same_weights, copy_until, order_files, results, script, snapshot, train
+from training_harness import assert_same_weights, copy_until, order_files, results, snapshot, train, train_by_command
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from hf_posenc import PosEncForSequenceClassification, fit
@@ -254,11 +254,11 @@ def test_ctrl_c_twice_stops_at_once_and_keeps_what_was_saved(order, tmp_path, ca
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_ends_a_script_with_one_line_and_130(order, tmp_path, press, monkeypatch, capsys):
+def test_ctrl_c_ends_the_command_with_one_line_and_130(order, tmp_path, press, monkeypatch, capsys):
     press(3)
-    assert script(TRAINER, monkeypatch, **order, **OPTIONS, output_dir=tmp_path / "stopped") == 130
+    assert train_by_command(monkeypatch, **order, **OPTIONS, output_dir=tmp_path / "stopped") == 130
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("interrupted: the newest checkpoint is")
+    assert last.startswith("Interrupted: the newest checkpoint is")
 
 
 @pytest.mark.parametrize("resume", [None, "false"])

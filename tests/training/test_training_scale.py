@@ -12,9 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from training_harness import (
+    ACCELERATE,
     LAUNCH,
     ROOT,
-    TRAINER,
+    TRAIN,
     assert_same_weights,
     await_loss,
     begun,
@@ -27,8 +28,6 @@ from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.training import last_complete_checkpoint
 
 WORKER = Path(__file__).with_name("fsdp_worker.py")
-ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-ACCELERATE += ["--main_process_port", "0"]
 ALL_HOOKS = "learned+rope+t5"
 """An added, a rotary and a bias scheme at once."""
 
@@ -46,9 +45,9 @@ def assert_close_weights(first: Path, second: Path) -> None:
 @pytest.mark.parametrize("launch", [ACCELERATE, LAUNCH], ids=["accelerate", "torchrun"])
 def test_two_processes_end_where_one_ends(order: dict[str, str], tmp_path: Path, launch: list[str]) -> None:
     options = {**order, "do_eval": True, "hidden_dropout_prob": 0, "max_steps": 8, "position_embedding_type": ALL_HOOKS}
-    in_processes([sys.executable, str(TRAINER), *command({**options, "output_dir": tmp_path / "one"})])
+    in_processes([sys.executable, *TRAIN, *command({**options, "output_dir": tmp_path / "one"})])
     two = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}
-    in_processes([*launch, str(TRAINER), *command(two)])
+    in_processes([*launch, *TRAIN, *command(two)])
     first, second = (results(tmp_path / name) for name in ("one", "two"))
     assert [first["processes"], second["processes"]] == [1, 2]
     for name in ("train_loss", "eval_loss", "eval_accuracy"):
@@ -77,12 +76,12 @@ def test_a_sharded_model_ends_where_a_whole_one_ends_and_resumes(tmp_path: Path)
 def test_killed_at_six_random_moments_it_resumes_to_the_same_weights(order: dict[str, str], tmp_path: Path) -> None:
     options = {**order, "num_train_epochs": 12, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
     options |= {"logging_strategy": "steps", "logging_steps": 1, "resume_from_checkpoint": "true"}
-    in_processes([sys.executable, str(TRAINER), *command({**options, "output_dir": tmp_path / "whole"})])
+    in_processes([sys.executable, *TRAIN, *command({**options, "output_dir": tmp_path / "whole"})])
     moments = random.Random(0)
     kills = 0
     for number in itertools.count():  # a quick machine ends a training before its six kills: then another begins
         folder, steps = tmp_path / f"killed{number}", []
-        words = [sys.executable, str(TRAINER), *command({**options, "output_dir": folder})]
+        words = [sys.executable, *TRAIN, *command({**options, "output_dir": folder})]
         while kills < 6 and not (folder / "config.json").exists():
             with begun(words, tmp_path / "errors") as running:
                 if kills in (2, 4):  # while it starts, or reads what it resumes from
@@ -108,7 +107,7 @@ def test_killed_at_six_random_moments_it_resumes_to_the_same_weights(order: dict
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_accelerates_fsdp_resumes_and_saves_an_ordinary_checkpoint(order: dict[str, str], tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(torch.cuda.device_count())]
-    launch += ["--config_file", str(ROOT / "examples" / "accelerate" / "fsdp2.yaml"), str(TRAINER)]
+    launch += ["--config_file", str(ROOT / "examples" / "accelerate" / "fsdp2.yaml"), *TRAIN]
     options = {**order, "use_cpu": False, "save_strategy": "steps", "save_steps": 3, "output_dir": tmp_path / "run"}
     options["keep_checkpoints"] = True
     in_processes([*launch, *command({**options, "max_steps": 6})])

@@ -5,7 +5,6 @@ import csv
 import gzip
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -19,16 +18,19 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
+from hf_posenc import cli
 from hf_posenc.data import example_data
 from hf_posenc.finetuning import make_arguments, set_up, train_classifier
 from hf_posenc.training import TrainingResult
 
 ROOT = Path(__file__).parents[2]
-TRAINER = ROOT / "examples" / "run_classification.py"
-LOOP = ROOT / "examples" / "run_classification_no_trainer.py"
+TRAIN = ["-m", "hf_posenc.cli", "train"]
+"""`hf-posenc train`, to follow the name of an interpreter or launcher."""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
 LAUNCH += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+ACCELERATE += ["--main_process_port", "0"]
 
 SMALL: dict[str, Any] = {
     "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64,initializer_range=0.05",
@@ -87,19 +89,19 @@ def prepared(output_dir: Path, **options: Any) -> Any:
 
 
 def command(options: dict[str, Any]) -> list[str]:
-    """Options as a command line, with `SMALL` ones; None leaves one out."""
+    """Options of `hf-posenc train`, with `SMALL` ones and without what it does unasked; None leaves one out."""
     words = []
-    for name, value in {**SMALL, **options}.items():
+    for name, value in {"do_eval": False, "do_predict": False, "score_test": False, **SMALL, **options}.items():
         if value is not None:
             words += [f"--{name}", json.dumps(value) if isinstance(value, dict) else str(value)]
     return words
 
 
-def script(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
-    """Runs a script in this process, as from a command line; returns its exit code."""
-    monkeypatch.setattr(sys, "argv", [str(path), *command(options)])
+def train_by_command(monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
+    """Runs `hf-posenc train` in this process; returns its exit code."""
+    monkeypatch.setattr(sys, "argv", ["hf-posenc", "train", *command(options)])
     with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(StringIO()):
-        runpy.run_path(str(path), run_name="__main__")
+        cli.main()
     return int(ended.value.code or 0)
 
 

@@ -1,3 +1,5 @@
+"""`hf-posenc train` as it is run: bad input, a full disk, Ctrl-C."""
+
 import json
 import os
 import signal
@@ -11,106 +13,19 @@ import pytest
 import torch
 from training_harness import (
     LAUNCH,
-    LOOP,
-    TRAINER,
+    TRAIN,
     assert_same_weights,
     await_loss,
     begun,
     command,
     in_processes,
-    read_jsonl,
-    results,
-    rows,
-    script,
     snapshot,
     train,
-    write_csv,
+    train_by_command,
     write_jsonl,
 )
 
 from hf_posenc.training import is_complete
-
-
-def of_the_loop(options: dict[str, Any]) -> dict[str, Any]:
-    """The same options for the loop, where not a strategy but a switch says whether the best weights are kept."""
-    kept = options.get("save_strategy", "no") != "no"
-    return {**options, "save_strategy": None, "load_best_model_at_end": kept}
-
-
-# ---- two scripts, one result ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"gradient_accumulation_steps": 2, "weight_decay": 0.1, "lr_scheduler_type": "cosine", "max_steps": 9}
-        | {"position_embedding_type": "t5"},
-        pytest.param({"save_strategy": None, "learning_rate": 2e-2, "num_train_epochs": 3}, marks=pytest.mark.slow),
-        pytest.param(
-            {"position_embedding_type": "t5", "position_learning_rate_factor": 3, "num_train_epochs": 1},
-            marks=pytest.mark.slow,
-        ),
-    ],
-    ids=["accumulated", "best", "factor"],
-)
-def test_both_scripts_give_the_same_numbers(order, tmp_path, monkeypatch, options):
-    options = {"save_strategy": "no", "config_preset": "tiny", "num_train_epochs": 2, **options}
-    options |= {**order, "do_eval": True, "do_predict": True}
-    assert script(TRAINER, monkeypatch, **options, output_dir=tmp_path / "trainer") == 0
-    assert script(LOOP, monkeypatch, **of_the_loop(options), output_dir=tmp_path / "loop") == 0
-    assert_same_weights(tmp_path / "trainer", tmp_path / "loop")
-    trainer, loop = (results(tmp_path / name)["metrics"] for name in ("trainer", "loop"))
-    assert {"train_loss", "eval_loss", "eval_accuracy", "test_macro_f1"} <= set(loop)
-    assert loop == pytest.approx({name: trainer[name] for name in loop}, rel=1e-5)
-    best = [results(tmp_path / name)["best"] for name in ("trainer", "loop")]
-    assert (best[0] is None) == (best[1] is None) == (options["save_strategy"] == "no")
-    if best[0]:
-        assert best[1]["step"] == best[0]["step"] < 30
-    names = [{path.name for path in (tmp_path / name).iterdir() if path.is_file()} for name in ("trainer", "loop")]
-    assert names[1] == names[0]
-
-
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        ({"early_stopping_patience": 2}, "Unknown option '--early_stopping_patience'."),
-        ({"lora": True}, "--lora has no effect in this loop. Use run_classification.py"),
-    ],
-)
-def test_the_loop_refuses_what_it_does_not_do(order, tmp_path, monkeypatch, capsys, extra, message):
-    options = of_the_loop({**order, "do_eval": True, "output_dir": tmp_path / "run", **extra})
-    assert script(LOOP, monkeypatch, **options) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_a_regression_in_the_loop(tmp_path, monkeypatch):
-    examples = [{"text": row["text"], "label": 1000 + len(row["text"])} for row in rows("train", 64)]
-    options = {"train_file": write_csv(tmp_path / "train.csv", examples), "task": "regression", "do_eval": True}
-    assert script(LOOP, monkeypatch, **of_the_loop(options), output_dir=tmp_path / "run") == 0
-    metrics, std = results(tmp_path / "run")["metrics"], results(tmp_path / "run")["summary"]["label_scale"]
-    assert metrics["eval_loss"] == pytest.approx(metrics["eval_mse"] / std**2, rel=1e-3)
-    assert metrics["eval_loss"] < 10
-
-
-# ---- more than one process ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.promise("Numbers", "Both training scripts give the same loss in two processes as in one")
-@pytest.mark.slow
-@pytest.mark.parametrize("path", [TRAINER, LOOP], ids=["trainer", "loop"])
-def test_two_processes_give_the_loss_of_one(order, tmp_path, path):
-    options = {**order, "do_eval": True, "do_predict": True, "hidden_dropout_prob": 0, "num_train_epochs": 2}
-    options |= {"max_eval_samples": 61, "max_predict_samples": 35, "per_device_eval_batch_size": 16}  # no full batches
-    options |= {"save_strategy": "epoch", "learning_rate": 2e-2, "metric_for_best_model": "loss"}
-    options = {**of_the_loop(options), "metric_for_best_model": None} if path == LOOP else options
-    in_processes([sys.executable, str(path), *command({**options, "output_dir": tmp_path / "one"})])
-    options = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}
-    in_processes([*LAUNCH, str(path), *command(options)])
-    assert [results(tmp_path / name)["processes"] for name in ("one", "two")] == [1, 2]
-    first, second = (results(tmp_path / name)["metrics"] for name in ("one", "two"))
-    for name in ("train_loss", "eval_loss", "test_loss", "eval_accuracy"):
-        assert second[name] == pytest.approx(first[name], abs=1e-4), name
-    assert results(tmp_path / "two")["best"]["step"] == results(tmp_path / "one")["best"]["step"]
 
 
 @pytest.mark.slow
@@ -118,22 +33,19 @@ def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
     """As a terminal sends it: to the launcher, which passes it on, and to both processes."""
     options = {**order, "output_dir": tmp_path / "run", "num_train_epochs": 500, "per_device_train_batch_size": 8}
     options |= {"logging_strategy": "steps", "logging_steps": 1, "lr_scheduler_type": "constant", "warmup_steps": 0}
-    with begun([*LAUNCH, str(TRAINER), *command(options)], tmp_path / "errors") as running:
+    with begun([*LAUNCH, *TRAIN, *command(options)], tmp_path / "errors") as running:
         await_loss(running)
         os.killpg(running.pid, signal.SIGINT)
     errors = (tmp_path / "errors").read_text()
-    assert errors.count("interrupted: the newest checkpoint is") == 1, errors
+    assert errors.count("Interrupted: the newest checkpoint is") == 1, errors
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     assert is_complete(checkpoint)
     assert len(list(checkpoint.glob("rng_state_*.pth"))) == 2
     options |= {"max_steps": int(checkpoint.name.rpartition("-")[2]) + 3}
     for name, resumed in (("run", "true"), ("whole", None)):
-        words = [*LAUNCH, str(TRAINER), *command({**options, "output_dir": tmp_path / name})]
+        words = [*LAUNCH, *TRAIN, *command({**options, "output_dir": tmp_path / name})]
         in_processes([*words, *(["--resume_from_checkpoint", resumed] if resumed else [])])
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
-
-
-# ---- bad input: one line, exit code 2, and nothing is lost ----------------------------------------------------------
 
 
 def damaged_checkpoint(part: str, change: Callable[[Path], Any]) -> Callable[..., dict[str, Any]]:
@@ -183,12 +95,8 @@ BAD: list[tuple[Any, str]] = [
         "--output-dir '/sys/hf-posenc-run' can't be written to: Operation not permitted",
         marks=pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that nobody can write to"),
     ),
-    (
-        lambda folder, order: {"output_dir": Path(order["train_file"]) / "run"},
-        "can't be written to: Not a directory.",
-    ),
-    ({"do_train": None}, "Nothing to do. Give at least one of --do-train"),
-    ({"do_train": None, "do_eval": True}, "Name a trained one with --model-name-or-path"),
+    ({"do_train": False}, "Nothing to do. Give at least one of --do-train"),
+    ({"do_train": False, "do_eval": True}, "Name a trained one with --model-name-or-path"),
     (
         {"metric_for_best_model": "acuracy"},
         "--metric-for-best-model 'acuracy' isn't measured here. Choose one of loss, accuracy, ",
@@ -202,10 +110,9 @@ BAD: list[tuple[Any, str]] = [
         "--lr-scheduler-kwargs {'cycles': 2} for cosine: get_cosine_schedule",
     ),
     ({"save_strategy": "often"}, "--save-strategy 'often' is unknown. Choose one of no, steps"),
-    ({"positional_scheme": "rope"}, "--positional_scheme"),
     pytest.param(
         {"fp16": True},
-        "error: --fp16 needs a GPU, and there is none. Use --bf16",
+        "--fp16 needs a GPU, and there is none. Use --bf16",
         marks=pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU"),
     ),
 ]
@@ -216,21 +123,11 @@ def test_bad_input_is_one_line_and_exit_code_2(options, message, order, tmp_path
     options = options if isinstance(options, dict) else options(tmp_path, order)
     before = snapshot(tmp_path)
     capsys.readouterr()
-    assert script(TRAINER, monkeypatch, **{**order, "output_dir": tmp_path / "run", **options}) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert train_by_command(monkeypatch, **{**order, "output_dir": tmp_path / "run", **options}) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1
     assert message in errors[0]
     assert snapshot(tmp_path) == before
-
-
-def test_the_loop_trained_in_mixed_precision_scores_in_float32(order, tmp_path, monkeypatch):
-    options = {**of_the_loop(order), "bf16": True, "do_eval": True, "do_predict": True}
-    assert script(LOOP, monkeypatch, **options, output_dir=tmp_path / "run") == 0
-    scored = {**order, "do_train": False, "config_overrides": None, "model_name_or_path": str(tmp_path / "run")}
-    train(tmp_path / "scored", **scored, do_eval=True, do_predict=True)
-    first, second = (read_jsonl(tmp_path / name / "predictions.jsonl") for name in ("run", "scored"))
-    for row, other in zip(first, second, strict=True):
-        assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-6)
 
 
 def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, capsys):
@@ -242,13 +139,13 @@ def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, 
     first.mkdir()
     (first / "README.md").write_text("an earlier run")
     options = {**order, "output_dir": first, "overwrite_output_dir": True}
-    assert script(TRAINER, monkeypatch, **options) == 1
+    assert train_by_command(monkeypatch, **options) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last == "error: RuntimeError: two lines (HF_POSENC_TRACEBACK=1 shows where)"
+    assert last == "Error: RuntimeError: two lines (HF_POSENC_TRACEBACK=1 shows where)"
     assert (first / "README.md").read_text() == "an earlier run"  # replaced only once a step was made
     monkeypatch.setenv("HF_POSENC_TRACEBACK", "1")
     with pytest.raises(RuntimeError, match="two"):
-        script(TRAINER, monkeypatch, **options)
+        train_by_command(monkeypatch, **options)
 
 
 def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_path, monkeypatch, capsys):
@@ -261,10 +158,10 @@ def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_pa
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # the weights are larger
     try:
-        assert script(TRAINER, monkeypatch, **options) == 2
+        assert train_by_command(monkeypatch, **options) == 2
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1
     assert "Make room or name another --output-dir. What is left: the newest checkpoint is" in errors[0]
     after = snapshot(first.output_dir)
@@ -275,12 +172,12 @@ def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_pa
 def test_ctrl_c_in_a_real_process(order, tmp_path):
     options = {**order, "output_dir": tmp_path / "run", "num_train_epochs": 500, "logging_strategy": "steps"}
     options |= {"logging_steps": 1}
-    with begun([sys.executable, str(TRAINER), *command(options)], tmp_path / "errors") as running:
+    with begun([sys.executable, *TRAIN, *command(options)], tmp_path / "errors") as running:
         await_loss(running)
         time.sleep(0.2)
         running.send_signal(signal.SIGINT)
     errors = (tmp_path / "errors").read_text()
     assert running.returncode == 130, errors
-    assert errors.strip().splitlines()[-1].startswith("interrupted: the newest checkpoint is")
+    assert errors.strip().splitlines()[-1].startswith("Interrupted: the newest checkpoint is")
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] > 0
