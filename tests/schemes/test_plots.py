@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from common import BY_HOOK, EVERY_HOOK, encoder, perturb, tiny_config
+from common import COMBINED, EVERY_HOOK, encoder, perturb, tiny_config
 from own_schemes import Gate, TurnedHeads
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -301,12 +301,13 @@ def test_figures_hold_the_numbers(scheme):
 
 
 def test_every_hook_can_be_drawn_and_compared(tmp_path):
-    configs = [tiny_config(scheme) for scheme in BY_HOOK]
+    schemes = ["none", "learned", COMBINED[1]]
+    configs = [tiny_config(scheme) for scheme in schemes]
     figure = plot_comparison(configs, max_positions=S)
     save_figure(figure, tmp_path / "all.png", dpi=30)
     titles = [axes.get_title(loc) for axes in figure.get_axes() for loc in ("left", "center")]
     rows = 0
-    for scheme, config in zip(BY_HOOK, configs, strict=True):
+    for scheme, config in zip(schemes, configs, strict=True):
         weights = ", initial weights" if any(True for _ in initial_scheme(config).parameters()) else ""
         heads = [re.sub(r" \(.*\)", "", title.strip()) for title in titles]
         acts = sum(initial_scheme(config).uses(hook) for hook in ("embed", "rotate", "bias", "layer_bias"))
@@ -373,29 +374,23 @@ def test_a_comparison_takes_a_list():
             plot_comparison(sources)
 
 
-@pytest.mark.slow
-def test_the_command_draws_one_or_several(run, tmp_path):
-    small = ("--config-preset", "tiny", "--max-positions", "8")
-    first, second = tmp_path / "one.svg", tmp_path / "two.png"
-    kwargs = ("--position-embedding-kwargs", '{"kernel": "power"}')
-    encoder("alibi").save_pretrained(tmp_path / "mine")
-    for output, arguments in ((first, ("kerple", *kwargs)), (second, ("rope", tmp_path / "mine"))):
-        code, out, err = run("plot", *arguments, "-o", output, *small)
-        assert code == 0, err
-        assert str(output) in out
-        assert output.stat().st_size > 1000
-
-    for arguments, message in [
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (("rope", "-o", "a.jpg"), "names no format"),
-        (("rope", "alibi", "-o", first, *kwargs), "goes with one scheme's name"),
-        (("rope", "-o", first, "--rope-parameters", "{theta"), "is no JSON"),
-        (("rope", "-o", first, "--rope-parameters", '{"theta": 3}'), "rope_parameters has no 'theta'"),
-        (("somebody/nothing", "-o", first), "Error: "),
-    ]:
-        code, _, err = run("plot", *arguments, *small)
-        assert code == 2, err
-        assert message in err
-        assert len(err.strip().splitlines()) == 1
+        (("rope", "alibi", "-o", "a.png", "--position-embedding-kwargs", "{}"), "goes with one scheme's name"),
+        (("rope", "-o", "a.png", "--rope-parameters", "{theta"), "is no JSON"),
+        (("rope", "-o", "a.png", "--rope-parameters", '{"theta": 3}'), "rope_parameters has no 'theta'"),
+        (("somebody/nothing", "-o", "a.png"), "Error: "),
+    ],
+)
+def test_the_command_refuses_what_cannot_be_drawn(run, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("plot", *arguments)
+    assert code == 2, err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_commands_of_the_guide_draw(run, tmp_path, monkeypatch):
@@ -537,38 +532,28 @@ def test_a_layer_in_which_a_hook_gives_none_is_drawn_without_effect(monkeypatch,
     first = panels(config, layer=0)
     assert np.all(first["Mean of 8 entries, 0 of them turned"].y == 1)
     assert not np.any(first["Bias against distance, layer 0"].y)
-    for layer in (0, 1):
-        save_figure(plot_position(config, max_positions=S, layer=layer), tmp_path / "a.png", dpi=30)
+    save_figure(plot_position(config, max_positions=S, layer=0), tmp_path / "a.png", dpi=30)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no such axis"), ValueError("odd"), OSError("full")])
-def test_a_picture_never_fails_a_run(monkeypatch, tmp_path, error):
+def test_a_picture_never_fails_a_run(monkeypatch, tmp_path):
     from hf_posenc.comparison import run
     from hf_posenc.hub import collecting
 
     warnings = []
     monkeypatch.setattr("hf_posenc.schemes.plots.logger.warning", warnings.append)
 
-    def fail(*arguments, **options):
-        raise error
-
-    monkeypatch.setattr("hf_posenc.schemes.plots.plot_position", fail)
+    monkeypatch.setattr("hf_posenc.schemes.plots.plot_position", lambda *_, **__: 1 / 0)
     run._draw(encoder("rope"), tmp_path / "picture.png")
     assert collecting._draw(encoder("rope"), tmp_path) is None
     assert list(tmp_path.iterdir()) == []
     assert len(warnings) == 2
-    assert all(str(error) in line and "There is no picture of" in line for line in warnings)
+    assert all("division by zero" in line and "There is no picture of" in line for line in warnings)
 
 
-@pytest.mark.parametrize("name", ["bipe", "cable", "pope", "window"])
-def test_a_scheme_that_asks_for_tokens_or_hidden_states_or_widens_queries_is_drawn(name, monkeypatch, tmp_path):
+def test_a_scheme_that_asks_for_tokens_is_drawn(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "strangers")
-    if name == "bipe":
-        monkeypatch.setitem(hf_posenc.POSITIONS, name, importlib.import_module(name).Bipe)
-    figure = plot_position(tiny_config(name), max_positions=S)
-    assert any(axes.lines or axes.images for axes in figure.axes)
-    save_figure(figure, tmp_path / "a.png", dpi=30)
-    assert (tmp_path / "a.png").stat().st_size > 1_000
+    monkeypatch.setitem(hf_posenc.POSITIONS, "bipe", importlib.import_module("bipe").Bipe)
+    assert any(axes.lines or axes.images for axes in plot_position(tiny_config("bipe"), max_positions=S).axes)
 
 
 @pytest.mark.parametrize(("layers", "layer", "shown", "least"), [(1, None, 0, 0.0), (4, 3, 3, 0.0), (4, None, 1, -1e4)])
