@@ -132,29 +132,6 @@ def test_metadata_name_the_data_that_were_tested_on():
     assert set(made) == {"imdb", "imdb/test_long"} | orders  # the others aren't the Hub's
 
 
-def test_a_mean_of_one_is_no_mean():
-    assert "trec, mean of" not in page("evidence")
-    assert page("rope").count("| trec_1000, plan `practitioner_pretrained`") == 1
-    assert "| imdb, mean of 2 | 256 |" in page("evidence")
-    assert "imdb, mean of 2" not in page("rope")  # the parts stand there
-
-
-def test_cards_say_what_a_number_cannot_carry():
-    rope = page("rope")
-    tuned = statistics.mean(
-        scores_by_seed("practitioner_pretrained", "blimp_order_1000", "rope", "blimp_order_1000", 64)
-    )
-    row = r"\| blimp_order_1000, plan `practitioner_pretrained`, healed conversions \| 64 \| 0\.500 \| 0\.670 \|  \| "
-    assert re.search(row + rf"{tuned:.3f} \[[^\n]+ (worse than|not decided against) `learned`", rope)
-    undecided = r"not decided against `none` \(0\.0\d\d; \d seeds\)"
-    assert re.search(rf"\n\| imdb, plan `long` \|[^\n]+{undecided} \|\n", rope)
-    mean = statistics.mean(scores_by_seed("probes", "probes", "rope", "distance_fine", 64))
-    learned = sum(learned_more_than_the_usual_form("rope", "distance_fine"))
-    row = rf"\| probes: distance_fine, plan `probes` \| 64 \| 0\.500 \| 0\.\d{{3}} \| 0\.750 \| {mean:.3f} \[[^|]+"
-    assert re.search(row + rf"\| {learned} of 5 \[0\.\d\d, [01]\.\d\d\] \| \+{mean - 0.5:.3f} \[", rope)
-    assert "**Not shown to be above the baselines** on imdb, imdb/test_long (plan `long`)" in rope
-
-
 @pytest.mark.filterwarnings("ignore:Precision loss")  # of differences that are nearly the same in all seeds
 def test_the_numbers_are_those_of_the_runs():
     """From the run files alone: the mean over seeds and parts, and a t-test of the differences per seed."""

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import re
-import statistics
 from pathlib import Path
 
 import pytest
@@ -13,11 +11,10 @@ from scipy import stats
 
 from hf_posenc.comparison import read_plan
 from hf_posenc.comparison.outcomes import from_dict
-from hf_posenc.comparison.plan_file import about, known_plans
+from hf_posenc.comparison.plan_file import known_plans
 from hf_posenc.comparison.references import MAJORITY, PLACES, USUAL_FORM, WORD_PAIRS, WORDS, to_beat
 from hf_posenc.comparison.results_folder import load_plan
 from hf_posenc.files import write_json, write_text
-from hf_posenc.markdown import code
 from model_cards.generate import evidence
 
 ROOT = Path(__file__).parents[2]
@@ -43,20 +40,6 @@ def test_the_guide_shows_the_same_table_and_the_command(studies):
     assert evidence.command("probes") in guide
 
 
-def test_the_guide_says_whose_loss_was_still_falling(studies):
-    def falls(run):
-        last = run["loss"][-1][0]
-        tenths = [[loss for step, loss in run["loss"] if start < step / last <= start + 0.1] for start in (0.8, 0.9)]
-        before, end = map(statistics.fmean, tenths)
-        return end < 0.9 * before
-
-    study = studies["probes"]
-    falling = [scheme for scheme in study.schemes if any(map(falls, study.runs(study.tasks[0], scheme)))]
-    guide = " ".join((ROOT / "docs/comparing.md").read_text().split())
-    *most, last = map(code, falling)
-    assert f"the loss was still falling in runs of {', '.join(most)} and {last}: with more steps" in guide
-
-
 def test_results_are_those_of_the_plans_that_come_along(studies):
     for name, study in studies.items():
         plan = read_plan(name, checked=name != "practitioner_pretrained")  # whose checkpoints aren't here
@@ -66,22 +49,6 @@ def test_results_are_those_of_the_plans_that_come_along(studies):
         assert made == plan, f"The plan {name!r} isn't the one that was run."
         assert study.missing == []
         assert study.failed == []
-
-
-def test_the_time_that_a_plan_says_it_took_is_what_its_runs_took(studies):
-    guide = (ROOT / "docs/comparing.md").read_text()
-    assert (
-        re.search(r"(\d+) minutes of one CPU core", about("probes"))[1] + " minutes of a CPU core, and 28 for" in guide
-    )
-    for name, study in studies.items():
-        match = re.search(r"(\d+) runs, (\d+) minutes of one CPU core", about(name))
-        assert match, f"The plan {name!r} doesn't say how long it took."
-        assert int(match[1]) == len(study.done)
-        assert int(match[2]) == pytest.approx(sum(run["seconds"] for run in study.done) / 60, rel=0.03)
-        searches = {(run["task"], run["scheme"]): run["search"] for run in study.done if run.get("search")}
-        if said := re.search(r"(\d+) minutes of (\d+) trials", about(name)):
-            assert int(said[1]) == pytest.approx(sum(each["seconds"] for each in searches.values()) / 60, rel=0.03)
-            assert int(said[2]) == sum(len(each["scores"]) for each in searches.values())
 
 
 def test_the_control_and_none_are_what_they_must_be_and_no_linear_model_answers_a_probe(studies):

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -162,19 +160,6 @@ def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
     assert "One seed gives no intervals" in printed(console)
     again = execute(plan, tmp_path / "first", console=console)
     assert (again.done, again.elsewhere) == (["probes-rope-seed0"], [])
-
-
-@pytest.mark.slow
-def test_two_processes_that_are_given_one_command_train_each_run_once(tmp_path):
-    (tmp_path / "plan.json").write_text(json.dumps({**TOY, "seeds": 2, "test_lengths": [32]}))
-    words = [sys.executable, "-m", "hf_posenc.cli", "compare", "-o", tmp_path / "out", "--plan", tmp_path / "plan.json"]
-    started = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    printed_by = [process.communicate(timeout=300)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0], printed_by
-    names = [run.name for run in toy(seeds=2, test_lengths=[32]).runs()]
-    made = [re.findall(r"(probes-\S+-seed\d)\b.*: accuracy", printed) for printed in printed_by]
-    assert sorted(made[0] + made[1]) == sorted(names)
-    assert all(read_run(tmp_path / "out", name)["status"] == "done" for name in names)
 
 
 def test_a_run_that_another_process_made_in_the_meantime_is_not_made_again(tmp_path, monkeypatch):
