@@ -96,21 +96,6 @@ def test_how_much_a_model_knows_of_word_order(source):
     assert order_r2(opposite, original, [{"input_ids": [2, 7, 8, 3]}], {2, 3}) == pytest.approx(expected, rel=1e-3)
 
 
-def test_long_texts_count_as_much_as_short_ones_in_what_a_model_knows_of_order(source):
-    original, near = (convert(source)[0] for _ in range(2))
-    table = near.position.embedding.weight
-    table.data[12:] = table.data[12:].mean(0)  # blind from there on
-    draw = torch.Generator().manual_seed(0)
-    short, long = (
-        [{"input_ids": [2, *torch.randint(5, 20, (n,), generator=draw).tolist(), 3]} for _ in range(40)]
-        for n in (8, 36)
-    )
-    known = [order_r2(near, original, rows, {2, 3}) for rows in (short, long, short + long)]
-    assert known[0] > 0.95
-    assert known[1] < 0.5
-    assert abs(known[2] - (known[0] + known[1]) / 2) < 0.1
-
-
 def test_tokens_that_are_added_stay_in_place_though_nobody_calls_them_special(tmp_path):
     tokenizer = tiny_tokenizer(tmp_path)
     assert special_tokens(tokenizer) == {0, 2, 3, 4}  # and no unknown word
@@ -299,15 +284,6 @@ def test_a_modernbert_of_another_pattern_is_refused(change, match, modern, tmp_p
         convert(tmp_path / "source")
 
 
-@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
-def test_a_nomic_bert_reads_longer_texts_by_each_scaling(kind, nomic):
-    model, report = convert(nomic, max_position_embeddings=160, extension=kind)
-    assert (model.config.max_position_embeddings, model.config.rope_parameters["rope_theta"]) == (160, 1000.0)
-    assert model.config.rope_parameters["rope_type"] == kind
-    assert report.exact.hidden_max < 1e-5
-    assert torch.isfinite(hidden(model, torch.randint(5, 20, (1, 160)), None)).all()
-
-
 def test_an_extension_keeps_the_other_parameters_of_rope(nomic):
     given = {"rope_theta": 500.0, "beta_fast": 20.0}
     model, _ = convert(nomic, max_position_embeddings=160, extension="yarn", rope_parameters=given, measure=False)
@@ -446,24 +422,6 @@ def test_a_scheme_that_nothing_scales_comes_on_top_and_that_is_said(source):
     _, report = convert(source, position_embedding_type="learned+sinusoidal", position_embedding_kwargs=kwargs)
     assert report.before.hidden_mse > 1e-3
     assert "on top of the vectors that stay" in report.carried[-1]["what"]
-
-
-@pytest.mark.slow
-def test_a_bias_beside_rope_and_one_after_none_begin_without_effect(source, tmp_path):
-    for start, end in (("rope", "rope+t5"), ("none", "t5"), ("none", "tupe")):
-        convert(source, tmp_path / end, position_embedding_type=start, measure=False)
-        _, report = convert(tmp_path / end, position_embedding_type=end)
-        assert report.before.hidden_mse < 1e-3, end
-
-
-@pytest.mark.slow
-def test_of_two_new_schemes_the_second_takes_what_the_first_leaves(source):
-    alone, both, turned = (
-        convert(source, position_embedding_type=scheme)[1] for scheme in ("lspe", "sinusoidal+lspe", "lspe+sinusoidal")
-    )
-    assert [line["scheme"] for line in both.carried if "scheme" in line] == ["sinusoidal", "lspe"]
-    assert both.before.hidden_mse == pytest.approx(turned.before.hidden_mse, rel=0.2)
-    assert both.before.hidden_mse < 1.5 * alone.before.hidden_mse
 
 
 @pytest.mark.parametrize("kind", swap.ROPE_EXTENSIONS)
