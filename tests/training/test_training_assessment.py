@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from training_harness import results, rows, train, write_jsonl
+from training_harness import results, train
 
 from hf_posenc import fit
 from hf_posenc.data import Labels
@@ -143,14 +143,6 @@ def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
     assert says in " ".join(" ".join(shown_at_80(standing)).split())
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_the_confusion_matrix_has_whole_names_where_80_columns_have_room(classes: int):
-    names = [f"unacceptable {number}" for number in range(classes)]
-    lines = shown_at_80(stand(np.eye(classes) * 5, list(range(classes)), names=names))
-    head = next(line for line in lines if "right \\ predicted" in line)
-    assert all(name in head for name in names)
-
-
 @pytest.mark.parametrize(("classes", "times"), [(4, 1), (12, 1), (12, 12_345)])
 def test_the_columns_of_a_large_confusion_matrix_are_numbered(classes: int, times: int):
     names = [f"camera lens {number:03}" for number in range(classes)]
@@ -254,18 +246,3 @@ def test_a_run_can_do_without_baselines_and_a_picture(
     assert "Confusion matrix" in card
     assert "confusion_matrix.png" not in card
     assert not (tmp_path / "run" / "confusion_matrix.png").exists()
-
-
-def test_of_a_falling_loss_the_kept_weights_are_no_part(tmp_path: Path, order: dict[str, str]):
-    trained = [*rows("train", 8), *({"text": row["text"], "label": "acceptable"} for row in rows("train", 152))]
-    order["train_file"] = order["validation_file"] = write_jsonl(tmp_path / "one-sided.jsonl", trained)
-    options = {
-        **order, "do_eval": True, "baseline": False, "num_train_epochs": 2, "learning_rate": 1e-3,
-        "eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True,
-    }  # fmt: skip
-    for better in (False, True):  # the last weights are kept, then the first ones
-        run = train(tmp_path / str(better), **options, metric_for_best_model="loss", greater_is_better=better)
-        first, last, kept = (entry["eval_loss"] for entry in run.history if "eval_loss" in entry)
-        assert first * 0.97 > last
-        assert kept == (first if better else last)
-        assert any("still falling" in warning for warning in run.assessment.warnings)

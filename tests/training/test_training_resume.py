@@ -40,11 +40,6 @@ def whole_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def best_run(tmp_path_factory):
-    return once(tmp_path_factory.mktemp("best"), BEST)
-
-
-@pytest.fixture(scope="module")
 def longer_best_run(tmp_path_factory):
     return once(tmp_path_factory.mktemp("longer"), {**BEST, "num_train_epochs": 3})
 
@@ -222,18 +217,6 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(undisturbed, order, 
     monkeypatch.undo()
     train(stopped, **order, **OPTIONS, resume_from_checkpoint="true")
     assert_same_weights(undisturbed, stopped)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [7, 10, 13])  # 10 steps an epoch
-def test_ctrl_c_does_not_change_which_weights_are_best(best_run, order, tmp_path, press, monkeypatch, step):
-    press(step)
-    with pytest.raises(Interrupted, match=rf"checkpoint-{step}'"):
-        train(tmp_path / "stopped", **order, **BEST)
-    monkeypatch.undo()
-    train(tmp_path / "stopped", **order, **BEST, resume_from_checkpoint="true")
-    assert results(tmp_path / "stopped")["best"] == results(best_run)["best"]
-    assert_same_weights(best_run, tmp_path / "stopped")
 
 
 @pytest.mark.parametrize("moment", others_slow(["on_save", "on_epoch_end", "on_train_end"], "on_epoch_end"))
