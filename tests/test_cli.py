@@ -318,21 +318,6 @@ def test_ctrl_c_while_importing_is_one_line():
     assert lines == ["Interrupted: nothing was written."]
 
 
-def test_a_regression_predicts_a_number(run, predict, tmp_path):
-    rows = "".join(
-        f"{text} {row},{value}\n" for row in range(8) for text, value in (("red cat", 0.5), ("blue dog", 1.5))
-    )
-    (tmp_path / "mine.csv").write_text("text,label\n" + rows)
-    code, _, err = run(
-        *("train", "-o", str(tmp_path / "run"), "--train-file", str(tmp_path / "mine.csv"), "--max-steps", "1"),
-        *("--use-cpu", "true", "--disable-tqdm", "true"),
-    )
-    assert code == 0, err
-    (row,) = predict(tmp_path / "run", "red cat")
-    assert set(row) == {"text", "prediction"}
-    assert f"{row['prediction']:.4g}" in run("predict", str(tmp_path / "run"), "red cat")[1]
-
-
 def test_evaluate_says_which_split_it_scores(run, refused, checkpoint, tmp_path):
     (tmp_path / "mine.csv").write_text("text,label\nwho saw karla,acceptable\nkarla who saw,unacceptable\n")
     code, out, err = run("evaluate", str(checkpoint), "--file", str(tmp_path / "mine.csv"))
@@ -357,16 +342,6 @@ def test_evaluate_says_which_split_it_scores(run, refused, checkpoint, tmp_path)
     (tmp_path / "bare.csv").write_text("text,gold\nwho saw karla,acceptable\n")
     line = refused("evaluate", str(checkpoint), "--file", str(tmp_path / "bare.csv"))
     assert "The test data has no column 'label'. It has 'text', 'gold': name one with --label" in line
-
-
-def test_predict_reads_what_training_reads(predict, checkpoint, tmp_path):
-    (tmp_path / "a.tsv").write_text("text\tlabel\nwho saw karla\tx\n")
-    (tmp_path / "b.csv").write_text("\ufefftext\nwho saw karla\n", encoding="utf-8")
-    (tmp_path / "c.json").write_text('[{"text": "who saw karla"}]')
-    (tmp_path / "d.txt").write_text("who saw karla\n")
-    for name in ("a.tsv", "b.csv", "c.json", "d.txt"):
-        assert [row["text"] for row in predict(checkpoint, "-f", str(tmp_path / name))] == ["who saw karla"], name
-    assert predict(checkpoint, "-f", "-", stdin="{who saw karla\n")[0]["text"] == "{who saw karla"
 
 
 @pytest.mark.slow

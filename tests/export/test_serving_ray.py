@@ -82,25 +82,3 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
         assert (row["text"], row["label"]) == (TEXTS[row["id"] % 3], expected["label"])
         shares = {label: row[f"probability_{label}"] for label in LABELS["label2id"]}
         assert shares == pytest.approx(expected["probabilities"], abs=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--text-columns", "body"], "--input 'texts.parquet' has no text in column 'body'"),
-        (["--output", "model"], "--output 'model' exists"),
-        (["--input", "texts.xlsx"], "--input 'texts.xlsx' can't be read"),
-        (["--backend", "onnx"], "has no onnx/model.onnx"),
-    ],
-)
-def test_bad_input_is_one_sentence_and_leaves_nothing(run, tmp_path, options, message):
-    process = run(*options)
-    try:
-        _, err = process.communicate(timeout=150)
-    finally:
-        process.kill()
-    assert process.returncode == 2
-    assert message in err.strip().splitlines()[-1]
-    assert not (tmp_path / "labelled").exists()
-    assert not (tmp_path / "labelled.unfinished").exists()

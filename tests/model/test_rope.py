@@ -11,10 +11,8 @@ from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from hf_posenc import (
-    POSITIONS,
     PosEncConfig,
     PosEncModel,
-    PositionScheme,
     RotaryPosition,
     apply_rotary,
 )
@@ -162,26 +160,6 @@ def test_lengths_are_those_of_each_sequence():
         assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [11] * 6]
     batch = locate_tokens(2, 7, torch.device("cpu"), attention_mask=mask[[0, 2]], unpad=False)
     assert batch.lengths.tolist() == [[5] * 7, [6] * 7]
-
-
-class Seen(PositionScheme):
-    """Turns nothing, and remembers what it was told."""
-
-    def rotary(self, tokens):
-        self.seen_lengths = tokens.lengths
-        return tokens.positions
-
-    def rotate(self, q, k, state, layer):
-        return q, k
-
-
-def test_a_scheme_is_told_the_lengths_if_it_asks(monkeypatch):
-    monkeypatch.setitem(POSITIONS, "seen", Seen)
-    monkeypatch.setattr(Seen, "name", "seen", raising=False)
-    model = PosEncModel(tiny_config("seen"))
-    ids, mask = padded([tokens(3), tokens(5)])
-    model(ids, attention_mask=mask)
-    assert model.position.seen_lengths.tolist() == [[3, 3, 3, 5, 5, 5, 5, 5]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
