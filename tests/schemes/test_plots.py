@@ -21,8 +21,6 @@ from hf_posenc import (
     PosEncForSequenceClassification,
     PosEncModel,
     PositionScheme,
-    RotaryPosition,
-    SinusoidalPosition,
 )
 from hf_posenc.model.position_alibi import alibi_slopes
 from hf_posenc.model.unpadding import Tokens
@@ -198,36 +196,6 @@ def test_the_source_is_left_as_it_was():
     assert config.to_dict() == before
     again = panels(model)["Norm"].y
     np.testing.assert_array_equal(first["Norm"].y, again)
-
-
-class Both(PositionScheme):
-    """Two hooks at once, one of which takes lengths too."""
-
-    name = "both"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.added = SinusoidalPosition(hidden_size=32)
-        self.turned = RotaryPosition(head_dim=8)
-
-    def embed(self, x, tokens):
-        return self.added.embed(x, tokens)
-
-    def rotary(self, tokens):
-        assert tokens.lengths.shape == tokens.positions.shape
-        assert int(tokens.lengths[0, 0]) == S
-        return self.turned.rotary(tokens)
-
-    def rotate(self, q, k, state, layer):
-        return self.turned.rotate(q, k, state, layer)
-
-
-def test_a_scheme_that_acts_twice_is_shown_twice():
-    shown = panels(Both(), config=tiny_config())
-    np.testing.assert_allclose(
-        shown["Cosine of positions"].values, panels(SinusoidalPosition(hidden_size=32))["Cosine of positions"].values
-    )
-    np.testing.assert_allclose(shown["Wavelengths"].y, panels(RotaryPosition(head_dim=8))["Wavelengths"].y, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
