@@ -125,6 +125,8 @@ def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(ru
         assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-5)
         assert row["probabilities"][row["label"]] == max(row["probabilities"].values())
         assert next(iter(row["probabilities"])) == row["label"]
+    (row,) = predict(checkpoint, "who saw karla", "--top-k", "1")
+    assert row["probabilities"] == {row["label"]: pytest.approx(max(rows[0]["probabilities"].values()))}
     expected = pytest.approx(rows[0]["probabilities"])
     read = predict(checkpoint, "-f", "-", stdin='who saw karla\n{"text": "x"}\n')
     assert [row["text"] for row in read] == ["who saw karla", "x"]
@@ -342,29 +344,6 @@ def test_evaluate_says_which_split_it_scores(run, refused, checkpoint, tmp_path)
     (tmp_path / "bare.csv").write_text("text,gold\nwho saw karla,acceptable\n")
     line = refused("evaluate", str(checkpoint), "--file", str(tmp_path / "bare.csv"))
     assert "The test data has no column 'label'. It has 'text', 'gold': name one with --label" in line
-
-
-@pytest.mark.slow
-def test_several_labels_and_top_k(run, predict, tmp_path):
-    """As predictions.jsonl of training has them."""
-    kinds = (("red", ["a", "b"]), ("blue", ["c"]), ("old", []))
-    rows = [{"text": f"{word} {row}", "label": label} for row in range(8) for word, label in kinds]
-    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data, folder = str(tmp_path / "mine.jsonl"), str(tmp_path / "run")
-    options = ("--num-train-epochs", "12", "--per-device-train-batch-size", "4", "--disable-tqdm", "true")
-    code, _, err = run("train", "-o", folder, "--train-file", data, "--test-file", data, *options)
-    assert code == 0, err
-    written = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
-    predicted = predict(folder, "-f", data)
-    for first, second in zip(written, predicted, strict=True):
-        assert first["label"] == second["label"] == [n for n, p in second["probabilities"].items() if p > 0.5]
-        assert second["probabilities"] == pytest.approx(first["probabilities"], abs=1e-5)
-        assert list(second["probabilities"].values()) == sorted(second["probabilities"].values(), reverse=True)
-    assert sorted(predicted[0]["label"]) == ["a", "b"]
-    (row,) = predict(folder, "red", "--threshold", "0", "--top-k", "2")
-    assert (len(row["label"]), len(row["probabilities"])) == (3, 2)
-    _, out, _ = run("predict", folder, "red", "--threshold", "1")
-    assert "(none)" in out
 
 
 def test_what_is_no_text_is_named(refused, checkpoint, tmp_path):

@@ -155,7 +155,7 @@ def test_what_could_not_run_is_refused_at_once(fields, message):
     assert all(part in str(refused.value) for part in message.split(" ... ")), str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["tasks: [", "- a\n", "\xff", "a: 2020-99-99", "[" * 2000])
+@pytest.mark.parametrize("text", ["tasks: [", "- a\n", "\xff", "a: 2020-99-99", "[" * 500])
 def test_a_file_that_is_no_plan_is_named(tmp_path, text):
     path = tmp_path / "bad.yaml"
     path.write_bytes(text.encode("latin-1"))

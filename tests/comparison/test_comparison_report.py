@@ -391,26 +391,6 @@ def test_counts_mean_the_same_in_any_order(results):
     assert Study.read(results).score(plan().tasks[0], "rope", 32) == before
 
 
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (lambda _: "{", "plan.json' is damaged: it can't be read"),
-        (lambda _: "[]", r"plan.json' is damaged: it holds \[\], which is no object"),
-        (lambda plan: {**plan, "seeds": "x"}, "plan.json' is no plan: The plan has seeds: 'x'"),
-        (lambda plan: {**plan, "seeds": [[]]}, r"is no plan: The plan has seeds: \[\[\]\]. Give"),
-        (lambda plan: {**plan, "test_lengths": ["a"]}, r"is no plan: The plan has test_lengths: \['a'\]"),
-        (lambda plan: {**plan, "tasks": [{**plan["tasks"][0], "name": "../x"}]}, "'../x' can't name a folder"),
-        (lambda plan: {**plan, "tasks": None}, "is no plan: The plan names no tasks"),
-    ],
-)
-def test_a_damaged_plan_is_an_error_that_names_it(tmp_path, damage, reason):
-    folder = made_up(tmp_path, plan(seeds=1), RATES)
-    damaged = damage(json.loads((folder / "plan.json").read_text()))
-    (folder / "plan.json").write_text(damaged if isinstance(damaged, str) else json.dumps(damaged))
-    with pytest.raises(UserError, match=reason):
-        write_report(folder)
-
-
 def test_a_folder_without_results_is_named(tmp_path):
     with pytest.raises(UserError, match="holds no results: plan.json is missing. Give a folder of `compare`"):
         write_report(tmp_path)

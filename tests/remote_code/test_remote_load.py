@@ -1,6 +1,5 @@
 """Somebody without hf_posenc loads a checkpoint with trust_remote_code=True and gets the numbers of its author."""
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -65,12 +64,6 @@ def test_every_model_class_is_tested() -> None:
         "AutoConfig": "PosEncConfig",
         **{auto: head for head, auto in HEADS.items()},
     }
-
-
-def test_the_numbers_tell_schemes_apart(checkpoints: Checkpoints) -> None:
-    # Were they alike, equal logits below would prove little.
-    outputs = [checkpoints.expected(scheme)["encoder"] for scheme in SCHEMES]
-    assert all((first - second).abs().max() > 0.05 for first, second in itertools.combinations(outputs, 2))
 
 
 @pytest.mark.promise("Numbers", "Strangers who load a checkpoint get the same outputs")

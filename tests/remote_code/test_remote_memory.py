@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from accelerate import disk_offload, init_empty_weights, load_checkpoint_and_dispatch
 from remote_code_harness import (
     ALL_HEADS,
     BARE_BATCH,
@@ -114,16 +113,6 @@ def test_nothing_but_weights_makes_up_a_model(checkpoints: Checkpoints, scheme: 
 
 
 @few_pairs
-def test_accelerate_fills_an_empty_model(checkpoints: Checkpoints, scheme: str, head: str) -> None:
-    folder = checkpoints.folder(scheme, head)
-    with init_empty_weights(include_buffers=True):
-        model = getattr(hf_posenc, head)(hf_posenc.PosEncConfig.from_pretrained(folder))
-    model.tie_weights()
-    model = load_checkpoint_and_dispatch(model, str(folder / "model.safetensors"), device_map={"": "cpu"}).eval()
-    assert_same_outputs(outputs(model, BATCH), checkpoints.expected(scheme, head))
-
-
-@few_pairs
 def test_weights_left_on_disk_give_the_same_outputs(
     checkpoints: Checkpoints, tmp_path: Path, scheme: str, head: str
 ) -> None:
@@ -137,18 +126,6 @@ def test_weights_left_on_disk_give_the_same_outputs(
     model = loaded(checkpoints, scheme, head, device_map=device_map, offload_folder=tmp_path)
     assert any(parameter.is_meta for parameter in model.parameters())
     assert all(parameter.is_meta for parameter in model.base_model.position.parameters())
-    assert_same_outputs(outputs(model, BATCH), checkpoints.expected(scheme, head))
-    assert_same_outputs(outputs(model, BARE_BATCH), bare)
-
-
-@few_pairs
-def test_a_model_moved_to_disk_gives_the_same_outputs(
-    checkpoints: Checkpoints, tmp_path: Path, scheme: str, head: str
-) -> None:
-    model = loaded(checkpoints, scheme, head)
-    bare = outputs(model, BARE_BATCH)
-    disk_offload(model, tmp_path, execution_device=torch.device("cpu"))
-    assert all(parameter.is_meta for parameter in model.parameters())
     assert_same_outputs(outputs(model, BATCH), checkpoints.expected(scheme, head))
     assert_same_outputs(outputs(model, BARE_BATCH), bare)
 

@@ -143,18 +143,6 @@ def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
     assert says in " ".join(" ".join(shown_at_80(standing)).split())
 
 
-@pytest.mark.parametrize(("classes", "times"), [(4, 1), (12, 1), (12, 12_345)])
-def test_the_columns_of_a_large_confusion_matrix_are_numbered(classes: int, times: int):
-    names = [f"camera lens {number:03}" for number in range(classes)]
-    lines = shown_at_80(stand(np.eye(classes)[[*range(classes)] * times] * 5, [*range(classes)] * times, names=names))
-    top = next(number for number, line in enumerate(lines) if line.startswith("Confusion matrix")) + 1
-    assert lines[top].split()[-classes:] == [str(number) for number in range(1, classes + 1)]
-    for number, name in enumerate(names, 1):
-        cells = lines[top + number].split()
-        assert f"{number} {name}".startswith(" ".join(cells[:-classes]).rstrip("…"))
-        assert cells[-classes:] == [str(times) if column == number else "0" for column in range(1, classes + 1)]
-
-
 def test_a_class_without_examples_has_no_scores():
     standing = stand([[2, 0, 0], [0, 0, 2]], [0, 0], names=["no", "yes", "perhaps"])
     assert standing.classes[2] == {"label": "perhaps", "precision": None, "recall": None, "f1": None, "examples": 0}
