@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from common import EVERY_HOOK, others_slow
+from common import BY_HOOK, EVERY_HOOK, others_slow
 from export_harness import batch, checkpoint, expected, tokenizer
 
 from hf_posenc import export
@@ -38,7 +38,8 @@ def check_equal(model, folder, to, shapes=SIZES, tolerance=1e-5):
             np.testing.assert_allclose(outputs[name][real], values[real], atol=tolerance, rtol=tolerance)
 
 
-EVERY = [(to, scheme) for to in BOTH for scheme in EVERY_HOOK]
+EVERY = [("onnx", scheme) for scheme in EVERY_HOOK]
+EVERY += [("openvino", scheme) for scheme in (*BY_HOOK, "pope", "cable", "window", "dual_triangle")]
 
 
 @pytest.mark.parametrize(("to", "scheme"), others_slow(EVERY, ("onnx", "rope")))

@@ -67,7 +67,7 @@ def assert_trains_alike(scheme, how, batches):
 @pytest.mark.parametrize(
     ("scheme", "how"),
     others_slow(
-        itertools.product(["none", "learned", "rope", "alibi", "t5"], HOW),
+        itertools.product(["rope", "t5"], HOW),
         ("rope", compile_layers),
     ),
 )
@@ -162,4 +162,4 @@ def test_a_compiled_run_of_the_trainer_recompiles_at_most_twice(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler: install g++")
 def test_the_default_backend_gives_the_same_numbers_and_gradients():
-    assert_trains_alike("learned+rope+t5", torch.compile, batches(3))  # a minute a layer
+    assert_trains_alike("rope+t5", torch.compile, batches(2))  # a minute a layer

@@ -8,7 +8,7 @@ import tempfile
 import broken_schemes as broken
 import pytest
 import torch
-from common import BY_HOOK, EVERY_HOOK, SCHEMES, others_slow, tiny_config
+from common import BY_HOOK, COMBINED, EVERY_HOOK, SCHEMES, others_slow, tiny_config
 from rich.console import Console
 
 import hf_posenc
@@ -48,7 +48,7 @@ def test_variants_pass_every_check(scheme, kwargs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", [broken.Sound, broken.SoundTurn, *BY_HOOK])  # all: test_export.py, remote_code
+@pytest.mark.parametrize("scheme", [broken.Sound, COMBINED[1]])  # all: test_export.py, remote_code
 def test_schemes_can_be_exported_and_load_as_remote_code(scheme):
     report = check_position(scheme, checks=["export", "remote_code"]).raise_on_failure()
     assert [result.outcome for result in report.results] == ["passed", "passed"]

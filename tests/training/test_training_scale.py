@@ -73,18 +73,18 @@ def test_a_sharded_model_ends_where_a_whole_one_ends_and_resumes(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_killed_at_six_random_moments_it_resumes_to_the_same_weights(order: dict[str, str], tmp_path: Path) -> None:
+def test_killed_at_three_random_moments_it_resumes_to_the_same_weights(order: dict[str, str], tmp_path: Path) -> None:
     options = {**order, "num_train_epochs": 12, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
     options |= {"logging_strategy": "steps", "logging_steps": 1, "resume_from_checkpoint": "true"}
     in_processes([sys.executable, *TRAIN, *command({**options, "output_dir": tmp_path / "whole"})])
     moments = random.Random(0)
     kills = 0
-    for number in itertools.count():  # a quick machine ends a training before its six kills: then another begins
+    for number in itertools.count():  # a quick machine ends a training before its three kills: then another begins
         folder, steps = tmp_path / f"killed{number}", []
         words = [sys.executable, *TRAIN, *command({**options, "output_dir": folder})]
-        while kills < 6 and not (folder / "config.json").exists():
+        while kills < 3 and not (folder / "config.json").exists():
             with begun(words, tmp_path / "errors") as running:
-                if kills in (2, 4):  # while it starts, or reads what it resumes from
+                if kills == 1:  # while it starts, or reads what it resumes from
                     time.sleep(moments.uniform(0, 5))
                 else:
                     await_loss(running)
@@ -98,7 +98,7 @@ def test_killed_at_six_random_moments_it_resumes_to_the_same_weights(order: dict
         assert steps == sorted(steps)
         in_processes(words)
         assert_same_weights(tmp_path / "whole", folder)
-        if kills == 6:
+        if kills == 3:
             break
     assert steps[-1] > 0 or number > 0
 
