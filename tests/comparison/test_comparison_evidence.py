@@ -92,20 +92,6 @@ def test_lengths_of_the_same_texts_are_compared_in_pairs():
     assert study.changes(task, 256, 2048)["rope"].verdict() == "better"
 
 
-def test_the_guide_says_of_lengths_what_the_tests_say(studies):
-    verdicts = {}
-    for name, ends in {"listops": (128, 1024), "probes": (64, 256), "long": (256, 2048)}.items():
-        study = studies[name]
-        changes = study.changes(study.tasks[0], *ends)
-        verdicts[name] = {scheme: change.verdict() for scheme, change in changes.items()}
-    assert set(verdicts["listops"].values()) == {"worse"}
-    assert [scheme for scheme, verdict in verdicts["probes"].items() if verdict == "worse"] == ["rope"]
-    assert "worse" not in verdicts["long"].values()
-    words = " ".join((ROOT / "docs/positions.md").read_text().split())
-    assert "every one lost on `listops`" in words
-    assert "From 64 to 256 `rope` lost on the probes, and of the others no loss was shown" in words
-
-
 def test_the_guide_says_where_word_pairs_win(studies):
     (scratch,) = studies["scratch"].tasks
     pairs = studies["scratch"].score(scratch, WORD_PAIRS, 64).mean

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hf_posenc.comparison.outcomes import Outcome
+from hf_posenc.comparison.outcomes import Outcome, classification_outcome
 from hf_posenc.comparison.statistics import ALPHA, Learned, Sample, has_learned, interval, paired, unit_weights
 
 SEEDS = (3, 5, 8)
@@ -101,6 +101,48 @@ def test_where_learning_is_all_or_none_an_interval_of_a_mean_holds_what_the_docs
         assert from_none == pytest.approx(expected, abs=0.07)
         assert differences > 0.95 - noise(0.95, 300)
         assert learned > 0.95 - noise(0.95, 300)
+
+
+ACCEPTABLE, SENTENCES = 0.7, 527
+"""As in the committed results on `cola`, whose metric is a correlation."""
+
+
+def draw_levels(draw, seeds, strength, spread):
+    """How much each run knows of the label, and the cut above which it answers yes."""
+    known = strength + spread * draw.standard_normal(seeds)
+    return known, known * ACCEPTABLE - 0.5 + 2 * spread * draw.standard_normal(seeds)
+
+
+def matthews_of(known, cut):
+    """Each run's Matthews correlation over all sentences, from the normal distribution (n,)."""
+    yes, no = (stats.norm.cdf((known * label - cut) / np.hypot(1, 0.5)) for label in (1, 0))
+    called = ACCEPTABLE * yes + (1 - ACCEPTABLE) * no
+    return (yes - no) * np.sqrt(ACCEPTABLE * (1 - ACCEPTABLE) / (called * (1 - called)))
+
+
+def matthews_sample(draw, labels, hard, known, cut):
+    answers = known[:, None] * labels + hard + draw.standard_normal((len(known), len(labels))) > cut[:, None]
+    outcomes = [classification_outcome("matthews_correlation", labels, run.astype(np.int64), 2) for run in answers]
+    return Sample.of({seed: {"x": outcome} for seed, outcome in enumerate(outcomes)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_intervals_of_a_matthews_correlation_hold_the_truth(seeds):
+    draw, shares, cases = np.random.default_rng(seeds), [], 60
+    for levels in itertools.product((0.0, 0.3, 1.0), (0.02, 0.1)):
+        truth = matthews_of(*draw_levels(draw, 200_000, *levels)).mean()
+        hits = []
+        for _ in range(cases):
+            labels = (draw.random(SENTENCES) < ACCEPTABLE).astype(np.int64)
+            hard = 0.5 * draw.standard_normal(SENTENCES)
+            one, other = (matthews_sample(draw, labels, hard, *draw_levels(draw, seeds, *levels)) for _ in range(2))
+            known = ((interval(one).ends, truth), (paired({"x": (one, other)})["x"].interval.ends, 0.0))
+            hits.append([low <= value <= high for (low, high), value in known])
+        shares.append(np.mean(hits, axis=0))
+    assert np.min(shares) > 0.95 - noise(0.95, cases)
+    for kind in np.mean(shares, axis=0):
+        assert 0.95 - noise(0.95, cases * len(shares)) < kind < 0.995
 
 
 def finds_any(draw, seeds, schemes, learns, pairs=100, spread=0.02):

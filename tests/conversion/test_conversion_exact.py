@@ -302,17 +302,6 @@ def test_a_bare_encoder_becomes_a_classifier_with_its_pooler(tmp_path):
     assert torch.equal(model.classifier.out_proj.weight, again.classifier.out_proj.weight)
 
 
-def test_half_precision_stays_half_precision(tmp_path):
-    tiny_source(tmp_path, "bert").to(torch.bfloat16).save_pretrained(tmp_path)
-    convert(tmp_path, tmp_path / "out")
-    saved = load_file(tmp_path / "out/model.safetensors")
-    assert {tensor.dtype for tensor in saved.values()} == {torch.bfloat16}
-    assert torch.equal(
-        saved["layers.0.attention.query.weight"],
-        load_file(tmp_path / "model.safetensors")["encoder.layer.0.attention.self.query.weight"],
-    )
-
-
 def test_the_tokenizer_comes_along_and_its_length_follows(tmp_path):
     tiny_source(tmp_path / "source")
     before = tiny_tokenizer(tmp_path / "source", model_max_length=10**30)

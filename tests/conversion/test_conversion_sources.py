@@ -16,7 +16,7 @@ from transformers import AlbertConfig, AutoTokenizer, GPT2Config
 
 from hf_posenc import cli
 from hf_posenc.conversion import convert, output
-from model_cards.studies.conversion import baseline, long_table, long_words
+from model_cards.studies.conversion import baseline
 
 
 @pytest.fixture
@@ -281,20 +281,6 @@ def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_ben
         part["after"]["order_r2"] for name, part in parts.items() if name.startswith("heal/") and "none" not in name
     ]
     assert f"was {min(healed):.2f} to {max(healed):.2f} with the losses above" in words
-
-
-def test_a_table_that_a_linear_model_wins_says_so_and_has_it_first():
-    root = Path(__file__).parents[2]
-    results = json.loads((root / "model_cards/results/conversion.json").read_text())
-    accuracies = {name: part["accuracy"] for name, part in results["parts"].items() if "/review_polarity/" in name}
-    words = accuracies["extend/words/review_polarity/2048"]
-    assert words == max(accuracies.values())
-    best = max(value for name, value in accuracies.items() if "/word" not in name)
-    sentence = f"Words win on `review_polarity` with {words:.3f}; the best encoder has {best:.3f}."
-    assert sentence in long_words(results)
-    assert "about ±0.07 on `hyperpartisan` (125 documents) and ±0.04 on `review_polarity`" in long_words(results)
-    first = [line.split(" |")[0] for line in long_table(results).splitlines()[2:6]]
-    assert first == ["| majority", "| words", "| word pairs", "| stock BERT"]
 
 
 def test_what_is_to_be_beaten_reads_the_tokens_that_a_model_reads(tmp_path):
