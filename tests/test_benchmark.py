@@ -199,22 +199,6 @@ def test_make_speed_measures_what_is_committed():
     assert run.slug("AMD EPYC (family 25, model 17)") == "amd-epyc-family-25-model-17"
 
 
-def test_the_pages_show_each_processor_and_the_gpu_once_it_is_measured(pages, tmp_path):
-    theirs = json.loads(next((CARDS / "results").glob("benchmark_on_*17.json")).read_text())
-    (tmp_path / "results").mkdir()
-    for name in ("one", "two"):
-        theirs["machine"]["processor"] = f"ACME {name}"
-        (tmp_path / "results" / f"benchmark_on_acme-{name}.json").write_text(json.dumps(theirs))
-    assert [part.split(",")[0] for part in pages.processor_tables(tmp_path)[1::2]] == ["ACME one", "ACME two"]
-    assert pages.gpu_tables(tmp_path) == "Nothing has been measured on a GPU yet."
-    theirs["machine"]["gpu"], theirs["targets"] = "ACME G1", targets.judge(rows_of_targets(bert=0.6))
-    (tmp_path / "results" / "benchmark_gpu.json").write_text(json.dumps(theirs))
-    shown = pages.gpu_tables(tmp_path)
-    assert shown.startswith("Measured on one ACME G1, ")
-    assert "| `rope` / `bert`, tokens per second, sst2 | 1.667 | >= 2.0 | fail |" in shown
-    assert shown.count("| pass |") == 3
-
-
 def test_the_table_of_attentions_says_what_the_encoder_does(pages):
     refused = {}
     for row in pages.attention_table().splitlines()[2:]:

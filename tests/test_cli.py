@@ -410,20 +410,6 @@ def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkey
         assert message in refused("check", *arguments)
 
 
-def test_training_options_are_listed_in_groups_and_all_on_demand(run):
-    _, out, _ = run("train", "--help")
-    for name in (
-        *("lr-scheduler-type", "one-cycle", "warmup-steps", "early-stopping-patience", "class-weights", "seed", "bf16"),
-        *("gradient-accumulation-steps", "resume-from-checkpoint", "classifier-pooling", "help-all"),
-    ):
-        assert f"--{name} " in out, name
-    assert "─ Optimizer and schedule ─" in out
-    code, out, _ = run("train", "--help-all")
-    assert code == 0
-    assert "--adam-beta1" in out
-    assert "--max-train-samples" in out
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -32,22 +32,6 @@ def test_word_pairs_say_nothing_about_comparisons_and_reading_them_does():
     assert scores["word_pairs"]["test_accuracy"] == pytest.approx(0.5, abs=0.06)
 
 
-def test_learned_and_stock_bert_are_compared_seed_by_seed():
-    measured = {
-        "stock/a/10/bert/0": 0.5,
-        "stock/a/10/bert/1": 0.7,
-        "pretrained/a/10/learned/0": 0.6,
-        "pretrained/a/10/learned/1": 0.6,
-        "pretrained/a/10/learned/2": 0.9,  # stock BERT has no third seed
-        "stock/b/10/bert/0": 0.5,
-        "pretrained/b/10/learned/0": 0.52,
-        "stock/c/10/bert/0": 0.1,
-    }
-    results = {"parts": {key: {"test": {"accuracy": value}} for key, value in measured.items()}}
-    assert "2 rows" in recipe.stock_gap(results)
-    assert "is +0.010 on average (standard error 0.010)" in recipe.stock_gap(results)
-
-
 def test_a_part_is_measured_once_and_shown(tmp_path: Path, monkeypatch, capsys):
     output = str(tmp_path / "recipe.json")
     options = json.dumps({"max_steps": 2, "max_train_samples": 64, "max_eval_samples": 50, "max_predict_samples": 50})

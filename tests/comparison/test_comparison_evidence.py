@@ -92,14 +92,6 @@ def test_lengths_of_the_same_texts_are_compared_in_pairs():
     assert study.changes(task, 256, 2048)["rope"].verdict() == "better"
 
 
-def test_the_guide_says_where_word_pairs_win(studies):
-    (scratch,) = studies["scratch"].tasks
-    pairs = studies["scratch"].score(scratch, WORD_PAIRS, 64).mean
-    guide = " ".join((ROOT / "docs/comparing.md").read_text().split())
-    assert f"word pairs score {pairs:.3f}" in guide
-    assert studies["long"].unbeaten(studies["long"].tasks[0], 2048)[0] == WORD_PAIRS
-
-
 def test_every_comparison_has_what_is_to_be_beaten_and_it_is_measured_once(tmp_path, studies):
     for study in studies.values():
         for task in study.tasks:

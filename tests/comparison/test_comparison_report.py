@@ -180,13 +180,6 @@ def test_the_cost_of_a_scheme_is_the_seconds_of_its_runs_against_those_of_none(r
     assert row(cost, "`rope`") == "| `rope` | 1,000 | 10 | 5.5 | 2.00 |"  # 5 + 6 + 7 to 3 + 3 + 3
 
 
-@pytest.mark.slow
-def test_the_report_may_go_elsewhere_and_is_the_same_again(results, tmp_path):
-    first = write_report(results, tmp_path / "out").read_bytes()
-    assert not (results / "report.md").exists()
-    assert write_report(results, tmp_path / "out").read_bytes() == first
-
-
 def test_each_is_compared_with_the_default_and_with_itself_at_other_lengths(tmp_path):
     rates = {"none": 0.5, "rope": 0.93, "t5": 0.93, "alibi": 0.7}
     folder = made_up(tmp_path / "four", plan(schemes=list(rates), seeds=5), rates, units=400)

@@ -33,7 +33,6 @@ import hf_posenc
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.comparison import execute, tasks
 from hf_posenc.comparison import run as run_module
-from hf_posenc.comparison.executor import duration, time_left
 from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.plan_file import read_plan
 from hf_posenc.comparison.probes import make_tokenizer
@@ -301,16 +300,6 @@ def test_interrupted_baselines_go_on_with_the_next(tmp_path, monkeypatch, capsys
     monkeypatch.setattr("hf_posenc.comparison.executor._attempt", lambda *_: "left out")
     execute(plan, tmp_path)
     assert seen == [first, second, second]
-
-
-def test_the_time_left_is_guessed_by_task():
-    plan = toy(tasks=["halves", "probes"])
-    slow, fast = plan.tasks[1], plan.tasks[0]
-    pending = [PlannedRun(task, scheme, 0) for scheme in ("none", "rope") for task in (fast, slow)]
-    assert time_left(pending, {}) == ""
-    assert time_left(pending[1:], {"halves": [10]}) == ", about 30 s left"
-    assert time_left(pending[2:], {"halves": [10], "probes": [100]}) == ", about 2 min left"
-    assert (duration(89), duration(600), duration(7200)) == ("89 s", "10 min", "2.0 h")
 
 
 def parts_of(folder, **task):

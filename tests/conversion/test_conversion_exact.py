@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import others_slow, padded, tiny_config
+from common import others_slow, padded
 from conversion_harness import CASES, SIZES, edit, edit_weights, exported, sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -341,14 +341,6 @@ def test_relative_bert_is_loaded_with_its_relative_positions_and_says_so(kind, t
     inputs = part["input"]
     mine = model(inputs["ids"], attention_mask=inputs["mask"], token_type_ids=inputs["types"])
     torch.testing.assert_close(mine.logits, part["output"]["logits"], atol=1e-5, rtol=1e-5)
-
-
-def test_the_units_of_a_regression_stay(tmp_path):
-    model = PosEncForSequenceClassification(tiny_config(num_labels=1, problem_type="regression"))
-    model.config.label_mean, model.config.label_scale = 2005.0, 10.0
-    model.save_pretrained(tmp_path)
-    again, _ = convert(tmp_path, measure=False)
-    assert (again.config.label_mean, again.config.label_scale) == (2005.0, 10.0)
 
 
 def test_a_distilbert_encoder_goes_into_bert_too(tmp_path):

@@ -21,8 +21,6 @@ from transformers import (
 
 from hf_posenc.conversion import convert
 from hf_posenc.data.labels import standard_units
-from hf_posenc.hub.verifying import environment
-from hf_posenc.isolated_load import load_isolated
 from hf_posenc.training import ClassificationLoss, TrainingResult, UserError
 
 WORTH = {"shed": -1.5, "hut": -1.0, "flat": -0.5, "house": 0.5, "villa": 1.0, "castle": 1.5}
@@ -80,14 +78,6 @@ def test_the_answers_are_the_same_for_whoever_loads_the_checkpoint(run: Training
     model, batch, logits = batch_and_logits(run)
     assert logits.reshape(-1).tolist() == pytest.approx(written, rel=1e-4)
     torch.testing.assert_close(torch.export.export(model, (), batch).module()(**batch).logits, logits)
-
-
-@pytest.mark.slow  # a process: what a scheme answers there is tested for each
-def test_the_answers_are_the_same_where_the_package_is_not_installed(run: TrainingResult, tmp_path: Path) -> None:
-    _, batch, logits = batch_and_logits(run)
-    name = "AutoModelForSequenceClassification"
-    answer = load_isolated(tmp_path, str(run.output_dir), name, inputs=batch, environment=environment(tmp_path))
-    torch.testing.assert_close(answer.output, logits)
 
 
 def test_a_regression_that_goes_on_keeps_its_units_and_says_so_where_they_are_others(
