@@ -1,17 +1,15 @@
-"""What an option is: declared once, as a field of a dataclass, for all who read options.
+"""The options of a training: one dataclass, which the command line, `fit`, the estimators and plans read."""
 
-These are the command line, `fit`, the estimators and the docs. Nothing here needs PyTorch.
-"""
-
+import difflib
 import json
 import math
 import operator
-import types
-import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from types import MappingProxyType
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from typing import Annotated, Any, Literal, Self, cast
+
+import typer
 
 from .errors import UserError, dashed
 
@@ -22,18 +20,6 @@ class Range:
 
     text: str
     holds: Callable[[Any], bool]
-    names: tuple[str, ...] = ()
-    """All of them, where they are names."""
-
-
-def one_of(*names: str) -> Range:
-    """A choice of names, any if there are none; members of transformers' enumerations count as theirs."""
-    return Range(", ".join(names), lambda value: not names or plain_name(value) in names, names)
-
-
-def plain_name(value: Any) -> str:
-    """The name of a member of one of transformers' enumerations, or of one that still is a string."""
-    return str(getattr(value, "value", value))
 
 
 def whole_number(least: int, most: int | None = None) -> Range:
@@ -45,90 +31,226 @@ def whole_number(least: int, most: int | None = None) -> Range:
 COUNT = whole_number(1)
 SEED = whole_number(0, 2**32 - 1)
 POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
-NOT_NEGATIVE = Range("0 or a positive number", lambda value: 0 <= value < math.inf)
-
-
-@dataclass(frozen=True)
-class Declared:
-    """What an option has besides name, type and default."""
-
-    line: str
-    """Its help in one line, for `hf-posenc train --help`."""
-    panel: str | None = None
-    """Where it stands there; None: in `--help-all` alone."""
-    accepts: Range | None = None
-    is_source: bool = False
-    """Whether it names something here or on the Hub."""
-
-
-def option(default: Any, line: str, more: str = "", *, argparse: Mapping[str, Any] | None = None, **about: Any) -> Any:
-    """The dataclass field of an option.
-
-    Args:
-        default: its default; None where the default depends on other options, or there is none.
-        line, **about: see `Declared`.
-        more: what `--help-all` says after the line.
-        argparse: further settings of `HfArgumentParser`: `aliases`, `metavar`.
-    """
-    help = f"{line} {more}".strip()
-    return field(default=default, metadata={"help": help, "option": Declared(line, **about), **(argparse or {})})
-
-
-def declarations(options: Any) -> dict[str, Declared]:
-    """The options of a dataclass that are declared by `option`, by name."""
-    return {item.name: item.metadata["option"] for item in fields(options) if "option" in item.metadata}
-
-
-def is_json(hint: Any) -> bool:
-    """Whether an option's annotation is that of a JSON object, as a dictionary or written."""
-    return any(typing.get_origin(part) is dict for part in typing.get_args(hint))
-
-
-def kind_of(hint: Any) -> type:
-    """The type of an option's value on the command line: that of the annotation, without None and without JSON."""
-    parts = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    kinds = [part for part in parts if part in (bool, int, float)]
-    return kinds[0] if kinds and str not in parts else str
-
-
-def check_values(options: Any, others: Mapping[str, Range] = MappingProxyType({})) -> None:
-    """Raises a UserError if an option's value isn't one that it takes.
-
-    Args:
-        options: an instance of a dataclass.
-        others: what its fields take that aren't declared by `option`.
-    """
-    ranges = {name: about.accepts for name, about in declarations(options).items() if about.accepts is not None}
-    for name, accepts in {**ranges, **others}.items():
-        value = getattr(options, name, None)
-        if accepts.names and not _holds(accepts, value):
-            raise UserError(f"{dashed(name)} {plain_name(value)!r} is unknown. Choose one of {accepts.text}.")
-        check_range(f"{dashed(name)} {value}", value, accepts)
+_FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
+_CHOICES = {
+    "task": ("classification", "regression"),
+    "quoting": ("csv", "none"),
+    "format": ("csv", "tsv", "jsonl", "json", "parquet", "txt"),
+    "size": ("tiny", "mini", "small", "base"),
+    "schedule": ("linear", "cosine", "constant", "constant_with_warmup", "one-cycle"),
+}
+_RANGES = {
+    "validation_share": Range("a share from 0 to below 1", lambda value: 0 <= value < 1),
+    "max_rows": COUNT,
+    "max_length": whole_number(3),  # [CLS], a token of the text, [SEP]
+    "epochs": POSITIVE,
+    "max_steps": COUNT,
+    "patience": COUNT,
+    "batch_size": COUNT,
+    "learning_rate": Range("a number from 0 to 1", lambda value: 0 <= value <= 1),
+    "word_rate": _FACTOR,
+    "position_rate": _FACTOR,
+    "seed": SEED,
+}
 
 
 def check_range(spelt: str, value: Any, accepts: Range) -> None:
     """Raises a UserError if a value, spelt with its name, isn't one that is accepted; None always is."""
-    if not _holds(accepts, value):
+    try:
+        holds = value is None or (accepts.holds(value) and not isinstance(value, bool))
+    except TypeError:  # a string where a number is wanted, or a fraction where a whole one is
+        holds = False
+    if not holds:
         raise UserError(f"{spelt} is out of range. Give {accepts.text}.")
 
 
-def _holds(accepts: Range, value: Any) -> bool:
-    try:
-        return value is None or accepts.holds(value)
-    except TypeError:  # a string where a number is wanted, or a fraction where a whole one is
-        return False
+def complete(*choices: str) -> Callable[[str], list[str]]:
+    """Shell completion from a list of choices."""
+    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
 
 
-def refuse_given(options: Any, names: Iterable[str], why: str) -> None:
+def _completed_scheme(incomplete: str) -> list[str]:
+    from .schemes.names import known_schemes
+
+    return complete(*known_schemes())(incomplete)
+
+
+_option = partial(typer.Option, show_default=False)
+
+# What several commands take has one name and one help; each is a field of `Options`, too. `train --help` has a line for
+# each: a help has 45 letters at most.
+DataOption = Annotated[str | None, _option(help="File, folder, Hub name, or blimp_order (included).")]
+DataConfigOption = Annotated[str | None, _option(help="Configuration of a Hub data set.")]
+DelimiterOption = Annotated[str | None, _option(help="Between columns: a character, or tab.")]
+QuotingOption = Annotated[
+    Literal["csv", "none"] | None, _option(metavar="<str>", help="Quotes: csv (around cells), none (letters).")
+]
+EncodingOption = Annotated[str | None, _option(help="utf-8 (default), latin-1, cp1252, ...")]
+FormatOption = Annotated[
+    Literal["csv", "tsv", "jsonl", "json", "parquet", "txt"] | None,
+    _option(metavar="<str>", help="csv, tsv, jsonl, json, parquet, txt. [suffix]"),
+]
+TextColumnOption = Annotated[str | None, _option(help="Text; two, a,b, are a pair. [text, ...]")]
+JoinOption = Annotated[str | None, _option(help="Join the text columns with this between.")]
+LabelColumnOption = Annotated[str | None, _option(help="Label; several hold 0 and 1. [label]")]
+LabelDelimiterOption = Annotated[str | None, _option(help="Between several labels in one cell.")]
+LabelNamesOption = Annotated[str | None, _option(help="What 0, 1, ... mean, in order: no,yes")]
+SkipMissingOption = Annotated[bool, _option("--skip-missing", help="Leave rows without text or label out.")]
+SchemeOption = Annotated[
+    str | None, _option(help="Positions, see `schemes`. [rope, its own]", autocompletion=_completed_scheme)
+]
+SchemeKwargsOption = Annotated[str | None, _option(metavar="JSON", help="The scheme's own arguments.")]
+SchemeFileOption = Annotated[str | None, _option(help="Python file with a scheme of yours.")]
+SizeOption = Annotated[
+    Literal["tiny", "mini", "small", "base"] | None,
+    _option(metavar="<str>", help="Of a new encoder: tiny, mini, small, base."),
+]
+RevisionOption = Annotated[str | None, _option(help="Branch, tag or commit on the Hub.")]
+TrustOption = Annotated[bool, _option("--trust-remote-code", help="Run a checkpoint's own code.")]
+DeviceOption = Annotated[str | None, _option(help="cpu, cuda, mps. [a GPU if there is one]")]
+Bf16Option = Annotated[bool | None, _option("--bf16/--no-bf16", help="Mixed precision. [if fast here]")]
+MaxLengthOption = Annotated[int | None, _option(help="Longer texts are cut. [model's limit, 512]")]
+
+
+@dataclass(kw_only=True)
+class Options:
+    """What is read, what is trained, and how. None: the default depends on the data or the model.
+
+    Attributes:
+        validation, test: files, or names of splits of `data`.
+        validation_share: share of the training rows that is set aside to validate on, where there is no validation
+            data; 0: none is.
+        pretrained: a checkpoint of the BERT family, which is converted, or one of ours, which goes on as it is unless
+            another scheme is asked for.
+        scheme_kwargs: a dictionary, or JSON.
+        class_weights: `balanced`, or a weight for each label as a dictionary or JSON.
+        set: other fields of `transformers.TrainingArguments` or of the configuration, as a dictionary or as
+            `name=value`, where a value is JSON if it can be.
+
+    Raises:
+        UserError: a value isn't accepted.
+    """
+
+    output: Annotated[str | None, _option("--output", "-o", help="Folder for checkpoint and results.")] = None
+    overwrite: Annotated[bool, _option("--overwrite", help="Replace its run when the new one is whole.")] = False
+    resume: Annotated[bool, _option("--resume", help="Go on from the run's newest checkpoint.")] = False
+    data: DataOption = None
+    data_config: DataConfigOption = None
+    validation: Annotated[str | None, _option(help="File, or a split of --data.")] = None
+    test: Annotated[str | None, _option(help="The same, to be scored at the end.")] = None
+    validation_share: Annotated[float, _option(help="Of training rows, if none is given. [0.1]")] = 0.1
+    max_rows: Annotated[int | None, _option(help="Train on the first rows alone.")] = None
+    text_column: TextColumnOption = None
+    join: JoinOption = None
+    label_column: LabelColumnOption = None
+    label_delimiter: LabelDelimiterOption = None
+    label_names: LabelNamesOption = None
+    task: Annotated[
+        Literal["classification", "regression"] | None, _option(metavar="<str>", help="classification, regression.")
+    ] = None
+    skip_missing: SkipMissingOption = False
+    delimiter: DelimiterOption = None
+    quoting: QuotingOption = None
+    encoding: EncodingOption = None
+    format: FormatOption = None
+    pretrained: Annotated[str | None, _option(help="Start from this checkpoint: folder, Hub.")] = None
+    revision: RevisionOption = None
+    trust_remote_code: TrustOption = False
+    scheme: SchemeOption = None
+    scheme_kwargs: SchemeKwargsOption = None
+    scheme_file: SchemeFileOption = None
+    size: SizeOption = None
+    tokenizer: Annotated[str | None, _option(help="[the checkpoint's, or trained here]")] = None
+    max_length: MaxLengthOption = None
+    lora: Annotated[bool, _option("--lora", help="Train low-rank updates of --pretrained.")] = False
+    epochs: Annotated[float | None, _option(help="[4 to 100: more for fewer rows]")] = None
+    max_steps: Annotated[int | None, _option(help="Steps, instead of epochs.")] = None
+    patience: Annotated[int | None, _option(help="Stop after so many evaluations in vain.")] = None
+    batch_size: Annotated[int, _option(help="Texts per step and device. [32]")] = 32
+    learning_rate: Annotated[float | None, _option(help="Peak. [5e-5 to 1e-3, by the model]")] = None
+    schedule: Annotated[
+        Literal["linear", "cosine", "constant", "constant_with_warmup", "one-cycle"],
+        _option(metavar="<str>", help="linear (default), cosine, one-cycle, ..."),
+    ] = "linear"
+    word_rate: Annotated[float | None, _option(help="Times the rate, for new words.")] = None
+    position_rate: Annotated[float | None, _option(help="Times the rate, for the scheme.")] = None
+    class_weights: Annotated[str | None, _option(help='balanced, or JSON: {"rare": 5, "usual": 1}')] = None
+    seed: Annotated[int, _option(help="Of weights and order. [42]")] = 42
+    bf16: Bf16Option = None
+    device: DeviceOption = None
+    set: Annotated[list[str] | None, _option("--set", metavar="K=V", help="TrainingArguments, config; repeatable.")] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        """Checks each value, and reads JSON."""
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and value not in choices:
+                raise UserError(f"{dashed(name)} {value!r} is unknown. Choose one of {', '.join(choices)}.")
+        for name, accepts in _RANGES.items():
+            check_range(f"{dashed(name)} {getattr(self, name)}", getattr(self, name), accepts)
+        if self.delimiter in ("tab", "\\t"):
+            self.delimiter = "\t"
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise UserError(f"--delimiter {self.delimiter!r} can't separate columns. Give one character, or tab.")
+        _check_encoding(self.encoding)
+        names = self.named_labels
+        if self.label_names is not None and (len(names) < 2 or len({*names}) < len(names)):
+            raise UserError(f"--label-names {self.label_names!r} must list each label once, in order: no,yes.")
+        self.scheme_kwargs = cast(Any, json_object("scheme_kwargs", self.scheme_kwargs))
+        self.set = cast(Any, _assignments(self.set))
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Options by name.
+
+        Raises:
+            UserError: there is no such option, or its value isn't accepted.
+        """
+        known = [item.name for item in fields(cls)]
+        if unknown := next((name for name in values if name not in known), None):
+            near = difflib.get_close_matches(unknown, known, n=3)
+            meant = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+            raise UserError(
+                f"Unknown option {unknown!r}. {meant}`hf-posenc train --help` lists the options; fields of "
+                f"TrainingArguments and of the configuration go into set={{{unknown!r}: ...}}."
+            )
+        return cls(**values)
+
+    @property
+    def named_labels(self) -> tuple[str, ...]:
+        """What `label_names` lists."""
+        return tuple(words(self.label_names or ""))
+
+    @property
+    def assigned(self) -> dict[str, Any]:
+        """What `set` names, by name."""
+        return cast(Any, self.set) or {}
+
+    def changed(self) -> dict[str, Any]:
+        """The options that aren't at their defaults."""
+        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != item.default}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All options as plain values."""
+        return asdict(self)
+
+
+def words(text: str) -> list[str]:
+    """The words between commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def refuse_given(options: Options, names: Iterable[str], why: str) -> None:
     """Raises a UserError if an option of these names isn't at its default: `--name value`, then `why`."""
-    defaults = {item.name: item.default for item in fields(options)}
-    for name in names:
-        if (value := getattr(options, name)) != defaults[name]:
+    for name, value in options.changed().items():
+        if name in names:
             raise UserError(f"{dashed(name)} {value!r} {why}. Leave it out.")
 
 
-def parse_json_option(name: str, value: dict[str, Any] | str | None) -> dict[str, Any] | None:
-    """The value of an option that is a JSON object.
+def json_object(name: str, value: Any) -> dict[str, Any] | None:
+    """The value of an option that is a JSON object, or a dictionary already.
 
     Raises:
         UserError: it isn't one.
@@ -137,8 +259,36 @@ def parse_json_option(name: str, value: dict[str, Any] | str | None) -> dict[str
         return value
     try:
         parsed = json.loads(value)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, TypeError) as error:
         raise UserError(f"{dashed(name)} {value!r} is no JSON ({error}). Give an object: '{{\"name\": 1}}'.") from error
     if not isinstance(parsed, dict):
         raise UserError(f"{dashed(name)} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
     return parsed
+
+
+def _assignments(given: Any) -> dict[str, Any] | None:
+    """`name=value` words, or a dictionary, as a dictionary."""
+    if given is None or isinstance(given, Mapping):
+        return dict(given) if given else None
+    assigned: dict[str, Any] = {}
+    for word in given:
+        name, equals, text = str(word).partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name.isidentifier():
+            raise UserError(f"--set {word!r} assigns nothing. Write --set weight_decay=0.01.")
+        if name in assigned:
+            raise UserError(f"--set {name} is given twice. Give it once.")
+        try:
+            assigned[name] = json.loads(text)
+        except json.JSONDecodeError:
+            assigned[name] = text
+    return assigned or None
+
+
+def _check_encoding(name: str | None) -> None:
+    if name is None:
+        return
+    try:
+        "a".encode(name).decode(name)
+    except (LookupError, UnicodeError, AttributeError, TypeError) as error:
+        raise UserError(f"--encoding {name!r} is unknown. Give utf-8, latin-1, cp1252, utf-16, ...") from error

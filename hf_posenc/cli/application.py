@@ -16,7 +16,6 @@ from typer.core import TyperGroup
 
 import hf_posenc
 from hf_posenc.errors import UserError, format_cli_error, leave_process_group, with_home
-from hf_posenc.training.options import NO_SCORES
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 
@@ -53,7 +52,7 @@ app = typer.Typer(
     cls=_Commands,
     name="hf-posenc",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,  # a line for each option
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -84,8 +83,7 @@ def show_metrics(metrics: dict[str, float]) -> None:
     table = Table("metric", "value")
     table.columns[1].justify = "right"
     for name, value in metrics.items():
-        if not name.endswith(NO_SCORES):
-            table.add_row(name, f"{value:.4f}")
+        table.add_row(name, f"{value:.4f}")
     Console().print(table)
 
 

@@ -6,10 +6,18 @@ from typing import Annotated, Any
 import typer
 
 from hf_posenc.errors import UserError, check_local, dashed, one_line
-from hf_posenc.options import parse_json_option
+from hf_posenc.options import (
+    DelimiterOption,
+    JoinOption,
+    LabelColumnOption,
+    TextColumnOption,
+    complete,
+    json_object,
+    words,
+)
 
 from .application import app, loading, plain_console
-from .options import complete_preset, declared_options, numbers, words
+from .options import numbers
 
 _Plan = Annotated[
     str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
@@ -30,7 +38,10 @@ _Baseline = Annotated[
     str | None, typer.Option(help="What the others are compared with; default: the folder's, or the first.")
 ]
 _Preset = Annotated[
-    str | None, typer.Option(autocompletion=complete_preset, help="Size: tiny (default), mini, small, base.")
+    str | None,
+    typer.Option(
+        autocompletion=complete("tiny", "mini", "small", "base"), help="Size: tiny (default), mini, small, base."
+    ),
 ]
 _Pretrained = Annotated[
     str | None, typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}.")
@@ -46,17 +57,20 @@ _Search = Annotated[
 
 
 @app.command()
-@declared_options("data", delimiter=None, text_column_names=None, text_column_delimiter=None, label_column_name=None)
 def compare(
-    output_dir: Annotated[str, typer.Option("--output-dir", "-o", help="Folder for the results.", show_default=False)],
+    output: Annotated[str, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
     plan: _Plan = None,
     quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
     data: _Data = None,
+    delimiter: DelimiterOption = None,
+    text_column: TextColumnOption = None,
+    join: JoinOption = None,
+    label_column: LabelColumnOption = None,
     schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
     scheme_file: _SchemeFiles = None,
     baseline: _Baseline = None,
-    preset: _Preset = None,
+    size: _Preset = None,
     pretrained: _Pretrained = None,
     train_length: Annotated[int | None, typer.Option(help="Tokens of a training input, at most; default 64.")] = None,
     test_lengths: Annotated[str | None, typer.Option(help="Lengths of tests; default 64,128,256,512.")] = None,
@@ -68,7 +82,6 @@ def compare(
         bool, typer.Option("--keep-models", help="Keep each run's model, in the folder model of its run.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
-    **columns: Any,
 ) -> None:
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 
@@ -81,10 +94,12 @@ def compare(
 
     if plan is not None and quick:
         raise UserError("--plan and --quick are both given. Give one of them.")
+    columns = {"delimiter": delimiter, "text_column": text_column, "join": join, "label_column": label_column}
+    columns = {name: value for name, value in columns.items() if value is not None}
     if columns and data is None:
         raise UserError(f"{dashed(next(iter(columns)))} is for --data. Write it into the plan's options.")
     if not dry_run:
-        check_folder(Path(output_dir))
+        check_folder(Path(output))
     for name in data or ():
         if not is_file(name):  # an absent file has a better message
             check_local("--data", resolve_data(name))
@@ -96,17 +111,17 @@ def compare(
         scheme_files=scheme_file or None,
         seeds=several[0] if several and "," not in str(seeds) else several,
         baseline=baseline,
-        preset=preset,
+        preset=size,
         pretrained=pretrained,
         train_length=train_length,
         test_lengths=numbers("test-lengths", test_lengths),
         train_examples=train_examples,
         test_examples=test_examples,
-        options={**(parse_json_option("options", options) or {}), **columns} or None,
+        options={**(json_object("options", options) or {}), **columns} or None,
         search=SEARCH_FACTORS if search else None,
     )
     if not dry_run:
-        _execute(chosen, output_dir, keep_models)
+        _execute(chosen, output, keep_models)
         return
     for run in chosen.work():
         print(run.name)
@@ -130,15 +145,15 @@ def _execute(plan: Any, output_dir: str, keep_models: bool) -> None:
 @app.command()
 def report(
     results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)],
-    output_dir: Annotated[
-        str | None, typer.Option("--output-dir", "-o", help="Folder for the report; default: the results' own.")
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Folder for the report; default: the results' own.")
     ] = None,
 ) -> None:
     """Write the report of a comparison: report.md, with its pictures in report_pictures."""
     from hf_posenc.comparison.report import write_report
 
     try:
-        path = write_report(results, output_dir)
+        path = write_report(results, output)
     except ImportError as error:
         raise UserError(one_line(error)) from error
     plain_console().print(f"The report is in {path}")
@@ -146,8 +161,8 @@ def report(
 
 @app.command()
 def quickstart(
-    output_dir: Annotated[
-        str, typer.Option("--output-dir", "-o", help="Folder for the results and the models.")
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="Folder for the results and the models.")
     ] = "quickstart",
     schemes: Annotated[
         str | None, typer.Option(help="Schemes to compare, with commas; default: none, learned, rope.")
@@ -159,4 +174,4 @@ def quickstart(
         from hf_posenc.comparison.quick_start import SCHEMES
         from hf_posenc.comparison.quick_start import quickstart as run
 
-    run(output_dir, SCHEMES if schemes is None else words(schemes), seed)
+    run(output, SCHEMES if schemes is None else words(schemes), seed)

@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hf_posenc.options import RevisionOption, SchemeKwargsOption, SchemeOption, json_object
 from hf_posenc.schemes.names import check_scheme_name
 
 from .application import app, plain_console
-from .options import Revision, RopeParameters, SchemeKwargs, complete_scheme
+from .options import Overwrite
 
 
 @app.command()
@@ -23,15 +24,11 @@ def convert(
         ),
     ],
     out: Annotated[str, typer.Argument(help="Output folder, written atomically.", show_default=False)],
-    position_embedding_type: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=complete_scheme,
-            help="Positional scheme: see `schemes`; default: the source's own, exactly.",
-        ),
+    scheme: SchemeOption = None,
+    scheme_kwargs: SchemeKwargsOption = None,
+    rope_parameters: Annotated[
+        str | None, typer.Option(metavar="JSON", help='For rope, such as {"rope_theta": 160000}.', show_default=False)
     ] = None,
-    position_embedding_kwargs: SchemeKwargs = None,
-    rope_parameters: RopeParameters = None,
     max_position_embeddings: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="How long inputs may be; default: as in the source.")
     ] = None,
@@ -61,25 +58,30 @@ def convert(
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read a .bin file where there is no safetensors file.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in OUT.")] = False,
+    overwrite: Overwrite = False,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 0,
-    revision: Revision = None,
+    revision: RevisionOption = None,
 ) -> None:
     """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
 
     Without a scheme the result computes what the source does. With another scheme it doesn't: the report measures how
     far it is from the original, and `--heal` brings it nearer.
     """
-    if position_embedding_type is not None:
-        check_scheme_name(position_embedding_type)
+    if scheme is not None:
+        check_scheme_name(scheme)
     from hf_posenc.conversion import convert as run
     from hf_posenc.conversion.heal import read_training_texts
-    from hf_posenc.options import parse_json_option
 
-    options = {name: value for name, value in context.params.items() if name not in ("bf16", "eval_text")}
-    for name in ("position_embedding_kwargs", "rope_parameters"):
-        options[name] = parse_json_option(name, options[name])
+    own = ("bf16", "eval_text", "scheme", "scheme_kwargs")
+    options = {name: value for name, value in context.params.items() if name not in own}
+    options["rope_parameters"] = json_object("rope_parameters", rope_parameters)
     texts = None if eval_text is None else read_training_texts(eval_text)
-    _, report = run(**options, healing={"bf16": True} if bf16 else None, eval_texts=texts)
+    _, report = run(
+        **options,
+        position_embedding_type=scheme,
+        position_embedding_kwargs=json_object("scheme_kwargs", scheme_kwargs),
+        healing={"bf16": True} if bf16 else None,
+        eval_texts=texts,
+    )
     Console().print(report)
     plain_console().print(f"The checkpoint and conversion.json are in {out}")

@@ -5,9 +5,10 @@ from typing import Annotated
 import typer
 
 from hf_posenc.natives import NATIVES
+from hf_posenc.options import RevisionOption, TrustOption, complete
 
 from .application import app, loading, plain_console
-from .options import Checkpoint, Revision, Trust, one_of
+from .options import Checkpoint, Overwrite
 
 
 @app.command()
@@ -19,7 +20,7 @@ def export(
         str,
         typer.Option(
             help="native (Transformers' own classes), onnx (ONNX Runtime, Text Embeddings Inference) or openvino.",
-            autocompletion=one_of("native", "onnx", "openvino"),
+            autocompletion=complete("native", "onnx", "openvino"),
             show_default=False,
         ),
     ],
@@ -27,12 +28,12 @@ def export(
         str | None,
         typer.Option(
             help="With native: bert, roberta, ..., jina_embeddings_v3; default: the first that can hold it.",
-            autocompletion=one_of(*NATIVES),
+            autocompletion=complete(*NATIVES),
         ),
     ] = None,
     quantize: Annotated[
         str | None,
-        typer.Option(help="int8: smaller and faster, less exact. Default: float32.", autocompletion=one_of("int8")),
+        typer.Option(help="int8: smaller and faster, less exact. Default: float32.", autocompletion=complete("int8")),
     ] = None,
     evaluate: Annotated[
         str | None, typer.Option(metavar="FILE", help="Labelled data to score before and after quantising.")
@@ -44,9 +45,9 @@ def export(
         str | None,
         typer.Option(metavar="FILE", help="Texts for OpenVINO's int8 ranges; default: sentences that come along."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the model in OUT.")] = False,
-    revision: Revision = None,
-    trust_remote_code: Trust = False,
+    overwrite: Overwrite = False,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
 ) -> None:
     """Write a checkpoint as a folder without code for another runtime, and measure that it computes the same.
 

@@ -7,17 +7,18 @@ from rich.console import Console
 from rich.table import Table
 
 from hf_posenc.errors import UserError, about_options, dashed, one_line
+from hf_posenc.options import (
+    RevisionOption,
+    SchemeFileOption,
+    SchemeKwargsOption,
+    SizeOption,
+    TrustOption,
+    complete,
+    json_object,
+)
+from hf_posenc.schemes.names import known_schemes
 
 from .application import app, loading, plain_console
-from .options import (
-    Revision,
-    RopeParameters,
-    SchemeFile,
-    SchemeKwargs,
-    Trust,
-    complete_preset,
-    complete_scheme,
-)
 
 
 @app.command()
@@ -58,19 +59,18 @@ def plot(
     layer: Annotated[
         int | None, typer.Option(help="Layer, from 0, of what differs by layer; default: the first with a bias, or 0.")
     ] = None,
-    config_preset: Annotated[
-        str, typer.Option(autocompletion=complete_preset, help="Size, for a scheme's name: tiny, mini, small, base.")
-    ] = "base",
-    position_embedding_kwargs: SchemeKwargs = None,
-    rope_parameters: RopeParameters = None,
-    revision: Revision = None,
-    scheme_file: SchemeFile = None,
-    trust_remote_code: Trust = False,
+    size: SizeOption = "base",
+    scheme_kwargs: SchemeKwargsOption = None,
+    rope_parameters: Annotated[
+        str | None, typer.Option(metavar="JSON", help='For rope, such as {"rope_theta": 160000}.', show_default=False)
+    ] = None,
+    revision: RevisionOption = None,
+    scheme_file: SchemeFileOption = None,
+    trust_remote_code: TrustOption = False,
 ) -> None:
     """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
     from hf_posenc.finetuning.loading import load_any
     from hf_posenc.model.package_config import PosEncConfig
-    from hf_posenc.options import parse_json_option
     from hf_posenc.quiet import without_bars
     from hf_posenc.schemes.plots import check_picture_path, plot_comparison, plot_position, save_figure
     from hf_posenc.schemes.scheme_file import register_scheme_file
@@ -79,15 +79,16 @@ def plot(
     check_picture_path(output)
     if scheme_file is not None:
         register_scheme_file(scheme_file, "+".join(sources))
-    texts = {"position_embedding_kwargs": position_embedding_kwargs, "rope_parameters": rope_parameters}
-    fields = {name: parse_json_option(name, text) for name, text in texts.items() if text is not None}
-    if fields and (len(sources) > 1 or not is_scheme(sources[0])):
-        raise UserError(f"{dashed(next(iter(fields)))} goes with one scheme's name. A checkpoint has its own.")
+    given = {"scheme_kwargs": scheme_kwargs, "rope_parameters": rope_parameters}
+    parsed = {name: json_object(name, text) for name, text in given.items() if text is not None}
+    if parsed and (len(sources) > 1 or not is_scheme(sources[0])):
+        raise UserError(f"{dashed(next(iter(parsed)))} goes with one scheme's name. A checkpoint has its own.")
+    fields = {"position_embedding_kwargs" if name == "scheme_kwargs" else name: value for name, value in parsed.items()}
     options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
     try:
         with without_bars(), about_options(fields):
             read: list[Any] = [
-                PosEncConfig.from_preset(config_preset, position_embedding_type=source, **fields)
+                PosEncConfig.from_preset(size or "base", position_embedding_type=source, **fields)
                 if is_scheme(source)
                 else load_any(source, revision=revision, trust_remote_code=True)
                 if trust_remote_code
@@ -106,24 +107,25 @@ def plot(
 def check(
     scheme: Annotated[
         str,
-        typer.Argument(autocompletion=complete_scheme, help="A positional scheme: see `schemes`.", show_default=False),
+        typer.Argument(
+            autocompletion=complete(*known_schemes()), help="A positional scheme: see `schemes`.", show_default=False
+        ),
     ],
     kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
-    scheme_file: SchemeFile = None,
+    scheme_file: SchemeFileOption = None,
 ) -> None:
     """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ...
 
     They take from ten seconds to a minute, most of it for `export` and `remote_code`.
     """
-    from hf_posenc.options import parse_json_option
     from hf_posenc.schemes.conformance import check_position
     from hf_posenc.schemes.scheme_file import register_scheme_file
 
     if scheme_file is not None:
         register_scheme_file(scheme_file, scheme)
     with loading("Running the checks, which takes up to a minute"):
-        report = check_position(scheme, kwargs=parse_json_option("kwargs", kwargs) or {}, checks=only or None)
+        report = check_position(scheme, kwargs=json_object("kwargs", kwargs) or {}, checks=only or None)
     Console().print(report)
     if not report.ok:
         raise typer.Exit(1)

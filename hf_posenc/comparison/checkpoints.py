@@ -8,7 +8,6 @@ import torch
 from hf_posenc.conversion import convert
 from hf_posenc.conversion.output import REPORT_NAME
 from hf_posenc.errors import UserError, one_line
-from hf_posenc.finetuning.options import parse_overrides
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 
@@ -67,8 +66,7 @@ def hidden_size(plan: Plan, run: PlannedRun, data_folder: Path) -> int:
     """How wide the encoder of a run is."""
     if plan.pretrained is not None:
         return PosEncConfig.from_pretrained(plan.checkpoint(run.scheme, data_folder)).hidden_size
-    overrides = plan.options_of(run.task).get("config_overrides")
-    fields = parse_overrides(overrides, list(PosEncConfig.__dataclass_fields__))
+    fields = plan.options_of(run.task)["set"]
     return int(fields.get("hidden_size", PosEncConfig.from_preset(plan.preset).hidden_size))
 
 

@@ -26,7 +26,7 @@ DATA_VARIABLE = "HF_POSENC_DATA"
 
 GENERATED_KINDS = ("probes", "halves")
 """Tasks whose data are generated."""
-GENERATED: dict[str, Any] = {"classifier_pooling": "cls", "num_train_epochs": 1}
+GENERATED: dict[str, Any] = {"epochs": 1, "set": {"classifier_pooling": "cls"}}
 """Options of `hf-posenc train` for generated tasks: a mean over all tokens would hide order, and no example is seen
 twice."""
 
@@ -150,22 +150,23 @@ class Plan:
 
         What a model learns by (sizes, rates, batches, epochs) has the defaults of `train`.
         """
-        options: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "eval_strategy": "no",
             "save_strategy": "steps",
             "save_steps": 0.25,  # an interrupted run loses a quarter at most
             "save_total_limit": 1,
             "logging_strategy": "steps",
             "logging_steps": 0.05,
-            "disable_tqdm": True,
-            "max_seq_length": self.train_length_of(task),
         }
+        options: dict[str, Any] = {"max_length": self.train_length_of(task), "validation_share": 0.0, "bf16": False}
         if self.pretrained is None:
-            options["config_preset"] = self.preset
-            options["max_position_embeddings"] = self.table_length or self.train_length_of(task)
-        if task.is_generated:
-            options |= GENERATED
-        return {**options, **self.options, **task.options}
+            options["size"] = self.preset
+            fields["max_position_embeddings"] = self.table_length or self.train_length_of(task)
+        layers = [*([GENERATED] if task.is_generated else []), self.options, task.options]
+        for layer in layers:
+            fields |= layer.get("set") or {}
+            options |= layer
+        return {**options, "set": fields}
 
     def checkpoint(self, scheme: str, data_folder: Path) -> Path:
         """The checkpoint that a scheme starts from."""

@@ -12,11 +12,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from hf_posenc.data.options import DataArguments
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import sha256
-from hf_posenc.finetuning.early import check_data
-from hf_posenc.finetuning.options import make_arguments, read_options
+from hf_posenc.options import Options
 from hf_posenc.schemes.names import check_scheme_name, known_schemes
 
 from .plan import DEVELOPMENT_SEED, GENERATED_KINDS, Plan, SchemeFile, Task, resolve_data
@@ -34,10 +32,8 @@ MOST_SEEDS = 10_000
 
 # The plan sets these itself, so that runs stay comparable.
 _OWN_OPTIONS = (
-    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict"),
-    *("seed", "data_seed", "dataset_name", "train_file", "max_train_samples", "max_predict_samples"),
-    *("position_embedding_type", "position_embedding_kwargs", "max_seq_length", "max_position_embeddings"),
-    *("config_preset", "model_name_or_path"),
+    *("output", "overwrite", "resume", "seed", "data", "validation", "test", "max_rows", "scheme", "scheme_kwargs"),
+    *("scheme_file", "max_length", "size", "pretrained"),
 )
 
 
@@ -78,8 +74,6 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
         _check_before_loading(plan)
         from .checkpoints import check_scheme  # imports PyTorch
 
-        for task in plan.tasks:
-            data_arguments(plan, task, wholly=True)
         for scheme in plan.schemes:
             check_scheme(plan, scheme)
     return plan
@@ -104,9 +98,8 @@ def check_folder(folder: Path) -> None:
 
 def _check_before_loading(plan: Plan) -> None:
     """Refuses options, data and schemes that can be known to be wrong without PyTorch."""
-    for task, data in [(task, data_arguments(plan, task)) for task in plan.tasks]:
-        if task.sha256 is not None:
-            check_data(data)
+    for task in plan.tasks:
+        data_options(plan, task)
     for name in _parts(plan.schemes) if plan.pretrained is None else ():
         if name not in plan.code().keys() | _registered():
             check_scheme_name(name, "The scheme")
@@ -313,23 +306,13 @@ def _check_task(plan: Plan, task: Task) -> None:
         raise UserError(f"{where}, options: the learning_rate {rate!r} is no number. Write 0.001, or 1.0e-3 in YAML.")
 
 
-def data_arguments(plan: Plan, task: Task, *, wholly: bool = False) -> DataArguments:
+def data_options(plan: Plan, task: Task) -> Options:
     """The options of a task's data.
-
-    Args:
-        plan, task: what is compared.
-        wholly: check what transformers alone can check too, which imports PyTorch.
 
     Raises:
         UserError: an option of the plan doesn't exist, or a value isn't accepted.
     """
-    options = {**plan.options_of(task), "output_dir": "data", "do_train": True}
-    if task.data is not None:
-        options["dataset_name" if task.sha256 is None else "train_file"] = resolve_data(task.data)
     try:
-        data = read_options(options)[0]
-        if wholly:
-            make_arguments(**options)
+        return Options.of(**plan.options_of(task), data=None if task.data is None else resolve_data(task.data))
     except UserError as error:
         raise UserError(f"The task {task.name!r}, options: {error}") from error
-    return data

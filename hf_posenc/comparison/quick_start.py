@@ -142,13 +142,13 @@ def _show(study: Study, logits: dict[str, np.ndarray], models: dict[str, Path], 
 def _next_steps(plan: Plan, model: Path, seconds: float, console: Console) -> None:
     scheme, task = plan.schemes[-1], plan.tasks[0]
     command = (
-        f"hf-posenc train -o runs/{scheme} --dataset-name {task.data} --position-embedding-type {scheme} "
-        f"--seed {plan.seeds[0]} --max-seq-length {plan.train_length} --do-eval false --bf16 false"
+        f"hf-posenc train -o runs/{scheme} --data {task.data} --scheme {scheme} --seed {plan.seeds[0]} "
+        f"--max-length {plan.train_length} --validation-share 0 --no-bf16"
     )
     console.print(f"\n{duration(seconds)} in all. [bold]Next[/bold]", highlight=False)
     steps = {
         "Your own file with columns text and label, from pretrained weights": (
-            "hf-posenc train -o runs/mine --train-file mine.csv --pretrained sentence-transformers/all-MiniLM-L6-v2"
+            "hf-posenc train -o runs/mine --data mine.csv --pretrained sentence-transformers/all-MiniLM-L6-v2"
         ),
         f"What ran here for {scheme!r}, to change": command,
         "Elsewhere, without hf_posenc": (

@@ -5,7 +5,6 @@ the examples of the runs. They read the models' tokens, decoded: all inputs are 
 """
 
 import contextlib
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,13 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from hf_posenc.data.encoding import encode
+from hf_posenc.data.preparing import prepare
+from hf_posenc.data.sources import read
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning import make_arguments, set_up
+from hf_posenc.finetuning.loading import input_length
+from hf_posenc.finetuning.start import check_start, known_labels, start
+from hf_posenc.options import Options
 from hf_posenc.training.baseline import BagOfWords, WordPairs, WordsAtPlaces, most_frequent
 
 from .outcomes import classification_outcome
@@ -72,37 +76,36 @@ def _tests(plan: Plan, run: PlannedRun, data_folder: Path) -> dict[str, list[dic
     options = {
         **plan.options_of(task),
         **training_options(plan, run, data_folder),
-        "do_train": True,
-        "baseline": False,
-        "report_to": "none",
     }
     if plan.pretrained is not None:
-        options["model_name_or_path"] = str(plan.checkpoint(plan.schemes[0], data_folder))
+        options["pretrained"] = str(plan.checkpoint(plan.schemes[0], data_folder))
     else:
-        options["position_embedding_type"] = "none"  # no scheme of the user's own has to be built
-    with tempfile.TemporaryDirectory() as folder:
-        setup = set_up(*make_arguments(**options, output_dir=f"{folder}/setup"))
-    train: Any = setup.encoded["train"]
-    labels, summary = list(train["labels"]), setup.summary
-    most = most_frequent(labels, summary.problem_type)
-    texts = _texts(train, setup.tokenizer, len(setup.columns.text))
+        options["scheme"] = "none"  # no scheme of the user's own has to be built
+    chosen = Options.of(**options)
+    config = check_start(chosen)
+    prepared = prepare(read(chosen), chosen, known_labels(config))
+    tokenizer, model, _ = start(chosen, prepared, config)
+    train: Any = encode(prepared, tokenizer, input_length(model, tokenizer, chosen.max_length))["train"]
+    labels, names, problem_type = list(train["labels"]), prepared.labels.names, prepared.labels.problem_type
+    most, columns = most_frequent(labels, problem_type), len(prepared.columns.text)
+    texts = _texts(train, tokenizer, columns)
     models: dict[str, BagOfWords] = {}
     asked = to_beat(task)
     for name in (name for name in LINEAR if name in asked):
         with contextlib.suppress(ValueError):  # no word in the texts, or one class
-            models[name] = LINEAR[name](summary.problem_type).fit(texts, labels)
-    names = [MAJORITY, *models, *(name for name in asked if name == USUAL_FORM)]
-    tests: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+            models[name] = LINEAR[name](problem_type).fit(texts, labels)
+    contenders = [MAJORITY, *models, *(name for name in asked if name == USUAL_FORM)]
+    tests: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     development = None if run.factor is None else data_folder
-    for part in test_parts(plan, task, setup.tokenizer, summary.labels, summary.problem_type, development):
+    for part in test_parts(plan, task, tokenizer, names, problem_type, development):
         right = np.asarray(part.dataset["labels"])
-        texts = _texts(part.dataset, setup.tokenizer, len(setup.columns.text))
+        texts = _texts(part.dataset, tokenizer, columns)
         for name, entries in tests.items():
             if name == USUAL_FORM:
-                answers = answer_usual(texts[0], right, summary.labels.index("no"))
+                answers = answer_usual(texts[0], right, names.index("no"))
             else:
                 answers = models[name].predict(texts) if name in models else np.full(len(right), most)
-            outcome = classification_outcome(task.metric, right, answers, len(summary.labels), part.groups)
+            outcome = classification_outcome(task.metric, right, answers, len(names), part.groups)
             score = {"metric": task.metric, "value": outcome.value(), "units": outcome.to_dict()}
             entries.append(part.entry() | score)
     return tests

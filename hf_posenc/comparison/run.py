@@ -1,6 +1,5 @@
 """Makes one run of a plan: trains a model, tests it at every length, and writes one JSON file."""
 
-import functools
 import io
 import json
 import platform
@@ -17,15 +16,15 @@ from transformers import PreTrainedModel
 
 from hf_posenc.errors import UserError
 from hf_posenc.files import finite, write_bytes, write_text
-from hf_posenc.finetuning import make_arguments, train_classifier
-from hf_posenc.finetuning.model import position_limit
+from hf_posenc.finetuning.loading import position_limit
+from hf_posenc.finetuning.train import TrainingResult, train
 from hf_posenc.machine import commit, processor, versions
 from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.training import TrainingResult
-from hf_posenc.training.checkpoints import last_complete_checkpoint, remove_checkpoints
+from hf_posenc.options import Options
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.metrics import score_logits
 from hf_posenc.training.recipe import default_learning_rate
+from hf_posenc.training.run_folder import OPTIONS_NAME, checkpoints
 
 from .checkpoints import hidden_size, source_of
 from .outcomes import classification_outcome
@@ -35,7 +34,7 @@ from .tasks import TestPart, test_parts, training_options
 RUN_NAME = "run.json"
 PICTURE_NAME = "learned.png"
 MODEL_NAME = "model"
-"""In the folder of a run: its checkpoints until it is done; then, where models are kept, its model."""
+"""In the folder of a run: its checkpoints while it trains; then, where models are kept, its model."""
 _TEST_TOKENS = 16_384
 """Tokens of a test batch, padding included: longer inputs come in smaller batches."""
 
@@ -57,13 +56,15 @@ def run_one(
         UserError: something is wrong with the data or the options.
     """
     started, code = time.time(), commit()
-    resumed = last_complete_checkpoint(folder / MODEL_NAME)
-    options = _options(plan, run, folder / MODEL_NAME, data_folder, resumed)
+    work = folder / MODEL_NAME
+    resumed = (work / OPTIONS_NAME).is_file() and bool(checkpoints(work))
+    if not resumed:
+        shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
+    options = {**_options(plan, run, work, data_folder), "resume": resumed}
     options["learning_rate"] = learning_rate(plan, run, data_folder) if chosen is None else chosen["learning_rate"]
     start = None if plan.pretrained is None else source_of(plan.checkpoint(run.scheme, data_folder))
     # The baselines are measured by the report, once for all runs of a task.
-    arguments = make_arguments(**{"baseline": False, **options})
-    trained = train_classifier(*arguments, console=Console(file=io.StringIO()))
+    trained = train(Options.of(**options), baselines=False, console=Console(file=io.StringIO()))
     model = trained.model.eval()
     trained_seconds = time.time() - started
     tests = list(_test(plan, run, trained, None if run.factor is None else data_folder))
@@ -84,14 +85,14 @@ def run_one(
         **(chosen or {}),
         "tests": tests,
         "loss": [[entry["step"], round(entry["loss"], 5)] for entry in trained.history if "loss" in entry],
-        "parameters": trained.summary.parameters,
-        "positional_parameters": trained.summary.positional_parameters,
+        "parameters": trained.report.parameters,
+        "positional_parameters": trained.report.positional_parameters,
         "max_length": position_limit(model),
         "steps": max((entry.get("step", 0) for entry in trained.history), default=0),
         "seconds": round(time.time() - started, 1),
         "test_seconds": round(time.time() - started - trained_seconds, 1),
-        "resumed": resumed is not None,
-        "train_examples": trained.summary.examples.get("train"),
+        "resumed": resumed,
+        "train_examples": trained.report.examples.get("train"),
         **({} if start is None else {"source_sha256": start}),
         "config": _config(model),
         "versions": versions(),
@@ -100,24 +101,19 @@ def run_one(
     }
 
 
-def _options(plan: Plan, run: PlannedRun, work: Path, data_folder: Path, resumed: Path | None) -> dict[str, Any]:
+def _options(plan: Plan, run: PlannedRun, work: Path, data_folder: Path) -> dict[str, Any]:
     """The options of `hf-posenc train`, without the learning rate."""
     options = {
         **plan.options_of(run.task),
         **training_options(plan, run, data_folder),
-        "output_dir": str(work),
-        "overwrite_output_dir": resumed is None,
-        "resume_from_checkpoint": None if resumed is None else "true",
+        "output": str(work),
         "seed": run.seed,
-        "do_train": True,
-        "keep_checkpoints": True,  # until the tests are done and the result is written
-        "report_to": "none",
     }
     if plan.pretrained is not None:
-        return {**options, "model_name_or_path": str(plan.checkpoint(run.scheme, data_folder))}
-    options["position_embedding_type"] = run.scheme
+        return {**options, "pretrained": str(plan.checkpoint(run.scheme, data_folder))}
+    options["scheme"] = run.scheme
     if run.scheme in plan.scheme_arguments:
-        options["position_embedding_kwargs"] = plan.scheme_arguments[run.scheme]
+        options["scheme_kwargs"] = plan.scheme_arguments[run.scheme]
     return options
 
 
@@ -146,8 +142,8 @@ def _test(
     plan: Plan, run: PlannedRun, trained: TrainingResult, development: Path | None = None
 ) -> Iterator[dict[str, Any]]:
     limit = position_limit(trained.model)
-    summary = trained.summary
-    for part in test_parts(plan, run.task, trained.tokenizer, summary.labels, summary.problem_type, development):
+    report = trained.report
+    for part in test_parts(plan, run.task, trained.tokenizer, report.labels, report.problem_type, development):
         entry = part.entry()
         if limit is not None and part.longest > limit:
             yield {**entry, "skipped": f"{run.scheme} has {limit} positions"}
@@ -156,7 +152,7 @@ def _test(
         inputs, size = part.dataset.remove_columns("labels"), max(1, _TEST_TOKENS // part.longest)
         logits = np.stack(list(logits_of(trained.model, trained.tokenizer, inputs, size)))  # (n, C)
         seconds = time.time() - started
-        scores = _score(run.task.metric, part, logits, summary.problem_type)
+        scores = _score(run.task.metric, part, logits, report.problem_type)
         yield {**entry, **scores, "seconds": round(seconds, 2)}
 
 
@@ -180,20 +176,16 @@ def _draw(model: PreTrainedModel, path: Path) -> None:
 
 
 def finish(folder: Path, result: dict[str, Any], keep_model: bool = False) -> None:
-    """Writes a run's JSON, whole or not at all, and removes its checkpoints; first, if the disk is full.
+    """Removes a run's model, and writes its JSON, whole or not at all.
 
     Args:
         folder: of the run.
         result: what its JSON holds.
         keep_model: leave the model that was trained.
     """
-    remove = remove_checkpoints if keep_model else functools.partial(shutil.rmtree, ignore_errors=True)
-    try:
-        write_text(folder / RUN_NAME, to_json(result))
-    except OSError:
-        remove(folder / MODEL_NAME)
-        write_text(folder / RUN_NAME, to_json(result))
-    remove(folder / MODEL_NAME)
+    if not keep_model:
+        shutil.rmtree(folder / MODEL_NAME, ignore_errors=True)
+    write_text(folder / RUN_NAME, to_json(result))
 
 
 def to_json(value: dict[str, Any]) -> str:

@@ -5,25 +5,24 @@ import json
 import logging
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
-from hf_posenc.data.columns import find_columns, require_columns, texts_of
+from hf_posenc.data.columns import find_columns, require_columns
 from hf_posenc.data.encoding import encode_texts
 from hf_posenc.data.labels import encode_labels
-from hf_posenc.data.reading import read_table
-from hf_posenc.data.splits import read_splits
+from hf_posenc.data.reading import LINE, classes_of, names_of, read_file
+from hf_posenc.data.sources import read
 from hf_posenc.data.splitting import choose_texts, marks_of
-from hf_posenc.data.table import Table, concatenate
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
 
 from .plan import DATA_VARIABLE, Plan, PlannedRun, Task, resolve_data
-from .plan_file import data_arguments
+from .plan_file import data_options
 from .probes import PROBES, SHORTEST, make_halves, make_probes, make_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,9 @@ TEST_SEED = 2**31
 """Generated test examples are the same for all seeds of a plan, and none of its training examples' seeds is this."""
 
 
-_OF_A_FILE = {"delimiter": None, "quoting": None, "encoding": None}
+_TEST_SHARE = 0.1
+"""Of a file, of which a part is the test."""
+_OF_A_FILE = {"delimiter": None, "quoting": None, "encoding": None, "format": None}
 """Options of the user's file, which those that are written from it don't need."""
 
 
@@ -74,20 +75,20 @@ def training_options(plan: Plan, run: PlannedRun, folder: Path) -> dict[str, Any
     task, seed = run.task, run.seed
     if not task.is_generated:
         if run.factor is not None and (files := development_files(plan, task, folder)) is not None:
-            return {"train_file": str(files[0]), **_OF_A_FILE}
-        options: dict[str, Any] = {"dataset_name": resolve_data(str(task.data))}
+            return {"data": str(files[0]), **_OF_A_FILE}
+        options: dict[str, Any] = {"data": resolve_data(str(task.data))}
         if task.sha256 is not None:  # without the rows that it is tested on
-            options = {"train_file": str(folder / f"{task.name}-train.jsonl"), **_OF_A_FILE}
-            _write_rows(Path(options["train_file"]), load_task(plan, task)["train"])
+            options = {"data": str(folder / f"{task.name}-train.jsonl"), **_OF_A_FILE}
+            _write_rows(Path(options["data"]), load_task(plan, task)["train"])
         count = plan.train_examples_of(task)
-        return options | ({} if count is None else {"max_train_samples": count})
+        return options | ({} if count is None else {"max_rows": count})
     path = folder / f"{task.name}-seed{seed}.jsonl"
     if not path.exists():
         write_text(path, "".join(f"{json.dumps(row)}\n" for row in _generate(plan, task, seed)))
     tokenizer = folder / "tokenizer"
     if not (tokenizer / "tokenizer_config.json").exists():
         make_tokenizer().save_pretrained(str(tokenizer))
-    return {"train_file": str(path), "tokenizer_name": str(tokenizer)}
+    return {"data": str(path), "tokenizer": str(tokenizer)}
 
 
 def development_files(plan: Plan, task: Task, folder: Path) -> tuple[Path, Path] | None:
@@ -98,41 +99,42 @@ def development_files(plan: Plan, task: Task, folder: Path) -> tuple[Path, Path]
     files = (folder / f"{task.name}-search-train.jsonl", folder / f"{task.name}-search-held-out.jsonl")
     if not all(file.exists() for file in files):
         count = plan.train_examples_of(task)
-        for file, part in zip(files, _without_held_out(plan, task, splits["train"].first(count)), strict=True):
+        for file, part in zip(files, _without_held_out(plan, task, _first(splits["train"], count)), strict=True):
             _write_rows(file, part)
     return files
 
 
-def load_task(plan: Plan, task: Task) -> dict[str, Table]:
+def load_task(plan: Plan, task: Task) -> dict[str, Dataset]:
     """The splits of a task's data; of a file the same share of its texts is always the test.
 
     Raises:
         UserError: it can't be read.
     """
-    splits = read_splits(data_arguments(plan, task))
+    splits = read(data_options(plan, task))
     if task.sha256 is None:
         return splits
     train, test = _without_held_out(plan, task, splits["train"])
     return {"train": train, "test": test}
 
 
-def _without_held_out(plan: Plan, task: Task, rows: Table) -> tuple[Table, Table]:
-    """The rows without a share of the texts (`validation_split_percentage`), and those of this share."""
-    data = data_arguments(plan, task)
+def _without_held_out(plan: Plan, task: Task, rows: Dataset) -> tuple[Dataset, Dataset]:
+    """The rows without a share of the texts, and those of this share."""
+    data = data_options(plan, task)
     columns = find_columns(rows, data)
-    marks = marks_of(*columns.texts(rows.columns))
-    held = choose_texts(marks, list(map(str, rows.columns[columns.label])), data.validation_split_percentage)
+    marks = marks_of(*columns.texts(rows))
+    held = choose_texts(marks, list(map(str, rows[columns.label])), _TEST_SHARE)
     return (
         rows.select([row for row, mark in enumerate(marks) if mark not in held]),
         rows.select([row for row, mark in enumerate(marks) if mark in held]),
     )
 
 
-def _write_rows(path: Path, rows: Table) -> None:
+def _write_rows(path: Path, rows: Dataset) -> None:
     """Writes rows as JSON, classes as names."""
     lines = []
-    for row in map(rows.row, range(len(rows))):
-        row |= {name: names[row[name]] for name, names in rows.classes.items() if isinstance(row[name], int)}
+    classes = {name: names for name in names_of(rows) if (names := classes_of(rows, name)) is not None}
+    for row in rows.remove_columns(LINE):
+        row |= {name: names[row[name]] for name, names in classes.items() if isinstance(row[name], int)}
         lines.append(f"{json.dumps(row, ensure_ascii=False, default=str)}\n")
     write_text(path, "".join(lines))
 
@@ -168,18 +170,18 @@ def check_data(plan: Plan, task: Task) -> None:
     if "train" not in splits:
         raise UserError(f"The task {task.name!r} has no training data: {task.data!r} has {', '.join(splits)}.")
     tests = _test_splits(task, splits)
-    columns = find_columns(splits["train"], data_arguments(plan, task))
+    columns = find_columns(splits["train"], data_options(plan, task))
     for split, dataset in {"train": splits["train"], **tests}.items():
-        require_columns(dataset, columns.text, "--text-column-names", split)
-        require_columns(dataset, (columns.label,), "--label-column-name", split)
-    trained = set(marks_of(*columns.texts(splits["train"].columns)))
+        require_columns(dataset, columns.text, "--text-column", split)
+        require_columns(dataset, (columns.label,), "--label-column", split)
+    trained = set(marks_of(*columns.texts(splits["train"])))
     for name, rows in tests.items():
-        if task.group_column not in (None, *rows.names):
-            has = ", ".join(map(repr, rows.names))
+        if task.group_column not in (None, *names_of(rows)):
+            has = ", ".join(map(repr, names_of(rows)))
             raise UserError(
                 f"The task {task.name!r} names the column {task.group_column!r}; its data for {name!r} has {has}."
             )
-        if shared := sum(mark in trained for mark in marks_of(*columns.texts(rows.columns))):
+        if shared := sum(mark in trained for mark in marks_of(*columns.texts(rows))):
             logger.warning(
                 f"The task {task.name!r}: {shared:,} of {len(rows):,} texts of its data for {name!r} stand in its "
                 "training data too."
@@ -187,9 +189,9 @@ def check_data(plan: Plan, task: Task) -> None:
         _check_labels(plan, task, splits["train"], name, rows)
 
 
-def _check_labels(plan: Plan, task: Task, train: Table, name: str, rows: Table) -> None:
+def _check_labels(plan: Plan, task: Task, train: Dataset, name: str, rows: Dataset) -> None:
     """Refuses a test that couldn't be scored, before training."""
-    data = data_arguments(plan, task)
+    data = data_options(plan, task)
     labels, numbers = encode_labels({"train": train, "test": rows}, find_columns(train, data), data)
     if labels.problem_type != "single_label_classification":
         raise UserError(
@@ -200,7 +202,7 @@ def _check_labels(plan: Plan, task: Task, train: Table, name: str, rows: Table) 
         raise UserError(f"The task {task.name!r}: its data for {name!r} has no labels. Give a test split that has.")
 
 
-def _test_splits(task: Task, splits: dict[str, Table]) -> dict[str, Table]:
+def _test_splits(task: Task, splits: dict[str, Dataset]) -> dict[str, Dataset]:
     """The test split (or, where there is none, the validation split), and the files that the task adds."""
     name = next((split for split in ("test", "validation") if split in splits), None)
     if name is None:
@@ -215,7 +217,7 @@ def _test_splits(task: Task, splits: dict[str, Table]) -> dict[str, Table]:
         part = path.name.split(".")[0]
         if part in {**splits, **tests}:
             raise UserError(f"The task {task.name!r} names the test file {file!r}: there is a part {part!r} already.")
-        tests[part] = read_table(str(path))
+        tests[part] = read_file(str(path))
     return tests
 
 
@@ -243,16 +245,17 @@ def test_parts(
             seed = TEST_SEED + length if development is None else TEST_SEED - length
             yield from _generated_parts(plan, task, length, tokenizer, labels, seed)
         return
-    data = data_arguments(plan, task)
+    data = data_options(plan, task)
     splits = load_task(plan, task)
     columns = find_columns(splits["train"], data)
     tests = _named_tests(plan, task, splits) if development is None else _held_out(plan, task, splits, development)
     for name, rows in tests.items():
         numbers = encode_labels({"test": rows}, columns, data, label_names=labels, problem_type=problem_type)[1]["test"]
-        groups = list(rows.columns[task.group_column]) if task.group_column and development is None else None
+        groups = rows[task.group_column][:] if task.group_column and development is None else None
 
-        def cut(length: int, rows: Table = rows, numbers: Any = numbers, name: str = name) -> Dataset:
-            return encode_texts(texts_of(rows, columns, name), numbers, tokenizer, length, problem_type, split=name)
+        def cut(length: int, rows: Dataset = rows, numbers: Any = numbers, name: str = name) -> Dataset:
+            encoded, _ = encode_texts(columns.texts(rows), tokenizer, length, split=name)
+            return encoded if numbers is None else encoded.add_column("labels", numbers)
 
         if development is not None:
             yield TestPart(name, lengths[0], cut(lengths[0]))
@@ -260,9 +263,9 @@ def test_parts(
         yield from _by_length(task, name, cut, groups, lengths)
 
 
-def _held_out(plan: Plan, task: Task, splits: dict[str, Table], folder: Path) -> dict[str, Table]:
+def _held_out(plan: Plan, task: Task, splits: dict[str, Dataset], folder: Path) -> dict[str, Dataset]:
     files = development_files(plan, task, folder)
-    rows = splits["validation"] if files is None else read_table(str(files[1]))
+    rows = splits["validation"] if files is None else read_file(str(files[1]))
     return {task.name: _sample(rows, plan.test_examples_of(task), None)}
 
 
@@ -282,24 +285,27 @@ def _generated_parts(
         yield TestPart(name, length, dataset, [row["group"] for row in rows] if task.kind == "probes" else None)
 
 
-def _named_tests(plan: Plan, task: Task, splits: dict[str, Table]) -> dict[str, Table]:
+def _named_tests(plan: Plan, task: Task, splits: dict[str, Dataset]) -> dict[str, Dataset]:
     count = plan.test_examples_of(task)
-    named: dict[str, Table] = {}
+    named: dict[str, Dataset] = {}
     for name, rows in _test_splits(task, splits).items():
         part = task.name if name == "test" else f"{task.name}/{name}"
         named[part] = _sample(rows, count, task.group_column)
     if task.lengths != "buckets":
         return named
-    columns = sorted(set.intersection(*(set(rows.names) for rows in named.values())))
-    pooled = [replace(rows, columns={name: rows.columns[name] for name in columns}) for rows in named.values()]
-    return {task.name: concatenate(pooled, task.name)}
+    columns = sorted(set.intersection(*(set(rows.column_names) for rows in named.values())))
+    return {task.name: concatenate_datasets([rows.select_columns(columns) for rows in named.values()])}
 
 
-def _sample(rows: Table, count: int | None, group_column: str | None) -> Table:
+def _first(rows: Dataset, count: int | None) -> Dataset:
+    return rows if count is None or count >= len(rows) else rows.select(range(count))
+
+
+def _sample(rows: Dataset, count: int | None, group_column: str | None) -> Dataset:
     """So many rows, drawn from all, the same ones each time and in their order; groups stay whole."""
     if count is None or count >= len(rows):
         return rows
-    groups = rows.columns[group_column] if group_column else range(len(rows))
+    groups = rows[group_column][:] if group_column else range(len(rows))
     members: dict[Any, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)

@@ -16,11 +16,12 @@ from typing import Any, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 
-from ..data.inputs import read_inputs
+from ..data.columns import find_columns
+from ..data.reading import read_file
 from ..errors import Diverged, UserError
-from ..options import COUNT, POSITIVE, SEED, Range, check_range, whole_number
-from ..training.checkpoints import not_finite
+from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
 from ..training.inference import pad_rows, take_off_autocast
+from ..training.run_folder import not_finite
 from .heal_trainer import Distillation, Rows
 from .measure import check_tokens, encode, special_tokens
 
@@ -35,10 +36,9 @@ def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
         UserError: there is no such file, or no text in it.
     """
     if isinstance(source, (str, Path)):
-        texts = [
-            text.text if text.text_pair is None else f"{text.text} {text.text_pair}"
-            for text in read_inputs(str(source))
-        ]
+        table = read_file(source)
+        columns = find_columns(table, Options(), needs_label=False).texts(table)
+        texts = [" ".join(parts) for parts in zip(*columns, strict=True)]
     else:
         texts = list(source)
         wrong = [text for text in texts if not isinstance(text, str)]

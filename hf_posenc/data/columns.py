@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from datasets import Dataset
+
 from ..errors import UserError
-from .options import DataArguments
-from .table import Table
+from ..options import Options, words
+from .reading import names_of, where
 
 _TEXTS: tuple[tuple[str, ...], ...] = (
     ("text", "text_pair"),
@@ -26,9 +28,9 @@ class Columns:
     """Which columns hold the text, the second text of a pair, and the label."""
 
     text: tuple[str, ...]
-    label: str
-    delimiter: str | None = None
-    """Joins all text columns to one text."""
+    label: str = "label"
+    separator: str | None = None
+    """Joins all text columns to one text. None: two columns are a pair."""
     label_delimiter: str | None = None
     """Separates several labels in one cell."""
     one_hot: tuple[str, ...] = ()
@@ -37,27 +39,36 @@ class Columns:
     @property
     def is_pair(self) -> bool:
         """Whether an example is two texts."""
-        return len(self.text) == 2 and self.delimiter is None
+        return len(self.text) == 2 and self.separator is None
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The columns of labels."""
         return self.one_hot or (self.label,)
 
-    def texts(self, batch: Mapping[str, Sequence[Any]]) -> tuple[list[str], ...]:
-        """The texts of some rows: `(first,)`, or `(first, second)` of pairs; a missing text is an empty one."""
-        columns = [["" if value is None else str(value) for value in batch[name]] for name in self.text]
-        if self.delimiter is not None:
-            return ([self.delimiter.join(values) for values in zip(*columns, strict=True)],)
-        return tuple(columns)
+    def texts(self, table: Dataset) -> tuple[list[str], ...]:
+        """The texts of all rows: `(first,)`, or `(first, second)` of pairs; a missing text is an empty one.
 
-    def text_of(self, cells: Mapping[str, Any]) -> tuple[str, ...]:
-        """The same of one row."""
-        return tuple(column[0] for column in self.texts({name: [cells.get(name)] for name in self.text}))
+        Raises:
+            UserError: a column isn't there, or holds lists, objects or bytes, or numbers among texts.
+        """
+        require_columns(table, self.text, "--text-column")
+        columns = []
+        for name in self.text:
+            cells = table[name][:]
+            _check_text(table, name, cells)
+            columns.append(["" if cell is None else str(cell) for cell in cells])
+        return self.joined(columns)
+
+    def joined(self, columns: Sequence[Sequence[str]]) -> tuple[list[str], ...]:
+        """The columns as the model takes them: joined to one text, or as they are."""
+        if self.separator is not None:
+            return ([self.separator.join(cells) for cells in zip(*columns, strict=True)],)
+        return tuple(map(list, columns))
 
     def sentence(self, names: Sequence[str]) -> str:
         """In words, with the columns that aren't used."""
-        joined = f" (joined with {self.delimiter!r})" if self.delimiter is not None and len(self.text) > 1 else ""
+        joined = f" (joined with {self.separator!r})" if self.separator is not None and len(self.text) > 1 else ""
         text = " and ".join(self.text) + (" (a pair)" if self.is_pair else joined)
         unused = [name for name in names if name not in (*self.text, *self.labels)]
         label = f"; label: {', '.join(self.labels)}" if set(self.labels) <= set(names) else ""
@@ -66,7 +77,7 @@ class Columns:
 
 
 def find_columns(
-    table: Table, data: DataArguments, known: Columns | None = None, *, needs_label: bool = True
+    table: Dataset, options: Options, known: Columns | None = None, *, needs_label: bool = True
 ) -> Columns:
     """The columns that the options name, else a checkpoint's, else those of the usual names.
 
@@ -75,7 +86,7 @@ def find_columns(
 
     Args:
         table: has the columns.
-        data: the options.
+        options: the options.
         known: those that a checkpoint was trained on; used if the data has them.
         needs_label: whether a label has to be found.
 
@@ -83,9 +94,10 @@ def find_columns(
         UserError: a named column isn't there, or none is named and not exactly one has a usual name. The message lists
             the columns and the options for all that is missing.
     """
-    label, one_hot = _named_label(table, data.label_column_name, known)
-    text, joined = _named_text(table, data, known)
-    usual_texts, usual_labels = _usual(table, _TEXTS), _usual(table, _LABELS)
+    names = names_of(table)
+    label, one_hot = _named_label(table, options.label_column, known)
+    text, separator = _named_text(table, options, known)
+    usual_texts, usual_labels = _usual(names, _TEXTS), _usual(names, _LABELS)
     lacks_text = not text and len(usual_texts) != 1
     lacks_label = label is None and needs_label and len(usual_labels) != 1
     if lacks_text or lacks_label:
@@ -96,58 +108,57 @@ def find_columns(
     if label is None:
         label = usual_labels[0][0] if len(usual_labels) == 1 else known.label if known is not None else _LABELS[0][0]
     if label in text or set(one_hot) & set(text):
-        raise UserError(f"Column {label!r} can't be both text and label. Name another with --label-column-name.")
-    _check_text(table, text)
-    return Columns(text, label, joined, data.label_delimiter or (known.label_delimiter if known else None), one_hot)
+        raise UserError(f"Column {label!r} can't be both text and label. Name another with --label-column.")
+    delimiter = options.label_delimiter or (known.label_delimiter if known else None)
+    return Columns(text, label, separator, delimiter, one_hot)
 
 
-def _usual(table: Table, names: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The usual names that the table has; a part of a pair that is there doesn't count by itself."""
-    there = [columns for columns in names if set(columns) <= set(table.names)]
+def _usual(names: Sequence[str], usual: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The usual names that are there; a part of a pair that is there doesn't count by itself."""
+    there = [columns for columns in usual if set(columns) <= set(names)]
     return [columns for columns in there if not any(set(columns) < set(others) for others in there)]
 
 
-def _unnamed(table: Table, texts: list[tuple[str, ...]] | None, labels: list[tuple[str, ...]] | None) -> UserError:
+def _unnamed(table: Dataset, texts: list[tuple[str, ...]] | None, labels: list[tuple[str, ...]] | None) -> UserError:
     """The error of columns that must be named; None: these needn't be."""
+    names, head = names_of(table), table[:100]
     wanted, options = [], []
-    longest = max(table.names, key=lambda name: sum(len(str(cell)) for cell in table.columns[name][:100]), default="")
+    longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]), default="")
     for found, what, name, option in (
-        (texts, "text or sentence, nor a pair such as text and text_pair", longest, "--text-column-names"),
-        (labels, "label or labels", next((name for name in table.names if name != longest), ""), "--label-column-name"),
+        (texts, "text or sentence, nor a pair such as text and text_pair", longest, "--text-column"),
+        (labels, "label or labels", next((name for name in names if name != longest), ""), "--label-column"),
     ):
         if found is not None:
             several = " and ".join(", ".join(columns) for columns in found)
             wanted.append(f"{several} could all be meant" if found else f"no column is called {what}")
             options.append(f"{option} {','.join(found[0]) if found else name or 'NAME'}")
-    cells = [f"{name} ({_first_cell(table, name)!r:.40})" for name in table.names]
+    first = {name: next((cell for cell in head[name] if cell is not None), None) for name in names}
+    cells = [f"{name} ({first[name]!r:.40})" for name in names]
     more = f", ... ({len(cells)} columns)" if len(cells) > _SHOWN else ""
-    divided = next((mark for mark in (";", "\t", "|") if len(cells) == 1 and mark in table.names[0]), None)
+    divided = next((mark for mark in (";", "\t", "|") if len(cells) == 1 and mark in names[0]), None)
     separated = "" if divided is None else f" If {divided!r} separates the columns: --delimiter {divided!r}."
     return UserError(
-        f"{table.source}: {'; '.join(wanted)}. It has {', '.join(cells[:_SHOWN])}{more}. Say which: such as "
+        f"{table.info.dataset_name}: {'; '.join(wanted)}. It has {', '.join(cells[:_SHOWN])}{more}. Say which: such as "
         f"{' '.join(options)}.{separated}{_no_names(table)}"
     )
 
 
-def _first_cell(table: Table, name: str) -> Any:
-    return next((cell for cell in table.columns[name][:100] if cell is not None), None)
-
-
-def _named_text(table: Table, data: DataArguments, known: Columns | None) -> tuple[tuple[str, ...], str | None]:
+def _named_text(table: Dataset, options: Options, known: Columns | None) -> tuple[tuple[str, ...], str | None]:
     """The text columns by option, or of the checkpoint, and what joins them."""
-    joined = data.text_column_delimiter
-    if data.text_column_names is None:
-        if known is not None and set(known.text) <= set(table.names):
-            return known.text, joined or known.delimiter
-        return (), joined
-    text = _listed(table, data.text_column_names)
-    require_columns(table, text, "--text-column-names")
-    if len(text) > 2 and joined is None:
+    if options.text_column is None:
+        if known is not None and set(known.text) <= set(table.column_names):
+            return known.text, known.separator if options.join is None else options.join
+        return (), options.join
+    text = _listed(table, options.text_column)
+    require_columns(table, text, "--text-column")
+    if len(text) > 2 and options.join is None:
         raise UserError(
-            f"--text-column-names {','.join(text)} names {len(text)} columns. Give one, two for pairs, or join them "
-            "with --text-column-delimiter ' '."
+            f"--text-column {','.join(text)} names {len(text)} columns. Give one, two for pairs, or join them with "
+            "--join ' '."
         )
-    return text, joined
+    if known is not None and known.text == text and options.join is None:
+        return text, known.separator
+    return text, options.join
 
 
 def _require_alike(text: tuple[str, ...], known: Columns | None) -> None:
@@ -158,94 +169,105 @@ def _require_alike(text: tuple[str, ...], known: Columns | None) -> None:
     if known.is_pair != (len(text) == 2) or (shared and len(shared) < len(known.text)):
         raise UserError(
             f"The model was trained on the text of {known.sentence(known.text).removeprefix('Text: ')}; the data has "
-            f"{' and '.join(text)}. Rename its columns, or say what to read: --text-column-names {','.join(text)}."
+            f"{' and '.join(text)}. Rename its columns, or say what to read: --text-column {','.join(text)}."
         )
 
 
-def _named_label(table: Table, option: str | None, known: Columns | None) -> tuple[str | None, tuple[str, ...]]:
+def _named_label(table: Dataset, option: str | None, known: Columns | None) -> tuple[str | None, tuple[str, ...]]:
     """The label column by option or of the checkpoint, and one-hot columns."""
     if option is not None:
         names = _listed(table, option)
-        require_columns(table, names, "--label-column-name")
+        require_columns(table, names, "--label-column")
         return (names[0], ()) if len(names) == 1 else (", ".join(names), names)
-    if known is not None and known.one_hot and set(known.one_hot) <= set(table.names):
+    if known is not None and known.one_hot and set(known.one_hot) <= set(table.column_names):
         return known.label, known.one_hot
-    return (known.label if known is not None and known.label in table.columns else None), ()
+    return (known.label if known is not None and known.label in table.column_names else None), ()
 
 
-def _check_text(table: Table, names: Sequence[str]) -> None:
-    """Refuses columns with lists, objects or bytes, or with numbers among texts."""
-    for name in names:
-        cells = table.columns.get(name, ())
-        kinds = {type(cell) for cell in cells if cell is not None}
-        if kinds <= {str} or kinds <= {int, float, bool}:
-            continue
-        row, cell = next((n, c) for n, c in enumerate(cells) if c is not None and not isinstance(c, str))
-        if isinstance(cell, datetime.date):
-            continue
-        raise UserError(
-            f"Column {name!r} holds {cell!r:.60} in {table.where(row)}, which is no text. Write one string there, "
-            "joining the parts of a list, or name another column with --text-column-names."
-        )
+def _check_text(table: Dataset, name: str, cells: Sequence[Any]) -> None:
+    """Refuses lists, objects or bytes, and numbers among texts."""
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if kinds <= {str} or kinds <= {int, float, bool} or all(issubclass(kind, datetime.date) for kind in kinds):
+        return
+    row, cell = next((n, cell) for n, cell in enumerate(cells) if cell is not None and not isinstance(cell, str))
+    raise UserError(
+        f"Column {name!r} holds {cell!r:.60} in {where(table, row)}, which is no text. Write one string there, joining "
+        "the parts of a list, or name another column with --text-column."
+    )
 
 
-def _listed(table: Table, option: str) -> tuple[str, ...]:
+def _listed(table: Dataset, option: str) -> tuple[str, ...]:
     """The column that an option names, or several joined by commas."""
-    return (option,) if option in table.columns else tuple(filter(None, map(str.strip, option.split(","))))
+    return (option,) if option in table.column_names else tuple(words(option))
 
 
-def texts_of(table: Table, columns: Columns, split: str) -> tuple[list[str], ...]:
-    """The texts of a split.
-
-    Raises:
-        UserError: it has no such column, or one that holds no text.
-    """
-    require_columns(table, columns.text, "--text-column-names", split)
-    _check_text(table, columns.text)
-    return columns.texts(table.columns)
-
-
-def require_columns(table: Any, names: Sequence[str], option: str, split: str = "train") -> None:
+def require_columns(table: Dataset, names: Sequence[str], option: str, split: str = "") -> None:
     """Raises a UserError if a column isn't there; the message lists those that are."""
-    missing = [name for name in names if name not in table.names]
-    if missing:
+    if missing := [name for name in names if name not in table.column_names]:
+        there = ", ".join(map(repr, names_of(table)))
         raise UserError(
-            f"The {split} data has no column {missing[0]!r}. It has {', '.join(map(repr, table.names))}: name "
-            f"one with {option}.{_no_names(table)}"
+            f"{f'The {split} data' if split else table.info.dataset_name} has no column {missing[0]!r}. It has "
+            f"{there}: name one with {option}.{_no_names(table)}"
         )
 
 
-def _no_names(table: Any) -> str:
-    return " If these are no names, write a first row of names." if table.is_text else ""
+def _no_names(table: Dataset) -> str:
+    return " If these are no names, write a first row of names." if table.info.builder_name == "csv" else ""
 
 
 _OURS = "hf_posenc"
 
 
-def remember_columns(config: Any, columns: Columns) -> None:
-    """Writes the columns of the training data into a model's configuration, which is saved with the weights."""
-    noted = {
-        "text_column_names": list(columns.text),
-        "text_column_delimiter": columns.delimiter,
-        "label_column_name": columns.label,
-        "label_delimiter": columns.label_delimiter,
-        "one_hot_columns": list(columns.one_hot),
-    }
+def notes_of(config: Any) -> dict[str, Any]:
+    """What a checkpoint's configuration says in our name."""
     # Every transformers configuration has this field; transformers ignores our key.
+    noted = (getattr(config, "task_specific_params", None) or {}).get(_OURS)
+    return noted if isinstance(noted, dict) else {}
+
+
+def note(config: Any, **values: Any) -> None:
+    """Writes values in our name into a model's configuration, which is saved with the weights."""
     others = getattr(config, "task_specific_params", None)
-    config.task_specific_params = {**(others if isinstance(others, dict) else {}), _OURS: noted}
+    config.task_specific_params = {
+        **(others if isinstance(others, dict) else {}),
+        _OURS: {**notes_of(config), **values},
+    }
+
+
+def remember_columns(config: Any, columns: Columns) -> None:
+    """Writes into a model's configuration how its texts were put together, and where the labels were."""
+    note(
+        config,
+        text_columns=list(columns.text),
+        text_separator=columns.separator,
+        label_column=columns.label,
+        label_delimiter=columns.label_delimiter,
+        one_hot_columns=list(columns.one_hot),
+    )
 
 
 def remembered_columns(config: Any) -> Columns | None:
     """The columns that a checkpoint was trained on; None if its configuration has none in our form."""
-    noted = getattr(config, "task_specific_params", None)
-    noted = noted.get(_OURS) if isinstance(noted, dict) else None
-    if not isinstance(noted, dict):
-        return None
-    text, label = noted.get("text_column_names"), noted.get("label_column_name")
-    marks = noted.get("text_column_delimiter"), noted.get("label_delimiter")
+    noted = notes_of(config)
+    text, label = noted.get("text_columns"), noted.get("label_column")
+    marks = noted.get("text_separator"), noted.get("label_delimiter")
     if not (isinstance(text, list) and text and all(isinstance(name, str) for name in (*text, label))):
         return None
     if not all(mark is None or isinstance(mark, str) for mark in marks):
         return None
     return Columns(tuple(text), str(label), *marks, tuple(noted.get("one_hot_columns") or ()))
+
+
+def as_input(texts: Mapping[str, Any], known: Columns | None) -> tuple[str, ...]:
+    """The text, or the pair, of cells by column: as a model was trained, or `text` and `text_pair`.
+
+    Raises:
+        UserError: a column is missing.
+    """
+    names = known.text if known is not None and set(known.text) <= set(texts) else ("text", "text_pair")[: len(texts)]
+    if missing := [name for name in names if name not in texts]:
+        wanted = ", ".join(known.text) if known is not None else "text"
+        raise UserError(f"The text has no {missing[0]!r}, but {', '.join(texts)}. The model takes {wanted}.")
+    cells = [[str(texts[name])] for name in names]
+    columns = known if known is not None and names == known.text else Columns(names)
+    return tuple(column[0] for column in columns.joined(cells))

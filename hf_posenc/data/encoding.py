@@ -1,36 +1,48 @@
 """Texts as token ids."""
 
-import logging
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from datasets import Dataset, Features, List, Value, concatenate_datasets
+from datasets import Dataset, concatenate_datasets
 from tqdm import tqdm
 
-logger = logging.getLogger(__name__)
+from .preparing import PreparedData, texts_of
 
 _CHUNK = 1000
 
 
+def encode(
+    prepared: PreparedData, tokenizer: Any, max_length: int, cut: Callable[[str, int], object] | None = None
+) -> dict[str, Dataset]:
+    """The splits as token ids and, where there are labels, `labels`.
+
+    Args:
+        prepared: the data.
+        tokenizer: of transformers.
+        max_length: longer inputs are cut to this many tokens.
+        cut: called with the name of each split and how many of its texts were cut.
+    """
+    encoded = {}
+    for split, part in prepared.splits.items():
+        encoded[split], count = encode_texts(texts_of(part), tokenizer, max_length, split=split)
+        if cut is not None:
+            cut(split, count)
+        if "labels" in part.column_names:
+            labels = part.select_columns("labels").flatten_indices()
+            encoded[split] = concatenate_datasets([encoded[split], labels], axis=1)
+    return encoded
+
+
 def encode_texts(
-    texts: Sequence[Sequence[str]],
-    labels: Sequence[Any] | None,
-    tokenizer: Any,
-    max_length: int,
-    problem_type: str = "single_label_classification",
-    *,
-    split: str = "train",
-) -> Dataset:
-    """Tokenizes texts: columns of the tokenizer, and `labels`. Says how many inputs are truncated.
+    texts: Sequence[Sequence[str]], tokenizer: Any, max_length: int, *, split: str = "train"
+) -> tuple[Dataset, int]:
+    """Token ids of texts, and how many were cut.
 
     Args:
         texts: `(first,)`, or `(first, second)` for pairs.
-        labels: in the model's form; None: there are none.
         tokenizer: of transformers.
         max_length: longer inputs are cut to this many tokens.
-        problem_type: the task, which decides the type of `labels`.
-        split: the name of the split, for messages.
+        split: the name of the split, for the progress bar.
     """
     chunks: list[Dataset] = []
     cut, count = 0, len(texts[0])
@@ -43,20 +55,4 @@ def encode_texts(
         else:  # a Python tokenizer doesn't say; inputs at the limit count as truncated
             cut += sum(len(ids) >= max_length for ids in batch["input_ids"])
         chunks.append(Dataset.from_dict(dict(batch)))
-    if cut:
-        logger.warning(
-            f"{cut} of {count} {split} inputs ({cut / count:.1%}) have more than {max_length} tokens and were "
-            "truncated. Raise --max-seq-length to keep them whole."
-        )
-    encoded = concatenate_datasets(chunks)
-    if labels is None:
-        return encoded
-    kinds = {"regression": Value("float32"), "multi_label_classification": List(Value("float32"))}
-    feature: Any = kinds.get(problem_type, Value("int64"))
-    column = Dataset.from_dict({"labels": list(labels)}, features=Features({"labels": feature}))
-    return encoded.add_column("labels", column.data.column("labels"), feature=feature)
-
-
-def all_texts(texts: Sequence[Sequence[str]]) -> Iterator[str]:
-    """All texts, both of each pair, to train a tokenizer on."""
-    return chain.from_iterable(zip(*texts, strict=True))
+    return concatenate_datasets(chunks), cut

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,22 +10,62 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 
 from ..errors import UserError
-from .cells import as_written, decimal_comma, is_missing
+from ..options import Options
 from .columns import Columns, require_columns
-from .options import DataArguments
-from .table import Table
+from .reading import classes_of, where
 
 logger = logging.getLogger(__name__)
 
 MOST_NUMBERED = 50
 """More different whole numbers than this need --task."""
-_NAME_LABELS = "Name the right one with --label-column-name."
+_NAME_LABELS = "Name the right one with --label-column."
 _MISSING_VALUES = {"NA", "N/A", "#N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "\\N"}
 """What R, pandas, databases and spreadsheets write for a missing cell."""
 _MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """What columns of 0 and 1 may hold."""
+# A csv has no types. 007, +5 and 1e5 may be names, so they stay strings.
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+_REAL = re.compile(r"[+-]?(0|[1-9]\d*)\.\d*([eE][+-]?\d+)?|[+-]?\.\d+([eE][+-]?\d+)?|[+-]?[1-9]\d*[eE][+-]\d+")
+_COMMA = re.compile(r"[+-]?\d+,\d+")
+_NO_NUMBER = ("nan", "inf", "-inf")
+
+
+def as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:
+    """A csv column as integers if all cells are, as floats if all are numbers, else as strings.
+
+    With `numbers=False` floats stay strings unless all are whole: as names, 1.10 and 1.1 differ.
+    """
+    stripped = [cell.strip() or None if isinstance(cell, str) else cell for cell in cells]
+    present = {cell for cell in stripped if cell is not None}
+    if not present or not all(isinstance(cell, str) for cell in present):
+        return stripped
+    if all(_WHOLE.fullmatch(cell) for cell in present):
+        return [None if cell is None else int(cell) for cell in stripped]
+    real = any(_REAL.fullmatch(cell) for cell in present)
+    if real and all(_WHOLE.fullmatch(cell) or _REAL.fullmatch(cell) or cell.lower() in _NO_NUMBER for cell in present):
+        values = [None if cell is None else float(cell) for cell in stripped]
+        if numbers or all(value is None or math.isnan(value) or value.is_integer() for value in values):
+            return values
+    return stripped
+
+
+def decimal_comma(cells: Sequence[Any]) -> str | None:
+    """A cell such as 5,4, where all cells are numbers if that is one."""
+    present = [cell for cell in cells if isinstance(cell, str)]
+    commas = [cell for cell in present if _COMMA.fullmatch(cell)]
+    return commas[0] if commas and all(cell in commas or _WHOLE.fullmatch(cell) for cell in set(present)) else None
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing."""
+    return (
+        value is None
+        or (isinstance(value, str) and not value.strip())
+        or (isinstance(value, float) and math.isnan(value))
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +112,7 @@ class LabelColumn:
     is_list: bool
     known: tuple[str, ...] | None
     """All labels, if the data set declares them."""
-    table: Table
+    table: Dataset
     """Where they stand."""
 
     @cached_property
@@ -95,13 +136,13 @@ class LabelColumn:
 
     def where(self, index: int) -> str:
         """Where a row stands."""
-        return self.table.where(index)
+        return where(self.table, index)
 
 
 def encode_labels(
-    splits: Mapping[str, Table],
+    splits: Mapping[str, Dataset],
     columns: Columns,
-    options: DataArguments | None = None,
+    options: Options | None = None,
     *,
     label_names: Sequence[str] | None = None,
     problem_type: str | None = None,
@@ -126,10 +167,10 @@ def encode_labels(
     Raises:
         UserError: a label is missing, unknown, or could be meant in two ways.
     """
-    options = options or DataArguments()
+    options = options or Options()
     labelled: list[LabelColumn] = []
     for split, table in splits.items():
-        if split == "test" and not set(columns.labels) <= set(table.names):
+        if split == "test" and not set(columns.labels) <= set(table.column_names):
             continue
         column = read_labels(table, columns, split, options.task, options.named_labels)
         missing = [row for row, value in enumerate(column.values) if value is None]
@@ -138,7 +179,7 @@ def encode_labels(
                 continue
             raise UserError(f"No row of the {split} data has a label in column {columns.label!r}. {_NAME_LABELS}")
         if missing and not options.skip_missing:
-            raise _missing_label(split, column.where(missing[0]), columns.label, len(missing) - 1)
+            raise _missing_label(split, where(table, missing[0]), columns.label, len(missing) - 1)
         labelled.append(column)
     if columns.one_hot and all(len(value) == 1 for column in labelled for value in column.values):
         labelled = [replace(column, values=[name for (name,) in column.values], is_list=False) for column in labelled]
@@ -156,7 +197,7 @@ def _missing_label(split: str, where: str, column: str, more: int) -> UserError:
 
 
 def read_labels(
-    table: Table, columns: Columns, split: str, task: str | None = None, said: tuple[str, ...] = ()
+    table: Dataset, columns: Columns, split: str, task: str | None = None, said: tuple[str, ...] = ()
 ) -> LabelColumn:
     """The label column of a split.
 
@@ -170,15 +211,15 @@ def read_labels(
     Raises:
         UserError: labels are of mixed types, or not in the columns.
     """
-    require_columns(table, columns.labels, "--label-column-name", split)
+    require_columns(table, columns.labels, "--label-column", split)
     name, known = columns.label, None
     if columns.one_hot:
         values: list[Any] = _of_one_hot(table, columns)
     else:
-        values, known = list(table.columns[name]), table.classes.get(name)
+        values, known = table[name][:], classes_of(table, name)
         if columns.label_delimiter is not None:
             values = [_parts_of(value, columns.label_delimiter) for value in values]
-        elif table.is_text:
+        elif table.info.builder_name == "csv":
             values = as_written(values, numbers=task != "classification")
     present = [value for value in values if not is_missing(value)]
     is_list = any(isinstance(value, list | tuple) for value in present)
@@ -248,16 +289,16 @@ def _parts_of(value: Any, delimiter: str) -> Any:
     return [part.strip() for part in value.split(delimiter) if part.strip()] if isinstance(value, str) else value
 
 
-def _of_one_hot(table: Table, columns: Columns) -> list[list[str]]:
+def _of_one_hot(table: Dataset, columns: Columns) -> list[list[str]]:
     """For each row the names of the columns that hold 1."""
     labels: list[list[str]] = [[] for _ in range(len(table))]
     for name in columns.one_hot:
-        for index, cell in enumerate(table.columns[name]):
+        for index, cell in enumerate(table[name][:]):
             mark = _MARKS.get(str(cell).strip().lower())
             if mark is None:
                 raise UserError(
-                    f"--label-column-name names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
-                    f"{table.where(index)}."
+                    f"--label-column names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
+                    f"{where(table, index)}."
                 )
             if mark:
                 labels[index].append(name)
@@ -275,7 +316,7 @@ def _kind(value: Any) -> str:
 def _decide(
     labelled: Sequence[LabelColumn],
     columns: Columns,
-    options: DataArguments,
+    options: Options,
     trained: Sequence[str] | None,
     problem_type: str | None,
 ) -> Labels:
@@ -311,7 +352,7 @@ def _decide(
     if len(names) < 2 and problem == "single_label_classification":
         raise UserError(
             f"All training examples have the label {names[0]!r}. Give examples of at least two labels, or the right "
-            "column with --label-column-name."
+            "column with --label-column."
         )
     if is_train:
         _warn_of_odd_labels(source)
@@ -342,7 +383,9 @@ def _task_of(column: LabelColumn) -> str:
         UserError: they may be written for either.
     """
     if not column.are_numbers:
-        cell = decimal_comma(column.present) if column.table.is_text and column.known is None else None
+        cell = (
+            decimal_comma(column.present) if column.table.info.builder_name == "csv" and column.known is None else None
+        )
         if cell is None:
             return "classification"
         raise UserError(
@@ -407,7 +450,7 @@ def _check_labels_fit(column: LabelColumn, problem_type: str) -> None:
     if not fits:
         raise UserError(
             f"The model {does}, column {column.name!r} has {column.present[0]!r}. {way_out}, or name the right column "
-            "with --label-column-name."
+            "with --label-column."
         )
 
 

@@ -1,117 +1,196 @@
-"""Reads files: each row once and in order, or an error that names the line. One reader for every command."""
+"""Reads a file into a `datasets.Dataset`: each row once and in order, or an error that names the line.
 
+Text files are read by Python's `csv` and `json` and kept in memory, never taken from a cache. A column `__line__` says
+where each row stands: its first line, or in a .json or .parquet file its number.
+"""
+
+import contextlib
+import gzip
+import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset, Features
+from datasets import ClassLabel, Dataset, DatasetInfo, Features, List
 
 from ..errors import UserError, sentence
-from ..options import refuse_given
-from .delimited import open_delimited
-from .options import DataArguments
-from .table import Row, Stream, Table, Tally, classes_of, concatenate
-from .text_files import is_empty, read_lines, readable
+from ..options import Options, refuse_given
+from .delimited import DelimitedFile
 
-KINDS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".parquet")
-"""The suffixes that are read; all but .parquet also as .gz."""
+LINE = "__line__"
+"""The column that says where a row stands."""
+KINDS = ("csv", "tsv", "json", "jsonl", "txt", "parquet")
+"""The suffixes that are read; all but parquet also as .gz."""
+_UTF8 = "utf-8"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""How its files begin."""
 
 
-def open_file(path: str | Path, options: DataArguments | None = None) -> Stream:
-    """A file that is there and of a kind that is read. A .csv or .tsv is read through once.
+def read_file(path: str | Path, options: Options | None = None) -> Dataset:
+    """All rows of a file, or of standard input for `-`; its suffix says what it is, unless `--format` does.
 
     Raises:
-        UserError: it isn't there, of another kind, empty, or can't be read.
+        UserError: it isn't there, of another kind, has no row, can't be read, or a line could be read in two ways.
     """
-    options, file = options or DataArguments(), Path(path)
-    if file.is_dir():
-        raise UserError(f"{str(path)!r} is a folder. Give it as --dataset-name, or name a file in it.")
-    if not file.exists():
-        raise UserError(f"{str(path)!r} doesn't exist. Check the path; it is read from {str(Path.cwd())!r}.")
-    kind = kind_of(file)
-    if kind not in KINDS:
-        raise UserError(f"{str(path)!r} has an unknown suffix. Accepted: {', '.join(KINDS)}, all but the last as .gz.")
-    if is_empty(file):
-        raise UserError(f"{str(path)!r} is empty. Give a file with at least one example.")
-    if kind in (".csv", ".tsv"):
-        return open_delimited(file, kind, options)
-    why = f"is for .csv and .tsv files, {str(path)!r} is none"
-    refuse_given(options, ("delimiter", "quoting"), why)
-    if kind == ".parquet":
-        return _stream_of_parquet(file)
-
-    def read(tally: Tally) -> Iterator[Row]:
-        for row in _READERS[kind](file, options.encoding, tally):
-            tally.rows += 1
-            yield row
-
-    return Stream(str(path), read, "row" if kind == ".json" else "line")
+    options, kind = options or Options(), _checked_kind(path, options or Options())
+    if kind in ("csv", "tsv"):
+        file = DelimitedFile(str(path), kind, options)
+        file.read(_lines(path, options.encoding))
+        columns: dict[str, Any] = dict(file.columns)
+        return _dataset(path, "csv", columns, file.places, file.lines, file.joined, file.blank)
+    refuse_given(options, ("delimiter", "quoting"), f"is for .csv and .tsv files, {str(path)!r} is none")
+    if kind == "parquet":
+        return _read_parquet(Path(path))
+    if kind == "json":
+        rows = _list_of_objects(path, options.encoding)
+        return _dataset(path, "json", _by_column(rows), range(1, len(rows) + 1))
+    numbered = list(enumerate(_lines(path, options.encoding), start=1))
+    places = [number for number, line in numbered if line.strip()]
+    if kind == "txt":
+        columns = {"text": [line.rstrip("\r\n") for _, line in numbered if line.strip()]}
+    else:
+        columns = _by_column([_object_of(path, number, line) for number, line in numbered if line.strip()])
+    return _dataset(path, kind, columns, places, len(numbered), 0, len(numbered) - len(places))
 
 
 def kind_of(path: Path) -> str:
-    """The suffix that says how a file is read: of a.csv.gz `.csv`."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    return suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
+    """The suffix that says how a file is read, without its dot: of a.csv.gz `csv`."""
+    suffixes = [suffix.lower().lstrip(".") for suffix in path.suffixes]
+    return suffixes[-2] if suffixes[-1:] == ["gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
 
 
-def open_files(paths: Sequence[str | Path], options: DataArguments | None = None) -> Callable[[], Table]:
-    """Opens a file, or the shards of one; returns what reads all rows as one table.
-
-    Raises:
-        UserError: see `open_file`; or a shard has other columns, or other classes, than the first. An object of JSON
-            may lack a key.
-    """
-    first, *others = streams = [open_file(path, options) for path in paths]
-    if not others:
-        return first.table
-    for stream in others:
-        if stream.names != first.names or stream.classes != first.classes:
-            raise UserError(
-                f"{stream.source!r} has other columns than {first.source!r}. Give all shards the same columns, in one "
-                "order, and the same classes."
-            )
-    source = ", ".join(stream.source for stream in streams[:3]) + ", ..." * (len(streams) > 3)
-    return lambda: concatenate([stream.table() for stream in streams], source)
+def where(table: Dataset, row: int) -> str:
+    """Where a row stands, in words: `line 5`."""
+    return f"{'line' if table.info.builder_name in ('csv', 'jsonl', 'txt') else 'row'} {table[LINE][row]}"
 
 
-def read_table(path: str | Path, options: DataArguments | None = None) -> Table:
-    """All rows of a file in memory.
+def names_of(table: Dataset) -> list[str]:
+    """The columns of the file."""
+    return [name for name in table.column_names if name != LINE]
 
-    Raises:
-        UserError: see `open_file`; or there is no row.
-    """
-    return open_file(path, options).table()
+
+def classes_of(table: Dataset, column: str) -> tuple[str, ...] | None:
+    """The names that a data set declares for the numbers of a column, or of the lists in it."""
+    feature = table.features.get(column)
+    inner = feature.feature if isinstance(feature, List) else feature
+    return tuple(inner.names) if isinstance(inner, ClassLabel) else None
+
+
+def as_table(dataset: Dataset, source: str) -> Dataset:
+    """A data set of the library datasets, or rows in memory, with numbered rows."""
+    if not len(dataset):
+        raise UserError(f"{source!r} has no rows. Give data with at least one example.")
+    if LINE in dataset.column_names:
+        raise UserError(f"{source} has a column {LINE!r}, which is where rows are numbered. Rename it.")
+    info = dataset.info.copy()
+    dataset = dataset.add_column(LINE, cast(Any, list(range(1, len(dataset) + 1))))
+    dataset.info.description, dataset.info.dataset_name = counted(len(dataset), "row"), source
+    dataset.info.builder_name = info.builder_name if info.builder_name in KINDS else "datasets"
+    return dataset
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things: `1 row`, `2,000 rows`."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def _checked_kind(path: str | Path, options: Options) -> str:
+    if path == "-":
+        if options.format is None:
+            raise UserError("Standard input (-) has no suffix. Say what it is: --format txt, csv, jsonl, ...")
+        return options.format
+    file = Path(path)
+    if file.is_dir():
+        raise UserError(f"{str(path)!r} is a folder. Give it as --data, or name a file in it.")
+    if not file.exists():
+        raise UserError(f"{str(path)!r} doesn't exist. Check the path; it is read from {str(Path.cwd())!r}.")
+    kind = options.format or kind_of(file)
+    if kind not in KINDS:
+        way_out = " Save the sheet as csv." if kind in ("xlsx", "xls", "ods") else " Or say what it is with --format."
+        suffixes = ", ".join(f".{kind}" for kind in KINDS)
+        raise UserError(f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}, all but the last as .gz.{way_out}")
+    with readable(file), _open_bytes(file) as content:
+        if not content.read(1):
+            raise UserError(f"{str(path)!r} is empty. Give a file with at least one example.")
+    return kind
+
+
+def _dataset(
+    path: str | Path,
+    kind: str,
+    columns: dict[str, list[Any]],
+    places: Any,
+    lines: int = 0,
+    joined: int = 0,
+    blank: int = 0,
+) -> Dataset:
+    """The rows in memory, with what was read of them in words."""
+    if not len(places):
+        raise UserError(f"{str(path)!r} has no rows. Give data with at least one example.")
+    if LINE in columns:
+        raise UserError(f"{path} has a column {LINE!r}, which is where rows are numbered. Rename it.")
+    arrays = {name: _array(path, name, cells, places) for name, cells in columns.items()}
+    table = pa.table({**arrays, LINE: pa.array(places, pa.int64())})
+    extra = [f"{joined:,} of several lines"] * bool(joined) + [f"{counted(blank, 'empty line')} left out"] * bool(blank)
+    read = counted(len(places), "row") + (f" from {counted(lines, 'line')}" if lines else "")
+    info = DatasetInfo(description=read + (f" ({', '.join(extra)})" if extra else ""))
+    info.dataset_name, info.builder_name = str(path), kind
+    return Dataset(table, info=info)
+
+
+def _array(path: str | Path, name: str, cells: list[Any], places: Any) -> pa.Array:
+    """A column; refuses one whose values are of kinds that no column can hold together."""
+    try:
+        return pa.array(cells)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        kinds: dict[type, int] = {}
+        for row, cell in enumerate(cells):
+            if cell is not None:
+                kinds.setdefault(type(cell), row)
+        if len(kinds) < 2:
+            raise UserError(f"{path}: column {name!r} can't be read: {sentence(error)}") from error
+        found = " and ".join(f"{cells[row]!r:.40} (row {places[row]})" for row in list(kinds.values())[:2])
+        raise UserError(f"{path}: column {name!r} has {found}. Write all its values in one way.") from error
+
+
+def _by_column(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _read_json_lines(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
-    for number, line in nonempty_lines(read_lines(path, encoding), tally):
-        try:
-            yield Row(number, parse_object(line))
-        except ValueError as error:
-            raise UserError(f"{path}, line {number} {error}") from error
-
-
-def parse_object(line: str) -> dict[str, Any]:
-    """The JSON object of a line.
-
-    Raises:
-        ValueError: it holds something else; the message follows the name of the line.
-    """
+def _object_of(path: str | Path, number: int, line: str) -> dict[str, Any]:
     try:
         value = _parse(line)
     except ValueError as error:
         text = error.msg + "." if isinstance(error, json.JSONDecodeError) else sentence(error)  # the line is named
-        raise ValueError(f"is no JSON: {text} Write one object per line.") from error
+        raise UserError(f"{path}, line {number} is no JSON: {text} Write one object per line.") from error
     if not isinstance(value, dict):
         way_out = " on a line of its own, or call the file .json" * isinstance(value, list)
-        raise ValueError(f'is no object: {line.strip():.60}. Write {{"text": "..."}}{way_out}.')
+        raise UserError(f'{path}, line {number} is no object: {line.strip():.60}. Write {{"text": "..."}}{way_out}.')
     return value
+
+
+def _list_of_objects(path: str | Path, encoding: str | None) -> list[dict[str, Any]]:
+    try:
+        whole = _parse("".join(_lines(path, encoding)))
+    except ValueError as error:
+        place = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        way_out = "It must be one list of objects; call a file with an object per line .jsonl."
+        raise UserError(f"{path}{place} is no JSON: {sentence(error)} {way_out}") from error
+    if not isinstance(whole, list):
+        raise UserError(f'{str(path)!r} holds {whole!r:.60}, no rows. Write a list of objects, [{{"text": ...}}, ...].')
+    for number, row in enumerate(whole, start=1):
+        if not isinstance(row, dict):
+            raise UserError(f'{path}, row {number} is no object: {row!r:.60}. Write {{"text": "...", "label": "..."}}.')
+    return whole
 
 
 def _parse(text: str) -> Any:
@@ -137,75 +216,70 @@ def _keep_all(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _read_json(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
-    """A list of objects."""
-    text = "".join(read_lines(path, encoding))
-    try:
-        whole = _parse(text)
-    except ValueError as error:
-        where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        way_out = "It must be one list of objects; call a file with an object per line .jsonl."
-        raise UserError(f"{path}{where} is no JSON: {sentence(error)} {way_out}") from error
-    if not isinstance(whole, list):
-        raise UserError(f'{str(path)!r} holds {whole!r:.60}, no rows. Write a list of objects, [{{"text": ...}}, ...].')
-    for number, row in enumerate(whole, start=1):
-        if not isinstance(row, dict):
-            raise UserError(f'{path}, row {number} is no object: {row!r:.60}. Write {{"text": "...", "label": "..."}}.')
-        yield Row(number, row)
-
-
-# ---- plain text -----------------------------------------------------------------------------------------------------
-
-
-def nonempty_lines(lines: Iterable[str], tally: Tally) -> Iterator[tuple[int, str]]:
-    """The lines that aren't empty, with their numbers; counts all."""
-    for number, line in enumerate(lines, start=1):
-        tally.lines = number
-        if line.strip():
-            yield number, line
-        else:
-            tally.blank += 1
-
-
-def _read_text(path: Path, encoding: str | None, tally: Tally) -> Iterator[Row]:
-    """One text per line."""
-    for number, line in nonempty_lines(read_lines(path, encoding), tally):
-        yield Row(number, {"text": line.rstrip("\r\n")})
-
-
-_READERS: dict[str, Callable[[Path, str | None, Tally], Iterator[Row]]] = {
-    ".json": _read_json,
-    ".jsonl": _read_json_lines,
-    ".txt": _read_text,
-}
-
-
 # ---- Parquet --------------------------------------------------------------------------------------------------------
 
 
-_PARQUET = (".parquet ", (pa.ArrowException, ValueError, KeyError))
-"""What it is called, and what reading it may raise besides errors of the disk."""
-
-
-def _stream_of_parquet(path: Path) -> Stream:
-    def read(tally: Tally) -> Iterator[Row]:
-        with readable(path, *_PARQUET):
-            for batch in pq.ParquetFile(path).iter_batches():
-                batch.validate(full=True)
-                for cells in batch.to_pylist():
-                    tally.rows += 1
-                    yield Row(tally.rows, cells)
-
-    def load() -> Table:
-        with readable(path, *_PARQUET):
-            dataset = Dataset(pq.read_table(path))
-            dataset.data.validate(full=True)
-        return Table.of_dataset(str(path), dataset)
-
-    with readable(path, *_PARQUET):
+def _read_parquet(path: Path) -> Dataset:
+    """A memory-mapped file, with the classes that datasets wrote into it."""
+    with readable(path, ".parquet ", (pa.ArrowException, ValueError, KeyError)):
         schema = pq.read_schema(path)
-        is_of_datasets = b"huggingface" in (schema.metadata or {})
-        classes = classes_of(Features.from_arrow_schema(schema)) if is_of_datasets else {}
-    if twice := [name for name in schema.names if schema.names.count(name) > 1]:
-        raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")
-    return Stream(str(path), read, classes=classes, names=tuple(schema.names), load=load)
+        if twice := [name for name in schema.names if schema.names.count(name) > 1]:
+            raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")
+        table = pq.read_table(path, memory_map=True)
+        table.validate(full=True)
+        if b"huggingface" in (schema.metadata or {}):
+            return as_table(Dataset(table, info=DatasetInfo(features=Features.from_arrow_schema(schema))), str(path))
+        return as_table(Dataset(table), str(path))
+
+
+# ---- text -----------------------------------------------------------------------------------------------------------
+
+
+def _open_bytes(path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb"))
+
+
+@contextlib.contextmanager
+def readable(path: Path, kind: str = "", errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns an error of the disk, of a packed file, or one of `errors` into one that names the file."""
+    unreadable: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, *errors)
+    try:
+        yield
+    except UserError:
+        raise
+    except PermissionError as error:
+        raise UserError(f"{str(path)!r} can't be read: {error.strerror}. Change its permissions.") from error
+    except unreadable as error:
+        raise UserError(f"{str(path)!r} can't be read: {sentence(error)} It must be a whole {kind}file.") from error
+
+
+def _lines(path: str | Path, encoding: str | None) -> Iterator[str]:
+    r"""The lines with their ends (\n, \r or \r\n), without a byte order mark.
+
+    Raises:
+        UserError: one can't be decoded; the message has its number and a way out.
+    """
+    name = (encoding or _UTF8).replace("utf8", _UTF8)
+    content: BinaryIO = io.BytesIO(sys.stdin.buffer.read()) if path == "-" else _open_bytes(Path(path))
+    with readable(Path(path)), content:
+        try:
+            yield from io.TextIOWrapper(content, "utf-8-sig" if name == _UTF8 else name, newline="")
+        except UnicodeError as error:
+            raise _not_decoded(path, encoding, error) from error
+
+
+def _not_decoded(path: str | Path, encoding: str | None, error: UnicodeError) -> UserError:
+    """Names the line: the decoder, which reads ahead, knows only its block."""
+    number, way_out = 1, "Convert it, or name its encoding: --encoding latin-1 (cp1252 on Windows)."
+    if path == "-":
+        return UserError(f"Standard input isn't {encoding or 'UTF-8'} text: {sentence(error)} {way_out}")
+    with readable(Path(path)), _open_bytes(Path(path)) as content:
+        for number, line in enumerate(content, start=1):
+            if number == 1 and encoding is None and line.startswith(_UTF16):
+                way_out = "Name its encoding: --encoding utf-16."
+            try:
+                line.decode(encoding or _UTF8)
+            except UnicodeError as of_line:
+                error = of_line
+                break
+    return UserError(f"{path}, line {number} isn't {encoding or 'UTF-8'} text: {sentence(error)} {way_out}")

@@ -1,6 +1,7 @@
 """Which rows are validated on, equal texts on one side; repeated texts, and texts that two splits share."""
 
 import heapq
+import math
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -42,7 +43,7 @@ def repeated(marks: Sequence[int], labels: Sequence[Any] | None) -> tuple[int, i
 def choose_texts(
     marks: Sequence[int],
     labels: Sequence[Any] | None,
-    percentage: int,
+    share: float,
     problem_type: str = "single_label_classification",
 ) -> set[int]:
     """The marks of the texts to validate on: all rows of a text on one side, in every run, each label in its share.
@@ -53,7 +54,7 @@ def choose_texts(
     Args:
         marks: of the text of each row.
         labels: of each row, in the model's form; rows with several count for the rarest. None: there are none.
-        percentage: of all rows.
+        share: of all rows, from 0 to 1.
         problem_type: the task.
 
     Raises:
@@ -68,11 +69,11 @@ def choose_texts(
         what = "one training text" if len(sizes) == 1 else f"one training text of each of {len(groups)} labels"
         of_rows = f" (in {total:,} rows)" if total > len(sizes) else ""
         raise UserError(
-            f"There is {what}{of_rows} and no validation data. Give --validation-file, train without one "
-            "(--do-eval false), or, where labels are numbers to be predicted, give --task regression."
+            f"There is {what}{of_rows} and no validation data. Give --validation, train without any "
+            "(--validation-share 0), or, where labels are numbers to be predicted, give --task regression."
         )
     least = min(2, len(spare)) if len(groups) > 1 else min(2, total // 4)
-    wanted = max(-(-total * percentage // 100), least, 1)
+    wanted = max(math.ceil(round(total * share, 6)), least, 1)
     chosen: set[int] = set()
     rows, waiting = 0, [iter(texts) for texts in spare]
     for number in proportional_order([len(texts) for texts in spare]):

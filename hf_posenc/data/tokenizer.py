@@ -51,7 +51,7 @@ def train_tokenizer(
     if not least <= vocab_size <= 2**24:
         raise UserError(f"vocab_size={vocab_size} is out of range. For {tokenizer_type} give {least} to {2**24}.")
     if model_max_length < 3:
-        raise UserError(f"max_seq_length={model_max_length} leaves no room for text. Give at least 3 tokens.")
+        raise UserError(f"max_length={model_max_length} leaves no room for text. Give at least 3 tokens.")
     backend = (
         _train_wordpiece(texts, vocab_size, do_lower_case)
         if tokenizer_type == "wordpiece"
@@ -132,7 +132,7 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 def _require(text: Any) -> None:
     if not text:
-        raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer-name.")
+        raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer.")
 
 
 def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
@@ -141,13 +141,13 @@ def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
     Raises:
         UserError: there is none, it can't be read, or it has no padding token.
     """
-    check_local("--tokenizer-name", name)
+    check_local("--tokenizer", name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
     except Exception as error:  # whatever a broken file or a failed download raises
         raise UserError(
             f"No tokenizer could be loaded from {name!r}: {sentence(error)} Give a folder with tokenizer files or a "
-            "Hub name as --tokenizer-name."
+            "Hub name as --tokenizer."
         ) from error
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer {name!r} has no padding token, which batches need. Name another one.")

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, BertConfig, PreTrainedModel, PreTrainedT
 from ..conversion.sentence_modules import read_modules, write_modules
 from ..errors import UserError, is_local
 from ..files import write_json
-from ..finetuning.model import position_limit
+from ..finetuning.loading import position_limit
 from ..machine import version_line
 from ..markdown import render
 from ..model.package_config import PosEncConfig

@@ -15,7 +15,7 @@ from ..checkpoint_files import GRAPHS
 from ..errors import UserError
 from ..files import sha256, write_json
 from ..finetuning.backends import MANIFEST, OWN_PART, require_packages
-from ..finetuning.model import position_limit
+from ..finetuning.loading import position_limit
 from ..quiet import silence, without_warnings
 from .parity import input_names, takes_choices
 

@@ -16,7 +16,7 @@ from ..conversion.recognition import check_known, tensors_of_the_files
 from ..conversion.sources import read_config
 from ..data.columns import remembered_columns
 from ..errors import UserError
-from ..finetuning.model import position_limit
+from ..finetuning.loading import position_limit
 from ..natives import NATIVES, POOLED, mismatches
 from ..quiet import without_warnings
 from ..tasks import CLASSES

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..conversion.measure import own_texts
 from ..errors import UserError
 from ..finetuning.backends import INPUTS, Backend
-from ..finetuning.model import position_limit
+from ..finetuning.loading import position_limit
 from ..tasks import task_of
 from ..training.inference import Row
 

@@ -14,8 +14,7 @@ from ..conversion.output import check_free, load_tokenizer, model_written
 from ..conversion.sources import find_folder, read_config
 from ..errors import UserError, check_is_checkpoint
 from ..finetuning.backends import Backend, open_backend, torch_backend
-from ..finetuning.loading import load_any
-from ..finetuning.model import input_length
+from ..finetuning.loading import input_length, load_any
 from ..natives import NATIVES
 from ..quiet import without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer

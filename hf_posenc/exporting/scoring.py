@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.columns import remembered_columns
-from ..data.options import DataArguments
-from ..data.prepared import Use
+from ..data.encoding import encode
 from ..data.preparing import prepare
-from ..data.splits import read_splits
+from ..data.reading import read_file
 from ..errors import UserError
 from ..finetuning.backends import Backend
-from ..finetuning.classification import trained_labels
-from ..finetuning.prediction import text_problem_type
+from ..finetuning.loading import knowledge, text_problem_type
+from ..options import Options
 from ..tasks import task_of
 from ..training.inference import Row
 from ..training.metrics import score_logits
@@ -64,17 +62,8 @@ def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokeni
             f"--evaluate {file!r} scores labels of texts, and a {type(model).__name__} gives none. Leave it out: "
             "agreement with float32 is measured all the same."
         )
-    data = DataArguments(test_file=file)
-    use = Use(
-        train=False,
-        test=True,
-        score_test=True,
-        known=remembered_columns(model.config),
-        label_names=trained_labels(model.config),
-        problem_type=problem_type,
-    )
-    prepared = prepare(read_splits(data), data, use)
-    rows = list(prepared.encode(tokenizer, tokenizer.model_max_length)["test"])
+    prepared = prepare({"test": read_file(file)}, Options(), knowledge(model.config, str(model.name_or_path)))
+    rows = list(encode(prepared, tokenizer, tokenizer.model_max_length)["test"])
     questions = _batched(rows, model, tokenizer)
     if "labels" not in rows[0]:
         raise UserError(f"--evaluate {file!r} has no labels. Give labelled data, or leave it out.")

@@ -167,7 +167,7 @@ def torch_backend(model: Any, *, bf16: bool = False) -> Backend:
     """A loaded model as a backend; it is put into evaluation mode, and runs where it is."""
     import torch
 
-    from .model import position_limit
+    from .loading import position_limit
 
     model.eval()
 

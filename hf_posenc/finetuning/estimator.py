@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from datasets import ClassLabel, Dataset, Features, List, Value
 from rich.console import Console
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
@@ -27,22 +28,20 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from ..data.options import DataArguments
-from ..data.table import Table, Tally
+from ..data.columns import note, notes_of
+from ..data.reading import as_table
 from ..errors import Interrupted, UserError
-from ..machine import best_dtype
+from ..options import Options
 from ..quiet import silence, without_bars
-from ..training.arguments import ModelArguments, RunArguments
+from ..training import run_folder
 from ..training.inference import logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
-from ..training.output_folder import disk_errors, earlier_run, make_folder
-from ..training.saving import save_run
 from .estimator_inputs import checked_columns, is_lists, require_labels, text_columns
-from .options import make_arguments
 from .prediction import Classifier, CutTexts, load_classifier
-from .train import fine_tune
+from .train import TrainingResult, save_run, train
 
-_OPTIONS = frozenset(item.name for kind in (DataArguments, ModelArguments, RunArguments) for item in fields(kind))
+_OPTIONS = frozenset(item.name for item in fields(Options))
+_SOURCE = "texts in memory"
 
 
 def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEncRegressor":
@@ -82,7 +81,7 @@ def load(
     if not Path(folder).is_dir():
         raise UserError(f"There is no folder {str(folder)!r}. Give one that `save` or `hf-posenc train` wrote.")
     classifier = load_classifier(str(folder), device, backend=backend)
-    kind: Any = PosEncRegressor if classifier.task.problem_type == "regression" else PosEncClassifier
+    kind: Any = PosEncRegressor if classifier.problem_type == "regression" else PosEncClassifier
     return kind._loaded(classifier, folder)
 
 
@@ -96,29 +95,27 @@ class _Estimator(BaseEstimator):
     def __init__(
         self,
         *,
-        position_embedding_type: str | None = None,
-        config_preset: str | None = None,
+        scheme: str | None = None,
+        size: str | None = None,
         pretrained: str | None = None,
-        model_name_or_path: str | None = None,
-        max_seq_length: int | None = None,
-        num_train_epochs: float | None = None,
+        max_length: int | None = None,
+        epochs: float | None = None,
         learning_rate: float | None = None,
-        per_device_train_batch_size: int | None = None,
-        validation_split_percentage: int = 10,
+        batch_size: int = 32,
+        validation_share: float = 0.1,
         seed: int = 42,
         baseline: bool = False,
         verbose: int = 0,
         **options: Any,
     ) -> None:
-        self.position_embedding_type = position_embedding_type
-        self.config_preset = config_preset
+        self.scheme = scheme
+        self.size = size
         self.pretrained = pretrained
-        self.model_name_or_path = model_name_or_path
-        self.max_seq_length = max_seq_length
-        self.num_train_epochs = num_train_epochs
+        self.max_length = max_length
+        self.epochs = epochs
         self.learning_rate = learning_rate
-        self.per_device_train_batch_size = per_device_train_batch_size
-        self.validation_split_percentage = validation_split_percentage
+        self.batch_size = batch_size
+        self.validation_share = validation_share
         self.seed = seed
         self.baseline = baseline
         self.verbose = verbose
@@ -137,47 +134,35 @@ class _Estimator(BaseEstimator):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def _fit(self, columns: dict[str, list[str]], values: Any, classes: dict[str, Any], **task: Any) -> Self:
-        tally = Tally(rows=len(values))
-        rows = Table("texts in memory", {**columns, "label": values}, classes=classes, unit="text", tally=tally)
-        result = self._train({"train": rows}, {**task, "text_column_names": ",".join(columns)})
-        self.model_ = result.model
+    def _fit(self, columns: dict[str, list[str]], values: Any, target: Any, **task: Any) -> Self:
+        features = Features({**dict.fromkeys(columns, Value("string")), "label": target})
+        table = as_table(Dataset.from_dict({**columns, "label": values}, features=features), _SOURCE)
+        result = self._train(table, {**task, "text_column": ",".join(columns), "label_column": "label"})
+        self.model_: Any = result.model
         self.tokenizer_ = result.tokenizer
         self.metrics_ = result.metrics
-        self.assessment_ = result.run.assessment
-        for doubt in self.assessment_.warnings if self.assessment_ and not self.verbose else ():
-            warnings.warn(doubt, stacklevel=3)
+        self.assessment_ = result.report.assessment
         self.history_ = result.history
-        self._run = result.run
+        self._result = result
+        said = [self.assessment_.warnings if self.assessment_ else (), result.report.data.doubts()]
+        for doubt in () if self.verbose else [*said[0], *said[1]]:
+            warnings.warn(doubt, stacklevel=3)
         return self
 
-    def _train(self, splits: dict[str, Table], task: dict[str, Any]) -> Any:
+    def _train(self, table: Dataset, task: dict[str, Any]) -> TrainingResult:
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        parameters.pop("verbose")
-        percentage = parameters.pop("validation_split_percentage")
-        chosen = {"validation_split_percentage": percentage, "do_eval": True} if percentage else {"save_strategy": "no"}
+        verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
         with (
             tempfile.TemporaryDirectory(prefix="posenc-") as folder,
             _own_randomness(),
-            contextlib.nullcontext() if self.verbose else silence(),
+            contextlib.nullcontext() if verbose else silence(),
         ):
-            options = {
-                "dataset_name": "texts in memory",
-                "output_dir": str(Path(folder) / "posenc-model"),
-                "do_train": True,
-                "bf16": best_dtype() == torch.bfloat16,
-                "disable_tqdm": not self.verbose,
-                "log_level": "passive" if self.verbose else "error",
-                **chosen,
-                **parameters,
-                **task,
-            }
+            values = {"output": str(Path(folder) / "posenc-model"), "data": _SOURCE, **parameters, **task}
+            if not values["validation_share"]:
+                values["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
+            console = None if verbose else Console(file=io.StringIO())
             try:
-                return fine_tune(
-                    *make_arguments(**options),
-                    splits=splits,
-                    console=None if self.verbose else Console(file=io.StringIO()),
-                )
+                return train(Options.of(**values), tables={"train": table}, baselines=baselines, console=console)
             except Interrupted as interrupt:
                 raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
 
@@ -202,20 +187,18 @@ class _Estimator(BaseEstimator):
             UserError: the folder holds another run and `overwrite` isn't set, or can't be written to.
         """
         check_is_fitted(self, "model_")
-        if not overwrite and earlier_run(Path(folder)):
-            raise UserError(f"{str(folder)!r} already holds a model. Give another folder, or overwrite=True.")
-        run = getattr(self, "_run", None)
-        if run is None:
+        result = getattr(self, "_result", None)
+        if result is None:
             raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
-        make_folder(Path(folder))
+        run_folder.check_free(str(folder), overwrite=overwrite, resume=False)
 
         def save_model(temporary: str) -> None:
             self.model_.save_pretrained(temporary)
             self.tokenizer_.save_pretrained(temporary)
 
-        run = replace(run, output_dir=Path(folder))
-        with without_bars(), disk_errors(folder):
-            save_run(run, self.metrics_, self.history_, None, self.metrics_.get("train_runtime", 0.0), save_model)
+        report = replace(result.report, name=Path(folder).resolve().name)
+        with without_bars():
+            save_run(folder, report, save_model, result.trained_on)
         return Path(folder)
 
     @classmethod
@@ -227,7 +210,7 @@ class _Estimator(BaseEstimator):
     def _loaded(cls, classifier: Classifier, folder: str | Path) -> Self:
         estimator = cls()
         estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
-        estimator._restore(_notes(estimator.model_.config))
+        estimator._restore(notes_of(estimator.model_.config))
         return estimator
 
     def _restore(self, notes: dict[str, Any]) -> None:
@@ -247,12 +230,12 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     text lists of them, or an array (n, C) of 0 and 1, in which form predictions come, too.
 
     Args:
-        validation_split_percentage: share of the texts set aside to choose the best epoch by; 0: all are trained on,
+        validation_share: share of the texts set aside to choose the best epoch by; 0: all are trained on,
             and the last weights are kept.
         baseline: score simpler models too, to say in `assessment_` what the encoder has to beat.
         verbose: 0 prints nothing, 1 what `hf-posenc train` does.
         **options: any other option of `hf-posenc train`, by its name with underscores, such as `max_steps=100`;
-            `hf-posenc train --help-all` says what each does, and so those named above.
+            `hf-posenc train --help` says what each does, and so those named above.
 
     Attributes:
         classes_: the labels, (C,), sorted.
@@ -283,13 +266,13 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
             indicators = y
         if self._form == "labels" and len(self.classes_) < 2:
             raise UserError(f"All texts have only one class, {self.classes_.tolist()[0]!r}. Give at least two classes.")
-        names = {"label": tuple(str(name) for name in self.classes_.tolist())}
+        names = ClassLabel(names=[str(name) for name in self.classes_.tolist()])
         if self._form == "labels":
             self._fit(texts, np.searchsorted(self.classes_, y).tolist(), names)
         else:
-            self._fit(texts, [np.flatnonzero(row).tolist() for row in indicators], names)
+            self._fit(texts, [np.flatnonzero(row).tolist() for row in indicators], List(names))
         # The checkpoint has names of labels alone; these are the labels as they were given.
-        _notes(self.model_.config).update(classes=self.classes_.tolist(), label_form=self._form)
+        note(self.model_.config, classes=self.classes_.tolist(), label_form=self._form)
         return self
 
     @property
@@ -339,16 +322,11 @@ class PosEncRegressor(RegressorMixin, _Estimator):
         """Trains on texts X and numbers y, anew whenever it is called."""
         texts = checked_columns(X, y)
         numbers = column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
-        return self._fit(texts, numbers.tolist(), {}, task="regression")
+        return self._fit(texts, numbers.tolist(), Value("float64"), task="regression")
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each text."""
         return predictions_from_logits(self._logits(X), "regression")
-
-
-def _notes(config: Any) -> dict[str, Any]:
-    """What a checkpoint's configuration says in our name."""
-    return (getattr(config, "task_specific_params", None) or {}).get("hf_posenc", {})
 
 
 @contextlib.contextmanager

@@ -2,28 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 import transformers
-from transformers import AutoConfig, PreTrainedModel
-from transformers.utils import logging
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoint_files import graphs_in
-from ..errors import UserError, check_is_checkpoint, check_local, sentence
+from ..data.columns import remembered_columns
+from ..data.preparing import Known
+from ..data.tokenizer import DEFAULT_MAX_LENGTH
+from ..errors import UserError, check_is_checkpoint, sentence
 from ..model.configuration_posenc import PosEncConfig
+from ..model.position_base import PositionScheme
 from ..quiet import errors_alone
 from ..tasks import TASKS, auto_class, task_of
-from ..training.arguments import ModelArguments
-from ..training.checkpoints import not_finite
-
-logger = logging.get_logger(__name__)
-
+from ..training.run_folder import TRAINED_ON, not_finite
 
 CLASSIFIER = "text-classification"
 """The task of the models that are trained and scored here; one of `TASKS`."""
 PIPELINES = ("fill-mask", "token-classification")
 """Tasks of other heads for which transformers has a pipeline of that name."""
+ADAPTER = "adapter_config.json"
+"""What PEFT writes."""
+_NO_LIMIT = 10**6
+"""A larger limit of a tokenizer means none."""
 
 
 def has_head(config: Any, task: str) -> bool:
@@ -49,53 +53,61 @@ def require_classifier(config: Any, name: str) -> None:
     raise UserError(f"{held}. Give a checkpoint that `hf-posenc train` or examples/run_classification.py wrote.")
 
 
-def hub_options(arguments: ModelArguments) -> dict[str, Any]:
-    """What the Auto classes take from the options."""
-    return {
-        "cache_dir": arguments.cache_dir,
-        "revision": arguments.model_revision,
-        "token": arguments.token,
-        "trust_remote_code": arguments.trust_remote_code,
-    }
-
-
-def read_config(name: str, arguments: ModelArguments) -> Any:
+def read_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Any:
     """The configuration of a checkpoint, by folder or Hub name.
 
     Raises:
         UserError: it can't be read.
     """
-    check_local("--config-name" if name == arguments.config_name else "--model-name-or-path", name)
+    if Path(name, ADAPTER).is_file() and not Path(name, "config.json").is_file():
+        raise UserError(
+            f"{name!r} holds an adapter of PEFT alone. Merge it: peft.AutoPeftModelForSequenceClassification"
+            f".from_pretrained({name!r}).merge_and_unload().save_pretrained(...)."
+        )
+    check_is_checkpoint(name)
     try:
-        return AutoConfig.from_pretrained(name, **hub_options(arguments))
+        return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever a broken file or a failed download raises
         raise UserError(f"{name!r} can't be read as a checkpoint: {sentence(error)} Give another.") from error
 
 
-def load_model(arguments: ModelArguments, config: Any, task: str = CLASSIFIER) -> PreTrainedModel:
-    """Loads a checkpoint in float32, whatever its weights are stored in, and checks them; its head may be new.
+def load_model(
+    name: str,
+    config: Any,
+    task: str = CLASSIFIER,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    new_head: bool = False,
+    source: str | None = None,
+) -> PreTrainedModel:
+    """Loads a checkpoint in float32, whatever its weights are stored in, and checks them.
+
+    Args:
+        name: folder or Hub name.
+        config: its configuration, perhaps changed.
+        task: of the head, one of `TASKS`.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: run the checkpoint's code.
+        new_head: its head may be missing, or of another size: then it is new.
+        source: what the user called it, where that is another name.
 
     Raises:
         UserError: it can't be read, or doesn't match its configuration.
     """
-    saved_with, name = list(config.architectures or []), str(arguments.model_name_or_path)
-    source = str(arguments.pretrained or name)
+    saved_with = list(config.architectures or [])
     try:
         with errors_alone("transformers.modeling_utils"):  # not its table of missing weights
             model, loaded = getattr(transformers, auto_class(task)).from_pretrained(
                 name,
                 config=config,
-                ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
+                ignore_mismatched_sizes=new_head,
                 output_loading_info=True,
                 dtype=torch.float32,  # transformers' default is what the weights are stored in
-                **hub_options(arguments),
+                revision=revision,
+                trust_remote_code=trust_remote_code,
             )
     except Exception as error:  # transformers and safetensors raise all kinds for files that aren't whole
-        if "size mismatch" in str(error) or "ignore_mismatched_sizes" in str(error):
-            raise UserError(
-                f"{name!r} was trained for other labels than those of this data. Give it a new classifier with "
-                "--ignore-mismatched-sizes."
-            ) from error
         if "trust_remote_code=True" in str(error):
             raise UserError(sentence(error)) from error
         if "no file named" in str(error) and (graphs := graphs_in(Path(name))):
@@ -105,13 +117,11 @@ def load_model(arguments: ModelArguments, config: Any, task: str = CLASSIFIER) -
             ) from error
         kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
         raise UserError(f"{name!r} can't be loaded: {kind}{sentence(error)} Download or train it anew.") from error
-    poolers = {name for name in loaded["missing_keys"] if name.startswith("pooler.")}
+    poolers = {key for key in loaded["missing_keys"] if key.startswith("pooler.")}
     if poolers:  # a bare encoder saved without one: here it would be random
         model.pooler = None
         loaded["missing_keys"] -= poolers
-    check_complete(model, loaded, source, saved_with)
-    if loaded["missing_keys"]:
-        logger.warning(f"{source!r} has no head for this task: a new one is learned.")
+    check_complete(model, loaded, source or name, saved_with)
     return model
 
 
@@ -126,18 +136,73 @@ def load_any(checkpoint: str, *, revision: str | None = None, trust_remote_code:
     Raises:
         UserError: it can't be read, doesn't match its configuration, or was saved from a class of no known task.
     """
-    check_is_checkpoint(checkpoint)
-    arguments = ModelArguments(
-        model_name_or_path=checkpoint, model_revision=revision or "main", trust_remote_code=trust_remote_code
-    )
-    config = read_config(checkpoint, arguments)
+    config = read_config(checkpoint, revision, trust_remote_code)
     task = next(filter(None, map(task_of, config.architectures or ())), None)
     if task is None:
         raise UserError(
             f"{checkpoint!r} holds {', '.join(config.architectures or ()) or 'no architecture'}, which has no known "
             "head. Give a checkpoint that `hf-posenc train` or `hf-posenc convert` wrote."
         )
-    return load_model(arguments, config, task).eval()
+    return load_model(checkpoint, config, task, revision=revision, trust_remote_code=trust_remote_code).eval()
+
+
+def trained_labels(config: Any) -> tuple[str, ...]:
+    """The label names of a trained classifier."""
+    return tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
+
+
+def text_problem_type(config: Any) -> str:
+    """What a text classifier answers; transformers' models don't always say."""
+    return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
+
+
+def knowledge(config: Any, checkpoint: str) -> Known:
+    """What a trained classifier knows of its data, and of the texts that it was trained on."""
+    path = Path(checkpoint) / TRAINED_ON
+    marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
+    return Known(remembered_columns(config), trained_labels(config), text_problem_type(config), marks)
+
+
+def longest_input(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The tokenizer's limit, or 512 where it names none."""
+    return tokenizer.model_max_length if tokenizer.model_max_length < _NO_LIMIT else DEFAULT_MAX_LENGTH
+
+
+def input_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> int:
+    """The number of tokens to truncate inputs to; also set in the tokenizer.
+
+    Args:
+        model: whose positions may have a limit.
+        tokenizer: which may have one, too.
+        max_length: what was asked for.
+
+    Raises:
+        UserError: it is past the end of a table of positions.
+    """
+    limit, longest = position_limit(model), longest_input(tokenizer)
+    length = min(longest, limit or longest) if max_length is None else max_length
+    if limit is not None and length > limit:
+        kind = getattr(model.config, "position_embedding_type", None) or model.config.model_type
+        raise UserError(
+            f"--max-length {length} is too long: {kind!r} has {limit} positions. Repeat its table with --set "
+            f"max_position_embeddings={length}, or take a scheme without one: --scheme rope."
+        )
+    tokenizer.model_max_length = length
+    return length
+
+
+def position_limit(model: PreTrainedModel) -> int | None:
+    """How many positions a model has, or None if it takes any number."""
+    if model.config.model_type == PosEncConfig.model_type:
+        return cast(PositionScheme, model.base_model.position).max_length
+    tables = (("embeddings", "position_embeddings"), ("encoder", "embed_positions"))  # RoFormer's holds sines
+    kept = (getattr(getattr(model.base_model, part, None), name, None) for part, name in tables)
+    table = next((table for table in kept if table is not None), None)
+    if table is None:
+        return None
+    # RoBERTa-family models start counting after the padding token.
+    padding = getattr(table, "padding_idx", None)
+    return table.num_embeddings - (0 if padding is None else padding + 1)
 
 
 def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:

@@ -2,34 +2,20 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import tee
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..data.inputs import Text
+from ..data.columns import Columns, notes_of, remembered_columns
 from ..data.tokenizer import load_tokenizer
-from ..errors import UserError, check_is_checkpoint, one_line, sentence
+from ..errors import UserError, one_line, sentence
 from ..quiet import without_bars
 from ..training.inference import logits_of
 from ..training.metrics import answers_from_logits
-from ..training.options import ModelArguments
 from .backends import Backend, fastest_backend, open_backend
-from .loading import hub_options, load_model, read_config, require_classifier
-from .model import input_length
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A checkpoint's answer for one input, as in `predictions.jsonl`."""
-
-    input: Text
-    answer: dict[str, Any]
-    """See `answers_from_logits`."""
-    tokens: int = 0
-    """Of a text that was cut: how many it has."""
+from .loading import input_length, load_model, read_config, require_classifier, text_problem_type, trained_labels
 
 
 @dataclass
@@ -45,12 +31,6 @@ class CutTexts:
         self.count += tokens > 0
         self.longest = max(self.longest, tokens)
 
-    def watched(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
-        """The same predictions, which are counted."""
-        for prediction in predictions:
-            self.add(prediction.tokens)
-            yield prediction
-
     def sentence(self, tokenizer: PreTrainedTokenizerBase) -> str:
         """How many they were, and the longest; empty if there was none."""
         texts = "1 text has" if self.count == 1 else f"{self.count:,} texts have"
@@ -59,42 +39,34 @@ class CutTexts:
 
 
 @dataclass(frozen=True)
-class PredictionTask:
-    """The kind of answer that a classifier gives."""
-
-    problem_type: str
-    names: tuple[str, ...]
-    """Of its labels, or of the numbers that it predicts."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The keys of an answer."""
-        if self.problem_type == "regression":
-            return ("prediction",) if len(self.names) == 1 else ("predictions",)
-        return ("label", "probabilities")
-
-
-@dataclass(frozen=True)
 class Classifier:
-    """A trained model, in float32 on its device, with its tokenizer."""
+    """A trained model, in float32 on its device, with its tokenizer.
+
+    Attributes:
+        model: a PyTorch model, or an `ExportedModel`.
+        name: its folder or Hub name.
+        backend: what runs it: `torch`, `onnx` or `openvino`.
+    """
 
     model: Any
-    """A PyTorch model, or an `ExportedModel`."""
     tokenizer: PreTrainedTokenizerBase
+    name: str
     backend: str = "torch"
-    """What runs it: `torch`, `onnx` or `openvino`."""
 
     @property
-    def task(self) -> PredictionTask:
+    def problem_type(self) -> str:
         """What it answers."""
-        config = self.model.config
-        names = tuple(str(config.id2label[number]) for number in range(config.num_labels))
-        return PredictionTask(text_problem_type(config), names)
+        return text_problem_type(self.model.config)
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Its labels, or the names of the numbers that it predicts."""
+        return trained_labels(self.model.config)
 
-def text_problem_type(config: Any) -> str:
-    """What a text classifier answers; transformers' models don't always say."""
-    return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
+    @property
+    def columns(self) -> Columns | None:
+        """How the texts that it was trained on were put together."""
+        return remembered_columns(self.model.config)
 
 
 class ExportedModel:
@@ -142,24 +114,20 @@ def load_classifier(
     Raises:
         UserError: there is no such checkpoint, it isn't a classifier, or the backend can't run it.
     """
-    check_is_checkpoint(checkpoint)
+    config = read_config(checkpoint, revision, trust_remote_code)
     if backend is None:
         backend = "torch" if device not in (None, "cpu") else fastest_backend(checkpoint)
     if backend != "torch" and device not in (None, "cpu"):
         raise UserError(f"--backend {backend} runs on the processor, not on --device {device}. Leave one of them out.")
     place = _device("cpu" if backend != "torch" else device)
-    arguments = ModelArguments(
-        model_name_or_path=checkpoint, model_revision=revision or "main", trust_remote_code=trust_remote_code
-    )
-    config = read_config(checkpoint, arguments)
     require_classifier(config, checkpoint)
     model: Any
     if backend == "torch":
-        model = load_model(arguments, config)
+        model = load_model(checkpoint, config, revision=revision, trust_remote_code=trust_remote_code)
         model.to(place)
     else:
         model = ExportedModel(open_backend(checkpoint, backend, bf16=bf16, throughput=throughput), config, checkpoint)
-    tokenizer = load_tokenizer(checkpoint, **hub_options(arguments))
+    tokenizer = load_tokenizer(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
     try:
         if backend == "torch":
             input_length(model, tokenizer)
@@ -167,7 +135,7 @@ def load_classifier(
             tokenizer.model_max_length = min(tokenizer.model_max_length, model.backend.max_length)
     except TypeError as error:  # a tokenizer_config.json with words for numbers
         raise UserError(f"{checkpoint!r} can't be loaded: {sentence(error)}") from error
-    return Classifier(model, tokenizer, backend)
+    return Classifier(model, tokenizer, checkpoint, backend)
 
 
 def _device(name: str | None) -> torch.device:
@@ -188,34 +156,42 @@ def _device(name: str | None) -> torch.device:
 
 def predict(
     classifier: Classifier,
-    inputs: Iterable[Text],
+    inputs: Iterable[tuple[str, ...]],
     batch_size: int = 32,
     *,
     threshold: float = 0.5,
     top_k: int | None = None,
+    calibrated: bool = False,
+    cut: CutTexts | None = None,
     **options: Any,
-) -> Iterator[Prediction]:
-    """Classifies inputs, in order.
+) -> Iterator[dict[str, Any]]:
+    """Answers inputs, in order; see `answers_from_logits` for the answers.
 
     Args:
         classifier: what `load_classifier` returned.
-        inputs: texts or pairs; may be a generator, which is read as it is needed.
+        inputs: `(text,)`, or `(text, second text)` for pairs.
         batch_size: texts per forward pass.
         threshold: for several labels per text: those with a probability above it are predicted.
         top_k: how many probabilities are given. None: all.
+        calibrated: divide logits by the temperature that training fitted.
+        cut: counts the texts that are cut.
         **options: `bf16`, `window` and `progress` of `logits_of`.
 
     Yields:
-        Prediction: one per input.
+        An answer per input.
 
     Raises:
-        UserError: the model answers NaN.
+        UserError: the model answers NaN, or has no temperature.
     """
-    task = classifier.task
-    inputs, again = tee(inputs)
-    texts = (text.text if text.text_pair is None else (text.text, text.text_pair) for text in again)
-    cut: dict[int, int] = {}
-    answers = logits_of(classifier.model, classifier.tokenizer, texts, batch_size, truncated=cut.__setitem__, **options)
-    for number, (text, logits) in enumerate(zip(inputs, answers, strict=True)):
-        (answer,) = answers_from_logits(logits[None], task.names, task.problem_type, threshold=threshold, top_k=top_k)
-        yield Prediction(text, answer, cut.pop(number, 0))
+    names, problem_type = classifier.label_names, classifier.problem_type
+    temperature: Any = notes_of(classifier.model.config).get("temperature")
+    if calibrated and not isinstance(temperature, int | float):
+        raise UserError(
+            f"{classifier.name!r} has no temperature to calibrate by: `hf-posenc train` fits one on validation rows of "
+            "one label per text. Leave --calibrated out."
+        )
+    scale = float(temperature) if calibrated else 1.0
+    if cut is not None:
+        options["truncated"] = lambda _, tokens: cut.add(tokens)
+    for logits in logits_of(classifier.model, classifier.tokenizer, inputs, batch_size, **options):
+        yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=threshold, top_k=top_k)[0]

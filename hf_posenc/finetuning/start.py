@@ -1,169 +1,275 @@
-"""The start of a run: its output folder, tokenizer, model and encoded data."""
+"""The tokenizer and the model that a training starts from: new, converted, or one of our checkpoints."""
 
-import contextlib
-from collections.abc import Iterable
+import shutil
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import (
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
-from ..data.options import DataArguments
-from ..data.prepared import PreparedData
-from ..data.splits import read_splits
+from ..conversion.convert import convert
+from ..conversion.output import REPORT_NAME
+from ..data.labels import Labels
+from ..data.preparing import Known, PreparedData
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
-from ..errors import UserError
-from ..training.arguments import ModelArguments, RunArguments, plain_options
-from ..training.checkpoints import find_resume_point
-from ..training.output_folder import check_run_folder
-from ..training.recipe import fill_in
-from ..training.resuming import check_resumed
-from ..training.run import PREFIXES, TRAINED_ON, Setup
-from ..training.summary import summarize
-from .loading import hub_options, require_classifier
-from .model import input_length, load_config, make_model
+from ..errors import UserError, about_options, check_local, one_line
+from ..model.hints import scheme_names
+from ..model.package_config import PosEncConfig, scheme_class
+from ..options import Options, refuse_given
+from ..schemes.scheme_file import register_scheme_file
+from ..training.lora import add_lora
+from ..training.recipe import FIELDS, trainer_fields
+from .loading import CLASSIFIER, has_head, load_model, longest_input, read_config, text_problem_type, trained_labels
 
 logger = logging.get_logger(__name__)
 
+LORA_RANK = 16
+_OWN = ("model_type", "id2label", "label2id", "num_labels", "problem_type", "auto_map", "label_mean", "label_scale")
+_POSITIONS = {
+    "position_embedding_type": "--scheme",
+    "position_embedding_kwargs": "--scheme-kwargs",
+}
+_CONFIG = frozenset(
+    name
+    for name, item in PosEncConfig.__dataclass_fields__.items()
+    if name not in (*_OWN, *_POSITIONS, "vocab_size", "posenc_version")
+    and item.type is not None
+    and name not in PreTrainedConfig.__dataclass_fields__
+)
+_OF_TOKENIZERS = ("vocab_size", "tokenizer_type", "do_lower_case")
+"""What `--set` may name of a tokenizer that is trained."""
+_OF_A_CONVERSION = ("rope_parameters", "max_position_embeddings")
+"""Fields of the configuration that change positions: a checkpoint is converted for them."""
 
-def begin(arguments: ModelArguments, training: RunArguments) -> Any:
-    """Checks the output folder, and finds the checkpoint to resume from and the one to start from; deletes nothing.
 
-    Args:
-        arguments: which model.
-        training: `resume_from_checkpoint` becomes a folder, or None.
+def check_start(options: Options) -> Any:
+    """Checks scheme, checkpoint and `--set` before any data is read.
 
     Returns:
-        The configuration of the checkpoint to start from. None: a new encoder.
+        The configuration of the checkpoint to start from; None for a new encoder.
 
     Raises:
-        UserError: there is nothing to do, or no model to do it with; the folder holds another run, can't be written
-            to, or has nothing to resume from.
+        UserError: there is no such scheme, checkpoint or field, or the options contradict each other.
     """
-    if not (training.do_train or training.do_eval or training.do_predict):
-        raise UserError("Nothing to do. Give at least one of --do-train, --do-eval, --do-predict.")
-    if not training.do_train and arguments.model_name_or_path is None:
-        raise UserError("Without --do-train there is no model. Name a trained one with --model-name-or-path.")
-    check_run_folder(training)
-    output_dir, resumed = str(training.output_dir), training.resume_from_checkpoint
-    resume_from = find_resume_point(output_dir, resumed, overwrite=training.overwrite_output_dir)
-    training.resume_from_checkpoint = None if resume_from is None else str(resume_from)
-    if training.device.type == "cpu":
-        training.dataloader_pin_memory = False  # pinned memory is for copies to an accelerator
-    config = load_config(arguments)
-    if not training.do_train:
-        require_classifier(config, str(arguments.model_name_or_path))
-    return config
+    trainer_fields(options)
+    for name in options.assigned:
+        if name in _POSITIONS:
+            raise UserError(f"--set {name} can't be set. Use {_POSITIONS[name]}.")
+        if name not in FIELDS | _CONFIG | {*_OF_TOKENIZERS}:
+            raise UserError(
+                f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. Those of PosEncConfig: "
+                f"{', '.join(sorted(_CONFIG))}."
+            )
+    if options.scheme_file is not None:
+        if not Path(options.scheme_file).is_file():
+            raise UserError(f"--scheme-file {options.scheme_file!r} is no file. Give the Python file with your scheme.")
+        register_scheme_file(options.scheme_file, options.scheme)
+    if options.scheme is not None:
+        with about_options():
+            for name in scheme_names(options.scheme):
+                scheme_class(name)
+    if options.tokenizer is not None:
+        check_local("--tokenizer", options.tokenizer)
+    if options.pretrained is None:
+        if options.lora:
+            raise UserError("--lora updates trained weights, and a new encoder has none. Give --pretrained.")
+        refuse_given(options, ("revision", "trust_remote_code"), "is for --pretrained")
+        return None
+    refuse_given(options, ("size",), f"is for new encoders, and --pretrained {options.pretrained} has its own")
+    check_local("--pretrained", options.pretrained)
+    return read_config(options.pretrained, options.revision, options.trust_remote_code)
 
 
-def read_data(data: DataArguments, arguments: ModelArguments, training: RunArguments) -> dict[str, Any]:
-    """The splits that the options name; what comes from the Hub is fetched by the first process."""
-    with training.main_process_first(desc="reading the data") if data.dataset_name else contextlib.nullcontext():
-        return read_splits(data, arguments.token, arguments.cache_dir)
+def known_labels(config: Any) -> Known:
+    """The labels of a classifier that is trained further: they keep their order."""
+    if config is None or not has_head(config, CLASSIFIER):
+        return Known()
+    return Known(label_names=trained_labels(config), problem_type=text_problem_type(config))
 
 
-def texts_trained_on(checkpoint: str | None) -> frozenset[int]:
-    """The marks of the texts that a checkpoint in a folder was trained on; empty where that isn't known."""
-    path = Path(str(checkpoint)) / TRAINED_ON
-    return frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
-
-
-def choose_metric(training: RunArguments, names: Iterable[str], best: str | None = None) -> None:
-    """Sets what the best weights are chosen by, where that wasn't given, and checks it before the first epoch.
+def start(
+    options: Options, prepared: PreparedData, config: Any, report_folder: Path | None = None
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
+    """The tokenizer and the model, and what was decided, a sentence each.
 
     Args:
-        training: the options; changed in place.
-        names: the metrics of the task.
-        best: the one to choose by. None: the loss.
+        options: of the run.
+        prepared: the data.
+        config: what `check_start` returned.
+        report_folder: where the report of a conversion is written.
 
     Raises:
-        UserError: `metric_for_best_model` isn't measured.
+        UserError: an option isn't accepted, or the checkpoint can't be read, converted, or doesn't fit.
     """
-    if best is not None and training.chooses_metric and training.metric_for_best_model:
-        training.metric_for_best_model, training.greater_is_better = best, True
-    wanted, accepted = training.metric_for_best_model, ("loss", *names)
-    if wanted is not None and wanted.removeprefix("eval_") not in accepted:
-        raise UserError(f"--metric-for-best-model {wanted!r} isn't measured here. Choose one of {', '.join(accepted)}.")
+    if config is None:
+        tokenizer = _new_tokenizer(options, prepared)
+        return tokenizer, _new_encoder(options, tokenizer, prepared.labels), []
+    refuse = [name for name in _OF_TOKENIZERS if name in options.assigned]
+    if refuse:
+        raise UserError(f"--set {refuse[0]}: --pretrained {options.pretrained!r} has a tokenizer. Leave it out.")
+    if not _needs_conversion(options, config):
+        return _load(options, prepared, config, str(options.pretrained), options.revision)
+    with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
+        sentence = _convert(options, f"{folder}/converted")
+        if report_folder is not None:
+            shutil.copyfile(f"{folder}/converted/{REPORT_NAME}", report_folder / REPORT_NAME)
+        converted = read_config(f"{folder}/converted")
+        tokenizer, model, notes = _load(options, prepared, converted, f"{folder}/converted", None)
+    model.config._name_or_path = str(options.pretrained)
+    return tokenizer, model, [sentence, *notes]
 
 
-def make_tokenizer(
-    arguments: ModelArguments, resumed: str | None, prepared: PreparedData, max_length: int | None
-) -> PreTrainedTokenizerBase:
-    """The named tokenizer, else the model's or the resumed run's, else one trained on the training texts."""
-    name = arguments.tokenizer_name or arguments.model_name_or_path or resumed
-    if name is not None:
-        options = hub_options(arguments)
-        if name == resumed:
-            options["revision"] = "main"
-        return load_tokenizer(name, **options)
-    return train_tokenizer(
-        prepared.training_texts(),
-        arguments.tokenizer_type,
-        arguments.vocab_size,
-        model_max_length=max_length or arguments.max_position_embeddings or DEFAULT_MAX_LENGTH,
-        do_lower_case=arguments.do_lower_case,
-    )
-
-
-def make_setup(
-    prepared: PreparedData,
-    data: DataArguments,
-    arguments: ModelArguments,
-    training: Any,
-    config: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    **task: Any,
-) -> Setup:
-    """Makes the model and encodes the data.
-
-    Args:
-        prepared: the data, its rows chosen.
-        data, arguments, training: the options.
-        config: of the checkpoint to start from.
-        tokenizer: of the run.
-        **task: how the model is trained and scored; see `Setup`.
-
-    Raises:
-        UserError: an option isn't accepted, or a checkpoint can't be read or doesn't fit.
-    """
-    splits = prepared.splits
-    set_seed(training.seed)
-    model = make_model(arguments, config, tokenizer, prepared.labels, data.max_seq_length)
-    max_length = input_length(model, tokenizer, data.max_seq_length)
-    encoded = prepared.encode(tokenizer, max_length)
-    batch = training.train_batch_size
-    summary = summarize(model, prepared.labels, encoded, max_length, len(tokenizer), batch, prepared.summary)
-    is_trained = arguments.model_name_or_path is not None
-    fill_in(training, summary, model.config.hidden_size, is_trained=is_trained, lora=arguments.lora)
-    record = _record(data, arguments, training)
-    if training.resume_from_checkpoint is not None:
-        check_resumed(Path(training.resume_from_checkpoint), model, record["options"])
-    examples = {prefix: splits[split] for split, prefix in PREFIXES.items() if split in splits}
-    return Setup(
-        **record,
-        columns=prepared.columns,
-        labels=prepared.labels,
-        tokenizer=tokenizer,
-        model=model,
-        summary=summary,
-        test_rows=splits["test"].rows if "test" in splits else None,
-        trained_on=splits["train"].marks if "train" in splits else None,
-        training=training,
-        encoded=encoded,
-        examples={prefix: part for prefix, part in examples.items() if part.labels is not None},
-        **task,
-    )
-
-
-def _record(data: DataArguments, arguments: ModelArguments, training: RunArguments) -> dict[str, Any]:
-    """What a `Run` keeps of the options."""
-    output_dir, model = Path(str(training.output_dir)), arguments.pretrained or arguments.model_name_or_path
-    return {
-        "output_dir": output_dir,
-        "options": plain_options(data, arguments, training),
-        "base_model": None if model is None or Path(model).exists() else model,
-        "repo_id": (training.hub_model_id or output_dir.resolve().name) if training.push_to_hub else None,
-        "batch_size": training.examples_per_step,
-        "processes": training.world_size,
+def _needs_conversion(options: Options, config: Any) -> bool:
+    """Whether the checkpoint isn't ours, or other positions are asked for than it has."""
+    if config.model_type != PosEncConfig.model_type:
+        return True
+    wanted = {
+        "position_embedding_type": options.scheme,
+        "position_embedding_kwargs": options.scheme_kwargs,
+        **{name: options.assigned.get(name) for name in _OF_A_CONVERSION},
     }
+    for name, value in wanted.items():
+        has = getattr(config, name)
+        merged = {**(has or {}), **value} if isinstance(value, dict) else value
+        if value is not None and merged != has:
+            return True
+    return False
+
+
+def _convert(options: Options, out: str) -> str:
+    """Converts the checkpoint into a folder; returns what was kept, in words."""
+    try:
+        _, report = convert(
+            str(options.pretrained),
+            out,
+            position_embedding_type=options.scheme,
+            position_embedding_kwargs=cast(Any, options.scheme_kwargs),
+            task="feature-extraction",
+            revision=options.revision,
+            seed=options.seed,
+            **{name: value for name, value in options.assigned.items() if name in _OF_A_CONVERSION},
+        )
+    except UserError as error:
+        raise UserError(f"--pretrained {options.pretrained!r}: {one_line(error)}") from error
+    return report.sentence()
+
+
+def _load(
+    options: Options, prepared: PreparedData, config: Any, folder: str, revision: str | None
+) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
+    """A checkpoint of ours as a classifier of the data's labels."""
+    labels, notes, source = prepared.labels, [], str(options.pretrained)
+    keeps_head = has_head(config, CLASSIFIER) and _same_task(config, labels)
+    tokenizer = load_tokenizer(options.tokenizer or folder, revision=None if options.tokenizer else revision)
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"The tokenizer has {len(tokenizer)} tokens, {source!r} knows {config.vocab_size}. Use the model's own: "
+            "leave --tokenizer out."
+        )
+    fields = _config_fields(options)
+    if not keeps_head:
+        fields |= {"label_mean": labels.mean, "label_scale": labels.std}
+    elif labels.problem_type == "regression":
+        _warn_of_units(labels, config, source)
+    if "attention_probs_dropout_prob" not in fields and config.attention_probs_dropout_prob:
+        was = config.attention_probs_dropout_prob
+        notes.append(f"Attention dropout is 0 instead of {was:g}: --set attention_probs_dropout_prob={was:g} keeps it.")
+        fields["attention_probs_dropout_prob"] = 0.0
+    with about_options(_CONFIG):
+        for name, value in {**_task(labels), **fields}.items():
+            setattr(config, name, value)
+    if has_head(config, CLASSIFIER) and not keeps_head:
+        notes.append(f"{source} was trained for other labels: its classifier is learned anew.")
+    elif keeps_head:
+        notes.append(f"{source} was trained for these labels: its classifier is trained further.")
+    if not keeps_head:  # what is in the files is another task's
+        config.architectures = [name for name in config.architectures or () if not name.endswith("Classification")]
+    model = load_model(
+        folder,
+        config,
+        revision=revision,
+        trust_remote_code=options.trust_remote_code,
+        new_head=not keeps_head,
+        source=source,
+    )
+    if not keeps_head:
+        _draw_anew(model)
+    if options.lora:
+        add_lora(model, LORA_RANK)
+    return tokenizer, model, notes
+
+
+def _draw_anew(model: PreTrainedModel) -> None:
+    """Gives the model a new head: the weights in its file are of another task."""
+    new = type(model)(model.config)
+    for name, part in new.named_children():
+        if name != model.base_model_prefix:
+            setattr(model, name, part)
+
+
+def _same_task(config: Any, labels: Labels) -> bool:
+    """Whether a trained classifier gives these labels, or a number as these are."""
+    if text_problem_type(config) != labels.problem_type:
+        return False
+    return config.num_labels == 1 if labels.problem_type == "regression" else trained_labels(config) == labels.names
+
+
+def _task(labels: Labels) -> dict[str, Any]:
+    """The fields of the configuration that say what the labels are."""
+    if labels.names:
+        names: dict[str, Any] = {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
+    else:
+        names = {"num_labels": labels.num_labels}
+    return {"problem_type": labels.problem_type, **names}
+
+
+def _warn_of_units(labels: Labels, config: Any, source: str) -> None:
+    """Warns where a trained regression, which keeps its own units, answers in units far from the data's."""
+    mean, std = config.label_mean, config.label_scale
+    if abs(labels.mean - mean) > 5 * std or not std / 5 <= labels.std <= 5 * std:
+        logger.warning(
+            f"The numbers have mean {labels.mean:.6g} and standard deviation {labels.std:.6g}, and {source!r} keeps "
+            f"its own units (mean {mean:.6g}, standard deviation {std:.6g}), so it learns slowly."
+        )
+
+
+def _config_fields(options: Options) -> dict[str, Any]:
+    """What `--set` names of the configuration."""
+    return {name: value for name, value in options.assigned.items() if name in _CONFIG}
+
+
+def _new_tokenizer(options: Options, prepared: PreparedData) -> PreTrainedTokenizerBase:
+    settings = {name: value for name, value in options.assigned.items() if name in _OF_TOKENIZERS}
+    if options.tokenizer is not None:
+        if settings:
+            raise UserError(f"--set {next(iter(settings))} is for a tokenizer that is trained. Leave it out.")
+        return load_tokenizer(options.tokenizer)
+    length = options.max_length or options.assigned.get("max_position_embeddings") or DEFAULT_MAX_LENGTH
+    return train_tokenizer(prepared.training_texts(), model_max_length=length, **settings)
+
+
+def _new_encoder(options: Options, tokenizer: PreTrainedTokenizerBase, labels: Labels) -> PreTrainedModel:
+    values: dict[str, Any] = {
+        **_task(labels),
+        "label_mean": labels.mean,
+        "label_scale": labels.std,
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "max_position_embeddings": options.max_length or longest_input(tokenizer),
+        "hidden_dropout_prob": 0.0,
+        **_config_fields(options),
+    }
+    if options.scheme is not None:
+        values["position_embedding_type"] = options.scheme
+    if options.scheme_kwargs is not None:
+        values["position_embedding_kwargs"] = options.scheme_kwargs
+    with about_options(_CONFIG):
+        config = PosEncConfig.from_preset(options.size or "tiny", **values)
+        config.code_files()  # refuse now what couldn't be saved at the end
+        return AutoModelForSequenceClassification.from_config(config)

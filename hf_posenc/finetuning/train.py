@@ -1,90 +1,298 @@
-"""Converts a pretrained checkpoint and fine-tunes it in one call."""
+"""The road from a file to a checkpoint: read, prepare, start, encode, train, report."""
 
 import contextlib
-import shutil
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+from accelerate import PartialState
+from datasets import Dataset
 from rich.console import Console
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, set_seed
+from transformers.utils import logging
 
-from ..conversion.convert import convert
-from ..conversion.output import REPORT_NAME
-from ..conversion.report import ConversionReport
-from ..data.options import DataArguments
-from ..errors import UserError, one_line
-from ..options import refuse_given
-from ..quiet import without_bars
-from ..training import TrainingResult
-from ..training.arguments import ModelArguments, RunArguments
-from ..training.output_folder import check_run_folder
+from .. import files
+from ..data.columns import note, remember_columns
+from ..data.encoding import encode
+from ..data.preparing import PreparedData, labels_of, prepare, texts_of
+from ..data.sources import read
+from ..errors import Interrupted, UserError
+from ..options import Options
+from ..quiet import errors_alone, without_bars
+from ..training import run_folder
+from ..training.assessment import assess, calibrate
+from ..training.baseline import baseline_scores
+from ..training.card import card_of
+from ..training.inference import take_off_autocast
+from ..training.lora import merge
+from ..training.losses import make_loss
+from ..training.metrics import METRICS, logits_in
 from ..training.progress import main_console
-from ..training.run import shared_folder
-from .classification import train_classifier
-from .model import prepare_scheme
-from .start import read_data
+from ..training.recipe import Recipe, make_recipe, trainer_fields
+from ..training.report import Report, begin_report
+from ..training.trainer import RunTrainer, make_trainer
+from .loading import input_length
+from .start import check_start, known_labels, start
+
+logger = logging.get_logger(__name__)
+
+PREFIXES = {"validation": "eval", "test": "test"}
+"""Prefixes of the metrics of each scored split."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run leaves."""
+
+    output: Path
+    report: Report
+    """Also in `results.json` in the folder."""
+    model: PreTrainedModel = field(repr=False)
+    tokenizer: PreTrainedTokenizerBase = field(repr=False)
+    trained_on: list[int] | None = field(default=None, repr=False)
+    """The marks of the training texts."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All metrics: `train_...`, `eval_...` (validation) and `test_...`."""
+        return self.report.metrics
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What was logged, in order."""
+        return self.report.history
 
 
 @without_bars()
-def fine_tune(
-    data: DataArguments,
-    model: ModelArguments,
-    training: RunArguments,
+def train(
+    options: Options,
     *,
-    splits: Mapping[str, Any] | None = None,
+    tables: Mapping[str, Dataset] | None = None,
+    baselines: bool = True,
     console: Console | None = None,
 ) -> TrainingResult:
-    """`train_classifier`, from `model.pretrained` where that is set.
+    """Trains a classifier or a regressor, scores it, and writes the checkpoint with its results and its card.
 
-    The pretrained checkpoint is converted as `convert` does it, to `model.position_embedding_type` or with its own
-    scheme, and `conversion.json` in the output folder says what the conversion kept.
+    While it trains, `checkpoint-N` folders to resume from lie in the output folder; at its end all of the run's files
+    appear together, in the place of those of a run that it replaces.
+
+    Args:
+        options: what is read, what is trained, and how.
+        tables: the splits, where they have been read: any of `train`, `validation`, `test`.
+        baselines: score the majority and linear models on words first.
+        console: where progress and results are printed. None: standard output.
 
     Raises:
-        UserError: something in the options or the data is wrong, or the checkpoint can't be converted.
-        Interrupted: Ctrl-C; a checkpoint was saved.
+        UserError: something in the options or the data is wrong, or the disk is full.
+        Interrupted: Ctrl-C; the message says how to go on.
     """
-    console = main_console(training, console)
-    check_run_folder(training)  # before anything that takes long
-    prepare_scheme(model)
-    splits = read_data(data, model, training) if splits is None else splits
-    with converted(model, training, console) as started:
-        result = train_classifier(data, started, training, splits=splits, console=console)
-        if started is not model and training.process_index == 0:
-            shutil.copyfile(Path(str(started.model_name_or_path)) / REPORT_NAME, result.output_dir / REPORT_NAME)
-    return result
+    started, output = time.time(), options.output
+    if output is None:
+        raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
+    process, plain = PartialState(), options.to_dict()
+    console = main_console(process.process_index, console)
+    run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
+    resumed = _resume_point(options, plain)
+    config = check_start(options)
+    with _first_reads(options):
+        tables = read(options) if tables is None else tables
+    if "train" not in tables:
+        raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
+    prepared = prepare(tables, options, known_labels(config))
+    set_seed(options.seed)
+    tokenizer, model, notes = start(options, prepared, config)
+    remember_columns(model.config, prepared.columns)
+    max_length, cut = input_length(model, tokenizer, options.max_length), dict[str, int]()
+    encoded = encode(prepared, tokenizer, max_length, cut.__setitem__)
+    recipe = _recipe(options, model, encoded, len(tokenizer), prepared)
+    report = begin_report(
+        model,
+        prepared,
+        encoded,
+        cut,
+        options=plain,
+        max_length=max_length,
+        vocab_size=len(tokenizer),
+        batch_size=recipe.train_batch_size,
+    )
+    report.notes += notes
+    report.recipe, report.processes = _in_words(recipe, model, options), process.num_processes
+    metric = METRICS[prepared.labels.problem_type][0].key
+    if baselines and process.is_main_process:
+        report.baselines = _baselines(prepared)
+    train_labels = labels_of(prepared.splits["train"])
+    loss = make_loss(prepared.labels, train_labels, options.class_weights, recipe.label_smoothing_factor)
+    loss.label_scale = getattr(model.config, "label_scale", 1.0)
+    trainer, stop = make_trainer(model, tokenizer, encoded, recipe, loss, console)
+    if process.is_main_process and resumed is None:
+        deleted = run_folder.begin(output, plain, overwrite=options.overwrite)
+        if deleted:
+            report.notes.append(f"Deleted of the run that is replaced: {', '.join(deleted)}.")
+    if resumed is not None:
+        report.notes.append(f"Goes on from {resumed.name}.")
+    report.show_start(console, metric)
+    with _guarded(output), stop:
+        trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+    merge(cast(Any, trainer.model))
+    if stop.agreed:
+        raise Interrupted(run_folder.what_is_left(output))
+    report.metrics = {**trained.metrics}
+    report.best = _find_best(trainer.state, recipe)
+    report.history = trainer.state.log_history
+    take_off_autocast(trainer.accelerator, model)
+    _score(report, trainer, encoded, prepared)
+    report.show(console)
+    report.seconds = round(time.time() - started, 1)
+    if report.calibration is not None:
+        note(model.config, temperature=report.calibration.temperature)
+    save_run(output, report, partial(_save, trainer), prepared.trained_on)
+    return TrainingResult(Path(output), report, model, tokenizer, prepared.trained_on)
+
+
+def save_run(output: str | Path, report: Report, save_model: Any, trained_on: list[int] | None) -> None:
+    """Writes checkpoint, card, results and the marks of the training texts: all or, if that fails, none.
+
+    Args:
+        output: the folder.
+        report: of the run.
+        save_model: called with a folder by all processes, saves weights, code and tokenizer there.
+        trained_on: the marks of the training texts.
+    """
+    is_main = PartialState().is_main_process
+    with _guarded(output), run_folder.finished(output, is_main=is_main) as folder:
+        save_model(str(folder))
+        if not is_main:
+            return
+        if report.assessment is not None:
+            report.assessment.draw(folder)
+        files.write_text(folder / "README.md", card_of(report))
+        if trained_on is not None:
+            np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
+        files.write_json(folder / run_folder.RESULTS_NAME, report.to_dict())
+
+
+def _resume_point(options: Options, plain: Mapping[str, Any]) -> Path | None:
+    if not options.resume:
+        return None
+    if options.lora:
+        raise UserError("--resume: the checkpoints of --lora hold merged weights. Start from one with --pretrained.")
+    point = run_folder.resume_point(str(options.output), plain)
+    if point is None:
+        logger.warning(f"No whole checkpoint in {options.output!r}: training starts at the beginning.")
+    return point
 
 
 @contextlib.contextmanager
-def converted(arguments: ModelArguments, training: RunArguments, console: Console) -> Iterator[ModelArguments]:
-    """Converts `pretrained` into a temporary folder and yields options that name it; prints what was kept."""
-    if arguments.pretrained is None:
-        yield arguments
-        return
-    why = f"can't be with --pretrained {arguments.pretrained!r}, which says already what to start from"
-    refuse_given(arguments, ("model_name_or_path", "config_name", "config_preset"), why)
-    with shared_folder(training, ".converted-") as folder:
-        out = folder / "converted"
-        with training.main_process_first(desc="converting"):
-            if training.process_index == 0:
-                console.print(_convert(arguments, out, training.seed).sentence(), highlight=False, markup=False)
-        yield replace(arguments, model_name_or_path=str(out), model_revision="main", max_position_embeddings=None)
+def _first_reads(options: Options) -> Iterator[None]:
+    """What comes from the Hub is fetched by the first process."""
+    is_here = options.data is None or Path(options.data).exists()
+    with contextlib.nullcontext() if is_here else PartialState().main_process_first():
+        yield
 
 
-def _convert(arguments: ModelArguments, out: Path, seed: int) -> ConversionReport:
-    """Converts `arguments.pretrained` to the folder `out`."""
-    try:
-        _, report = convert(
-            str(arguments.pretrained),
-            out,
-            position_embedding_type=arguments.position_embedding_type,
-            position_embedding_kwargs=cast(Any, arguments.position_embedding_kwargs),
-            rope_parameters=cast(Any, arguments.rope_parameters),
-            max_position_embeddings=arguments.max_position_embeddings,
-            task="feature-extraction",
-            revision=arguments.model_revision if arguments.model_revision != "main" else None,
-            seed=seed,
+@contextlib.contextmanager
+def _guarded(output: str | Path) -> Iterator[None]:
+    """Says what is left after Ctrl-C or on a full disk."""
+    # Checkpoints less than a second apart make the Trainer doubt the file system.
+    with run_folder.disk_errors(output), errors_alone("transformers.trainer_utils"):
+        try:
+            yield
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(run_folder.what_is_left(output)) from interrupt
+
+
+def _recipe(
+    options: Options, model: PreTrainedModel, encoded: Mapping[str, Dataset], vocabulary: int, prepared: PreparedData
+) -> Recipe:
+    recipe = make_recipe(
+        options,
+        hidden_size=model.config.hidden_size,
+        seen=sum(map(len, encoded["train"]["input_ids"])) / vocabulary,
+        examples=len(encoded["train"]),
+        validates="validation" in encoded,
+        is_classifier=bool(prepared.labels.names),
+    )
+    best, known = recipe.metric_for_best_model, [metric.key for metric in METRICS[prepared.labels.problem_type]]
+    if best is not None and best.removeprefix("eval_") not in ("loss", *known):
+        raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
+    return recipe
+
+
+def _in_words(recipe: Recipe, model: PreTrainedModel, options: Options) -> dict[str, Any]:
+    """How it was trained, for the card; None: it isn't listed."""
+    return {
+        "learning_rate": recipe.learning_rate,
+        "position_rate": recipe.position_rate,
+        "word_rate": recipe.word_rate,
+        "epochs": recipe.num_train_epochs if recipe.max_steps <= 0 else None,
+        "max_steps": recipe.max_steps if recipe.max_steps > 0 else None,
+        "batch size": recipe.examples_per_step,
+        "schedule": options.schedule,
+        "warmup_steps": recipe.warmup_steps,
+        "weight_decay": recipe.weight_decay,
+        "hidden_dropout_prob": getattr(model.config, "hidden_dropout_prob", None),
+        "initializer_range": model.config.initializer_range if options.pretrained is None else None,
+        "precision": "bfloat16 mixed, scores in float32" if recipe.bf16 else None,
+        **{name: value for name, value in trainer_fields(options).items() if isinstance(value, int | float)},
+    }
+
+
+def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:
+    """Scores of simpler models."""
+    parts = {prefix: prepared.splits[split] for split, prefix in PREFIXES.items() if split in prepared.splits}
+    tests = {prefix: (texts_of(part), labels_of(part) or []) for prefix, part in parts.items()}
+    training = prepared.splits["train"]
+    if not tests:
+        return {}
+    return baseline_scores((texts_of(training), labels_of(training) or []), tests, prepared.labels.problem_type)
+
+
+def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], prepared: PreparedData) -> None:
+    """Adds the metrics of validation and test rows, assesses the last of them, and fits the temperature."""
+    losses = [entry["eval_loss"] for entry in report.history if "eval_loss" in entry]
+    advice = [] if report.options["pretrained"] else ["start from pretrained weights (--pretrained)"]
+    if report.position_embedding_type == "none":
+        advice.insert(0, "choose a scheme that knows word order (--scheme)")
+    logits: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for split, prefix in PREFIXES.items():
+        if split not in encoded:
+            continue
+        output = trainer.predict(cast(Any, encoded[split]), metric_key_prefix=prefix)
+        report.metrics |= {name: float(value) for name, value in (output.metrics or {}).items()}
+        logits[split] = logits_in(output), np.asarray(output.label_ids)
+        metric = METRICS[report.problem_type][0].key
+        report.assessment = assess(
+            *logits[split],
+            split=split,
+            names=prepared.labels.names,
+            problem_type=report.problem_type,
+            score=report.metrics[f"{prefix}_{metric}"],
+            baselines=report.baselines,
+            losses=losses,
+            advice=advice,
         )
-    except UserError as error:
-        raise UserError(f"--pretrained {arguments.pretrained!r}: {one_line(error)}") from error
-    return report
+    if report.problem_type == "single_label_classification" and "validation" in logits:
+        last = list(logits)[-1]
+        report.calibration = calibrate(logits["validation"], logits[last], last)
+
+
+def _find_best(state: TrainerState, recipe: Recipe) -> dict[str, Any] | None:
+    """Where the weights that were kept are from; None: the last step."""
+    if state.best_model_checkpoint is None or not recipe.load_best_model_at_end:
+        return None
+    step = int(Path(state.best_model_checkpoint).name.rpartition("-")[2])
+    metric = f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
+    for entry in state.log_history:
+        if entry["step"] == step and metric in entry:
+            return {"metric": metric, "value": entry[metric], "step": step, "epoch": entry["epoch"]}
+    return None
+
+
+def _save(trainer: RunTrainer, folder: str) -> None:
+    if trainer.is_fsdp_enabled:  # with sharded checkpoints the Trainer would save no model
+        cast(Any, trainer.accelerator.state).fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+    trainer.save_model(folder, _internal_call=True)

@@ -65,7 +65,7 @@ def published_card(
         config=model.config,
         own_code=own_code,
         limit=model.base_model.position.max_length,
-        measured=results.get("summary", {}).get("max_length"),
+        measured=results.get("max_length"),
         picture=picture,
         versions=version_line(),
     )
@@ -87,10 +87,10 @@ def _results(folder: Path) -> dict[str, Any]:
         record = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         record = None
-    parts = {name: record.get(name) if isinstance(record, dict) else None for name in ("metrics", "summary")}
-    results = {name: part for name, part in parts.items() if isinstance(part, dict)}
-    metrics = results.get("metrics", {}).items()
-    return {**results, "metrics": {name: value for name, value in metrics if isinstance(value, int | float)}}
+    record = record if isinstance(record, dict) else {}
+    metrics = record["metrics"].items() if isinstance(record.get("metrics"), dict) else ()
+    numbers = {name: value for name, value in metrics if isinstance(value, int | float)}
+    return {"metrics": numbers, "max_length": record.get("max_length")}
 
 
 def _new_card(model: Any, results: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from hf_posenc.files import sha256
 from hf_posenc.isolated_load import first_output
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.scheme_files import is_built_in
-from hf_posenc.training.checkpoints import not_finite
+from hf_posenc.training.run_folder import not_finite
 
 CHECKSUMS = "SHA256SUMS"
 PICTURE = "positions.png"

@@ -27,7 +27,7 @@ def _tables() -> dict[str, Any]:
     return tables
 
 
-def check_scheme_name(position_embedding_type: str, option: str = "--position-embedding-type") -> None:
+def check_scheme_name(position_embedding_type: str, option: str = "--scheme") -> None:
     """Refuses a name that is no scheme's, nor several joined by `+`, as the configuration does.
 
     Raises:

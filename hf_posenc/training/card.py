@@ -1,6 +1,5 @@
 """The README of a checkpoint."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,8 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ..machine import versions
 from ..markdown import plain, render
-from .options import NO_SCORES
-from .run import PREFIXES, Run
+from .assessment import CLASS_HEAD
+from .report import Report
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
 TASK = "text-classification"
@@ -20,45 +19,35 @@ HERE = "path/to/this/folder"
 """Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
 
 
-def card_of(run: Run, metrics: Mapping[str, float], checkpoint: str | None = None) -> str:
-    """The README of a run's checkpoint: metadata that the Hub reads, how to load it, results, and how it was made.
-
-    Args:
-        run: what was trained. One that is pushed is loaded from its repository, another from `HERE`.
-        metrics: what it reached.
-        checkpoint: name of the folder in the run's own that the README is for. None: the run's own.
-    """
-    scheme, name = run.summary.position_embedding_type, run.repo_id or run.name
-    splits = {prefix: split for split, prefix in PREFIXES.items()}
-    parts = (
-        (*key.partition("_")[::2], value) for key, value in metrics.items() if not key.endswith(("loss", *NO_SCORES))
-    )
-    scores = [(splits[prefix], metric, value) for prefix, metric, value in parts if prefix in splits]
-    title = name if checkpoint is None else f"{name}/{checkpoint}"
+def card_of(report: Report) -> str:
+    """The README of a run's checkpoint: metadata that the Hub reads, how to load it, results, and how it was made."""
+    scheme = report.position_embedding_type
+    scores = [
+        (split, metric, value)
+        for split, metrics in report.scores().items()
+        for metric, value in metrics.items()
+        if metric != "loss"
+    ]
     metadata = ModelCardData(
-        license=run.options["training"]["license"],
         library_name="transformers",
         pipeline_tag=TASK,
-        base_model=run.base_model,
+        base_model=report.base_model,
         tags=None if scheme is None else ["posenc", scheme, "custom_code"],
-        model_name=title,
-        eval_results=_eval_results(scores, run.dataset),
+        model_name=report.name,
+        eval_results=_eval_results(scores, report.dataset),
     )
     return render(
         TEMPLATE,
         metadata=metadata.to_yaml(),
-        name=title,
-        architecture=run.summary.model,
+        report=report,
         scheme=scheme,
-        dataset=run.dataset,
         task=TASK,
-        example=EXAMPLES[run.columns.is_pair],
-        place=run.repo_id or HERE,
+        example=EXAMPLES[report.is_pair],
+        place=HERE,
         scores=[(split, metric, f"{value:.4f}") for split, metric, value in scores],
-        assessment=run.assessment,
-        data=run.summary.data,
-        labels=run.labels.names,
-        hyperparameters=[(name, plain(value)) for name, value in _hyperparameters(run).items() if value is not None],
+        assessment=report.assessment,
+        class_head=CLASS_HEAD,
+        hyperparameters=[(name, plain(value)) for name, value in _hyperparameters(report).items() if value is not None],
         versions=versions(),
     )
 
@@ -78,25 +67,14 @@ def _eval_results(scores: list[tuple[str, str, float]], dataset: str) -> list[Ev
     ] or None
 
 
-def _hyperparameters(run: Run) -> dict[str, Any]:
-    """The options that a card lists, and what became of them; None: it doesn't."""
-    training, model = run.options["training"], run.options["model"]
+def _hyperparameters(report: Report) -> dict[str, Any]:
+    """How it was trained; None: that isn't listed."""
     return {
-        "learning_rate": training["learning_rate"],
-        "position_learning_rate_factor": training["position_learning_rate_factor"],
-        "word_learning_rate_factor": training["word_learning_rate_factor"],
-        "num_train_epochs": training["num_train_epochs"] if training["max_steps"] <= 0 else None,
-        "max_steps": training["max_steps"] if training["max_steps"] > 0 else None,
-        "batch size": run.batch_size,
-        "schedule": "one-cycle" if training["one_cycle"] else training["lr_scheduler_type"],
-        "warmup_steps": training["warmup_steps"],
-        "weight_decay": training["weight_decay"],
-        "hidden_dropout_prob": getattr(run.model.config, "hidden_dropout_prob", None),
-        "initializer_range": getattr(run.model.config, "initializer_range", None) if run.is_new else None,
-        "class_weights": training.get("class_weights"),
-        "lora_rank": model["lora_rank"] if model["lora"] else None,
-        "max_seq_length": run.summary.max_length,
-        "seed": training["seed"],
-        "weights": run.best and f"best by {run.best['metric']}: epoch {run.best['epoch']:g}",
-        "parameters": f"{run.summary.parameters:,}, positional {run.summary.positional_parameters:,}",
+        **report.recipe,
+        "class_weights": report.options.get("class_weights"),
+        "lora": report.options.get("lora") or None,
+        "max_length": report.max_length,
+        "seed": report.options.get("seed"),
+        "weights": report.best and f"best by {report.best['metric']}: epoch {report.best['epoch']:g}",
+        "parameters": f"{report.parameters:,}, positional {report.positional_parameters:,}",
     }

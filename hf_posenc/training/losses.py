@@ -10,9 +10,8 @@ from transformers import EvalPrediction
 
 from ..data.labels import Labels
 from ..errors import UserError
-from ..options import parse_json_option
-from .arguments import RunArguments
-from .metrics import logits_in, predictions_from_logits, score_logits
+from ..options import json_object
+from .metrics import logits_in, score_logits
 
 
 class ClassificationLoss:
@@ -26,17 +25,20 @@ class ClassificationLoss:
         problem_type: the task.
         weights: (C,) how much a label counts: its examples for one label per text, its presence for several.
         label_smoothing: share of the target that is spread over all labels; one label per text only.
-
-    Attributes:
         label_scale: the model's; the squared error is ((logits - labels) / label_scale)^2, in units of any data alike.
     """
 
-    label_scale: float = 1.0
-
-    def __init__(self, problem_type: str, weights: Tensor | None = None, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self,
+        problem_type: str,
+        weights: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        label_scale: float = 1.0,
+    ) -> None:
         self.problem_type = problem_type
         self.weights = weights
         self.label_smoothing = label_smoothing
+        self.label_scale = label_scale
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss of a model's outputs."""
@@ -71,20 +73,21 @@ class LossAndMetrics:
 
     def __init__(self, loss: ClassificationLoss) -> None:
         self.loss = loss
-        self.predicted: np.ndarray | None = None
-        """The answers of the last evaluation."""
-        self.labels: np.ndarray | None = None
 
-    @torch.no_grad()
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
         """The numbers of one evaluation."""
-        logits, self.labels = logits_in(prediction), np.asarray(prediction.label_ids)
-        self.predicted = predictions_from_logits(logits, self.loss.problem_type)
-        loss = self.loss((torch.from_numpy(logits).double(),), torch.from_numpy(self.labels))
-        return {"loss": loss.item(), **score_logits(logits, self.labels, self.loss.problem_type)}
+        return self.of_logits(logits_in(prediction), np.asarray(prediction.label_ids))
+
+    @torch.no_grad()
+    def of_logits(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """The numbers of logits (n, C) against labels in the model's form."""
+        loss = self.loss((torch.from_numpy(logits).double(),), torch.from_numpy(labels))
+        return {"loss": loss.item(), **score_logits(logits, labels, self.loss.problem_type)}
 
 
-def make_loss(labels: Labels, train_labels: list[Any] | None, training: RunArguments) -> ClassificationLoss:
+def make_loss(
+    labels: Labels, train_labels: list[Any] | None, class_weights: str | dict[str, Any] | None, smoothing: float
+) -> ClassificationLoss:
     """The loss that the options ask for.
 
     `--class-weights balanced` weighs a label by n / (C n_c), n examples of which n_c have it (King and Zeng 2001, as in
@@ -93,21 +96,20 @@ def make_loss(labels: Labels, train_labels: list[Any] | None, training: RunArgum
     Raises:
         UserError: weights for a regression, for unknown labels, or not positive; label smoothing for another task.
     """
-    smoothing = training.label_smoothing_factor
     if smoothing and labels.problem_type != "single_label_classification":
-        raise UserError(f"--label-smoothing-factor {smoothing} needs one label per text. Leave it out.")
-    if training.class_weights is None or train_labels is None:
+        raise UserError(f"--set label_smoothing_factor={smoothing} needs one label per text. Leave it out.")
+    if class_weights is None or train_labels is None:
         return ClassificationLoss(labels.problem_type, None, smoothing)
     if labels.problem_type == "regression":
-        raise UserError(f"--class-weights {training.class_weights!r} is for classes, not numbers. Leave it out.")
+        raise UserError(f"--class-weights {class_weights!r} is for classes, not numbers. Leave it out.")
     several = labels.problem_type == "multi_label_classification"
     target = torch.tensor(train_labels)
     counts = target.sum(0) if several else torch.bincount(target, minlength=labels.num_labels).float()
-    if training.class_weights == "balanced":
+    if class_weights == "balanced":
         present = counts.clamp(min=1)
         weights = (len(target) - counts) / present if several else len(target) / (labels.num_labels * present)
     else:
-        weights = _weights_by_label(training.class_weights, labels)
+        weights = _weights_by_label(class_weights, labels)
     if not several:
         weights = weights * len(target) / (weights * counts).sum()
     return ClassificationLoss(labels.problem_type, weights, smoothing)
@@ -116,7 +118,7 @@ def make_loss(labels: Labels, train_labels: list[Any] | None, training: RunArgum
 def _weights_by_label(text: dict[str, Any] | str, labels: Labels) -> Tensor:
     if "{" not in str(text):
         raise UserError(f'--class-weights {text!r} names no labels. Give balanced, or {{"rare": 5, "common": 1}}.')
-    by_label = parse_json_option("class_weights", text) or {}
+    by_label = json_object("class_weights", text) or {}
     unknown = sorted(set(by_label) ^ set(labels.names))
     if unknown:
         raise UserError(

@@ -149,8 +149,9 @@ def answers_from_logits(
 ) -> list[dict[str, Any]]:
     """What logits (n, C) say of each example, for JSON.
 
-    `label` (for several labels per text a list: those with a probability above `threshold`) and `probabilities`,
-    highest first; for a regression `prediction`, or `predictions` by name where there are several.
+    `label` (for several labels per text a list: those with a probability above `threshold`), `confidence`, the highest
+    probability, and `probabilities`, highest first; for a regression `prediction`, or `predictions` by name where there
+    are several.
 
     Args:
         logits: (n, C) for C labels, (n, 1) for a regression.
@@ -169,7 +170,8 @@ def answers_from_logits(
         label: Any = names[order[0]]
         if problem_type == "multi_label_classification":
             label = [names[number] for number in order if row[number] > threshold]
-        answers.append({"label": label, "probabilities": {names[n]: _digits(row[n]) for n in order[:top_k]}})
+        shares = {names[number]: _digits(row[number]) for number in order[:top_k]}
+        answers.append({"label": label, "confidence": _digits(row.max()), "probabilities": shares})
     return answers
 
 

@@ -1,21 +1,71 @@
-"""The recipe: defaults that depend on data and model. How they were chosen: docs/recipe.md."""
+"""The recipe: from the options to transformers' `TrainingArguments`, with defaults that depend on data and model.
+
+How the defaults were chosen: docs/recipe.md.
+"""
 
 import math
+from dataclasses import dataclass, fields
+from typing import Any
 
+import torch
+from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from ..options import plain_name
-from .arguments import RunArguments
-from .summary import Summary
+from ..errors import UserError, dashed, one_line
+from ..machine import best_dtype
+from ..options import Options
 
 MANY = 200
 """Tokens per vocabulary entry from which the data counts as formal language (a small vocabulary)."""
 LEAST = {"small vocabulary": (10_000, 6, 100), "natural language": (500, 6, 100), "checkpoint": (500, 4, 20)}
 """Least number of steps, within a least and a greatest number of epochs."""
-
-
 MOST_EVALUATIONS = 20
 """More epochs than this are evaluated several at a time: an evaluation may take longer than a short epoch."""
+_OWN = {
+    "output_dir": "--output",
+    "resume_from_checkpoint": "--resume",
+    "num_train_epochs": "--epochs",
+    "max_steps": "--max-steps",
+    "learning_rate": "--learning-rate",
+    "lr_scheduler_type": "--schedule",
+    "per_device_train_batch_size": "--batch-size",
+    "seed": "--seed",
+    "bf16": "--bf16",
+    "use_cpu": "--device cpu",
+    "push_to_hub": "hf-posenc publish",
+    "do_train": "--data",
+    "do_eval": "--validation",
+    "do_predict": "--test",
+    "label_names": "--label-names",
+    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "none: it would round the weights that are saved"),
+}
+"""Fields of TrainingArguments that can't be set, and what to give instead."""
+
+
+@dataclass
+class Recipe(TrainingArguments):
+    """`transformers.TrainingArguments`, and what the Trainer has no field for.
+
+    Attributes:
+        word_rate, position_rate: how many times the learning rate the word embeddings and the scheme get; None: the
+            scheme's own factors.
+        one_cycle: PyTorch's one-cycle schedule.
+        patience: evaluations without gain after which training stops. None: it doesn't.
+    """
+
+    word_rate: float = 1.0
+    position_rate: float | None = None
+    one_cycle: bool = False
+    patience: int | None = None
+
+    @property
+    def examples_per_step(self) -> int:
+        """Of all devices and processes, with accumulation."""
+        return self.train_batch_size * self.world_size * self.gradient_accumulation_steps
+
+
+FIELDS = frozenset(item.name for item in fields(TrainingArguments))
+"""What `--set` may name, besides the fields of the configuration."""
 
 
 def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False) -> float:
@@ -57,27 +107,100 @@ def default_word_factor(is_trained: bool, seen: float) -> float:
     return 1.0 if is_trained or not seen else round(min(max(15 / math.sqrt(seen), 1.0), 4.0), 2)
 
 
-def fill_in(training: RunArguments, summary: Summary, hidden_size: int, *, is_trained: bool, lora: bool) -> None:
-    """Sets the options that weren't given and depend on data and model.
+def make_recipe(
+    options: Options, *, hidden_size: int, seen: float, examples: int, validates: bool, is_classifier: bool
+) -> Recipe:
+    """How a run is trained: the options, what `--set` names, and the defaults of what neither says.
+
+    Logged, evaluated and saved is once per epoch, of more than 20 epochs about 20 times; the weights that are kept are
+    the best by macro F1 on the validation rows, of numbers and with `--patience` by the loss.
 
     Args:
-        training: the options; changed in place.
-        summary: sizes of the data.
+        options: of the run.
         hidden_size: of the model.
-        is_trained: whether it starts from a checkpoint.
-        lora: whether only low-rank changes of it are trained.
+        seen: training tokens per vocabulary entry.
+        examples: of the training split.
+        validates: whether there are validation rows.
+        is_classifier: whether labels are predicted, and no numbers.
+
+    Raises:
+        UserError: an option isn't accepted, or not by transformers.
     """
-    if training.learning_rate is None:
-        training.learning_rate = default_learning_rate(is_trained, hidden_size, lora)
-    seen = summary.tokens / summary.vocab_size
-    if training.word_learning_rate_factor is None:
-        training.word_learning_rate_factor = default_word_factor(is_trained, seen)
-    examples, batch = summary.examples.get("train"), training.examples_per_step
-    if training.num_train_epochs is None:
-        training.num_train_epochs = 3 if examples is None else default_epochs(is_trained, seen, examples, batch)
-    apart = math.ceil(training.num_train_epochs / MOST_EVALUATIONS)
-    by_epoch = training.chooses_evaluations and plain_name(training.eval_strategy) == "epoch"
-    if by_epoch and apart > 1 and examples is not None:
-        training.eval_strategy = training.logging_strategy = IntervalStrategy.STEPS
-        training.save_strategy = SaveStrategy.STEPS
-        training.eval_steps = training.save_steps = training.logging_steps = apart * math.ceil(examples / batch)
+    is_trained, chosen = options.pretrained is not None, trainer_fields(options)
+    values: dict[str, Any] = {
+        "output_dir": options.output,
+        "per_device_train_batch_size": options.batch_size,
+        "per_device_eval_batch_size": 64,
+        "learning_rate": options.learning_rate or default_learning_rate(is_trained, hidden_size, options.lora),
+        "lr_scheduler_type": "linear" if options.schedule == "one-cycle" else options.schedule,
+        "max_steps": -1 if options.max_steps is None else options.max_steps,
+        "seed": options.seed,
+        "do_train": True,
+        "do_eval": validates,
+        "warmup_steps": 0.1,
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "save_total_limit": 2,
+        "eval_accumulation_steps": 64,
+        "report_to": "none",
+        "logging_strategy": "epoch",
+        "save_strategy": "epoch",
+        "eval_strategy": "epoch" if validates else "no",
+        "one_cycle": options.schedule == "one-cycle",
+        "patience": options.patience,
+        "position_rate": options.position_rate,
+        **_hardware(options, chosen),
+    }
+    if options.learning_rate == 0:
+        values["learning_rate"] = 0.0
+    values["word_rate"] = default_word_factor(is_trained, seen) if options.word_rate is None else options.word_rate
+    if options.patience is not None and not validates:
+        raise UserError(f"--patience {options.patience} needs evaluations. Give --validation, or a --validation-share.")
+    asked = chosen.get("eval_strategy", "epoch")
+    if asked == "steps" and "save_strategy" not in chosen:
+        values |= {"save_strategy": "steps", "save_steps": chosen.get("eval_steps", 500)}
+    values["load_best_model_at_end"] = validates and asked != "no" and "save_strategy" not in chosen
+    best = chosen.get("metric_for_best_model") or ("macro_f1" if is_classifier and options.patience is None else "loss")
+    if values["load_best_model_at_end"] or options.patience is not None:
+        values["metric_for_best_model"] = best
+        values["greater_is_better"] = best.removeprefix("eval_") not in ("loss", "mse")
+    try:
+        recipe = Recipe(**{**values, **chosen})
+    except (ValueError, TypeError) as error:
+        raise UserError(one_line(error)) from error
+    batch = recipe.examples_per_step
+    recipe.num_train_epochs = options.epochs or default_epochs(is_trained, seen, examples, batch)
+    apart = math.ceil(recipe.num_train_epochs / MOST_EVALUATIONS)
+    if apart > 1 and not chosen.keys() & {"eval_strategy", "save_strategy", "logging_strategy"}:
+        recipe.logging_strategy, recipe.save_strategy = IntervalStrategy.STEPS, SaveStrategy.STEPS
+        recipe.eval_strategy = IntervalStrategy.STEPS if validates else IntervalStrategy.NO
+        recipe.eval_steps = recipe.save_steps = recipe.logging_steps = apart * math.ceil(examples / batch)
+    return recipe
+
+
+def trainer_fields(options: Options) -> dict[str, Any]:
+    """What `--set` names of transformers' `TrainingArguments`.
+
+    Raises:
+        UserError: an option of ours sets it.
+    """
+    chosen = {name: value for name, value in options.assigned.items() if name in FIELDS}
+    if name := next((name for name in chosen if name in _OWN or name.startswith("hub_")), None):
+        raise UserError(f"--set {name} can't be set. Use {_OWN.get(name, 'hf-posenc publish')}.")
+    return chosen
+
+
+def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Device and precision."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    on_cpu = accelerator is None or options.device == "cpu"
+    if options.device not in (None, "cpu") and (accelerator is None or options.device != accelerator.type):
+        there = "cpu" + (f" and {accelerator.type}" if accelerator is not None else " alone")
+        raise UserError(f"{dashed('device')} {options.device!r} can't be trained on. This machine has {there}.")
+    if chosen.get("fp16") and on_cpu:
+        raise UserError("--set fp16=true needs a GPU. Use --bf16, which works on a CPU too.")
+    bf16 = options.bf16
+    if bf16 is None:
+        bf16 = not chosen.get("fp16") and best_dtype("cpu" if on_cpu else None) == torch.bfloat16
+    # On a CPU: else TrainingArguments refuses bf16, and each of several processes trains alone.
+    return {"use_cpu": on_cpu, "bf16": bf16, **({"dataloader_pin_memory": False} if on_cpu else {})}

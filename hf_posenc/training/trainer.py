@@ -1,145 +1,134 @@
-"""`RunTrainer`, the Trainer of a run, with the callbacks and the schedule that the options ask for."""
+"""The stock Trainer with our loss, our groups of learning rates, and three callbacks: stop, progress, exact resume."""
 
 import math
+import signal
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import torch
+from datasets import Dataset
 from rich.console import Console
-from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, Trainer, get_scheduler
+from transformers import (
+    DataCollatorWithPadding,
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    get_scheduler,
+)
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 
-from .. import files
-from ..errors import UserError, one_line
+from ..errors import Diverged, UserError, one_line
 from ..optimizer import scale_position_learning_rates
-from ..options import plain_name
-from .arguments import RunArguments
-from .callbacks import (
-    DescribeCheckpoints,
-    EvaluationLeavesNoTrace,
-    StopOnDivergence,
-    refuse_divergence,
-)
-from .card import card_of
-from .checkpoints import RESULTS_NAME
 from .lora import has_lora, merged_weights
-from .progress import ProgressLine, main_console
-from .run import Setup
-from .saving import metrics_at
+from .losses import ClassificationLoss, LossAndMetrics
+from .progress import LogLines, is_live
+from .recipe import Recipe
+from .run_folder import not_finite
 
 logger = logging.get_logger(__name__)
 
 
 class RunTrainer(Trainer):
-    """The stock Trainer with our progress line, the run's own card, and no training_args.bin, a pickle.
-
-    It overrides public methods alone; what else happens to checkpoints is done by callbacks.
-
-    Args:
-        setup: what is trained, and how.
-        console: where progress is shown. None: standard output of the first process.
-    """
-
-    def __init__(self, setup: Setup, console: Console | None = None) -> None:
-        self.setup = setup
-        super().__init__(
-            model=setup.model,
-            args=setup.training,
-            data_collator=setup.collator,
-            train_dataset=setup.encoded.get("train"),
-            eval_dataset=setup.encoded.get("validation"),
-            processing_class=setup.tokenizer,
-            compute_loss_func=setup.loss,
-            compute_metrics=setup.compute_metrics,
-        )
-        self.remove_callback(PrinterCallback)
-        self.remove_callback(DEFAULT_PROGRESS_CALLBACK)
-        self.progress = ProgressLine(main_console(self.args, console), live=not self.args.disable_tqdm)
-        self.add_callback(self.progress)
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Shows the loss in the progress line."""
-        loss = super().training_step(*args, **kwargs)
-        self.progress.update_loss(loss.detach() * self.args.gradient_accumulation_steps)
-        return loss
+    """The stock Trainer; it overrides public methods alone."""
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Gives positions their own learning rate."""
+        """Gives positions and new word embeddings their own learning rates."""
         if self.optimizer is None:
             super().create_optimizer(model)
-            args, trained = cast(RunArguments, self.args), cast(Any, self.model if model is None else model)
-            words = 1.0 if args.word_learning_rate_factor is None else args.word_learning_rate_factor
+            recipe, trained = cast(Recipe, self.args), cast(Any, self.model if model is None else model)
             scale_position_learning_rates(
-                cast(Any, self.optimizer), trained, args.position_learning_rate_factor, words=words
+                cast(Any, self.optimizer), trained, recipe.position_rate, words=recipe.word_rate
             )
         return cast(torch.optim.Optimizer, self.optimizer)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
-        """Writes the run's card, with what has been measured so far."""
-        if self.is_world_process_zero():
-            metrics = self.setup.metrics
-            if metrics is None:
-                metrics = metrics_at(self.state.global_step, self.state.log_history)
-            files.write_text(self.setup.output_dir / "README.md", card_of(self.setup, metrics))
+        """Writes none: the report does."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Saves finite weights alone, low-rank changes merged, and no pickle of the options: results.json has them."""
-        args, model = cast(RunArguments, self.args), cast(torch.nn.Module, self.model)
-        refuse_divergence(args, self.state.global_step, model)
-        folder = self.setup.output_dir if output_dir is None else Path(output_dir)
-        if args.should_save and folder.parent == self.setup.output_dir:
-            (folder / RESULTS_NAME).unlink(missing_ok=True)  # of a run that was stopped: now it isn't whole
+        """Saves finite weights alone, low-rank changes merged, and no pickle of the arguments."""
+        model = cast(torch.nn.Module, self.model)
+        refuse_divergence(self.state.global_step, model, self.args)
+        folder = Path(output_dir or str(self.args.output_dir))
         try:
             if not has_lora(model):
                 super().save_model(str(folder), _internal_call=_internal_call)
-            elif args.should_save:
+            elif self.args.should_save:
                 cast(Any, model).save_pretrained(folder, state_dict=merged_weights(model))
                 cast(PreTrainedTokenizerBase, self.processing_class).save_pretrained(folder)
         finally:
-            if args.should_save:
+            if self.args.should_save:
                 (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
 
-def make_trainer(setup: Setup, console: Console | None = None) -> RunTrainer:
-    """The Trainer of a run, with its callbacks and the schedule that its options ask for.
+def make_trainer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    encoded: Mapping[str, Dataset],
+    recipe: Recipe,
+    loss: ClassificationLoss,
+    console: Console,
+) -> tuple[RunTrainer, "Stop"]:
+    """The Trainer of a run, and the callback that stops it on Ctrl-C.
 
     Raises:
         UserError: the schedule doesn't accept its arguments.
     """
-    trainer, training = RunTrainer(setup, console), setup.training
-    trainer.add_callback(EvaluationLeavesNoTrace())
-    trainer.add_callback(DescribeCheckpoints(setup))
-    trainer.add_callback(StopOnDivergence())
-    if training.early_stopping_patience is not None:
-        trainer.add_callback(EarlyStoppingCallback(training.early_stopping_patience, training.early_stopping_threshold))
-    if training.do_train and training.one_cycle:
-        batches = len(trainer.get_train_dataloader()) if training.max_steps <= 0 else 0
-        trainer.lr_scheduler = cast(Any, one_cycle_schedule(trainer.create_optimizer(), training, batches))
-    elif training.do_train:
-        _check_schedule(training)
-    return trainer
+    recipe.disable_tqdm = recipe.disable_tqdm or not is_live(console)
+    trainer = RunTrainer(
+        model=model,
+        args=recipe,
+        data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8 if recipe.fp16 else None),
+        train_dataset=encoded["train"],
+        eval_dataset=encoded.get("validation"),
+        processing_class=tokenizer,
+        compute_loss_func=loss,
+        compute_metrics=LossAndMetrics(loss),
+    )
+    trainer.remove_callback(PrinterCallback)
+    if recipe.disable_tqdm:
+        trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
+    stop = Stop()
+    for callback in (LogLines(console), ExactResume(), stop):
+        trainer.add_callback(callback)
+    if recipe.patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(recipe.patience))
+    if recipe.one_cycle:
+        batches = len(trainer.get_train_dataloader()) if recipe.max_steps <= 0 else 0
+        trainer.lr_scheduler = cast(Any, one_cycle_schedule(trainer.create_optimizer(), recipe, batches))
+    else:
+        _check_schedule(recipe)
+    return trainer, stop
 
 
-def _check_schedule(training: RunArguments) -> None:
+def _check_schedule(recipe: Recipe) -> None:
     """Refuses arguments that the schedule doesn't take, before the Trainer makes it when it starts."""
-    kind, arguments = training.lr_scheduler_type, training.lr_scheduler_kwargs
+    kind, arguments = recipe.lr_scheduler_type, recipe.lr_scheduler_kwargs
     try:
         get_scheduler(kind, torch.optim.SGD([torch.zeros(1)]), 1, 10, scheduler_specific_kwargs=cast(Any, arguments))
     except (TypeError, ValueError) as error:
-        raise UserError(f"--lr-scheduler-kwargs {arguments} for {plain_name(kind)}: {one_line(error)}") from error
+        raise UserError(f"--set lr_scheduler_kwargs={arguments}: {one_line(error)}") from error
 
 
 def one_cycle_schedule(
-    optimizer: torch.optim.Optimizer, training: RunArguments, batches_per_epoch: int
+    optimizer: torch.optim.Optimizer, recipe: Recipe, batches_per_epoch: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
     """PyTorch's one-cycle policy (Smith and Topin 2017, arXiv 1708.07120); it rises during the warm-up."""
-    steps = training.max_steps
+    steps = recipe.max_steps
     if steps <= 0:
-        updates = math.ceil(batches_per_epoch / training.gradient_accumulation_steps)
-        steps = math.ceil(cast(float, training.num_train_epochs) * updates)
-    rise = training.warmup_steps if training.warmup_steps < 1 else training.warmup_steps / steps
+        updates = math.ceil(batches_per_epoch / recipe.gradient_accumulation_steps)
+        steps = math.ceil(recipe.num_train_epochs * updates)
+    rise = recipe.warmup_steps if recipe.warmup_steps < 1 else recipe.warmup_steps / steps
     return torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         max_lr=[group["lr"] for group in optimizer.param_groups],
@@ -147,3 +136,102 @@ def one_cycle_schedule(
         total_steps=steps + 1,
         pct_start=min(max(rise, 1 / steps), 1.0),
     )
+
+
+def refuse_divergence(step: int, model: torch.nn.Module, recipe: TrainingArguments) -> None:
+    """Raises Diverged if a weight holds NaN or infinity."""
+    if bad := not_finite(model.named_parameters()):
+        raise Diverged(
+            f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. Begin "
+            f"anew with a --learning-rate below {recipe.learning_rate}, or a longer warm-up (--set warmup_steps=0.3)."
+        )
+
+
+class Stop(TrainerCallback):
+    """Ends training before weights that aren't finite are evaluated or saved; while entered, on Ctrl-C too.
+
+    On Ctrl-C it finishes the step, saves a checkpoint and stops; on the second it stops at once. All processes agree
+    after each step, so that they stop at the same one. A terminal and a launcher may both pass on one Ctrl-C: with
+    several processes, signals within two seconds count as one.
+    """
+
+    EVERY = 50
+    """Steps between two looks at the weights."""
+
+    def __init__(self) -> None:
+        self.agreed = False
+        self._pressed_at: float | None = None
+        self._previous: Any = None
+
+    def __enter__(self) -> "Stop":
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+        late = self._pressed_at is not None and not self.agreed
+        if late and error is None and not torch.distributed.is_initialized():  # no step was left to finish
+            raise KeyboardInterrupt
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        several = torch.distributed.is_initialized()
+        if self._pressed_at is not None and not (several and time.monotonic() < self._pressed_at + 2):
+            raise KeyboardInterrupt
+        if self._pressed_at is None:
+            self._pressed_at = time.monotonic()
+            logger.warning_once("Finishing this step and saving a checkpoint. Ctrl-C again stops at once.")
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Looks at the weights now and then, before an evaluation and at the end; asks the Trainer to save and stop."""
+        if state.global_step % self.EVERY == 0 or control.should_evaluate or control.should_training_stop:
+            refuse_divergence(state.global_step, kwargs["model"], args)
+        if self._agree(args):
+            control.should_save = control.should_training_stop = True
+        return control
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Counts a Ctrl-C after the last step."""
+        self._agree(args)
+
+    def _agree(self, args: TrainingArguments) -> bool:
+        """Whether Ctrl-C was pressed in any process."""
+        pressed = self._pressed_at is not None
+        if args.world_size > 1 and torch.distributed.is_initialized():
+            anywhere = torch.tensor(pressed, dtype=torch.int32, device=args.device)
+            torch.distributed.all_reduce(anywhere, torch.distributed.ReduceOp.MAX)
+            pressed = bool(anywhere.item())
+        self.agreed = self.agreed or pressed
+        return self.agreed
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Skips the evaluation of a stopped epoch, which the uninterrupted run wouldn't have."""
+        if self.agreed and not float(state.epoch or 0).is_integer():
+            control.should_log = control.should_evaluate = control.should_save = False
+        elif control.should_evaluate:
+            refuse_divergence(state.global_step, kwargs["model"], args)
+        return control
+
+
+class ExactResume(TrainerCallback):
+    """Restores torch's random state after an evaluation, whose data loader draws a number.
+
+    Otherwise a run resumed from a checkpoint saved before that evaluation would draw other dropout masks.
+    """
+
+    def __init__(self) -> None:
+        self._state: Any = None
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Keeps the state of the step."""
+        self._state = torch.get_rng_state()
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Restores it."""
+        if self._state is not None:
+            torch.set_rng_state(self._state)

@@ -173,8 +173,13 @@ def command(*words: object) -> str:
     return printed.getvalue()
 
 
-SIZES = "hidden_size=32,num_hidden_layers=2,num_attention_heads=2,intermediate_size=64,initializer_range=0.05"
-NO_DROPOUT = ",hidden_dropout_prob=0.0,attention_probs_dropout_prob=0.0"
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "initializer_range": 0.05,
+}
 STEPS = 20
 
 
@@ -183,30 +188,32 @@ def trained(folder: Path) -> dict[str, Any]:
     files = write_data(folder)
     tokenizer().save_pretrained(folder / "tokenizer")
     options = {
-        "--train-file": files["train"],
-        "--validation-file": files["validation"],
-        "--test-file": files["test"],
-        "--tokenizer-name": folder / "tokenizer",
-        "--config-overrides": SIZES + NO_DROPOUT,
+        "--data": files["train"],
+        "--validation": files["validation"],
+        "--test": files["test"],
+        "--tokenizer": folder / "tokenizer",
         "--learning-rate": 2e-3,
         "--max-steps": STEPS,
-        "--per-device-train-batch-size": 16,
-        "--logging-strategy": "steps",
-        "--logging-steps": 1,
-        "--eval-strategy": "steps",
-        "--eval-steps": STEPS,
-        "--bf16": "false",
-        "--use-cpu": "true",
+        "--batch-size": 16,
+        "--device": "cpu",
         "--seed": 1,
-        "--keep-checkpoints": "true",
     }
-    command("train", "-o", folder / "run", *(word for option in options.items() for word in option))
-    states = sorted((folder / "run").glob("checkpoint-*/trainer_state.json"), key=lambda path: path.stat().st_mtime)
-    history = json.loads(states[-1].read_text())["log_history"]
-    results = json.loads((folder / "run" / "results.json").read_text())["metrics"]
+    fields = {
+        **SIZES,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "eval_strategy": "steps",
+        "eval_steps": STEPS,
+    }
+    words = [word for option in options.items() for word in option]
+    words += [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
+    command("train", "-o", folder / "run", "--no-bf16", *words)
+    results = json.loads((folder / "run" / "results.json").read_text())
     return {
-        "losses": [entry["loss"] for entry in history if "loss" in entry],
-        "test": {name: results[f"test_{name}"] for name in ("loss", "accuracy")},
+        "losses": [entry["loss"] for entry in results["history"] if "loss" in entry],
+        "test": {name: results["metrics"][f"test_{name}"] for name in ("loss", "accuracy")},
     }
 
 
@@ -220,14 +227,14 @@ def as_frozen(answers: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 def evaluated(folder: Path) -> dict[str, float]:
     """`evaluate` of the committed checkpoint on the test rows."""
-    scores = json.loads(command("evaluate", CHECKPOINT, "--file", write_data(folder)["test"], "--json"))
+    scores = json.loads(command("evaluate", CHECKPOINT, "--data", write_data(folder)["test"], "--json"))
     return {name: scores[name] for name in ("accuracy", "macro_f1", "loss")}
 
 
 def predicted(folder: Path, *options: object, checkpoint: Path = CHECKPOINT) -> list[dict[str, Any]]:
     """`predict` on the test rows: an answer for each."""
     target = folder / "answers.jsonl"
-    command("predict", checkpoint, "--file", write_data(folder)["test"], "-o", target, *options)
+    command("predict", checkpoint, "--data", write_data(folder)["test"], "-o", target, *options)
     return [json.loads(line) for line in target.read_text().splitlines()]
 
 
@@ -274,11 +281,11 @@ def compared(folder: Path) -> dict[str, Any]:
                 "train_length": 32,
                 "test_lengths": [32],
                 "options": {
-                    "config_overrides": SIZES,
+                    "set": SIZES,
                     "max_steps": STEPS,
                     "learning_rate": 2e-3,
-                    "per_device_train_batch_size": 16,
-                    "use_cpu": True,
+                    "batch_size": 16,
+                    "device": "cpu",
                 },
             }
         )

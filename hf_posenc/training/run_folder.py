@@ -1,0 +1,197 @@
+"""The folder of a run: refused if taken, resumed from its newest checkpoint, replaced when the new run is whole."""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import files
+from ..checkpoint_files import WEIGHTS, open_weights, weight_files
+from ..errors import Diverged, UserError, disk_error
+from ..files import CHECKPOINT
+
+if TYPE_CHECKING:  # a folder is checked before PyTorch is imported
+    import torch
+
+RESULTS_NAME = "results.json"
+"""Of a finished run."""
+OPTIONS_NAME = "run.json"
+"""The options of a run that isn't finished; it is there from its start to its end."""
+TRAINED_ON = "_trained_on.npy"
+"""Hashes of a run's training texts, so that an evaluation says which it shares. Never published."""
+_STATE = "trainer_state.json"
+_MAY_DIFFER = ("output", "overwrite", "resume", "device", "trust_remote_code")
+"""Options that a resumed run may have otherwise."""
+
+
+def checkpoints(output: str | Path) -> list[Path]:
+    """The checkpoint folders of a run, by step."""
+    folder = Path(output)
+    named = [path for path in folder.glob("checkpoint-*") if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
+    return sorted(named, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def remove_checkpoints(output: str | Path) -> None:
+    """Deletes the checkpoint folders of a run."""
+    for path in checkpoints(output):
+        shutil.rmtree(path)
+
+
+def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
+    """Refuses a folder that is taken, or can't be written to. Makes and deletes nothing.
+
+    Args:
+        output: the folder.
+        overwrite: a run of ours there is to be replaced.
+        resume: it is to be gone on with.
+
+    Raises:
+        UserError: the folder is taken by a run, or isn't a run's at all and is to be overwritten.
+    """
+    folder = Path(output)
+    if overwrite and resume:
+        raise UserError("--overwrite begins anew, --resume goes on. Give one of them.")
+    taken = [name for name in (RESULTS_NAME, OPTIONS_NAME, "config.json") if (folder / name).exists()]
+    taken += [path.name for path in checkpoints(folder)]
+    if taken and overwrite and not _is_ours(folder):
+        raise UserError(
+            f"--output {output!r} holds {', '.join(taken[:4])}, and nothing that says that `hf-posenc train` wrote it. "
+            "Name a new folder, or empty this one."
+        )
+    if taken and not overwrite and not resume:
+        more = ", ..." * (len(taken) > 4)
+        way_out = "go on with it (--resume)" if checkpoints(folder) else "replace it (--overwrite)"
+        raise UserError(
+            f"--output {output!r} already holds a run ({', '.join(taken[:4])}{more}). Name a new folder, or {way_out}."
+        )
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        reason = "no permission" if nearest.is_dir() else "a file is in the way"
+        raise UserError(f"--output {output!r} can't be written to: {reason}. Name a folder of your own.")
+
+
+def _is_ours(folder: Path) -> bool:
+    return (folder / OPTIONS_NAME).exists() or "options" in _read(folder / RESULTS_NAME)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
+    """The newest checkpoint of an unfinished run of the same options; None: none was saved, it begins anew.
+
+    Raises:
+        UserError: there is no such run, it has ended, or it was begun with other options.
+    """
+    folder, before = Path(output), _read(Path(output) / OPTIONS_NAME)
+    if not before:
+        ended = (folder / RESULTS_NAME).exists()
+        raise UserError(
+            f"--resume: {output!r} holds no unfinished run. "
+            + (f"Train it further with --pretrained {output}." if ended else "Leave --resume out.")
+        )
+    now = json.loads(json.dumps(dict(options), default=str))
+    for name in now.keys() | before.keys():
+        if name not in _MAY_DIFFER and before.get(name) != now.get(name):
+            raise UserError(
+                f"--resume: the run in {output!r} was begun with {name}={before.get(name)!r}, the options now say "
+                f"{now.get(name)!r}. Resume with what it began with, or train elsewhere."
+            )
+    return next((path for path in reversed(checkpoints(folder)) if _read(path / _STATE).get("global_step")), None)
+
+
+def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[str]:
+    """Makes the folder and writes the options into it.
+
+    Returns:
+        The checkpoints of the run that is replaced, which are deleted.
+    """
+    folder = Path(output)
+    deleted = [path.name for path in checkpoints(folder)] if overwrite else []
+    if overwrite:
+        remove_checkpoints(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_json(folder / OPTIONS_NAME, dict(options))
+    except OSError as error:
+        raise UserError(
+            f"--output {output!r} can't be written to: {error.strerror}. Name a folder of your own."
+        ) from error
+    return deleted
+
+
+@contextlib.contextmanager
+def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
+    """A temporary folder whose files replace those of the folder's earlier run, all or none; checkpoints go last.
+
+    Raises:
+        Diverged: the weights that were written hold NaN or infinity.
+    """
+    folder = Path(output)
+    old = _read(folder / RESULTS_NAME).get("files", [])
+
+    def earlier() -> list[str]:
+        names = [name for name in old if isinstance(name, str) and Path(name).name == name]
+        return [*names, OPTIONS_NAME]
+
+    with files.replaced_together(folder, is_main, earlier) as temporary:
+        yield temporary
+        if is_main:
+            if bad := _damage(temporary):
+                raise Diverged(f"Training diverged: {bad} holds NaN or infinity. Give a lower --learning-rate.")
+            results = _read(temporary / RESULTS_NAME)
+            names = sorted({RESULTS_NAME, *(path.name for path in temporary.iterdir())})
+            files.write_json(temporary / RESULTS_NAME, {**results, "files": names})
+    if is_main:
+        remove_checkpoints(folder)
+
+
+def _damage(folder: Path) -> str:
+    """The first weight in a folder's files that holds NaN or infinity; empty if all are finite."""
+    for name in sorted(weight_files(folder)) or [WEIGHTS]:
+        with open_weights(folder / name) as file:
+            if bad := not_finite((key, file.get_tensor(key)) for key in file.keys()):  # noqa: SIM118  (no dictionary)
+                return f"{bad[0]} in {name}"
+    return ""
+
+
+def not_finite(tensors: Iterable[tuple[str, "torch.Tensor"]]) -> list[str]:
+    """The names of the tensors that hold NaN or infinity."""
+    return [
+        name for name, value in tensors if value.is_floating_point() and not bool(value.detach().isfinite().all().cpu())
+    ]
+
+
+@contextlib.contextmanager
+def disk_errors(output: str | Path) -> Iterator[None]:
+    """Turns a failed write, whichever library reports it, into a `UserError` that says what is left."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = disk_error(error)
+        if reason is None:
+            raise
+        raise UserError(
+            f"Writing to {str(output)!r} failed: {reason}. Make room or name another --output. What is left: "
+            f"{what_is_left(output)}"
+        ) from error
+
+
+def what_is_left(output: str | Path) -> str:
+    """What an unfinished run left and how to go on; follows a colon."""
+    whole = [path for path in checkpoints(output) if _read(path / _STATE).get("global_step")]
+    kept = f" The finished run in {str(output)!r} is as it was." if (Path(output) / RESULTS_NAME).exists() else ""
+    if not whole:
+        return f"no checkpoint had been saved.{kept}"
+    return f"{str(whole[-1])!r}. The same command with --resume goes on from there.{kept}"
