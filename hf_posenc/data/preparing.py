@@ -191,7 +191,7 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
             labels = replace(labels, mean=mean, std=std)
         summary.repeated, summary.contradictory = repeated(marks, targets)
         trained = frozenset(marks)
-    for split in parts.keys() - {"train"}:
+    for split in _without(parts, "train"):
         if shared := sum(mark in trained for mark in parts[split][_MARK][:]):
             summary.shared[split] = shared
     return PreparedData(columns, labels, parts, summary)

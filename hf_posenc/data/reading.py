@@ -4,6 +4,7 @@ Text files are read by Python's `csv` and `json` and kept in memory, never taken
 where each row stands: its first line, or in a .json or .parquet file its number.
 """
 
+import codecs
 import contextlib
 import gzip
 import io
@@ -87,10 +88,9 @@ def as_table(dataset: Dataset, source: str) -> Dataset:
         raise UserError(f"{source!r} has no rows. Give data with at least one example.")
     if LINE in dataset.column_names:
         raise UserError(f"{source} has a column {LINE!r}, which is where rows are numbered. Rename it.")
-    info = dataset.info.copy()
     dataset = dataset.add_column(LINE, cast(Any, list(range(1, len(dataset) + 1))))
     dataset.info.description, dataset.info.dataset_name = counted(len(dataset), "row"), source
-    dataset.info.builder_name = info.builder_name if info.builder_name in KINDS else "datasets"
+    dataset.info.builder_name = "datasets"
     return dataset
 
 
@@ -259,7 +259,7 @@ def _lines(path: str | Path, encoding: str | None) -> Iterator[str]:
     Raises:
         UserError: one can't be decoded; the message has its number and a way out.
     """
-    name = (encoding or _UTF8).replace("utf8", _UTF8)
+    name = codecs.lookup(encoding or _UTF8).name
     content: BinaryIO = io.BytesIO(sys.stdin.buffer.read()) if path == "-" else _open_bytes(Path(path))
     with readable(Path(path)), content:
         try:

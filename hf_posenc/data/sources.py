@@ -2,6 +2,8 @@
 
 import contextlib
 import logging
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -17,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 _USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 """What the splits of a folder or a data set may be called."""
+_SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
+"""train-00000-of-00002.parquet is a part of train."""
 
 
 def example_data() -> str:
@@ -88,6 +92,7 @@ def _splits_of(name: str, options: Options) -> Mapping[str, Dataset | str]:
             return _of_datasets(load_from_disk(str(folder)), str(folder), options)
     if files := _split_files(folder):
         return files
+    _check_parts(folder)
     way_out = f"It must hold files called train, validation and test, each a .{', .'.join(KINDS)}."
     with _reading(repr(str(folder)), way_out):
         return _of_datasets(load_dataset(str(folder)), str(folder), options)
@@ -96,15 +101,36 @@ def _splits_of(name: str, options: Options) -> Mapping[str, Dataset | str]:
 def _split_files(folder: Path) -> dict[str, str]:
     """The files of a folder that are called as a split is; of one split there must be one."""
     files: dict[str, str] = {}
-    for path in sorted(folder.iterdir()):
-        word = path.name.split(".")[0]
-        if path.is_file() and kind_of(path) in KINDS and any(word in names for names in _USUAL.values()):
-            if word in files:
-                raise UserError(
-                    f"{str(folder)!r} has both {Path(files[word]).name} and {path.name}. Keep one, or give the file."
-                )
+    names = [name for usual in _USUAL.values() for name in usual]
+    for path in sorted(folder.iterdir(), key=lambda path: (_SHARD.match(path.name) is not None, path)):
+        word, shard = path.name.split(".")[0], _SHARD.match(path.name)
+        if not path.is_file() or kind_of(path) not in KINDS or (shard[1] if shard else word) not in names:
+            continue
+        if word in files or (files and shard):
+            other = Path(files.get(word) or next(iter(files.values()))).name
+            raise UserError(f"{str(folder)!r} has both {other} and {path.name}. Keep one file per split, or give it.")
+        if not shard:
             files[word] = str(path)
     return files
+
+
+def _check_parts(folder: Path) -> None:
+    """Refuses what the library datasets would read in another way than we do, or in part.
+
+    It drops the text NA from a .csv, and doesn't miss a shard.
+    """
+    shards: dict[tuple[Path, int], int] = Counter()
+    for path in sorted(folder.rglob("*")):
+        if kind_of(path) in ("csv", "tsv", "json", "jsonl") and not path.name.startswith("dataset_info"):
+            raise UserError(
+                f"{str(folder)!r} holds {str(path.relative_to(folder))!r}. Call files of text train, validation and "
+                "test, one for each split (shards joined), or name them: --data, --validation, --test."
+            )
+        if shard := _SHARD.match(path.name):
+            shards[path.with_name(shard[1]), int(shard[3])] += 1
+    for (path, count), there in shards.items():
+        if there < count:
+            raise UserError(f"{str(folder)!r} has {there} of the {count} parts of {path.name}. Add the others.")
 
 
 def _of_datasets(loaded: Any, name: str, options: Options) -> dict[str, Dataset]:

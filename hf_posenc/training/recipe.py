@@ -13,7 +13,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError, dashed, one_line
 from ..machine import best_dtype
-from ..options import Options
+from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
 
 MANY = 200
 """Tokens per vocabulary entry from which the data counts as formal language (a small vocabulary)."""
@@ -40,6 +40,17 @@ _OWN = {
     **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "none: it would round the weights that are saved"),
 }
 """Fields of TrainingArguments that can't be set, and what to give instead."""
+_SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
+_NOT_NEGATIVE = Range("0 or a positive number", lambda value: 0 <= value < math.inf)
+_RANGES = {
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), _SHARE),
+    **dict.fromkeys(("adam_epsilon", "eval_steps", "save_steps", "logging_steps"), POSITIVE),
+    **dict.fromkeys(("weight_decay", "max_grad_norm", "warmup_steps"), _NOT_NEGATIVE),
+    **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size", "save_total_limit"), COUNT),
+    "dataloader_num_workers": whole_number(0),
+    "data_seed": SEED,
+}
+"""What fields take that transformers doesn't check."""
 
 
 @dataclass
@@ -182,11 +193,14 @@ def trainer_fields(options: Options) -> dict[str, Any]:
     """What `--set` names of transformers' `TrainingArguments`.
 
     Raises:
-        UserError: an option of ours sets it.
+        UserError: an option of ours sets it, or it is out of range.
     """
     chosen = {name: value for name, value in options.assigned.items() if name in FIELDS}
     if name := next((name for name in chosen if name in _OWN or name.startswith("hub_")), None):
         raise UserError(f"--set {name} can't be set. Use {_OWN.get(name, 'hf-posenc publish')}.")
+    for name, value in chosen.items():
+        if name in _RANGES:
+            check_range(f"--set {name}={value}", value, _RANGES[name])
     return chosen
 
 
