@@ -329,7 +329,7 @@ def _task_of(column: _Column, asked: str | None) -> str:
         UserError: they may be written for either, or aren't for the one that was asked for.
     """
     if asked == "regression" and not column.are_numbers:
-        words = [value for value in column.present if isinstance(_as_written([value])[0], str)]
+        words = [value for value in column.present if isinstance(value, str) and _as_written([value]) == [value]]
         raise UserError(
             f"--task regression needs one number per text, column {column.name!r} has "
             f"{(words or column.present)[0]!r}. Leave it out to predict labels."
@@ -406,6 +406,8 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
     unknown: list[tuple[str, int]] = []
     for row, value in enumerate(column.values):
         named = () if value is None else [str(item) for item in (value if several else (value,))]
+        if column.kind == "whole":  # 1 is the 1.0 of a training column that has 0.5, too
+            named = [label if label in numbers or f"{label}.0" not in numbers else f"{label}.0" for label in named]
         unknown += [(label, row) for label in named if label not in numbers]
         if len(set(named)) < len(named):
             raise UserError(

@@ -3,13 +3,14 @@
 import contextlib
 import logging
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, load_dataset, load_from_disk
+import pyarrow.parquet as pq
+from datasets import Dataset, Features, load_dataset, load_from_disk
 
 from ..errors import UserError, check_local, disk_error, sentence
 from ..options import Options, refuse_given
@@ -92,9 +93,9 @@ def _splits_of(name: str, options: Options) -> Mapping[str, Dataset | str]:
             return _of_datasets(load_from_disk(str(folder)), str(folder), options)
     if files := _split_files(folder):
         return files
-    _check_parts(folder)
     way_out = f"It must hold files called train, validation and test, each a .{', .'.join(KINDS)}."
     with _reading(repr(str(folder)), way_out):
+        _check_parts(folder)
         return _of_datasets(load_dataset(str(folder)), str(folder), options)
 
 
@@ -117,20 +118,22 @@ def _split_files(folder: Path) -> dict[str, str]:
 def _check_parts(folder: Path) -> None:
     """Refuses what the library datasets would read in another way than we do, or in part.
 
-    It drops the text NA from a .csv, and doesn't miss a shard.
+    It drops the text NA from a .csv, doesn't miss a shard, and numbers all by the classes of the first.
     """
-    shards: dict[tuple[Path, int], int] = Counter()
+    shards: dict[tuple[Path, int], list[Path]] = defaultdict(list)
     for path in sorted(folder.rglob("*")):
         if kind_of(path) in ("csv", "tsv", "json", "jsonl") and not path.name.startswith("dataset_info"):
             raise UserError(
                 f"{str(folder)!r} holds {str(path.relative_to(folder))!r}. Call files of text train, validation and "
                 "test, one for each split (shards joined), or name them: --data, --validation, --test."
             )
-        if shard := _SHARD.match(path.name):
-            shards[path.with_name(shard[1]), int(shard[3])] += 1
-    for (path, count), there in shards.items():
-        if there < count:
-            raise UserError(f"{str(folder)!r} has {there} of the {count} parts of {path.name}. Add the others.")
+        if (shard := _SHARD.match(path.name)) and kind_of(path) == "parquet":
+            shards[path.with_name(shard[1]), int(shard[3])].append(path)
+    for (path, count), parts in shards.items():
+        if len(parts) < count:
+            raise UserError(f"{str(folder)!r} has {len(parts)} of the {count} parts of {path.name}. Add the others.")
+        if len({str(Features.from_arrow_schema(pq.read_schema(part))) for part in parts}) > 1:
+            raise UserError(f"The parts of {str(path)!r} differ in columns or classes. Write all in one way.")
 
 
 def _of_datasets(loaded: Any, name: str, options: Options) -> dict[str, Dataset]:

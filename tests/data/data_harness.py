@@ -1,4 +1,4 @@
-"""What the tests of the data share: files, tables, and the messages of a preparation."""
+"""What the tests of the data share: files, tables, and what a training would be given of them."""
 
 import csv
 import json
@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.data import DataArguments, PreparedData, Table, Use, prepare, read_splits
+from datasets import Dataset
+
+from hf_posenc.data.preparing import Known, PreparedData, prepare
+from hf_posenc.data.reading import LINE, as_table, read_file
+from hf_posenc.data.sources import read
+from hf_posenc.options import Options
 
 
 def write_file(path: Path, content: bytes | str) -> str:
@@ -26,9 +31,9 @@ def write_csv(path: Path, examples: list[dict[str, Any]], **options: Any) -> str
     return str(path)
 
 
-def table(is_text: bool = False, classes: Any = None, **columns: list[Any]) -> Table:
-    """Columns as a table; with `is_text` as those of a csv."""
-    return Table("the file", columns, is_text=is_text, classes=classes or {})
+def table(**columns: list[Any]) -> Dataset:
+    """Columns as a table."""
+    return as_table(Dataset.from_dict(columns), "the file")
 
 
 def texts(count: int) -> list[str]:
@@ -36,17 +41,20 @@ def texts(count: int) -> list[str]:
     return [f"the box arrived late {row}" for row in range(count)]
 
 
-def rows_with(labels: Sequence[Any], name: str = "label") -> list[dict[str, Any]]:
+def rows_with(labels: Sequence[Any]) -> list[dict[str, Any]]:
     """Rows of distinct texts with these labels."""
-    return [{"text": text, name: label} for text, label in zip(texts(len(labels)), labels, strict=True)]
+    return [{"text": text, "label": label} for text, label in zip(texts(len(labels)), labels, strict=True)]
 
 
-def rows_of(read: Table) -> list[dict[str, Any]]:
-    return [read.row(number) for number in range(len(read))]
+def rows_of(read: Dataset) -> list[dict[str, Any]]:
+    return read.remove_columns(LINE).to_list()
 
 
-def prepared(train_file: str, validate: bool = False, use: Use | None = None, **options: Any) -> PreparedData:
-    """What a training would be given of a file."""
-    data = DataArguments(train_file=train_file, **options)
-    splits = read_splits(data)
-    return prepare(splits, data, use or Use(validate=validate, score_test="test" in splits))
+def rows_in(path: object, **options: Any) -> list[dict[str, Any]]:
+    return rows_of(read_file(str(path), Options(**options)))
+
+
+def prepared(train_file: object, known: Known | None = None, **options: Any) -> PreparedData:
+    """What a training would be given of a file; unless a share is named, no rows are set aside."""
+    data = Options(data=str(train_file), **{"validation_share": 0, **options})
+    return prepare(read(data), data, known)
