@@ -221,7 +221,8 @@ _OURS = "hf_posenc"
 def notes_of(config: Any) -> dict[str, Any]:
     """What a checkpoint's configuration says in our name."""
     # Every transformers configuration has this field; transformers ignores our key.
-    noted = (getattr(config, "task_specific_params", None) or {}).get(_OURS)
+    others = getattr(config, "task_specific_params", None)
+    noted = others.get(_OURS) if isinstance(others, dict) else None
     return noted if isinstance(noted, dict) else {}
 
 
