@@ -1,0 +1,266 @@
+"""The task and the labels: as they are written, or refused."""
+
+import re
+
+import pytest
+from data_harness import prepared, rows_with, table, texts, write_csv, write_file, write_jsonl
+from datasets import ClassLabel, Dataset, Features, List, Value
+
+from hf_posenc.data.columns import Columns
+from hf_posenc.data.labels import encode_labels
+from hf_posenc.data.preparing import Known, prepare
+from hf_posenc.data.reading import as_table, read_file
+from hf_posenc.data.sources import read
+from hf_posenc.errors import UserError
+from hf_posenc.options import Options
+
+
+def numbers_of(splits, delimiter=None, label_names=(), problem_type=None, **options):
+    columns = Columns(("text",), "label", label_delimiter=delimiter)
+    return encode_labels(splits, columns, Options(**options), label_names=label_names, problem_type=problem_type)
+
+
+def numbered(train, test=None, **options):
+    """Labels of a training column, and of a test column."""
+    splits = {"train": train} if test is None else {"train": train, "test": test}
+    tables = {split: table(text=["t"] * len(labels), label=labels) for split, labels in splits.items()}
+    return numbers_of(tables, **options)
+
+
+def labelled(tmp_path, values, **options):
+    return prepared(write_csv(tmp_path / "a.csv", rows_with(values)), **options)
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "names"),
+    [
+        (["007", "7"], {}, ("007", "7")),
+        (["+1", "-1"], {}, ("+1", "-1")),
+        (["1e5", "2e3"], {}, ("1e5", "2e3")),
+        (["10", "9", "-2"], {}, ("-2", "9", "10")),
+        (["1", "NA"], {}, ("1", "NA")),
+        (["nan", "null"], {}, ("nan", "null")),
+        (["True", "False"], {}, ("False", "True")),
+        (["yes ", " yes", "no"], {}, ("no", "yes")),
+        (["123456789012345678901234567890", "5"], {}, ("123456789012345678901234567890", "5")),
+        (["0.0", "1.0", "1.0", "0.0"], {}, ("0", "1")),  # as pandas writes whole numbers beside an empty cell
+        (["2.0", "10.0", "1", "1", "2", "10"], {}, ("1", "2", "10")),
+        (["1.0", "2.0"], {"task": "classification"}, ("1", "2")),
+        (["1.10", "1.1"], {"task": "classification"}, ("1.1", "1.10")),  # versions
+        (["0.0", "1.0", "1.0", "0.5"], {}, ()),
+        (["0.5", "+2.0", "-3", "1e-05", ".25"], {}, ()),
+        (["0.0", "1.0"] * 2, {"task": "regression"}, ()),
+    ],
+)
+def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, options, names, tmp_path):
+    path = write_file(tmp_path / "a.csv", "text,label\n" + "".join(f"t,{cell}\n" for cell in cells))
+    labels, numbers = numbers_of({"train": read_file(path)}, **options)
+    assert labels.names == names
+    assert labels.problem_type == ("single_label_classification" if names else "regression")
+    assert names or numbers["train"] == [float(cell) for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "options", "names", "numbers"),
+    [
+        (["b", "a", "b"], ["b"], {}, ("a", "b"), ([1, 0, 1], [1])),
+        ([10, 9, 10], [10], {}, ("9", "10"), ([1, 0, 1], [1])),
+        ([True, False], [True], {}, ("False", "True"), ([1, 0], [1])),
+        ([0.0, 1.0, 2.0] * 2, [2, 0], {}, ("0", "1", "2"), ([0, 1, 2] * 2, [2, 0])),
+        ([0, 1, 2], [2.0, 0.0], {}, ("0", "1", "2"), ([0, 1, 2], [2, 0])),
+        ([0.5, 1.0, 10.5], [1.0], {"task": "classification"}, ("0.5", "1.0", "10.5"), ([0, 1, 2], [1])),
+        ([["b", "a"], [], ["c"]], [["c"]], {}, ("a", "b", "c"), ([[1, 1, 0], [0, 0, 0], [0, 0, 1]], [[0, 0, 1]])),
+        (["b|a", None], ["b"], {"delimiter": "|"}, ("a", "b"), ([[1, 1], [0, 0]], [[0, 1]])),
+        (["a|", "a| b"], ["b"], {"delimiter": "|"}, ("a", "b"), ([[1, 0], [1, 1]], [[0, 1]])),
+        (["x", " x", "y"], ["y "], {}, ("x", "y"), ([0, 0, 1], [1])),
+        ([0.5, 1.5], [1, 2], {}, (), ([0.5, 1.5], [1, 2])),
+        ([1, 2, 5], [7], {"task": "regression"}, (), ([1, 2, 5], [7])),
+        (["a", "b"], ["b"], {"label_names": ["b", "a"]}, ("b", "a"), ([1, 0], [0])),  # of a trained model
+        (["x", "y"], ["y"], {"label_names": ["b", "a"]}, ("x", "y"), ([0, 1], [1])),
+    ],
+)
+def test_labels_are_numbered_from_the_training_split(train, test, options, names, numbers):
+    labels, numbers_by_split = numbered(train, test, **options)
+    assert (labels.names, numbers_by_split["train"], numbers_by_split["test"]) == (names, *numbers)
+    several = isinstance(numbers[0][0], list)
+    single_type = "single_label_classification" if names else "regression"
+    assert labels.problem_type == ("multi_label_classification" if several else single_type)
+    assert labels.num_labels == len(names or [1])
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_labels_that_the_data_set_names_keep_their_order(several):
+    kind = ClassLabel(names=["neg", "pos", "neutral"])
+    features = Features({"text": Value("string"), "label": List(kind) if several else kind})
+
+    def split(labels):
+        cells = [[label] for label in labels] if several else labels
+        return as_table(Dataset.from_dict({"text": ["x", "y"], "label": cells}, features=features), "a")
+
+    if several:
+        labels, numbers = numbers_of({"train": split([1, 0])})
+        assert (labels.names, numbers["train"]) == (("neg", "pos", "neutral"), [[0, 1, 0], [1, 0, 0]])
+        return
+    labels, numbers = numbers_of({"train": split([1, 0]), "test": split([-1, -1])})  # -1: unlabelled, as in GLUE
+    assert (labels.names, numbers["train"], numbers["test"]) == (("neg", "pos", "neutral"), [1, 0], None)
+    with pytest.raises(UserError, match="Missing label in the train data: row 2 has none"):
+        numbers_of({"train": split([1, -1])})
+    said, numbers = numbers_of({"train": split([1, -1])}, skip_missing=True, label_names="good,bad,so".split(","))
+    assert (said.names, numbers["train"]) == (("neg", "pos", "neutral"), [1, None])
+
+
+@pytest.mark.parametrize("cells", [["a", None, "b"], ["a", " ", "b"], [["a"], None, ["b"]], [0.5, None, 1.5]])
+def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
+    _, numbers = numbered(cells, skip_missing=True)
+    assert [value is None for value in numbers["train"]] == [False, True, False]
+    with pytest.raises(UserError, match="row 2 has none in column 'label'. Fill it in, or leave such rows out with --"):
+        numbered(cells)
+
+
+# ---- refused --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "options", "message"),
+    [
+        (["a", None, None, "b"], None, {}, "the train data: row 2 has none in column 'label', nor has 1 other. Fill"),
+        ([None, None], None, {"skip_missing": True}, "No row of the train data has a label in column 'label'. Name"),
+        ([0.5, float("nan")], None, {}, "Missing label in the train data: row 2 has none"),
+        (["a", "b"], ["a", "z"], {}, r"'z' \(once, first in row 2\), which training never saw. It knows 'a', 'b'"),
+        (["a", "b"], [1, 2], {}, "'1' .*which training never saw"),
+        ([["a"], ["b"]], ["a"], {}, "Mixed label types: column 'label' has 'a' in the test data, unlike"),
+        ([0.5, 1.0], ["a"], {}, "Mixed label types: column 'label' has numbers in the training data and 'a'"),
+        ([0.5, float("inf")], None, {}, "has inf in column 'label', row 2"),
+        (["a", "a"], None, {}, "All training examples have the label 'a'"),
+        ([["a", "b", "a"]], None, {}, "names a label twice in row 1"),
+        ([[], []], None, {}, "No training example has a label in column 'label'"),
+        ([{"a": 1}], None, {}, "Column 'label' of the train data has {'a': 1}, which is no label. Write words or"),
+        (["1", "NA"], None, {"task": "regression"}, "regression needs one number per text, column 'label' has 'NA'"),
+        ([["a"]], None, {"task": "regression"}, r"column 'label' has \['a'\]. Leave it out to predict labels"),
+        ([1, 2], [2.5], {}, r"'2.5' \(once, first in row 1\), which training never saw"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused(train, test, options, message):
+    with pytest.raises(UserError, match=message):
+        numbered(train, test, **options)
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ([str(5 * row % 415) for row in range(830)], "83 different whole numbers. Say what they are: --task classif"),
+        ([f"{row}.0" for row in range(60)], "has 60 different whole numbers"),
+        (["5,4", "2", "3,25"] * 3, "has 5,4, which may be a number. Write numbers with a point, as 5.4; --task classi"),
+        (["8,320", "1,250"] * 3, "has 8,320, which may be a number"),
+    ],
+)
+def test_labels_that_may_be_classes_or_numbers_need_a_task(tmp_path, cells, message):
+    with pytest.raises(UserError, match=message):
+        labelled(tmp_path, cells)
+    assert labelled(tmp_path, cells, task="classification").labels.names
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["Pos", "pos", "x"] * 4, "has the labels 'Pos' and 'pos', which count as different labels"),
+        *(
+            (["a", "b", nothing] * 4, f"has the label {nothing!r} in 4 rows, which counts as a label")
+            for nothing in ("NA", "NULL", "\\N", "nan")
+        ),
+    ],
+)
+def test_labels_that_may_be_meant_otherwise_are_said(tmp_path, caplog, values, message):
+    labelled(tmp_path, values)
+    assert message in caplog.text
+
+
+# ---- several labels per text ----------------------------------------------------------------------------------------
+
+MARKS = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
+
+
+def test_lists_of_marks_and_lists_of_names_are_told_apart_by_an_option(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", rows_with(MARKS))
+    with pytest.raises(UserError, match=r"lists of 3 numbers 0 and 1, such as \[0, 1, 0\].*--label-names a,b,c"):
+        prepared(path)
+    data = prepared(path, label_names="a,b,c")
+    assert (data.labels.names, data.labels.problem_type) == (("a", "b", "c"), "multi_label_classification")
+    assert data.splits["train"]["labels"][:] == MARKS
+    assert prepared(write_jsonl(tmp_path / "b.jsonl", rows_with([["0"], ["1", "0"]])), label_names="0,1").labels.names
+
+
+def test_a_label_of_all_rows_or_of_none_is_refused_unless_it_is_listed(tmp_path, caplog):
+    path = write_jsonl(tmp_path / "a.jsonl", rows_with([["a", "b"], ["a"], ["a", "c"]]))
+    with pytest.raises(UserError, match="All or none of the 3 training rows have the label 'a'.*--label-names a,b,c"):
+        prepared(path)
+    data = prepared(path, label_names="d,c,b,a")
+    assert data.splits["train"]["labels"][:] == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1]]
+    assert "All or none of the 3 training rows have the label 'd', 'a': nothing is learned of it." in caplog.text
+
+
+def test_one_hot_columns_are_labels(tmp_path):
+    rows = [{"text": text, "a": row % 2, "b": 1 - row % 2, "c": 0} for row, text in enumerate(texts(12))]
+
+    def read():
+        data = prepared(write_csv(tmp_path / "a.csv", rows), label_column="a,b,c")
+        assert data.labels.names == ("a", "b", "c")
+        return data.labels.problem_type, data.splits["train"]["labels"][:]
+
+    assert read() == ("single_label_classification", [1, 0] * 6)
+    rows[0]["c"] = 1
+    problem, numbers = read()
+    assert (problem, numbers[0]) == ("multi_label_classification", [0.0, 1.0, 1.0])
+    rows[7]["b"] = "?"
+    with pytest.raises(UserError, match="column 'b' has '\\?' in line 9"):
+        read()
+
+
+# ---- a trained model's labels ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "cells", "said", "numbers"),
+    [
+        (["pos", "neg"], ["neg", "pos"], None, [1, 0]),
+        (["0", "1"], [1.0, 0.0], None, [1, 0]),
+        (["LABEL_0", "LABEL_1"], [0, 1], None, [0, 1]),
+        (["LABEL_0", "LABEL_1"], [1.0, 0.0], None, [1, 0]),
+        (["LABEL_0", "LABEL_1"], ["LABEL_1", "LABEL_0"], None, [1, 0]),
+        (["LABEL_0", "LABEL_1"], ["neg", "pos"], "pos,neg", [1, 0]),
+        (["pos", "neg"], [0, 1], "neg,pos", [1, 0]),
+        (["LABEL_1", "LABEL_0"], ["LABEL_1", "LABEL_0"], None, [0, 1]),  # their real names
+        (["LABEL_0", "LABEL_1"], ["neg", "pos"], None, "2 labels without names.*--label-names neg,pos"),
+        (["LABEL_0", "LABEL_1"], [0, 2], None, "2 labels without names"),
+        (["pos", "neg"], [0, 1], None, "has the label '[01]' .* It knows 'pos', 'neg'"),
+        (["pos", "neg"], ["good", "neg"], None, "has the label 'good'"),
+        (["pos", "neg"], ["pos", "neg"], "pos", "--label-names 'pos' must list each label once"),
+    ],
+)
+def test_labels_to_score_must_be_the_models_names(tmp_path, names, cells, said, numbers):
+    path = write_jsonl(tmp_path / "a.jsonl", rows_with(cells))
+    known = Known(label_names=tuple(names), problem_type="single_label_classification")
+
+    def read_them():
+        options = Options(data=path, label_names=said)
+        return prepare({"test": read(options)["train"]}, options, known).splits["test"]["labels"][:]
+
+    if isinstance(numbers, list):
+        assert read_them() == numbers
+    else:
+        with pytest.raises(UserError, match=numbers):
+            read_them()
+
+
+@pytest.mark.parametrize(
+    ("task", "cell", "message"),
+    [
+        ("regression", "a", "The model predicts a number, column 'label' has 'a'. Give data with one number per"),
+        ("multi_label_classification", "a", "gives each text several labels, column 'label' has 'a'. Write lists"),
+        ("single_label_classification", ["a"], "gives each text one label, column 'label' has ['a']. Give data"),
+        ("single_label_classification", 0.5, "gives each text one label, column 'label' has 0.5. Give data with"),
+    ],
+)
+def test_a_trained_model_is_not_scored_on_another_task(task, cell, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        numbers_of({"validation": table(text=["x"], label=[cell])}, label_names=("a", "b"), problem_type=task)
