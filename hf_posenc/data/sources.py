@@ -67,7 +67,7 @@ def read_split(options: Options, split: str) -> Dataset:
         UserError: they can't be read, or there is no such split.
     """
     splits = _splits_of(str(options.data), options)
-    if list(splits) == ["train"] and Path(str(options.data)).is_file():
+    if splits == {"train": options.data}:  # a file
         split = "train"
     if split not in splits:
         raise UserError(f"{options.data!r} has no split {split!r}. It has {', '.join(splits)}: name one with --split.")
