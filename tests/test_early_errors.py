@@ -1,4 +1,4 @@
-"""An error that needs no model is said before PyTorch is imported, which takes seconds."""
+"""A refused command says why in one line, ends with 2 and leaves nothing; what options alone say needs no PyTorch."""
 
 import json
 import subprocess
@@ -6,11 +6,14 @@ import sys
 
 import pytest
 
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+from hf_posenc.data.tokenizer import train_tokenizer
+
 CODE = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 cases, sys.argv = json.loads(sys.argv[1]), ["hf-posenc"]
 from hf_posenc.cli import main
-answers = []
+before = sorted(map(str, os.walk(".")))
 for words in cases:
     sys.argv[1:] = words
     with contextlib.redirect_stderr(io.StringIO()) as errors:
@@ -18,8 +21,8 @@ for words in cases:
             main()
         except SystemExit as stopped:
             code = stopped.code
-    answers.append([code, errors.getvalue(), "torch" in sys.modules])
-print(json.dumps(answers))
+    changed = sorted(map(str, os.walk("."))) != before
+    print(json.dumps([code, errors.getvalue(), "torch" in sys.modules, changed]))
 """
 
 
@@ -30,92 +33,97 @@ def place(tmp_path_factory):
     rows = "".join(f"text {number},{'yes' if number % 2 else 'no'}\n" for number in range(20))
     (folder / "mine.csv").write_text("text,label\n" + rows)
     (folder / "latin.csv").write_bytes(b"text,label\ncaf\xe9,yes\n")
-    (folder / "quote.csv").write_text('text,label\n"good,yes\n' + rows)
     two = "".join(f"a title {number},a longer body {number},{'xy'[number % 2]}\n" for number in range(20))
-    (folder / "several.csv").write_text("title,body,label\n" + two)
+    (folder / "several.csv").write_text("title,body,stars\n" + two)
     (folder / "unlabelled.csv").write_text("text,label\ngood,yes\nbad,\n")
     (folder / "run").mkdir()
     (folder / "run" / "results.json").write_text("{}")
     (folder / "run" / "config.json").write_text("{}")
     (folder / "file").write_text("")
     (folder / "plan.yaml").write_text("tasks: [halves]\nschemes: [rope]\noptions: {learnin_rate: 1}\n")
+    config = PosEncConfig.from_preset("tiny", vocab_size=40, hidden_size=8, num_attention_heads=2)
+    PosEncForSequenceClassification(config).save_pretrained(folder / "model")
+    train_tokenizer(["a b"], vocab_size=40).save_pretrained(folder / "model")
     return folder
 
 
-TRAIN = ["train", "-o", "new", "--train-file", "mine.csv"]
-COMPARE = ["compare", "-o", "compared", "--schemes", "rope,none", "--seeds", "1"]
+NEW = ["train", "-o", "new"]
+TRAIN = [*NEW, "--data", "mine.csv"]
+COMPARE = ["compare", "-o", "compared", "--schemes", "rope,none", "--seeds", "1", "--data"]
 
-
-CASES = [
-    ([*TRAIN, "--learning-rat", "1"], "Unknown option '--learning-rat'. Did you mean --learning-rate?"),
-    ([*TRAIN, "--adam-bet1", "1"], "Unknown option '--adam-bet1'. Did you mean --adam-beta1?"),
-    ([*TRAIN, "--adam-beta1", "a"], "--adam-beta1: invalid float value: 'a'"),
-    ([*TRAIN, "--adam-beta1", "2"], "--adam-beta1 2.0 is out of range. Give a number from 0 to below 1."),
-    ([*TRAIN, "--optim", "adam"], "--optim: invalid choice: 'adam'"),
-    ([*TRAIN, "--seed", "a"], "--seed: invalid int value: 'a'"),
-    ([*TRAIN, "--max-steps", "0"], "--max-steps 0 is out of range. Give a whole number from 1, or -1 for none."),
-    ([*TRAIN, "--task", "words"], "--task 'words' is unknown. Choose one of classification, regression."),
-    ([*TRAIN, "--config-preset", "huge"], "--config-preset 'huge' is unknown. Choose one of tiny, mini, small, base."),
-    ([*TRAIN, "--hidden-dropout-prob", "2"], "--hidden-dropout-prob 2.0 is out of range. Give a probability from 0"),
-    ([*TRAIN, "--max-seq-length", "2"], "--max-seq-length 2 is out of range. Give a whole number from 3."),
-    ([*TRAIN, "--tokenizer-type", "words"], "--tokenizer-type 'words' is unknown. Choose one of wordpiece, bpe."),
-    ([*TRAIN, "--position-embedding-kwargs", "{"], "--position-embedding-kwargs '{' is no JSON"),
-    ([*TRAIN, "--position-embedding-type", "rop"], "--position-embedding-type 'rop' is unknown. Did you mean 'rope'?"),
-    ([*TRAIN, "--position-embedding-type", "xPos"], "--position-embedding-type 'xPos': xPos (Sun et al. 2022"),
-    ([*TRAIN, "--position-embedding-type", "nope"], "Did you mean 'none'?"),
+OPTIONS = [
+    ([*TRAIN, "--learning-rat", "1"], "No such option: --learning-rat (Possible options: --learning-rate"),
+    ([*TRAIN, "--seed", "a"], "Invalid value for '--seed': Input should be a valid integer"),
+    ([*TRAIN, "--task", "words"], "'words' is not one of 'classification', 'regression'"),
+    ([*TRAIN, "--delimiter", "::"], "--delimiter '::' can't separate columns."),
+    ([*TRAIN, "--set", "weight_decay"], "--set 'weight_decay' assigns nothing."),
+    (["evaluate", "model"], "Give the data: --data FILE"),
+    (["evaluate", "model", "--data", "mine.csv", "--batch-siz", "1"], "No such option: --batch-siz"),
+    (["predict", "model"], "Give texts to classify, or --data FILE (- for standard input), and not both."),
+    (["predict", "model", "text", "--format", "xml"], "Invalid value for '--format': 'xml' is not one of"),
+]
+"""Said before PyTorch is imported."""
+OTHERS = [
+    (["train", "--data", "mine.csv"], "--output is missing. Name a folder"),
+    (NEW, "No data. Give --data"),
+    ([*TRAIN, "--resume"], "--resume: 'new' holds no unfinished run."),
+    (["train", "-o", "run", "--data", "mine.csv"], "--output 'run' already holds a run"),
+    (["train", "-o", "run", "--data", "mine.csv", "--overwrite"], "nothing that says that `hf-posenc train` wrote it"),
+    (["train", "-o", "file/run", "--data", "mine.csv"], "--output 'file/run' can't be written to: a file is in the"),
+    ([*TRAIN, "--set", "adam_bet1=1"], "--set adam_bet1: neither TrainingArguments nor PosEncConfig has such a field"),
+    ([*TRAIN, "--set", "optim=adam"], "adam is not a valid OptimizerNames"),
+    ([*TRAIN, "--set", "hidden_dropout_prob=2"], "--set hidden_dropout_prob=2 is out of range. A probability"),
+    ([*TRAIN, "--scheme", "rop"], "--scheme 'rop' is unknown. Did you mean 'rope'?"),
+    ([*TRAIN, "--scheme", "nope"], "Did you mean 'none'?"),
     ([*TRAIN, "--scheme-file", "absent.py"], "--scheme-file 'absent.py' is no file."),
     ([*TRAIN, "--pretrained", "./nowhere"], "--pretrained './nowhere': there is no such folder."),
+    ([*TRAIN, "--tokenizer", "./nowhere"], "--tokenizer './nowhere': there is no such folder."),
+    ([*TRAIN, "--patience", "2", "--validation-share", "0"], "--patience 2 needs evaluations."),
     ([*TRAIN, "--delimiter", ";"], "no column is called text or sentence"),
-    ([*TRAIN, "--delimiter", "::"], "--delimiter '::' can't separate columns."),
-    (["train", "--train-file", "mine.csv"], "--output-dir is missing. Name a folder"),
-    (["train", "-o", "new"], "No data. Give --train-file"),
-    (["train", "-o", "new", "--train-file", "absent.csv"], "'absent.csv' doesn't exist."),
-    (["train", "-o", "new", "--dataset-name", "./absent"], "--dataset-name './absent': there is no such folder."),
-    (["train", "-o", "run", "--train-file", "mine.csv"], "--output-dir 'run' already holds another run"),
-    (["train", "-o", "file/run", "--train-file", "mine.csv"], "--output-dir 'file/run' can't be written to"),
-    (["train", "-o", "new", "--train-file", "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
-    (["train", "-o", "new", "--train-file", "quote.csv"], "quote.csv, line 2: a quote opens there"),
-    (["train", "-o", "new", "--train-file", "several.csv"], "It has title ('a tit"),
-    (["train", "-o", "new", "--train-file", "unlabelled.csv"], "Missing label in the train data: line 3 has none"),
-    (["evaluate", "run", "-f", "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
-    (["predict", "run", "-f", "quote.csv"], "quote.csv, line 2: a quote opens there"),
-    ([*COMPARE, "--data", "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
-    (["evaluate", "run", "-f", "absent.csv"], "'absent.csv' doesn't exist."),
-    (["evaluate", "run", "--dataset-name", "./absent"], "--dataset-name './absent': there is no such folder."),
-    (["evaluate", "run"], "Give the data: --file FILE"),
-    (["evaluate", "./absent", "-f", "mine.csv"], "'./absent' doesn't exist."),
-    (["evaluate", "run", "-f", "mine.csv", "--batch-siz", "1"], "No such option: --batch-siz"),
-    (["predict", "run", "-f", "absent.csv"], "There is no file 'absent.csv'"),
-    (["predict", "run", "-f", "mine.csv", "-o", "out.xlsx"], "--output 'out.xlsx' names no format that is written."),
-    (["predict", "run", "text", "--format", "xml"], "'--format': 'xml' is not one of 'table', 'jsonl'."),
-    (["predict", "./absent", "text"], "'./absent' doesn't exist."),
-    ([*COMPARE, "--data", "absent.csv"], "'absent.csv' doesn't exist."),
-    ([*COMPARE, "--data", "mine.csv", "--schemes", "rop"], "'rop' is unknown. Did you mean 'rope'?"),
-    ([*COMPARE, "--data", "mine.csv", "--options", '{"learnin_rate": 1}'], "Did you mean 'learning_rate'?"),
-    ([*COMPARE, "--data", "mine.csv", "--options", '{"max_steps": 0}'], "--max-steps 0 is out of range."),
-    (
-        ["compare", "-o", "run", "--data", "mine.csv", "--schemes", "rope,none"],
-        "'run' holds no results of a comparison",
+    ([*NEW, "--data", "absent.csv"], "'absent.csv' doesn't exist."),
+    ([*NEW, "--data", "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
+    ([*NEW, "--data", "several.csv"], "such as --text-column body --label-column title."),
+    ([*NEW, "--data", "unlabelled.csv"], "Missing label in the train data: line 3 has none"),
+    (["evaluate", "./absent", "--data", "mine.csv"], "'./absent' doesn't exist."),
+    *(
+        ([command, "model", "--data", name], message)
+        for command in ("evaluate", "predict")
+        for name, message in (
+            ("absent.csv", "'absent.csv' doesn't exist."),
+            ("./absent", "--data './absent': there is no such folder."),
+            ("latin.csv", "latin.csv, line 2 isn't UTF-8 text: "),
+            ("several.csv", "several.csv: no column is called text"),
+        )
     ),
-    (["compare", "-o", "file/x", "--data", "mine.csv", "--schemes", "rope,none"], "'file/x' can't be written to"),
+    (["predict", "model", "--data", "mine.csv", "-o", "out.xlsx"], "--output 'out.xlsx' names no format that is"),
+    (["predict", "./absent", "text"], "'./absent' doesn't exist."),
+    ([*COMPARE, "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
+    ([*COMPARE, "absent.csv"], "'absent.csv' doesn't exist."),
+    ([*COMPARE, "mine.csv", "--schemes", "rop"], "'rop' is unknown. Did you mean 'rope'?"),
+    ([*COMPARE, "mine.csv", "--options", '{"learnin_rate": 1}'], "Did you mean 'learning_rate'?"),
+    ([*COMPARE, "mine.csv", "--options", '{"max_steps": 0}'], "--max-steps 0 is out of range."),
+    ([*COMPARE, "mine.csv", "-o", "run"], "'run' holds no results of a comparison"),
+    ([*COMPARE, "mine.csv", "-o", "file/x"], "'file/x' can't be written to"),
     (["compare", "-o", "new", "--plan", "absent.yaml"], "There is no plan 'absent.yaml'."),
     (["compare", "-o", "new", "--plan", "plan.yaml"], "Did you mean 'learning_rate'?"),
 ]
+CASES = OPTIONS + OTHERS
 
 
 @pytest.fixture(scope="module")
 def answers(place):
-    """Exit code, error lines, and whether PyTorch was imported by then, for each case; in one fresh process."""
+    """Exit code, error lines, whether PyTorch was imported by then, and whether a file was made; in one process."""
     every = json.dumps([words for words, _ in CASES])
     done = subprocess.run([sys.executable, "-c", CODE, every], cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[" ".join(words) for words, _ in CASES])
-def test_an_error_without_a_model_needs_no_torch(answers, number):
-    (code, errors, imported), message = answers[number], CASES[number][1]
+def test_a_refused_command_says_one_line_and_leaves_nothing(answers, number):
+    (code, errors, imported, changed), message = answers[number], CASES[number][1]
     assert message in errors
     assert code == 2
     assert errors.count("Error:") == 1
-    assert not imported
+    assert not changed
+    assert number >= len(OPTIONS) or not imported

@@ -34,9 +34,9 @@ def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, run, monkeypa
     [
         ("hf_posenc.schemes.plots.read_effects", "plot model -o x.png"),
         ("hf_posenc.schemes.conformance.check_position", "check rope"),
-        ("hf_posenc.data.preparing.find_columns", "train -o run --train-file mine.csv"),
-        ("hf_posenc.training.run.assess", "train -o run --train-file mine.csv --max-steps 1 --use-cpu"),
-        ("hf_posenc.comparison.plan_file.check_data", "compare -o compared --data mine.csv --schemes rope,none"),
+        ("hf_posenc.data.preparing.find_columns", "train -o run --data mine.csv"),
+        ("hf_posenc.finetuning.train.assess", "train -o run --data mine.csv --max-steps 1 --device cpu"),
+        ("hf_posenc.comparison.plan_file.data_options", "compare -o compared --data mine.csv --schemes rope,none"),
     ],
 )
 def test_a_fault_in_the_middle_of_a_command_is_not_the_users(where, words, run, monkeypatch, tmp_path):
@@ -55,7 +55,7 @@ def test_a_fault_in_the_middle_of_a_command_is_not_the_users(where, words, run, 
 def test_messages_are_not_rewritten(run):
     path = "/data/--my_file.csv"
     assert format_cli_error(UserError(f"{path!r} doesn't exist."))[0] == f"error: '{path}' doesn't exist."
-    assert f"Error: '{path}' doesn't exist." in run("train", "-o", "x", "--train_file", path)[2]
+    assert f"Error: '{path}' doesn't exist." in run("train", "-o", "x", "--data", path)[2]
 
 
 @pytest.mark.parametrize("error", [UserError("no"), Interrupted("stopped")])
@@ -75,10 +75,12 @@ def test_a_fault_of_one_process_alone_names_it(monkeypatch):
 
 def test_a_refused_configuration_names_the_option():
     with (
-        pytest.raises(UserError, match="^--hidden-dropout-prob 2 is out of range$"),
+        pytest.raises(UserError, match="^--set hidden_dropout_prob=2 is out of range$"),
         about_options(["hidden_dropout_prob"]),
     ):
         raise ValueError("hidden_dropout_prob=2 is out of range")
+    with pytest.raises(UserError, match="^--scheme 'x' is unknown$"), about_options():
+        raise ValueError("position_embedding_type='x' is unknown")
     with pytest.raises(UserError, match="^norm_eps=0 is too small$"), about_options(["hidden_dropout_prob"]):
         raise ValueError("norm_eps=0 is too small")
 

@@ -1,113 +1,92 @@
-"""Options are declared once: by one dataclass field, which everything else reads."""
+"""Options are declared once, as fields of one dataclass, which the command line, Python and plans read."""
 
-import ast
-import json
+import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from transformers import TrainingArguments
 
-from hf_posenc.data.options import DataArguments
-from hf_posenc.errors import UserError, dashed
-from hf_posenc.finetuning.options import OptionParser, make_arguments, parse_overrides
-from hf_posenc.options import declarations
-from hf_posenc.training.arguments import RunArguments
-from hf_posenc.training.options import (
-    ModelArguments,
-    RunOptions,
-)
-from hf_posenc.training.transformers_options import with_transformers
+from hf_posenc.cli.train import train
+from hf_posenc.errors import UserError
+from hf_posenc.options import Options
+from hf_posenc.training.recipe import trainer_fields
 
 ROOT = Path(__file__).parents[1]
+KNOWN = {name for item in fields(Options) for name in (f"--{item.name}".replace("_", "-"), f"--no-{item.name}")} | {
+    "--help"
+}
 
 
-def test_what_is_read_without_pytorch_is_what_transformers_reads():
-    early, late = (
-        {
-            action.dest: action
-            for action in OptionParser((ModelArguments, kind))._actions
-            if action.dest != "label_names"
-        }
-        for kind in (with_transformers(RunOptions), RunArguments)
-    )
-    assert early.keys() == late.keys()
-    for name, action in late.items():
-        assert set(early[name].option_strings) == set(action.option_strings), name
-        assert early[name].nargs == action.nargs, name
-        assert early[name].choices is None or list(early[name].choices) == list(action.choices), name
+def test_the_command_line_has_every_option_with_a_help():
+    assert [*inspect.signature(train).parameters] == [item.name for item in fields(Options)]
+    for item in fields(Options):
+        (option,) = item.type.__metadata__
+        assert option.help, item.name
 
 
-@pytest.mark.parametrize("source", ["", "class TrainingArguments:\n    output_dir: str = 5\n"])
-def test_a_transformers_that_is_written_in_another_way_is_imported(monkeypatch, source):
-    classes = {node.name: node for node in ast.parse(source).body}
-    monkeypatch.setattr("hf_posenc.training.transformers_options._source", lambda module: classes)
-    made = with_transformers.__wrapped__(RunOptions)
-    assert {item.name for item in fields(made)} == {item.name for item in fields(RunArguments)} - {"label_names"}
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        *(({name: -7}, f"--{name.replace('_', '-')} -7 is out of range. Give ") for name in ("seed", "max_steps")),
+        ({"seed": 2**32}, "--seed 4294967296 is out of range. Give a whole number from 0 to 4294967295"),
+        ({"max_steps": 0}, "--max-steps 0 is out of range. Give a whole number from 1."),
+        ({"max_rows": 1.5}, "--max-rows 1.5 is out of range"),
+        ({"epochs": "3"}, "--epochs 3 is out of range. Give a positive number"),
+        ({"patience": True}, "--patience True is out of range"),
+        ({"max_length": 2}, "--max-length 2 is out of range. Give a whole number from 3."),
+        ({"validation_share": 1}, "--validation-share 1 is out of range. Give a share from 0 to below 1"),
+        ({"learning_rate": float("nan")}, "--learning-rate nan is out of range. Give a number from 0 to 1"),
+        ({"word_rate": 1e4}, "--word-rate 10000.0 is out of range. Give a number from 0 to 1000"),
+        ({"task": "words"}, "--task 'words' is unknown. Choose one of classification, regression."),
+        ({"size": "huge"}, "--size 'huge' is unknown. Choose one of tiny, mini, small, base."),
+        ({"schedule": "steps"}, "--schedule 'steps' is unknown. Choose one of linear, cosine, constant,"),
+        ({"delimiter": ";;"}, "--delimiter ';;' can't separate columns. Give one character, or tab."),
+        ({"delimiter": '"'}, "--delimiter '\"' can't separate columns."),
+        ({"encoding": "nonsense"}, "--encoding 'nonsense' is unknown. Give utf-8, latin-1"),
+        ({"label_names": "a,b,a"}, "--label-names 'a,b,a' must list each label once, in order: no,yes."),
+        ({"scheme_kwargs": "{"}, "--scheme-kwargs '{' is no JSON"),
+        ({"scheme_kwargs": "1"}, "--scheme-kwargs '1' is no JSON object. Give one"),
+        ({"set": ["a"]}, "--set 'a' assigns nothing. Write --set weight_decay=0.01."),
+        ({"set": ["a=1", "a=2"]}, "--set a is given twice. Give it once."),
+        ({"learnin_rate": 1}, "Unknown option 'learnin_rate'. Did you mean 'learning_rate'? `hf-posenc train --help`"),
+        ({"weight_decay": 1}, "fields of TrainingArguments and of the configuration go into set={'weight_decay': ...}"),
+    ],
+)
+def test_a_value_that_is_not_accepted_is_refused_with_what_is(values, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        Options.of(**values)
 
 
-def test_every_option_of_ours_says_what_it_is():
-    for kind in (DataArguments, ModelArguments, RunOptions):
-        assert declarations(kind).keys() == {item.name for item in fields(kind)}
-        for item in fields(kind):
-            assert item.metadata["help"].startswith(item.metadata["option"].line)
-            assert item.metadata["help"].endswith((".", "?")), item.name
+def test_options_that_are_said_are_told_from_defaults_and_json_is_read():
+    options = Options(set=["weight-decay=0.1", "optim=sgd", 'rope_parameters={"a": 1}'], scheme_kwargs='{"std": 1}')
+    assert options.assigned == {"weight_decay": 0.1, "optim": "sgd", "rope_parameters": {"a": 1}}
+    assert options.changed() == {"set": options.assigned, "scheme_kwargs": {"std": 1}}
+    assert Options(**options.to_dict()) == options
 
 
-def test_options_of_transformers_keep_their_defaults_unless_it_is_said():
-    theirs = {item.name: item.default for item in fields(TrainingArguments)}
-    other = {item.name for item in fields(RunOptions) if theirs.get(item.name, item.default) != item.default}
-    assert other == {
-        *("eval_strategy", "learning_rate", "load_best_model_at_end", "logging_strategy", "num_train_epochs"),
-        *("eval_accumulation_steps", "hub_strategy"),
-        *("per_device_eval_batch_size", "per_device_train_batch_size", "save_strategy", "save_total_limit"),
-        "warmup_steps",
-    }
-
-
-@pytest.mark.parametrize("name", ["data_seed", "adam_beta1", "label_smoothing_factor", "seed", "max_steps"])
-def test_a_number_out_of_range_is_refused_in_python_too(name, tmp_path):
-    with pytest.raises(UserError, match=f"{dashed(name)} -7 is out of range. Give "):
-        make_arguments(output_dir=str(tmp_path), **{name: -7})
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        *((name, -7, "is out of range. Give ") for name in ("data_seed", "label_smoothing_factor", "weight_decay")),
+        *((name, 0, "is out of range. Give a ") for name in ("eval_steps", "gradient_accumulation_steps")),
+        ("adam_beta1", 2, "is out of range. Give a number from 0 to below 1."),
+        ("adam_beta1", "a", "is out of range. Give a number from 0 to below 1."),
+        ("output_dir", "x", "can't be set. Use --output."),
+        ("lr_scheduler_type", "cosine", "can't be set. Use --schedule."),
+        ("hub_model_id", "a/b", "can't be set. Use hf-posenc publish."),
+    ],
+)
+def test_a_field_of_transformers_out_of_range_is_refused(name, value, message):
+    with pytest.raises(UserError, match=f"--set {name}.* {re.escape(message)}"):
+        trainer_fields(Options(set={name: value}))
 
 
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
 )
 def test_pages_name_options_of_train_that_exist(page):
-    parser = OptionParser((DataArguments, ModelArguments, with_transformers(RunOptions)))
-    known = {option for action in parser._actions for option in action.option_strings} | {"--help-all"}
     text = page.read_text(encoding="utf-8")
     for command in re.findall(r"(?:hf-posenc train|-m hf_posenc.cli train)((?:[^`\n#|]|\\\n)*)", text):
         for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", command):
-            assert option in known, f"{page.name}: {option} in train{command}"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('position_embedding_kwargs={"rms":1,"std":2}', {"position_embedding_kwargs": {"rms": 1, "std": 2}}),
-        ('a={"rms": 1, "std": [2, 3]} , b=gelu,c=1e-6', {"a": {"rms": 1, "std": [2, 3]}, "b": "gelu", "c": 1e-6}),
-        ('a="x,y=z",b=true,c=null', {"a": "x,y=z", "b": True, "c": None}),
-        ("a=007,b=1x,", {"a": "007", "b": "1x"}),
-        ("", {}),
-        (None, {}),
-    ],
-)
-def test_overrides_may_be_json_with_commas(text, expected):
-    assert parse_overrides(text, [*"abc", "position_embedding_kwargs"]) == expected
-
-
-@pytest.mark.parametrize("text", ["a", "a=1,b", "d=1", '{"a": 1}', 'a={"rms":1,"std"'])
-def test_overrides_that_say_nothing_are_refused(text):
-    with pytest.raises(UserError, match="--config-overrides .*: give name=value,name=value with fields"):
-        parse_overrides(text, "abc")
-
-
-def test_the_default_of_a_switch_and_json_reach_the_dataclasses(tmp_path):
-    options = {"output_dir": str(tmp_path), "position_embedding_kwargs": json.dumps({"std": 1})}
-    _, model, training = make_arguments(**options)
-    assert (model.position_embedding_kwargs, training.baseline, training.bf16) == ({"std": 1}, True, False)
-    with pytest.raises(UserError, match="--rope-parameters '1' is no JSON object"):
-        make_arguments(rope_parameters="1", output_dir=str(tmp_path))
+            assert option in KNOWN, f"{page.name}: {option} in train{command}"

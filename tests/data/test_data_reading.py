@@ -16,7 +16,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from hf_posenc.data.columns import find_columns
 from hf_posenc.data.labels import encode_labels
 from hf_posenc.data.preparing import prepare
-from hf_posenc.data.reading import LINE
+from hf_posenc.data.reading import LINE, read_file
 from hf_posenc.data.sources import example_data, read, read_split
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
@@ -83,6 +83,7 @@ def test_shards_of_parquet_are_one_split_with_its_classes(tmp_path, folder):
     data = prepare(read(options), options)
     assert data.splits["train"]["text"][:] == [f"{name} {row}" for name in names for row in range(20)]
     assert (data.labels.names, data.splits["train"]["labels"][:4]) == (("no", "yes"), [0, 1, 0, 1])
+    assert prepare({"train": read_file(tmp_path / folder / names[0])}, options).labels.names == ("no", "yes")
     write_shard(
         tmp_path / folder / names[1], Features({"text": Value("string"), "label": ClassLabel(names=["yes", "no"])})
     )

@@ -164,27 +164,24 @@ FILES = {
 """Files as writers make them, and as people make them (written None: quotes wherever they stand)."""
 
 
-@settings(max_examples=500, deadline=None)
-@given(**FILES)
-def test_rows_are_those_of_other_readers_or_refused(tmp_path_factory, rows, kind, written, end, said):
-    compare_readers(tmp_path_factory, rows, kind, written, end, said)
+@pytest.mark.parametrize("files", [500, pytest.param(5000, marks=pytest.mark.slow)])
+def test_rows_are_those_of_other_readers_or_refused(tmp_path, files):
+    @settings(max_examples=files, deadline=None)
+    @given(**FILES)
+    def compare(**file):
+        compare_readers(tmp_path, **file)
+
+    compare()
 
 
-@pytest.mark.slow
-@settings(max_examples=5000, deadline=None)
-@given(**FILES)
-def test_rows_of_five_thousand_files(tmp_path_factory, rows, kind, written, end, said):
-    compare_readers(tmp_path_factory, rows, kind, written, end, said)
-
-
-def compare_readers(tmp_path_factory, rows, kind, written, end, said):
+def compare_readers(folder, rows, kind, written, end, said):
     mark = "," if kind == ".csv" else "\t"
     text = io.StringIO(newline="")
     if written is None:
         text.write(end.join(mark.join(row) for row in [("text", "label"), *rows]))
     else:
         csv.writer(text, delimiter=mark, quoting=written, lineterminator=end).writerows([("text", "label"), *rows])
-    path = tmp_path_factory.mktemp("fuzz") / f"a{kind}"
+    path = folder / f"a{kind}"
     path.write_bytes(text.getvalue().encode())
     literal = said == "none" or (kind == ".tsv" and said is None)
     try:
