@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import ClassLabel, Dataset, DatasetInfo, Features, List
+from datasets import ClassLabel, Dataset, DatasetInfo, List
 
 from ..errors import UserError, sentence
 from ..options import Options, refuse_given
@@ -227,8 +227,6 @@ def _read_parquet(path: Path) -> Dataset:
             raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")
         table = pq.read_table(path, memory_map=True)
         table.validate(full=True)
-        if b"huggingface" in (schema.metadata or {}):
-            return as_table(Dataset(table, info=DatasetInfo(features=Features.from_arrow_schema(schema))), str(path))
         return as_table(Dataset(table), str(path))
 
 
