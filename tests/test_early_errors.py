@@ -99,7 +99,7 @@ OTHERS = [
     (["predict", "./absent", "text"], "'./absent' doesn't exist."),
     ([*COMPARE, "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
     ([*COMPARE, "absent.csv"], "'absent.csv' doesn't exist."),
-    ([*COMPARE, "mine.csv", "--schemes", "rop"], "'rop' is unknown. Did you mean 'rope'?"),
+    ([*COMPARE, "mine.csv", "--schemes", "nope"], "'nope' is unknown. Did you mean 'none'?"),
     ([*COMPARE, "mine.csv", "--options", '{"learnin_rate": 1}'], "Did you mean 'learning_rate'?"),
     ([*COMPARE, "mine.csv", "--options", '{"max_steps": 0}'], "--max-steps 0 is out of range."),
     ([*COMPARE, "mine.csv", "-o", "run"], "'run' holds no results of a comparison"),
