@@ -84,6 +84,8 @@ def make_trainer(
     Raises:
         UserError: the schedule doesn't accept its arguments.
     """
+    if not recipe.one_cycle:
+        _check_schedule(recipe)  # before the Trainer makes the folder
     recipe.disable_tqdm = recipe.disable_tqdm or not is_live(console)
     trainer = RunTrainer(
         model=model,
@@ -106,8 +108,6 @@ def make_trainer(
     if recipe.one_cycle:
         batches = len(trainer.get_train_dataloader()) if recipe.max_steps <= 0 else 0
         trainer.lr_scheduler = cast(Any, one_cycle_schedule(trainer.create_optimizer(), recipe, batches))
-    else:
-        _check_schedule(recipe)
     return trainer, stop
 
 
