@@ -13,7 +13,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError, dashed, one_line
 from ..machine import best_dtype
-from ..options import Options
+from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
 
 MANY = 200
 """Tokens per vocabulary entry from which the data counts as formal language (a small vocabulary)."""
@@ -40,6 +40,16 @@ _OWN = {
     **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "none: it would round the weights that are saved"),
 }
 """Fields of TrainingArguments that can't be set, and what to give instead."""
+_SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
+_NOT_NEGATIVE = Range("a number from 0", lambda value: 0 <= value < math.inf)
+_RANGES = {
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), _SHARE),
+    **dict.fromkeys(("adam_epsilon", "max_grad_norm", "warmup_steps", "weight_decay"), _NOT_NEGATIVE),
+    **dict.fromkeys(("eval_steps", "logging_steps", "save_steps"), POSITIVE),
+    **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size", "save_total_limit"), COUNT),
+    **{"data_seed": SEED, "dataloader_num_workers": whole_number(0), "vocab_size": COUNT},
+}
+"""What `--set` takes where transformers would fail late, or not at all."""
 
 
 @dataclass
@@ -166,7 +176,7 @@ def make_recipe(
         values["greater_is_better"] = best.removeprefix("eval_") not in ("loss", "mse")
     try:
         recipe = Recipe(**{**values, **chosen})
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         raise UserError(one_line(error)) from error
     batch = recipe.examples_per_step
     recipe.num_train_epochs = options.epochs or default_epochs(is_trained, seen, examples, batch)
@@ -182,8 +192,10 @@ def trainer_fields(options: Options) -> dict[str, Any]:
     """What `--set` names of transformers' `TrainingArguments`.
 
     Raises:
-        UserError: an option of ours sets it.
+        UserError: an option of ours sets it, or its value is out of range.
     """
+    for name in options.assigned.keys() & _RANGES:
+        check_range(f"--set {name}={options.assigned[name]}", options.assigned[name], _RANGES[name])
     chosen = {name: value for name, value in options.assigned.items() if name in FIELDS}
     if name := next((name for name in chosen if name in _OWN or name.startswith("hub_")), None):
         raise UserError(f"--set {name} can't be set. Use {_OWN.get(name, 'hf-posenc publish')}.")
