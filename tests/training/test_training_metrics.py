@@ -17,7 +17,6 @@ from hf_posenc.training.metrics import (
     score_logits,
 )
 
-
 CLASSES = [
     (Accuracy, "accuracy", sklearn_metrics.accuracy_score),
     (MacroF1, "macro_f1", lambda y, p: sklearn_metrics.f1_score(y, p, average="macro")),
