@@ -32,7 +32,7 @@ from ..errors import Diverged, UserError, one_line
 from ..optimizer import scale_position_learning_rates
 from .lora import has_lora, merged_weights
 from .losses import ClassificationLoss, LossAndMetrics
-from .progress import LogLines, is_live
+from .progress import Bar, LogLines, is_live
 from .recipe import Recipe
 from .run_folder import not_finite
 
@@ -98,8 +98,9 @@ def make_trainer(
         compute_metrics=LossAndMetrics(loss),
     )
     trainer.remove_callback(PrinterCallback)
-    if recipe.disable_tqdm:
-        trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
+    trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
+    if not recipe.disable_tqdm:
+        trainer.add_callback(Bar())
     stop = Stop()
     for callback in (LogLines(console), ExactResume(), stop):
         trainer.add_callback(callback)
