@@ -320,22 +320,22 @@ def test_evaluate_says_what_it_scores_and_lists_every_wrong_answer(run, refused,
     folder.mkdir()
     rows = [f"{number},who saw karla,{label}" for number in range(7) for label in ("acceptable", "unacceptable")]
     for split in ("validation", "extra"):
-        (folder / f"{split}.csv").write_text("\n".join(["id,text,label", *rows, "7,,acceptable", ""]))
+        (folder / f"{split}.csv").write_text("\n".join(["id,text,label", "7,,acceptable", *rows, ""]))
     errors = tmp_path / "wrong.csv"
-    code, out, err = run("evaluate", checkpoint, "--data", folder, "--split", "validation", "--errors", errors)
+    code, out, err = run("evaluate", checkpoint, "--data", folder, "--split", "validation", "--errors", errors, "--skip-missing")
     assert code == 0, err
-    assert f"{folder}: 15 examples" in out
+    assert f"{folder}: 14 examples" in out
     assert "accuracy" in out
-    assert "1 test row without a text used" in err
+    assert "1 test row without a text left out" in err
     (answer,) = predict(checkpoint, "who saw karla")
     right = ({"acceptable", "unacceptable"} - {answer["label"]}).pop()
     with errors.open(newline="") as file:
-        wrong = [row for row in csv.DictReader(file) if row["text"]]
+        wrong = list(csv.DictReader(file))
     assert [(row["id"], row["input_label"], row["label"]) for row in wrong] == [
         (str(number), right, answer["label"]) for number in range(7)
     ]
     assert [int(row["line"]) for row in wrong] == [
-        line for line, row in enumerate(rows, 2) if row.endswith(f",{right}")
+        line for line, row in enumerate(rows, 3) if row.endswith(f",{right}")
     ]
     assert float(wrong[0]["confidence"]) == pytest.approx(answer["confidence"])
     _, out, _ = run("evaluate", checkpoint, "--data", folder / "extra.csv", "--json")
