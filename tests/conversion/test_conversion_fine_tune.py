@@ -15,9 +15,8 @@ from transformers.utils import logging as transformers_logging
 
 from hf_posenc import POSITIONS
 from hf_posenc.conversion import convert
-from hf_posenc.errors import dashed
+from hf_posenc.errors import UserError, dashed
 from hf_posenc.finetuning import fine_tune, make_arguments, train_classifier
-from hf_posenc.training import UserError
 
 MODULE = importlib.import_module("hf_posenc.finetuning.train")  # whose function the package has under its name
 

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 import hf_posenc
 from hf_posenc import POSITIONS, cli, register_scheme_file
+from hf_posenc.errors import UserError
 from hf_posenc.hub import publish, publishing
 from hf_posenc.hub.other_files import unknown_files
-from hf_posenc.training import UserError
 from hf_posenc.training.card import HERE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
