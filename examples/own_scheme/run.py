@@ -7,8 +7,7 @@ registers `Recency` from recency.py, runs the checks that the package's own sche
 word order, and loads the checkpoint as someone would who has neither hf_posenc nor recency.py. The same training from
 the command line:
 
-    hf-posenc train --scheme-file examples/own_scheme/recency.py --position-embedding-type recency \
-        --dataset-name blimp_order -o runs/recency
+    hf-posenc train --scheme-file examples/own_scheme/recency.py --scheme recency --data blimp_order -o runs/recency
 """
 
 import argparse
@@ -18,7 +17,8 @@ import sys
 from recency import Recency
 
 import hf_posenc
-from hf_posenc.finetuning import make_arguments, train_classifier
+from hf_posenc.finetuning.train import train
+from hf_posenc.options import Options
 
 STRANGER = """
 import sys
@@ -40,16 +40,8 @@ def main() -> None:
     print(report)
     report.raise_on_failure()
 
-    result = train_classifier(
-        *make_arguments(
-            dataset_name="blimp_order",
-            position_embedding_type="recency+rope",
-            output_dir=options.output_dir,
-            do_train=True,
-            do_eval=True,
-            max_steps=options.max_steps,
-        )
-    )
+    training = {"data": "blimp_order", "scheme": "recency+rope", "max_steps": options.max_steps}
+    result = train(Options(output=options.output_dir, **training))
     print({name: round(value, 3) for name, value in result.metrics.items()})
     subprocess.run([sys.executable, "-c", STRANGER, options.output_dir], check=True)
 

@@ -35,7 +35,7 @@ def test_a_checkpoint_is_published_and_loaded_back(hub: Hub, checkpoint: Path, m
 
     monkeypatch.setattr(subprocess, "run", kept)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine alone")
-    results = {"metrics": {"test_accuracy": 0.75, "test_runtime": 1.0}, "summary": {"max_length": 48}}
+    results = {"metrics": {"test_accuracy": 0.75, "test_runtime": 1.0}, "max_length": 48}
     (checkpoint / "results.json").write_text(json.dumps(results))
     done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
     assert done.changed
