@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,41 +32,6 @@ _COMMA = re.compile(r"[+-]?\d+,\d+")
 _NO_NUMBER = ("nan", "inf", "-inf")
 
 
-def as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:
-    """A csv column as integers if all cells are, as floats if all are numbers, else as strings.
-
-    With `numbers=False` floats stay strings unless all are whole: as names, 1.10 and 1.1 differ.
-    """
-    stripped = [cell.strip() or None if isinstance(cell, str) else cell for cell in cells]
-    present = {cell for cell in stripped if cell is not None}
-    if not present or not all(isinstance(cell, str) for cell in present):
-        return stripped
-    if all(_WHOLE.fullmatch(cell) for cell in present):
-        return [None if cell is None else int(cell) for cell in stripped]
-    real = any(_REAL.fullmatch(cell) for cell in present)
-    if real and all(_WHOLE.fullmatch(cell) or _REAL.fullmatch(cell) or cell.lower() in _NO_NUMBER for cell in present):
-        values = [None if cell is None else float(cell) for cell in stripped]
-        if numbers or all(value is None or math.isnan(value) or value.is_integer() for value in values):
-            return values
-    return stripped
-
-
-def decimal_comma(cells: Sequence[Any]) -> str | None:
-    """A cell such as 5,4, where all cells are numbers if that is one."""
-    present = [cell for cell in cells if isinstance(cell, str)]
-    commas = [cell for cell in present if _COMMA.fullmatch(cell)]
-    return commas[0] if commas and all(cell in commas or _WHOLE.fullmatch(cell) for cell in set(present)) else None
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a cell holds nothing."""
-    return (
-        value is None
-        or (isinstance(value, str) and not value.strip())
-        or (isinstance(value, float) and math.isnan(value))
-    )
-
-
 @dataclass(frozen=True)
 class Labels:
     """The labels in order; the same for all splits."""
@@ -88,34 +52,27 @@ class Labels:
         return {name: number for number, name in enumerate(self.names)}
 
 
-def standard_units(numbers: Iterable[float | None]) -> tuple[float, float]:
-    """Mean and standard deviation (over n, not n - 1) of numbers, computed in float64; None doesn't count.
-
-    Numbers that float32 can't tell apart have a standard deviation of 1, by which one may divide.
-    """
-    values = np.fromiter((number for number in numbers if number is not None), dtype=np.float64)
-    mean, std = float(values.mean()), float(values.std())
-    smallest = max(abs(mean) * np.finfo(np.float32).eps, np.finfo(np.float32).tiny)
-    return mean, std if std > smallest else 1.0
-
-
 @dataclass(frozen=True)
-class LabelColumn:
-    """The labels of one split as Python values: names, lists of names, or floats; None if missing."""
+class _Column:
+    """The labels of one split.
+
+    Attributes:
+        name, split, table: where they stand.
+        values: for each row a name, a list of names, or a float; None if it has none.
+        is_list: whether a row has several.
+        kind: how they are written: `words`, `whole` numbers, or `real` ones, of which one has a fraction.
+        known: all labels, if the data set declares them or `--label-names` does.
+    """
 
     name: str
-    """Of the column."""
     split: str
-    values: list[Any]
-    kind: str
-    """Type of the labels in the data: text, integer, truth or number."""
-    is_list: bool
-    known: tuple[str, ...] | None
-    """All labels, if the data set declares them."""
     table: Dataset
-    """Where they stand."""
+    values: list[Any]
+    is_list: bool
+    kind: str
+    known: tuple[str, ...] | None = None
 
-    @cached_property
+    @property
     def present(self) -> list[Any]:
         """The values that aren't missing."""
         return [value for value in self.values if value is not None]
@@ -127,16 +84,7 @@ class LabelColumn:
     @property
     def are_numbers(self) -> bool:
         """Whether each row has one number."""
-        return self.kind in ("number", "integer") and not self.is_list
-
-    @cached_property
-    def are_whole(self) -> bool:
-        """Whether labels are floats without a fraction."""
-        return self.kind == "number" and all(value.is_integer() for value in self.items())
-
-    def where(self, index: int) -> str:
-        """Where a row stands."""
-        return where(self.table, index)
+        return self.kind != "words" and not self.is_list
 
 
 def encode_labels(
@@ -144,7 +92,7 @@ def encode_labels(
     columns: Columns,
     options: Options | None = None,
     *,
-    label_names: Sequence[str] | None = None,
+    label_names: Sequence[str] = (),
     problem_type: str | None = None,
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the task and numbers the labels from the training split, for all splits.
@@ -168,93 +116,138 @@ def encode_labels(
         UserError: a label is missing, unknown, or could be meant in two ways.
     """
     options = options or Options()
-    labelled: list[LabelColumn] = []
+    labelled: list[_Column] = []
     for split, table in splits.items():
         if split == "test" and not set(columns.labels) <= set(table.column_names):
             continue
-        column = read_labels(table, columns, split, options.task, options.named_labels)
+        column = _read(table, columns, split, options)
         missing = [row for row, value in enumerate(column.values) if value is None]
-        if not column.present:
+        if len(missing) == len(table):
             if split == "test":
                 continue
             raise UserError(f"No row of the {split} data has a label in column {columns.label!r}. {_NAME_LABELS}")
         if missing and not options.skip_missing:
-            raise _missing_label(split, where(table, missing[0]), columns.label, len(missing) - 1)
+            more = len(missing) - 1
+            others = "" if not more else ", nor has 1 other" if more == 1 else f", nor have {more} others"
+            raise UserError(
+                f"Missing label in the {split} data: {where(table, missing[0])} has none in column {columns.label!r}"
+                f"{others}. Fill it in, or leave such rows out with --skip-missing."
+            )
         labelled.append(column)
     if columns.one_hot and all(len(value) == 1 for column in labelled for value in column.values):
         labelled = [replace(column, values=[name for (name,) in column.values], is_list=False) for column in labelled]
-    labels = _decide(labelled, columns, options, label_names, problem_type)
-    return labels, dict.fromkeys(splits) | {column.split: apply_labels(labels, column) for column in labelled}
+    if not labelled:
+        if not label_names:
+            raise UserError(
+                "The data has no labels, and no trained model says what they are. Give labelled training data."
+            )
+        return Labels(problem_type or "single_label_classification", tuple(label_names)), dict.fromkeys(splits)
+    source = next((column for column in labelled if column.split == "train"), labelled[0])
+    if source.split == "train":
+        labels = _of_training(source, columns, options, tuple(label_names))
+    else:
+        labels = _of_a_model(source, tuple(label_names), problem_type, options)
+    return labels, dict.fromkeys(splits) | {column.split: _numbered(labels, column) for column in labelled}
 
 
-def _missing_label(split: str, where: str, column: str, more: int) -> UserError:
-    """The error of a row that has no label, and of so many more."""
-    others = "" if not more else ", nor has 1 other" if more == 1 else f", nor have {more} others"
-    return UserError(
-        f"Missing label in the {split} data: {where} has none in column {column!r}{others}. Fill it in, or leave such "
-        "rows out with --skip-missing."
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Column:
+    """The label column of a split."""
+    require_columns(table, columns.labels, "--label-column", split)
+    name, said = columns.label, options.named_labels
+    if columns.one_hot:
+        return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True, "words")
+    cells, known = table[name][:], classes_of(table, name)
+    if columns.label_delimiter is not None:
+        cells = [_parts_of(cell, columns.label_delimiter) for cell in cells]
+    elif table.info.builder_name == "csv":
+        cells = _as_written(cells, numbers=options.task != "classification")
+    cells = [None if is_missing(cell) else cell for cell in cells]
+    present = [cell for cell in cells if cell is not None]
+    is_list = any(isinstance(cell, list) for cell in present)
+    if is_list and known is None and (length := _marks_per_list(present)):
+        cells = [None if cell is None else _marked(cell, said, length, name) for cell in cells]
+        present = [cell for cell in cells if cell is not None]
+    items = [item for cell in present for item in cell] if is_list else present
+    if odd := [item for item in items if not isinstance(item, str | int | float)]:
+        raise UserError(
+            f"Column {name!r} of the {split} data has {odd[0]!r:.60}, which is no label. Write words or numbers."
+        )
+    kind = "words" if known is not None or any(isinstance(item, str | bool) for item in items) else "whole"
+    if kind == "whole" and any(not float(item).is_integer() for item in items):
+        kind = "real"
+    declared = known is not None
+    if said and options.task != "regression" and kind != "real" and (declared or kind == "whole"):
+        known = said
+
+    def label(item: Any) -> Any:
+        if known is not None and not isinstance(item, str):
+            # -1 of a declared label: none, as in GLUE
+            return known[int(item)] if 0 <= item < len(known) else None if declared else str(int(item))
+        if isinstance(item, str | bool):
+            return str(item).strip()
+        return float(item) if kind == "real" else str(int(item))
+
+    values = [None if cell is None else [label(item) for item in cell] if is_list else label(cell) for cell in cells]
+    return _Column(name, split, table, values, is_list, kind if known is None else "words", known)
+
+
+def _as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:
+    """A csv column as integers if all cells are, as floats if all are numbers, else as strings.
+
+    With `numbers=False` floats stay strings unless all are whole: as names, 1.10 and 1.1 differ.
+    """
+    stripped = [cell.strip() or None if isinstance(cell, str) else cell for cell in cells]
+    present = {cell for cell in stripped if cell is not None}
+    if present and all(_WHOLE.fullmatch(cell) for cell in present):
+        return [None if cell is None else int(cell) for cell in stripped]
+    real = any(_REAL.fullmatch(cell) for cell in present)
+    if real and all(_WHOLE.fullmatch(cell) or _REAL.fullmatch(cell) or cell.lower() in _NO_NUMBER for cell in present):
+        values = [None if cell is None else float(cell) for cell in stripped]
+        if numbers or all(value is None or math.isnan(value) or value.is_integer() for value in values):
+            return values
+    return stripped
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell holds nothing."""
+    return (
+        value is None
+        or (isinstance(value, str) and not value.strip())
+        or (isinstance(value, float) and math.isnan(value))
     )
 
 
-def read_labels(
-    table: Dataset, columns: Columns, split: str, task: str | None = None, said: tuple[str, ...] = ()
-) -> LabelColumn:
-    """The label column of a split.
+def _parts_of(cell: Any, delimiter: str) -> Any:
+    """The labels of one cell; an empty cell says that none applies."""
+    if cell is None:
+        return []
+    return [part.strip() for part in cell.split(delimiter) if part.strip()] if isinstance(cell, str) else cell
 
-    Args:
-        table: the split.
-        columns: where the labels are.
-        split: its name.
-        task: classification or regression, if that's known.
-        said: what 0, 1, ... mean, by `--label-names`.
 
-    Raises:
-        UserError: labels are of mixed types, or not in the columns.
-    """
-    require_columns(table, columns.labels, "--label-column", split)
-    name, known = columns.label, None
-    if columns.one_hot:
-        values: list[Any] = _of_one_hot(table, columns)
-    else:
-        values, known = table[name][:], classes_of(table, name)
-        if columns.label_delimiter is not None:
-            values = [_parts_of(value, columns.label_delimiter) for value in values]
-        elif table.info.builder_name == "csv":
-            values = as_written(values, numbers=task != "classification")
-    present = [value for value in values if not is_missing(value)]
-    is_list = any(isinstance(value, list | tuple) for value in present)
-    if is_list and not all(isinstance(value, list | tuple) for value in present):
-        raise UserError(
-            f"Mixed label types in the {split} data: column {name!r} has both lists and single labels. Write all as "
-            "lists for several labels per text, or none."
-        )
-    if is_list and known is None and (length := _marks_per_list(present)):
-        values = [None if is_missing(value) else _marked(value, said, length, name) for value in values]
-    items = [item for value in present for item in value] if is_list else present
-    kind = "text" if known is not None else _kind_of_labels(items, f"in the {split} data: column {name!r}")
-    declared = known is not None
-    if said and task != "regression" and (declared or kind in ("integer", "number")):
-        known = said
-
-    def label(cell: Any) -> Any:
-        if known is not None and not isinstance(cell, str) and cell == int(cell):
-            # -1 of a declared label: none, as in GLUE
-            return known[int(cell)] if 0 <= cell < len(known) else None if declared else str(int(cell))
-        return float(cell) if kind == "number" else str(cell).strip()
-
-    labels = [
-        None if is_missing(value) else [label(item) for item in value] if is_list else label(value) for value in values
-    ]
-    return LabelColumn(name, split, labels, kind if known is None else "text", is_list, known, table)
+def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str]]:
+    """For each row the names of the columns that hold 1."""
+    labels: list[list[str]] = [[] for _ in range(len(table))]
+    for name in names:
+        for row, cell in enumerate(table[name][:]):
+            mark = _MARKS.get(str(cell).strip().lower())
+            if mark is None:
+                raise UserError(
+                    f"--label-column names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
+                    f"{where(table, row)}."
+                )
+            if mark:
+                labels[row].append(name)
+    return labels
 
 
 def _marks_per_list(lists: Sequence[Sequence[Any]]) -> int:
     """The length of the lists, where all are equally long, of more than one item, and hold 0 and 1 alone; else 0."""
     (length, *others) = {len(items) for items in lists}
-    marks = (
-        not others and length > 1 and all(item in (0, 1) and not isinstance(item, str) for it in lists for item in it)
-    )
-    return length if marks else 0
+    marks = not others and length > 1
+    return length if marks and all(type(item) is not str and item in (0, 1) for it in lists for item in it) else 0
 
 
 def _marked(marks: Sequence[Any], said: tuple[str, ...], length: int, column: str) -> list[str]:
@@ -269,106 +262,59 @@ def _marked(marks: Sequence[Any], said: tuple[str, ...], length: int, column: st
     return [name for name, mark in zip(said, marks, strict=True) if mark]
 
 
-def _kind_of_labels(labels: Iterable[Any], where: str) -> str:
-    examples: dict[str, Any] = {}
-    for label in labels:
-        examples.setdefault(_kind(label), label)
-    kinds = {"number"} if set(examples) == {"integer", "number"} else set(examples)
-    if len(kinds) > 1 or "other" in kinds:
-        raise UserError(
-            f"Mixed label types {where} has {' and '.join(map(repr, examples.values()))}. Write all labels in one way: "
-            "all strings, all whole numbers, or all real numbers."
-        )
-    return next(iter(kinds), "text")
+# ---- the task and the names -----------------------------------------------------------------------------------------
 
 
-def _parts_of(value: Any, delimiter: str) -> Any:
-    """The labels of one cell; an empty cell says that none applies."""
-    if value is None:
-        return []
-    return [part.strip() for part in value.split(delimiter) if part.strip()] if isinstance(value, str) else value
-
-
-def _of_one_hot(table: Dataset, columns: Columns) -> list[list[str]]:
-    """For each row the names of the columns that hold 1."""
-    labels: list[list[str]] = [[] for _ in range(len(table))]
-    for name in columns.one_hot:
-        for index, cell in enumerate(table[name][:]):
-            mark = _MARKS.get(str(cell).strip().lower())
-            if mark is None:
-                raise UserError(
-                    f"--label-column names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
-                    f"{where(table, index)}."
-                )
-            if mark:
-                labels[index].append(name)
-    return labels
-
-
-def _kind(value: Any) -> str:
-    # bool is a subclass of int, so it comes first.
-    for kind, types in (("truth", bool), ("integer", int), ("number", float), ("text", str)):
-        if isinstance(value, types):
-            return kind
-    return "other"
-
-
-def _decide(
-    labelled: Sequence[LabelColumn],
-    columns: Columns,
-    options: Options,
-    trained: Sequence[str] | None,
-    problem_type: str | None,
-) -> Labels:
-    if not labelled:
-        if not trained:
-            raise UserError(
-                "The data has no labels, and no trained model says what they are. Give labelled training data."
-            )
-        return Labels(problem_type or "single_label_classification", tuple(trained))
-    source = next((column for column in labelled if column.split == "train"), labelled[0])
-    is_train, task = source.split == "train", options.task
-    if not is_train and problem_type is not None:
-        _check_labels_fit(source, problem_type)
-        task = "regression" if problem_type == "regression" else "classification"
-    if (task or _task_of(source)) == "regression":
-        if not source.are_numbers:
-            words = [
-                value for value in source.present if isinstance(value, str) and isinstance(as_written([value])[0], str)
-            ]
-            raise UserError(
-                f"--task regression needs one number per text, column {source.name!r} has "
-                f"{(words or source.present)[0]!r}. Leave it out to predict labels."
-            )
+def _of_training(column: _Column, columns: Columns, options: Options, trained: tuple[str, ...]) -> Labels:
+    """The task and the labels of training rows."""
+    if _task_of(column, options.task) == "regression":
         return Labels("regression")
-    problem = "multi_label_classification" if source.is_list else "single_label_classification"
-    if not is_train and trained:
-        return Labels(problem, _names_for(source, tuple(trained), options.named_labels))
-    names = columns.one_hot or options.named_labels or _label_names(source)
-    if trained and set(trained) == set(names):
-        names = tuple(trained)
+    problem = "multi_label_classification" if column.is_list else "single_label_classification"
+    names = columns.one_hot or options.named_labels or column.known or _sorted_names(column)
+    if set(trained) == set(names):
+        names = trained
     if not names:
-        raise UserError(f"No training example has a label in column {source.name!r}. {_NAME_LABELS}")
-    if len(names) < 2 and problem == "single_label_classification":
+        raise UserError(f"No training example has a label in column {column.name!r}. {_NAME_LABELS}")
+    if len(names) < 2 and not column.is_list:
         raise UserError(
             f"All training examples have the label {names[0]!r}. Give examples of at least two labels, or the right "
             "column with --label-column."
         )
-    if is_train:
-        _warn_of_odd_labels(source)
+    _warn_of_odd_labels(column)
     return Labels(problem, names)
 
 
-def _names_for(column: LabelColumn, trained: tuple[str, ...], said: tuple[str, ...]) -> tuple[str, ...]:
-    """What a trained model's labels are called in the data: as in the model, unless it has no names for them."""
-    labels = {_as_label(item, dict.fromkeys(trained, 0)) for item in column.items()}
+def _of_a_model(column: _Column, trained: tuple[str, ...], problem_type: str | None, options: Options) -> Labels:
+    """The labels of a trained model, as the data calls them.
+
+    Raises:
+        UserError: labels don't fit the model's task, or it has no names for them.
+    """
+    problem_type = problem_type or "single_label_classification"
+    single = not column.is_list and column.kind != "real"
+    fits, does, way_out = {
+        "regression": (column.are_numbers, "predicts a number", "Give data with one number per text"),
+        "multi_label_classification": (
+            column.is_list,
+            "gives each text several labels",
+            "Write lists of labels, say what separates labels in one cell with --label-delimiter",
+        ),
+    }.get(problem_type, (single, "gives each text one label", "Give data with one label per text"))
+    if not fits:
+        raise UserError(
+            f"The model {does}, column {column.name!r} has {column.present[0]!r}. {way_out}, or name the right column "
+            "with --label-column."
+        )
+    if problem_type == "regression":
+        return Labels(problem_type)
+    labels = set(column.items())
     if trained != tuple(f"LABEL_{number}" for number in range(len(trained))) or labels <= set(trained):
-        return trained
-    if len(said) == len(trained):
-        return said
+        return Labels(problem_type, trained)
+    if len(options.named_labels) == len(trained):
+        return Labels(problem_type, options.named_labels)
     numbers = tuple(map(str, range(len(trained))))
-    if labels <= set(numbers) and not said:
-        return numbers
+    if labels <= set(numbers) and not options.named_labels:
+        return Labels(problem_type, numbers)
     raise UserError(
         f"The model has {len(trained)} labels without names (LABEL_0, ...), column {column.name!r} has "
         f"{', '.join(map(repr, sorted(labels)[:5]))}. Say what the model's labels are called, in their order: "
@@ -376,23 +322,29 @@ def _names_for(column: LabelColumn, trained: tuple[str, ...], said: tuple[str, .
     )
 
 
-def _task_of(column: LabelColumn) -> str:
-    """The task that labels are written for.
+def _task_of(column: _Column, asked: str | None) -> str:
+    """The task that labels are written for, or that was asked for.
 
     Raises:
-        UserError: they may be written for either.
+        UserError: they may be written for either, or aren't for the one that was asked for.
     """
-    if not column.are_numbers:
-        cell = (
-            decimal_comma(column.present) if column.table.info.builder_name == "csv" and column.known is None else None
-        )
-        if cell is None:
-            return "classification"
+    if asked == "regression" and not column.are_numbers:
+        words = [value for value in column.present if isinstance(_as_written([value])[0], str)]
         raise UserError(
-            f"Column {column.name!r} has {cell}, which may be a number. Write numbers with a point, as "
-            f"{cell.replace(',', '.')}; --task classification takes such cells as words."
+            f"--task regression needs one number per text, column {column.name!r} has "
+            f"{(words or column.present)[0]!r}. Leave it out to predict labels."
         )
-    if column.kind == "number" and not column.are_whole:
+    if asked is not None:
+        return asked
+    if not column.are_numbers:
+        is_text = column.table.info.builder_name == "csv" and column.known is None
+        if is_text and (cell := _decimal_comma(column.present)):
+            raise UserError(
+                f"Column {column.name!r} has {cell}, which may be a number. Write numbers with a point, as "
+                f"{cell.replace(',', '.')}; --task classification takes such cells as words."
+            )
+        return "classification"
+    if column.kind == "real":
         return "regression"
     if (distinct := len(set(column.present))) > MOST_NUMBERED:
         raise UserError(
@@ -402,7 +354,20 @@ def _task_of(column: LabelColumn) -> str:
     return "classification"
 
 
-def _warn_of_odd_labels(column: LabelColumn) -> None:
+def _decimal_comma(cells: Sequence[Any]) -> str | None:
+    """A cell such as 5,4, where all cells are numbers if that is one."""
+    commas = [cell for cell in cells if isinstance(cell, str) and _COMMA.fullmatch(cell)]
+    return commas[0] if commas and all(cell in commas or _WHOLE.fullmatch(cell) for cell in {*cells}) else None
+
+
+def _sorted_names(column: _Column) -> tuple[str, ...]:
+    seen = set(column.items())
+    if column.kind == "words":
+        return tuple(sorted(seen))
+    return tuple(map(str, sorted(seen, key=float)))
+
+
+def _warn_of_odd_labels(column: _Column) -> None:
     """Warns of labels that look like one label in two spellings, or like a missing cell."""
     counts = Counter(map(str, column.items()))
     spellings: dict[str, list[str]] = {}
@@ -420,93 +385,70 @@ def _warn_of_odd_labels(column: LabelColumn) -> None:
         )
 
 
-def _label_names(column: LabelColumn) -> tuple[str, ...]:
-    if column.known is not None:
-        return column.known
-    seen = set(column.items())
-    if column.kind == "number":
-        return tuple(str(int(value) if column.are_whole else value) for value in sorted(seen))
-    return tuple(sorted(seen, key=int) if column.kind == "integer" else sorted(seen))
+# ---- the numbers ----------------------------------------------------------------------------------------------------
 
 
-def _as_label(value: Any, numbers: Mapping[str, int]) -> str:
-    """The name of a label that may be a number: 1.0 is the label 1, if it exists."""
-    if isinstance(value, float) and value.is_integer() and str(value) not in numbers:
-        return str(int(value))
-    return str(value)
-
-
-def _check_labels_fit(column: LabelColumn, problem_type: str) -> None:
-    """Refuses labels that don't fit the trained model's task."""
-    single = not column.is_list and (column.are_whole or column.kind != "number")
-    fits, does, way_out = {
-        "regression": (column.are_numbers, "predicts a number", "Give data with one number per text"),
-        "multi_label_classification": (
-            column.is_list,
-            "gives each text several labels",
-            "Write lists of labels, say what separates labels in one cell with --label-delimiter",
-        ),
-    }.get(problem_type, (single, "gives each text one label", "Give data with one label per text"))
-    if not fits:
-        raise UserError(
-            f"The model {does}, column {column.name!r} has {column.present[0]!r}. {way_out}, or name the right column "
-            "with --label-column."
-        )
-
-
-def apply_labels(labels: Labels, column: LabelColumn) -> list[Any]:
+def _numbered(labels: Labels, column: _Column) -> list[Any]:
     """The numbers of a split's labels, as `encode_labels` returns them.
 
     Raises:
         UserError: a label is unknown, or of another type than those of the training data.
     """
+    several, numbers = labels.problem_type == "multi_label_classification", labels.numbers()
     if labels.problem_type == "regression":
         return _finite_numbers(column)
-    split, numbers, several = column.split, labels.numbers(), labels.problem_type == "multi_label_classification"
     if column.is_list != several:
         raise UserError(
-            f"Mixed label types: column {column.name!r} has {column.present[0]!r} in the {split} data, unlike what was "
-            f"trained on ({'lists of labels' if several else 'one label per text'}). Write both alike."
+            f"Mixed label types: column {column.name!r} has {column.present[0]!r} in the {column.split} data, unlike "
+            f"what was trained on ({'lists of labels' if several else 'one label per text'}). Write both alike."
         )
     result: list[Any] = []
     unknown: list[tuple[str, int]] = []
     for row, value in enumerate(column.values):
-        if value is None:
-            result.append(None)
-            continue
-        named = [_as_label(item, numbers) for item in (value if several else (value,))]
+        named = () if value is None else [str(item) for item in (value if several else (value,))]
         unknown += [(label, row) for label in named if label not in numbers]
-        if not several:
-            result.append(numbers.get(named[0]))
-        elif len(set(named)) == len(named):
-            result.append([float(name in named) for name in labels.names])
-        else:
+        if len(set(named)) < len(named):
             raise UserError(
-                f"The {split} data names a label twice in {column.where(row)}: {value!r}. Give each text a list of "
-                "the labels that apply (not a 0 or 1 for each label)."
+                f"The {column.split} data names a label twice in {where(column.table, row)}: {value!r}. Give each text "
+                "a list of the labels that apply (not a 0 or 1 for each label)."
             )
+        if value is None or not several:
+            result.append(numbers.get(named[0]) if named else None)
+        else:
+            result.append([float(name in named) for name in labels.names])
     if unknown:
         ((label, count),) = Counter(label for label, _ in unknown).most_common(1)
         first = next(row for name, row in unknown if name == label)
         often = "once" if count == 1 else f"{count} times"
         raise UserError(
-            f"The {split} data has the label {label!r} ({often}, first in {column.where(first)}), "
+            f"The {column.split} data has the label {label!r} ({often}, first in {where(column.table, first)}), "
             f"which training never saw. It knows {', '.join(map(repr, labels.names[:10]))}"
             f"{', ...' if len(labels.names) > 10 else ''}. Add examples to the training data or leave these rows out."
         )
     return result
 
 
-def _finite_numbers(column: LabelColumn) -> list[Any]:
-    name, split = column.name, column.split
+def _finite_numbers(column: _Column) -> list[Any]:
     if not column.are_numbers:
         raise UserError(
-            f"Mixed label types: column {name!r} has numbers in the training data and {column.present[0]!r} in the "
-            f"{split} data. Write numbers in both."
+            f"Mixed label types: column {column.name!r} has numbers in the training data and {column.present[0]!r} in "
+            f"the {column.split} data. Write numbers in both."
         )
     values = [None if value is None else float(value) for value in column.values]
     if bad := [row for row, value in enumerate(values) if value is not None and not math.isfinite(value)]:
         raise UserError(
-            f"The {split} data has {values[bad[0]]} in column {name!r}, {column.where(bad[0])}. Give a finite number."
+            f"The {column.split} data has {values[bad[0]]} in column {column.name!r}, {where(column.table, bad[0])}. "
+            "Give a finite number."
         )
     return values
+
+
+def standard_units(numbers: Iterable[float | None]) -> tuple[float, float]:
+    """Mean and standard deviation (over n, not n - 1) of numbers, computed in float64; None doesn't count.
+
+    Numbers that float32 can't tell apart have a standard deviation of 1, by which one may divide.
+    """
+    values = np.fromiter((number for number in numbers if number is not None), dtype=np.float64)
+    mean, std = float(values.mean()), float(values.std())
+    smallest = max(abs(mean) * np.finfo(np.float32).eps, np.finfo(np.float32).tiny)
+    return mean, std if std > smallest else 1.0

@@ -128,6 +128,7 @@ def train(
     loss = make_loss(prepared.labels, train_labels, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = getattr(model.config, "label_scale", 1.0)
     trainer, stop = make_trainer(model, tokenizer, encoded, recipe, loss, console)
+    process.wait_for_everyone()  # all have seen that the folder is free
     if process.is_main_process and resumed is None:
         deleted = run_folder.begin(output, plain, overwrite=options.overwrite)
         if deleted:

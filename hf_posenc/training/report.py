@@ -73,26 +73,26 @@ class Report:
 
     def show_start(self, console: Console, metric: str) -> None:
         """Prints what is known before the first step."""
-        console.print(f"[bold]Data[/bold]  {escape(self.data.line())}", highlight=False)
-        for doubt in self.data.doubts():
-            console.print(f"[yellow]Warning:[/yellow] {escape(doubt)}", highlight=False)
+        _say(console, f"[bold]Data[/bold]  {escape(self.data.line())}")
+        doubts = self.data.doubts()
         for split, count in self.cut.items():
             if count:
                 share = f"{count:,} of {self.examples[split]:,} {split} texts ({count / self.examples[split]:.1%})"
-                text = f"{share} have more than {self.max_length:,} tokens and were cut: --max-length."
-                console.print(f"[yellow]Warning:[/yellow] {text}", highlight=False)
+                doubts.append(f"{share} have more than {self.max_length:,} tokens and were cut: --max-length.")
+        for doubt in doubts:
+            _say(console, f"[yellow]Warning:[/yellow] {escape(doubt)}")
         scheme = f", positions: {self.position_embedding_type}" if self.position_embedding_type else ""
         positional = self.positional_parameters / max(self.parameters, 1)
-        console.print(
+        _say(
+            console,
             f"[bold]Model[/bold] {self.model}{scheme}; {self.parameters:,} parameters, of them positional "
             f"{self.positional_parameters:,} ({positional:.2%}); {self.vocab_size:,} tokens, inputs of at most "
             f"{self.max_length:,}; {self.padding()}",
-            highlight=False,
         )
         for note in self.notes:
-            console.print(note, highlight=False, markup=False)
+            _say(console, escape(note))
         if "majority" in self.baselines:
-            console.print(to_beat(self.baselines, metric), highlight=False)
+            _say(console, to_beat(self.baselines, metric))
 
     def padding(self) -> str:
         """Tokens of an epoch, and how much of its padded batches is padding."""
@@ -103,12 +103,12 @@ class Report:
     def show(self, console: Console) -> None:
         """Prints what it reached; warnings last, where they are seen."""
         if self.best is not None and self.best["step"] != max(entry["step"] for entry in self.history):
-            console.print(
+            _say(
+                console,
                 f"Kept the weights of epoch {round(self.best['epoch'], 2):g} (step {self.best['step']}), the best by "
                 f"{self.best['metric']}: {self.best['value']:.4g}.",
-                highlight=False,
             )
-        if self.metrics:
+        if self._scored():
             console.print(_table(("", *self._scored()), self._score_rows()))
         if self.assessment is not None and self.assessment.classes:
             assessment = self.assessment
@@ -117,9 +117,9 @@ class Report:
                 rows.append((f"... {more} more in results.json",))
             console.print(_table((f"{assessment.split}: {CLASS_HEAD[0]}", *CLASS_HEAD[1:]), rows))
         if self.calibration is not None:
-            console.print(self.calibration.sentence(), highlight=False, markup=False)
+            _say(console, escape(self.calibration.sentence()))
         for warning in self.assessment.warnings if self.assessment else ():
-            console.print(f"[yellow]Warning:[/yellow] {escape(warning)}", highlight=False)
+            _say(console, f"[yellow]Warning:[/yellow] {escape(warning)}")
 
     def _scored(self) -> list[str]:
         """The splits that were scored."""
@@ -221,6 +221,11 @@ def positional_parameters(model: nn.Module) -> int:
     return sum(
         parameter.numel() for name, parameter in model.named_parameters() if any(mark in f".{name}" for mark in marks)
     )
+
+
+def _say(console: Console, text: str) -> None:
+    """Prints a line; in a file it isn't broken."""
+    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
