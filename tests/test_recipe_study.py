@@ -34,7 +34,7 @@ def test_word_pairs_say_nothing_about_comparisons_and_reading_them_does():
 
 def test_a_part_is_measured_once_and_shown(tmp_path: Path, monkeypatch, capsys):
     output = str(tmp_path / "recipe.json")
-    options = json.dumps({"max_steps": 2, "max_train_samples": 64, "max_eval_samples": 50, "max_predict_samples": 50})
+    options = json.dumps({"max_steps": 2, "max_rows": 64})
     words = ["study", "--data", "nowhere", "--output", output, "--seeds", "2", "--parts", "scratch/comparisons"]
     monkeypatch.setattr(sys, "argv", [*words, "--options", options])
     recipe.main()

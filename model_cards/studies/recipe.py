@@ -4,9 +4,9 @@
     python -m model_cards.studies.recipe --table
 
 Each part is `hf-posenc train` without options but the scheme and the seed: `scratch/SET/ROWS/SCHEME/SEED` is a new
-encoder, `pretrained/SET/ROWS/SCHEME/SEED` all-MiniLM-L6-v2 under `--pretrained`, `stock/SET/ROWS/bert/SEED` the same
-weights in transformers' own BERT (`--model-name-or-path`). Each is written as it ends; a study that was stopped goes on
-with the next one.
+encoder, `pretrained/SET/ROWS/SCHEME/SEED` all-MiniLM-L6-v2 under `--pretrained`. `stock/SET/ROWS/bert/SEED`, the same
+weights in transformers' own BERT, was measured while `hf-posenc train` took such models. Each is written as it ends; a
+study that was stopped goes on with the next one.
 """
 
 import argparse
@@ -20,13 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from rich.console import Console
 
-from hf_posenc.data.table import Table
+from hf_posenc.data.reading import as_table
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.finetuning import fine_tune
-from hf_posenc.finetuning.options import make_arguments
+from hf_posenc.finetuning.train import train
 from hf_posenc.markdown import markdown_table
+from hf_posenc.options import Options
 from model_cards.studies.parts import Parts, data_folder, minilm_folder, options_of, read_rows
 
 COMPARISONS = "comparisons"
@@ -81,7 +82,7 @@ def comparisons(rows: int, seed: int) -> Iterator[dict[str, str]]:
         }
 
 
-def splits(data: Path, name: str, rows: int | None) -> dict[str, Table]:
+def splits(data: Path, name: str, rows: int | None) -> dict[str, Dataset]:
     """Training rows drawn from a fixed seed, the first validation and test rows."""
     if name == COMPARISONS:
         made = list(comparisons((rows or 8000) + 2500, seed=0))
@@ -93,7 +94,9 @@ def splits(data: Path, name: str, rows: int | None) -> dict[str, Table]:
         by_split |= {split: by_split[split][:most] for split, most in MOST_SCORED.items()}
     columns = ("text", "text_pair", "label")
     return {
-        split: Table(split, {name: [str(row[name]) for row in kept] for name in columns if name in kept[0]})
+        split: as_table(
+            Dataset.from_dict({name: [str(row[name]) for row in kept] for name in columns if name in kept[0]}), split
+        )
         for split, kept in by_split.items()
     }
 
@@ -114,7 +117,8 @@ class Study:
                     self.part("scratch", name, rows, scheme, seed)
             for size, name in itertools.product(range(2), PRETRAINED):
                 for kind, scheme in _PRETRAINED_KINDS:
-                    self.part(kind, name, PRETRAINED[name][size], scheme, seed)
+                    if kind != "stock":
+                        self.part(kind, name, PRETRAINED[name][size], scheme, seed)
 
     def part(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> None:
         """Trains and scores, unless that is written or not wanted."""
@@ -122,24 +126,21 @@ class Study:
         self.parts.measure(key, lambda: self._train(kind, name, rows, scheme, seed), options=self.changed)
 
     def _train(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> dict[str, Any]:
-        options: dict[str, Any] = {"seed": seed, "do_train": True, "do_eval": True, **self.changed}
+        options: dict[str, Any] = {"data": name, "scheme": scheme, "seed": seed, **self.changed}
         if kind != "scratch":
             if self.minilm is None:
                 raise UserError("The weights of all-MiniLM-L6-v2 aren't here. Name their folder with --minilm.")
-            options["model_name_or_path" if kind == "stock" else "pretrained"] = str(self.minilm)
-        if kind != "stock":
-            options["position_embedding_type"] = scheme
+            options["pretrained"] = str(self.minilm)
         with tempfile.TemporaryDirectory() as folder:
-            arguments = make_arguments(output_dir=folder, dataset_name=name, score_test=True, **options)
-            quiet = Console(file=io.StringIO())
-            result = fine_tune(*arguments, splits=splits(self.data, name, rows), console=quiet)
-        assert result.assessment is not None
+            tables, quiet = splits(self.data, name, rows), Console(file=io.StringIO())
+            result = train(Options.of(output=folder, **options), tables=tables, console=quiet)
+        assert result.report.assessment is not None
         kept = ("accuracy", "macro_f1", "matthews_correlation", "loss")
         return {
             "test": {metric: round(result.metrics[f"test_{metric}"], 5) for metric in kept},
             "validation": {metric: round(result.metrics[f"eval_{metric}"], 5) for metric in kept},
-            "baselines": {baseline: round(score, 5) for baseline, score in result.assessment.baselines.items()},
-            "epochs": arguments[2].num_train_epochs,
+            "baselines": {baseline: round(score, 5) for baseline, score in result.report.assessment.baselines.items()},
+            "epochs": result.report.recipe["epochs"],
         }
 
 

@@ -201,7 +201,7 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
             BERT_LM,
             {"norm_position": "pre"},
             None,
-            r"^norm_position='pre' \(bert has 'post'\): .* onnx .* --config-overrides .* values that bert has\.",
+            r"^norm_position='pre' \(bert has 'post'\): .* onnx .* --set .* values that bert has\.",
         ),
         (BERT_LM, {"scale_embeddings": True}, "bert", r"scale_embeddings=True \(bert has False\)"),
         (BERT_LM, {"position_embedding_kwargs": {"dropout": 0.1}}, "bert", r"learned\.dropout=0\.1 \(bert has 0\.0\)"),
