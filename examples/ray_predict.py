@@ -24,12 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 
-from hf_posenc.data import remembered_columns
-from hf_posenc.data.columns import Columns
-from hf_posenc.data.inputs import Text
+from hf_posenc.data.columns import Columns, as_input
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.finetuning.prediction import load_classifier, predict
-from hf_posenc.finetuning.prediction_files import answer_columns, flat_answer, kept_names
+from hf_posenc.finetuning.prediction_files import flat_answer, joined_row
 
 READERS = {".parquet": ray.data.read_parquet, ".csv": ray.data.read_csv, ".jsonl": ray.data.read_json}
 
@@ -43,15 +41,15 @@ class Labeller:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """The rows with the columns of their answers."""
-        task = self.classifier.task
-        texts = (Text(*self.columns.text_of(cells)) for cells in rows.select(self.columns.text).to_pylist())
-        answers = [
-            flat_answer(answer.answer, task.names) for answer in predict(self.classifier, texts, self.batch_size)
-        ]
-        kinds = answer_columns(task)
-        kept = kept_names(rows.column_names, kinds)
-        labelled = pa.Table.from_pylist(answers, schema=pa.schema(kinds))
-        return pa.table([*rows.columns, *labelled.columns], [*(kept[n] for n in rows.column_names), *kinds])
+        texts = (as_input(cells, self.columns) for cells in rows.select(self.columns.text).to_pylist())
+        given = predict(self.classifier, texts, self.batch_size)
+        answers = pa.Table.from_pylist([flat_answer(answer, self.classifier.label_names) for answer in given])
+        if self.classifier.problem_type == "multi_label_classification":  # in a block that has none, too
+            answers = answers.set_column(0, "label", answers["label"].cast(pa.list_(pa.string())))
+        place = {name: number for number, name in enumerate(rows.column_names)}
+        names = {number: name for name, number in joined_row(place, dict.fromkeys(answers.column_names)).items()}
+        kept = [names[place[name]] for name in rows.column_names]
+        return pa.table([*rows.columns, *answers.columns], [*kept, *answers.column_names])
 
 
 def main() -> None:
@@ -73,9 +71,9 @@ def main() -> None:
         raise UserError(f"--input {options.input!r} can't be read. Give a folder, or a {', '.join(READERS)} file.")
     classifier = load_classifier(options.checkpoint, backend=options.backend)  # what is wrong with it shows now
     options.backend = classifier.backend
-    options.columns = remembered_columns(classifier.model.config) or Columns(("text",), "label")
+    options.columns = classifier.columns or Columns(("text",))
     if options.text_columns:
-        options.columns = Columns(tuple(options.text_columns[:2]), "label")
+        options.columns = Columns(tuple(options.text_columns[:2]))
 
     # Beside the actors, each with a processor, one reads and writes. Texts are small: so is the store.
     local = {"num_cpus": options.actors + 1, "include_dashboard": False, "object_store_memory": 2**29}

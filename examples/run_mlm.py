@@ -9,7 +9,7 @@ One scheme a run, with the same text, tokenizer and masks for all, so that their
 --model goes on from a checkpoint, such as one that `hf-posenc convert` wrote; give it a lower --learning_rate. All of
 transformers' TrainingArguments are options too; --help lists them. Then:
     pipeline("fill-mask", "runs/mlm-rope")("Paris is the <mask> of France.")
-    hf-posenc train --pretrained runs/mlm-rope --train-file labelled.csv -o runs/classifier
+    hf-posenc train --pretrained runs/mlm-rope --data labelled.csv -o runs/classifier
 """
 
 import math

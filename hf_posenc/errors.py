@@ -36,7 +36,7 @@ def about_options(names: Iterable[str] = ()) -> Iterator[None]:
     """Turns what the model's own classes refuse in a configuration into a `UserError`.
 
     Args:
-        names: fields that `--set` sets, and are spelt so: `--set hidden_dropout_prob=2 is out of ...`.
+        names: fields that came from options, and are spelt so: `--set hidden_dropout_prob=2 is out of ...`.
     """
     from huggingface_hub.errors import StrictDataclassError  # here: the command line's help needn't wait for it
 
@@ -46,8 +46,8 @@ def about_options(names: Iterable[str] = ()) -> Iterator[None]:
         raise
     except (ValueError, TypeError, StrictDataclassError) as error:
         name, equals, rest = one_line(error).partition("=")
-        spelt = _SPELT.get(name) or (f"--set {name}=" if name in names else None)
-        raise UserError(f"{spelt}{rest}" if equals and spelt else one_line(error)) from error
+        spelt = _SPELT.get(name, f"--set {name}=")
+        raise UserError(f"{spelt}{rest}" if equals and name in names else one_line(error)) from error
 
 
 def is_local(name: str) -> bool:

@@ -50,7 +50,7 @@ def run(monkeypatch, capsys):
 
     def call(*words: object, stdin: str = "", columns: int = 200) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode(errors="surrogateescape"))))
         monkeypatch.setenv("COLUMNS", str(columns))
         capsys.readouterr()
         with pytest.raises(SystemExit) as stopped:

@@ -47,18 +47,18 @@ RUN_ELSEWHERE = {
     "pip install torch": "needs a network; the name is checked below",
     "pip install -e .": "is how this is installed",
     "hf-posenc compare --plan quickstart -o results/quickstart": "86 minutes; tests/comparison checks its plan",
-    "hf-posenc compare --plan practitioner --preset base -o results/practitioner_base": "tests/comparison/"
+    "hf-posenc compare --plan practitioner --size base -o results/practitioner_base": "tests/comparison/"
     "test_comparison_cli.py lists its runs",
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
-    "hf-posenc convert FacebookAI/xlm-roberta-base xlmr-rope --position-embedding-type rope "
+    "hf-posenc convert FacebookAI/xlm-roberta-base xlmr-rope --scheme rope "
     "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
-    "hf-posenc convert google-bert/bert-base-uncased bert-alibi --position-embedding-type alibi+t5 "
+    "hf-posenc convert google-bert/bert-base-uncased bert-alibi --scheme alibi+t5 "
     "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
-    "hf-posenc train -o runs/mine --train-file mine.csv --model-name-or-path xlmr-rope": "tests/conversion/"
+    "hf-posenc train -o runs/mine --data mine.csv --pretrained xlmr-rope": "tests/conversion/"
     "test_conversion_sources.py",
-    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-rope --position-embedding-type rope "
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-rope --scheme rope "
     "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-2048 --max-position-embeddings 2048": "tests/"
     "conversion/test_conversion_sources.py",
@@ -68,7 +68,7 @@ RUN_ELSEWHERE = {
     "hf-posenc export runs/mine runs/mine-openvino --to openvino": "tests/export/test_export_graphs.py",
     "hf-posenc export runs/mine runs/mine-int8 --to openvino --quantize int8 --evaluate test.csv": "tests/export/"
     "test_export_int8.py",
-    "hf-posenc predict runs/mine-openvino --backend openvino --file test.csv -o labelled.csv": "tests/training/"
+    "hf-posenc predict runs/mine-openvino --backend openvino --data test.csv -o labelled.csv": "tests/training/"
     "test_training_backends.py",
     'pip install -e ".[ray]"': "is how this is installed",
     'pip install -e ".[serve]"': "is how this is installed",
@@ -87,15 +87,14 @@ RUN_ELSEWHERE = {
     "hf-posenc report results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",
     "hf-posenc check recency --scheme-file my_scheme.py": OWN_SCHEME,
-    "hf-posenc train --scheme-file my_scheme.py --position-embedding-type recency -o runs/recency "
-    "--train-file mine.csv": OWN_SCHEME,
+    "hf-posenc train --scheme-file my_scheme.py --scheme recency -o runs/recency --data mine.csv": OWN_SCHEME,
     'hf-posenc predict runs/recency "A text to classify." --trust-remote-code': OWN_SCHEME,
     "hf-posenc compare --scheme-file my_scheme.py --schemes none,rope,recency --data mine.csv "
     "-o results/recency": "tests/comparison/test_comparison_scheme_file.py",
-    "python examples/own_scheme/run.py --output-dir runs/recency": OWN_SCHEME,
+    "python examples/own_scheme/run.py --output runs/recency": OWN_SCHEME,
     "python -m model_cards.studies.recipe --data FOLDER --output try.json --parts scratch/comparisons "
-    """--seeds 1 --options '{"config_overrides": "initializer_range=0.05", "hidden_dropout_prob": 0.1, """
-    '"num_train_epochs": 20}\'': "tests/test_recipe_study.py",
+    """--seeds 1 --options '{"epochs": 20, "set": {"initializer_range": 0.05, "hidden_dropout_prob": 0.1}}'""": "tests/"
+    "test_recipe_study.py",
 }
 # The block that loads what the commands trained.
 LOADS = """from transformers import pipeline
@@ -135,7 +134,7 @@ def reader(tmp_path, monkeypatch):
     rows = "text,label\n" + "".join(
         f"{text} {row},{label}\n" for row in range(20) for text, label in (("good film", "yes"), ("bad film", "no"))
     )
-    reviews = tmp_path / re.search(r"--dataset-name (\S+/\S+)", " ".join(ALL_COMMANDS)).group(1)
+    reviews = tmp_path / re.search(r"--data (\S+/\S+)", " ".join(ALL_COMMANDS)).group(1)
     reviews.mkdir(parents=True)
     for split in ("train.csv", "test.csv"):
         (reviews / split).write_text(rows)
@@ -161,10 +160,10 @@ def test_the_commands_work_as_written(reader, monkeypatch, capsys):
             cli.main()
         out[command], err = capsys.readouterr()
         assert not ended.value.code, f"{command}: {err}"
-    (predicted,) = [json.loads(text) for command, text in out.items() if "--format jsonl" in command]
+    (predicted,) = [json.loads(text) for command, text in out.items() if "--json" in command]
     assert predicted["label"] in ("yes", "no")
-    (reviews,) = [text for command, text in out.items() if "--dataset-name" in command]
-    assert "test_accuracy" in reviews
+    (reviews,) = [text for command, text in out.items() if "cornell" in command]
+    assert "accuracy" in reviews
     exec(LOADS, names := {})
     assert names["classify"]("good film")[0]["label"] in ("yes", "no")
 

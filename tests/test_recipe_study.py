@@ -34,13 +34,18 @@ def test_word_pairs_say_nothing_about_comparisons_and_reading_them_does():
 
 def test_a_part_is_measured_once_and_shown(tmp_path: Path, monkeypatch, capsys):
     output = str(tmp_path / "recipe.json")
-    options = json.dumps({"max_steps": 2, "max_train_samples": 64, "max_eval_samples": 50, "max_predict_samples": 50})
+    options = json.dumps({"max_steps": 2, "max_rows": 64})
     words = ["study", "--data", "nowhere", "--output", output, "--seeds", "2", "--parts", "scratch/comparisons"]
     monkeypatch.setattr(sys, "argv", [*words, "--options", options])
     recipe.main()
     results = json.loads(Path(output).read_text())
     assert list(results["parts"]) == [f"scratch/comparisons/8000/rope/{seed}" for seed in (0, 1)]
     assert results["options"]["max_steps"] == 2
+    assert results["parts"]["scratch/comparisons/8000/rope/0"]["baselines"].keys() == {
+        "majority",
+        "words",
+        "word_pairs",
+    }
     assert capsys.readouterr().out.count("scratch/comparisons") == 2
     recipe.main()
     assert capsys.readouterr().out == ""

@@ -1,14 +1,14 @@
 #!/usr/bin/env python
 """A scheme of your own, from its file to a checkpoint that strangers load.
 
-    python examples/own_scheme/run.py --output-dir runs/recency
+    python examples/own_scheme/run.py --output runs/recency
 
 registers `Recency` from recency.py, runs the checks that the package's own schemes pass, trains a tiny classifier on
 word order, and loads the checkpoint as someone would who has neither hf_posenc nor recency.py. The same training from
 the command line:
 
-    hf-posenc train --scheme-file examples/own_scheme/recency.py --position-embedding-type recency \
-        --dataset-name blimp_order -o runs/recency
+    hf-posenc train --scheme-file examples/own_scheme/recency.py --scheme recency --data blimp_order \
+        -o runs/recency
 """
 
 import argparse
@@ -18,7 +18,8 @@ import sys
 from recency import Recency
 
 import hf_posenc
-from hf_posenc.finetuning import make_arguments, train_classifier
+from hf_posenc.finetuning.train import train
+from hf_posenc.options import Options
 
 STRANGER = """
 import sys
@@ -31,7 +32,7 @@ print(type(classify.model.model.position).__name__, classify("who did the dog ch
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", default="runs/recency")
+    parser.add_argument("--output", default="runs/recency")
     parser.add_argument("--max-steps", type=int, default=100)
     options = parser.parse_args()
 
@@ -40,18 +41,11 @@ def main() -> None:
     print(report)
     report.raise_on_failure()
 
-    result = train_classifier(
-        *make_arguments(
-            dataset_name="blimp_order",
-            position_embedding_type="recency+rope",
-            output_dir=options.output_dir,
-            do_train=True,
-            do_eval=True,
-            max_steps=options.max_steps,
-        )
+    result = train(
+        Options(data="blimp_order", scheme="recency+rope", output=options.output, max_steps=options.max_steps)
     )
     print({name: round(value, 3) for name, value in result.metrics.items()})
-    subprocess.run([sys.executable, "-c", STRANGER, options.output_dir], check=True)
+    subprocess.run([sys.executable, "-c", STRANGER, options.output], check=True)
 
 
 if __name__ == "__main__":

@@ -18,28 +18,33 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
-from hf_posenc.data.inputs import Text
+from hf_posenc.data.columns import as_input
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.finetuning.prediction import Classifier, load_classifier, predict
 
 MOST = 1000  # texts in a request
-EXPECTED = f'Send {{"inputs": [...]}} with 1 to {MOST} texts, or pairs of texts: ["a text", ["a text", "its pair"]].'
+EXPECTED = (
+    f'Send {{"inputs": [...]}} with 1 to {MOST} texts, or pairs of texts: ["a text", ["a text", "its pair"]], or texts '
+    'by column: [{"subject": "a text", "body": "another"}].'
+)
 
 
 class Question(BaseModel):
     """What is sent to /predict."""
 
-    inputs: Annotated[list[str | tuple[str, str]], Field(min_length=1, max_length=MOST)]
+    inputs: Annotated[list[str | tuple[str, str] | dict[str, str]], Field(min_length=1, max_length=MOST)]
 
 
 def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) -> FastAPI:
     """The application; `wait` is how many seconds the first text of a batch waits for others."""
-    waiting: asyncio.Queue[tuple[Text, asyncio.Future[Any]]] = asyncio.Queue()
+    waiting: asyncio.Queue[tuple[tuple[str, ...], asyncio.Future[Any]]] = asyncio.Queue()
     counts = {"texts": 0, "batches": 0}
 
-    def answer(texts: list[Text]) -> list[Any]:
+    def answer(texts: list[tuple[str, ...]]) -> list[Any]:
+        cut: set[int] = set()
         try:
-            return list(predict(classifier, texts, batch_size))
+            answers = list(predict(classifier, texts, batch_size, truncated=lambda number, _: cut.add(number)))
+            return [(row, number in cut) for number, row in enumerate(answers)]
         except Exception as error:  # of one text: the others get their answers
             return [error] if len(texts) == 1 else [row for text in texts for row in answer([text])]
 
@@ -65,12 +70,12 @@ def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) 
 
     @app.post("/predict")
     async def label(question: Question) -> dict[str, list[Any]]:
-        futures = [asyncio.get_running_loop().create_future() for _ in question.inputs]
-        for item, future in zip(question.inputs, futures, strict=True):
-            waiting.put_nowait((Text(item) if isinstance(item, str) else Text(*item), future))
-        predictions = await asyncio.gather(*futures)
-        answers = [prediction.answer for prediction in predictions]
-        return {"answers": answers, "truncated": [prediction.tokens > 0 for prediction in predictions]}
+        texts = [as_input(item, classifier.columns) for item in question.inputs]  # as those that it was trained on
+        futures = [asyncio.get_running_loop().create_future() for _ in texts]
+        for item in zip(texts, futures, strict=True):
+            waiting.put_nowait(item)
+        answers, truncated = zip(*await asyncio.gather(*futures), strict=True)
+        return {"answers": [*answers], "truncated": [*truncated]}
 
     @app.get("/health")
     async def health() -> dict[str, Any]:

@@ -21,7 +21,6 @@ import gradio as gr
 import pandas as pd
 
 from hf_posenc import POSITIONS, PosEncConfig
-from hf_posenc.data.inputs import Text
 from hf_posenc.errors import one_line
 from hf_posenc.finetuning.prediction import load_classifier, predict
 from hf_posenc.schemes.plots import plot_attention, plot_comparison, plot_position
@@ -130,7 +129,7 @@ def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tu
         f"**{type(model).__name__}** with `{model.config.position_embedding_type}` positions: {total:,} parameters, "
         f"{positional:,} of them positional; {length}."
     )
-    answers = [prediction.answer for prediction in predict(classifier, [Text(sentence), Text(other)])]
+    answers = list(predict(classifier, [(sentence,), (other,)]))
     shares = [answer.get("probabilities") or answer.get("predictions") or answer for answer in answers]
     rows = [
         {"text": text, **{label: f"{share[label]:.3f}" for label in sorted(share)}}

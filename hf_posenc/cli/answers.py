@@ -94,6 +94,10 @@ def predict(
         raise UserError("Give texts to classify, or --data FILE (- for standard input), and not both.")
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl as --data.")
+    if output is not None and as_json:
+        raise UserError(
+            "--json prints the answers, --output writes them in the format of its suffix. Give one of them."
+        )
     with loading():
         from hf_posenc.finetuning.prediction import load_classifier
         from hf_posenc.finetuning.prediction_files import check_output
@@ -114,20 +118,29 @@ def predict(
     if classifier.backend != "torch":
         errors.print(f"Backend: {classifier.backend}{', in bfloat16' if bf16 else ''}.", style="dim")
     if data is None:
-        _answer_texts(classifier, texts or [], text_pair, as_json, batch_size, asked)
+        _answer_texts(classifier, texts or [], text_pair, output, as_json, batch_size, asked)
     else:
         _answer_file(classifier, options, split, output, as_json, batch_size, asked)
 
 
 def _answer_texts(
-    classifier: Any, texts: list[str], text_pair: str | None, as_json: bool, batch_size: int, asked: dict[str, Any]
+    classifier: Any,
+    texts: list[str],
+    text_pair: str | None,
+    output: str | None,
+    as_json: bool,
+    batch_size: int,
+    asked: dict[str, Any],
 ) -> None:
     """Answers texts of the command line; a single text is taken as already joined."""
+    from hf_posenc.data.columns import as_input
+
     errors = plain_console(stderr=True)
     if text_pair is None and classifier.columns is not None and classifier.columns.is_pair:
         errors.print("The model was trained on pairs of texts. Give the second one with --text-pair.")
     rows = [{"text": text} | ({} if text_pair is None else {"text_pair": text_pair}) for text in texts]
-    _give(classifier, rows, [tuple(row.values()) for row in rows], None, as_json, batch_size, asked)
+    inputs = [as_input([*row.values()], classifier.columns) for row in rows]
+    _give(classifier, rows, inputs, output, as_json, batch_size, asked)
     for number, text in enumerate(texts, 1):
         if not text.strip():
             errors.print(f"Text {number} is empty, {_NO_TEXT}")
@@ -144,7 +157,7 @@ def _answer_file(
 ) -> None:
     """Answers every row of a file, in order."""
     from hf_posenc.data.columns import find_columns
-    from hf_posenc.data.reading import LINE, names_of, read_file
+    from hf_posenc.data.reading import LINE, names_of, read_file, where
     from hf_posenc.data.sources import read_split
 
     table = read_file("-", options) if options.data == "-" else read_split(options, split)
@@ -153,11 +166,12 @@ def _answer_file(
     _give(classifier, table.remove_columns(LINE), inputs, output, as_json, batch_size, asked)
     errors = plain_console(stderr=True)
     errors.print(f"{table.info.dataset_name}: {columns.sentence(names_of(table))}; {table.info.description}.")
-    empty = [table[LINE][row] for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]
+    empty = [row for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]
     if empty:
         many = "1 text is" if len(empty) == 1 else f"{len(empty):,} texts are"
-        listed = ", ".join(map(str, empty[:_NAMED_ROWS])) + ", ..." * (len(empty) > _NAMED_ROWS)
-        errors.print(f"{table.info.dataset_name}: {many} empty (row or line {listed}), {_NO_TEXT}")
+        places = [where(table, empty[0]), *(str(table[LINE][row]) for row in empty[1:_NAMED_ROWS])]
+        listed = ", ".join(places) + ", ..." * (len(empty) > _NAMED_ROWS)
+        errors.print(f"{table.info.dataset_name}: {many} empty ({listed}), {_NO_TEXT}")
 
 
 def _give(

@@ -33,7 +33,7 @@ def _as_user_errors(ctx: Any) -> Iterator[None]:
     except _UsageError as error:
         where = getattr(getattr(error, "ctx", None) or ctx, "command_path", "hf-posenc")
         text = str(getattr(error, "format_message", error.__str__)()).rstrip(".").replace("Value error, ", "")
-        raise UserError(f"{text}. `{where} --help` lists what there is.") from error
+        raise UserError(f"{text}{'' if text.endswith('?') else '.'} `{where} --help` lists what there is.") from error
 
 
 class _Commands(TyperGroup):

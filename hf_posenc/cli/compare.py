@@ -46,7 +46,7 @@ _Preset = Annotated[
 _Pretrained = Annotated[
     str | None, typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}.")
 ]
-_Options = Annotated[str | None, typer.Option(metavar="JSON", help="Options of `train`, such as num_train_epochs.")]
+_Options = Annotated[str | None, typer.Option(metavar="JSON", help="Options of `train`, such as epochs.")]
 _Search = Annotated[
     bool,
     typer.Option(

@@ -86,7 +86,7 @@ def plot(
     fields = {"position_embedding_kwargs" if name == "scheme_kwargs" else name: value for name, value in parsed.items()}
     options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
     try:
-        with without_bars(), about_options(fields):
+        with without_bars(), about_options(fields.keys() - {"rope_parameters"}):
             read: list[Any] = [
                 PosEncConfig.from_preset(size or "base", position_embedding_type=source, **fields)
                 if is_scheme(source)

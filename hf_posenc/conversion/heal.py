@@ -30,7 +30,7 @@ HELD_OUT = 500
 
 
 def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
-    """Texts of a file (see `hf-posenc predict --file`), or the given ones, without empty ones.
+    """Texts of a file (see `hf-posenc predict --data`), or the given ones, without empty ones.
 
     Raises:
         UserError: there is no such file, or no text in it.

@@ -259,16 +259,28 @@ def remembered_columns(config: Any) -> Columns | None:
     return Columns(tuple(text), str(label), *marks, tuple(noted.get("one_hot_columns") or ()))
 
 
-def as_input(texts: Mapping[str, Any], known: Columns | None) -> tuple[str, ...]:
-    """The text, or the pair, of cells by column: as a model was trained, or `text` and `text_pair`.
+def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | None) -> tuple[str, ...]:
+    """One text, or a pair, as the model takes it: cells of columns are joined as those that it was trained on.
+
+    Args:
+        texts: one text; cells in the order of the columns; or cells by column, or by `text` and `text_pair`.
+        known: the columns that the model was trained on.
 
     Raises:
-        UserError: a column is missing.
+        UserError: a column is missing, or they are too many.
     """
-    names = known.text if known is not None and set(known.text) <= set(texts) else ("text", "text_pair")[: len(texts)]
-    if missing := [name for name in names if name not in texts]:
-        wanted = ", ".join(known.text) if known is not None else "text"
-        raise UserError(f"The text has no {missing[0]!r}, but {', '.join(texts)}. The model takes {wanted}.")
-    cells = [[str(texts[name])] for name in names]
-    columns = known if known is not None and names == known.text else Columns(names)
-    return tuple(column[0] for column in columns.joined(cells))
+    if isinstance(texts, str):
+        return (texts,)
+    if isinstance(texts, Mapping):
+        trained = known is not None and set(known.text) <= set(texts)
+        names = known.text if known is not None and trained else ("text", "text_pair")[: len(texts)]
+        if missing := [name for name in names if name not in texts]:
+            wanted = ", ".join(known.text) if known is not None else "text"
+            raise UserError(f"The text has no {missing[0]!r}, but {', '.join(texts)}. The model takes {wanted}.")
+        texts = [texts[name] for name in names]
+    cells = ["" if cell is None else str(cell) for cell in texts]
+    if known is not None and known.separator is not None and len(cells) == len(known.text):
+        return (known.separator.join(cells),)
+    if len(cells) > 2:
+        raise UserError(f"{len(cells)} texts stand where the model takes one, or two as a pair.")
+    return tuple(cells)

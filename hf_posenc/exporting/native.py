@@ -133,7 +133,7 @@ def _target(config: Any, task: str, like: str | None) -> Family:
     if problems[nearest]:
         raise UserError(
             f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}. --to onnx takes it as it is. "
-            f"`hf-posenc train --config-overrides NAME=VALUE,...` trains a model with the values that {nearest} has."
+            f"`hf-posenc train --set NAME=VALUE` trains a model with the values that {nearest} has."
         )
     return FAMILIES[nearest]
 

@@ -28,7 +28,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from ..data.columns import note, notes_of
+from ..data.columns import note, notes_of, remembered_columns
 from ..data.reading import as_table
 from ..errors import Interrupted, UserError
 from ..options import Options
@@ -36,7 +36,7 @@ from ..quiet import silence, without_bars
 from ..training import run_folder
 from ..training.inference import logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
-from .estimator_inputs import checked_columns, is_lists, require_labels, text_columns
+from .estimator_inputs import checked_columns, inputs_of, is_lists, require_labels
 from .prediction import Classifier, CutTexts, load_classifier
 from .train import TrainingResult, save_run, train
 
@@ -171,8 +171,7 @@ class _Estimator(BaseEstimator):
     def _logits(self, texts: Any) -> np.ndarray:
         """Logits (n, C)."""
         check_is_fitted(self, "model_")
-        rows = zip(*text_columns(texts).values(), strict=True)
-        cut = CutTexts()
+        rows, cut = inputs_of(texts, remembered_columns(self.model_.config)), CutTexts()
         logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=lambda _, tokens: cut.add(tokens)))
         if said := cut.sentence(self.tokenizer_):
             warnings.warn(said, stacklevel=4)

@@ -7,6 +7,7 @@ import numpy as np
 from pandas import isna
 from pandas.api.types import is_scalar
 
+from ..data.columns import Columns, as_input
 from ..errors import UserError
 
 _TEXTS = ("text", "text_pair")
@@ -51,18 +52,38 @@ def text_columns(texts: Any) -> dict[str, list[str]]:
     Raises:
         UserError: there are none, or one is no string.
     """
+    rows = _rows(texts, 2)
+    columns = [tuple(map(str, rows))] if isinstance(rows[0], str) else list(zip(*rows, strict=True))
+    return {name: [str(text) for text in column] for name, column in zip(_TEXTS, columns, strict=False)}
+
+
+def inputs_of(texts: Any, known: Columns | None) -> list[tuple[str, ...]]:
+    """Texts, or rows of them, as a trained model takes them; of a data frame the columns that it was trained on.
+
+    Raises:
+        UserError: there are none, or one is no string.
+    """
+    names = [] if known is None else list(known.text)
+    if names and set(names) <= set(getattr(texts, "columns", ())):
+        texts = texts[names if len(names) > 1 else names[0]]
+    joined = known is not None and known.separator is not None
+    return [as_input(row, known) for row in _rows(texts, len(names) if joined else 2)]
+
+
+def _rows(texts: Any, width: int) -> list[Any]:
+    """Strings, or rows of so many of them; refuses anything else."""
     if isinstance(texts, str):
         raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
     rows = texts.to_numpy().tolist() if hasattr(texts, "to_numpy") else list(texts)
     if not rows:
         raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
     rows = [row.tolist() if isinstance(row, np.ndarray) else row for row in rows]
-    pairs = isinstance(rows[0], list | tuple)
+    several = isinstance(rows[0], list | tuple)
+    what = "pair of strings" if width == 2 else f"row of {width} strings"
     for number, row in enumerate(rows):
-        if isinstance(row, str) and not pairs:
+        if isinstance(row, str) and not several:
             continue
-        if pairs and isinstance(row, list | tuple) and len(row) == 2 and all(isinstance(text, str) for text in row):
+        if several and isinstance(row, list | tuple) and len(row) == width and all(isinstance(t, str) for t in row):
             continue
-        raise UserError(f"Text {number} is {row!r:.60}. Give a string for each text, or for each a pair of strings.")
-    columns = list(zip(*rows, strict=True)) if pairs else [tuple(map(str, rows))]
-    return {name: [str(text) for text in column] for name, column in zip(_TEXTS, columns, strict=False)}
+        raise UserError(f"Text {number} is {row!r:.60}. Give a string for each text, or for each a {what}.")
+    return rows

@@ -175,7 +175,7 @@ def predict(
         top_k: how many probabilities are given. None: all.
         calibrated: divide logits by the temperature that training fitted.
         cut: counts the texts that are cut.
-        **options: `bf16`, `window` and `progress` of `logits_of`.
+        **options: `bf16`, `window`, `progress` and, in the place of `cut`, `truncated` of `logits_of`.
 
     Yields:
         An answer per input.

@@ -71,7 +71,7 @@ def check_start(options: Options) -> Any:
             raise UserError(f"--scheme-file {options.scheme_file!r} is no file. Give the Python file with your scheme.")
         register_scheme_file(options.scheme_file, options.scheme)
     if options.scheme is not None:
-        with about_options():
+        with about_options(_POSITIONS):
             for name in scheme_names(options.scheme):
                 scheme_class(name)
     if options.tokenizer is not None:
@@ -181,7 +181,7 @@ def _load(
         was = config.attention_probs_dropout_prob
         notes.append(f"Attention dropout is 0 instead of {was:g}: --set attention_probs_dropout_prob={was:g} keeps it.")
         fields["attention_probs_dropout_prob"] = 0.0
-    with about_options(_CONFIG):
+    with about_options(_CONFIG | _POSITIONS.keys()):
         for name, value in {**_task(labels), **fields}.items():
             setattr(config, name, value)
     if has_head(config, CLASSIFIER) and not keeps_head:
@@ -269,7 +269,7 @@ def _new_encoder(options: Options, tokenizer: PreTrainedTokenizerBase, labels: L
         values["position_embedding_type"] = options.scheme
     if options.scheme_kwargs is not None:
         values["position_embedding_kwargs"] = options.scheme_kwargs
-    with about_options(_CONFIG):
+    with about_options(_CONFIG | _POSITIONS.keys()):
         config = PosEncConfig.from_preset(options.size or "tiny", **values)
         config.code_files()  # refuse now what couldn't be saved at the end
         return AutoModelForSequenceClassification.from_config(config)

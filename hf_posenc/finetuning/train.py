@@ -20,7 +20,7 @@ from ..data.columns import note, remember_columns
 from ..data.encoding import encode
 from ..data.preparing import PreparedData, labels_of, prepare, texts_of
 from ..data.sources import read
-from ..errors import Interrupted, UserError
+from ..errors import Diverged, Interrupted, UserError, one_line
 from ..options import Options
 from ..quiet import errors_alone, without_bars
 from ..training import run_folder
@@ -105,6 +105,8 @@ def train(
     prepared = prepare(tables, options, known_labels(config))
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, config)
+    if resumed is not None:
+        run_folder.check_same_data(resumed, model.config)
     remember_columns(model.config, prepared.columns)
     max_length, cut = input_length(model, tokenizer, options.max_length), dict[str, int]()
     encoded = encode(prepared, tokenizer, max_length, cut.__setitem__)
@@ -127,7 +129,8 @@ def train(
     train_labels = labels_of(prepared.splits["train"])
     loss = make_loss(prepared.labels, train_labels, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = getattr(model.config, "label_scale", 1.0)
-    trainer, stop = make_trainer(model, tokenizer, encoded, recipe, loss, console)
+    with run_folder.disk_errors(output):  # the Trainer makes the folder
+        trainer, stop = make_trainer(model, tokenizer, encoded, recipe, loss, console)
     process.wait_for_everyone()  # all have seen that the folder is free
     if process.is_main_process and resumed is None:
         deleted = run_folder.begin(output, plain, overwrite=options.overwrite)
@@ -141,7 +144,8 @@ def train(
     merge(cast(Any, trainer.model))
     if stop.agreed:
         raise Interrupted(run_folder.what_is_left(output))
-    report.metrics = {**trained.metrics}
+    if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
+        report.metrics = {**trained.metrics}
     report.best = _find_best(trainer.state, recipe)
     report.history = trainer.state.log_history
     take_off_autocast(trainer.accelerator, model)
@@ -197,13 +201,16 @@ def _first_reads(options: Options) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _guarded(output: str | Path) -> Iterator[None]:
-    """Says what is left after Ctrl-C or on a full disk."""
+    """Says what is left after Ctrl-C, on a full disk, or of weights that aren't finite."""
     # Checkpoints less than a second apart make the Trainer doubt the file system.
     with run_folder.disk_errors(output), errors_alone("transformers.trainer_utils"):
         try:
             yield
         except KeyboardInterrupt as interrupt:
             raise Interrupted(run_folder.what_is_left(output)) from interrupt
+        except Diverged as error:
+            left = run_folder.what_is_left(output, diverged=True)
+            raise Diverged(f"{one_line(error)} What is left: {left}") from error
 
 
 def _recipe(

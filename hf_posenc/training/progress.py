@@ -4,7 +4,8 @@ import time
 from typing import Any
 
 from rich.console import Console
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from tqdm import tqdm
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 EVERY = 60.0
 """Seconds between two lines of a log."""
@@ -20,6 +21,13 @@ def is_live(console: Console) -> bool:
 def main_console(process_index: int, console: Console | None = None) -> Console:
     """Where a run prints: `console`, or standard output; of several processes the main one alone."""
     return (console or Console()) if process_index == 0 else Console(quiet=True)
+
+
+class Bar(ProgressCallback):
+    """The Trainer's bar without its lines, which `LogLines` prints in words."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Prints nothing."""
 
 
 class LogLines(TrainerCallback):
@@ -74,7 +82,8 @@ class LogLines(TrainerCallback):
         self.started = 0.0
 
     def _print(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=not self.console.is_terminal)
+        with tqdm.external_write_mode(file=self.console.file):  # the bar isn't to be in its way
+            self.console.print(text, highlight=False, markup=False, soft_wrap=not self.console.is_terminal)
 
 
 def _duration(seconds: float) -> str:

@@ -47,7 +47,9 @@ _RANGES = {
     **dict.fromkeys(("adam_epsilon", "max_grad_norm", "warmup_steps", "weight_decay"), _NOT_NEGATIVE),
     **dict.fromkeys(("eval_steps", "logging_steps", "save_steps"), POSITIVE),
     **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size", "save_total_limit"), COUNT),
-    **{"data_seed": SEED, "dataloader_num_workers": whole_number(0), "vocab_size": COUNT},
+    "data_seed": SEED,
+    "dataloader_num_workers": whole_number(0),
+    "vocab_size": COUNT,
 }
 """What `--set` takes where transformers would fail late, or not at all."""
 

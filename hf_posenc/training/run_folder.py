@@ -109,6 +109,17 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     return next((path for path in reversed(checkpoints(folder)) if _read(path / _STATE).get("global_step")), None)
 
 
+def check_same_data(point: Path, config: Any) -> None:
+    """Raises a UserError if a checkpoint to resume from was trained on other labels or words than the model is for."""
+    before, now = _read(point / "config.json"), json.loads(config.to_json_string(use_diff=False))
+    for name in ("id2label", "label_mean", "label_scale", "vocab_size"):
+        if before.get(name) != now.get(name):
+            raise UserError(
+                f"--resume: {str(point)!r} was begun with other data: {name}={before.get(name)!r:.200}, now it is "
+                f"{now.get(name)!r:.200}. Resume with the data that it began with, or train elsewhere."
+            )
+
+
 def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[str]:
     """Makes the folder and writes the options into it.
 
@@ -188,10 +199,14 @@ def disk_errors(output: str | Path) -> Iterator[None]:
         ) from error
 
 
-def what_is_left(output: str | Path) -> str:
-    """What an unfinished run left and how to go on; follows a colon."""
-    whole = [path for path in checkpoints(output) if _read(path / _STATE).get("global_step")]
-    kept = f" The finished run in {str(output)!r} is as it was." if (Path(output) / RESULTS_NAME).exists() else ""
+def what_is_left(output: str | Path, *, diverged: bool = False) -> str:
+    """What an unfinished run left and, unless it diverged, how to go on; follows a colon."""
+    folder = Path(output)
+    whole = [path for path in checkpoints(folder) if _read(path / _STATE).get("global_step")]
+    kept = f" The finished run in {str(output)!r} is as it was." if (folder / RESULTS_NAME).exists() else ""
     if not whole:
         return f"no checkpoint had been saved.{kept}"
-    return f"{str(whole[-1])!r}. The same command with --resume goes on from there.{kept}"
+    way_out = "" if diverged else " The same command with --resume goes on from there."
+    if way_out and _read(folder / OPTIONS_NAME).get("lora"):
+        way_out = " It holds merged weights: start from them with --pretrained."
+    return f"{str(whole[-1])!r}.{way_out}{kept}"

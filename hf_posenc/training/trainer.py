@@ -32,7 +32,7 @@ from ..errors import Diverged, UserError, one_line
 from ..optimizer import scale_position_learning_rates
 from .lora import has_lora, merged_weights
 from .losses import ClassificationLoss, LossAndMetrics
-from .progress import LogLines, is_live
+from .progress import Bar, LogLines, is_live
 from .recipe import Recipe
 from .run_folder import not_finite
 
@@ -84,6 +84,8 @@ def make_trainer(
     Raises:
         UserError: the schedule doesn't accept its arguments.
     """
+    if not recipe.one_cycle:
+        _check_schedule(recipe)  # before the Trainer makes the folder
     recipe.disable_tqdm = recipe.disable_tqdm or not is_live(console)
     trainer = RunTrainer(
         model=model,
@@ -96,8 +98,9 @@ def make_trainer(
         compute_metrics=LossAndMetrics(loss),
     )
     trainer.remove_callback(PrinterCallback)
-    if recipe.disable_tqdm:
-        trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
+    trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
+    if not recipe.disable_tqdm:
+        trainer.add_callback(Bar())
     stop = Stop()
     for callback in (LogLines(console), ExactResume(), stop):
         trainer.add_callback(callback)
@@ -106,8 +109,6 @@ def make_trainer(
     if recipe.one_cycle:
         batches = len(trainer.get_train_dataloader()) if recipe.max_steps <= 0 else 0
         trainer.lr_scheduler = cast(Any, one_cycle_schedule(trainer.create_optimizer(), recipe, batches))
-    else:
-        _check_schedule(recipe)
     return trainer, stop
 
 

@@ -5,7 +5,7 @@
 
 Each part is `hf-posenc train` without options but the scheme and the seed: `scratch/SET/ROWS/SCHEME/SEED` is a new
 encoder, `pretrained/SET/ROWS/SCHEME/SEED` all-MiniLM-L6-v2 under `--pretrained`, `stock/SET/ROWS/bert/SEED` the same
-weights in transformers' own BERT (`--model-name-or-path`). Each is written as it ends; a study that was stopped goes on
+weights in transformers' own BERT by the same recipe. Each is written as it ends; a study that was stopped goes on
 with the next one.
 """
 
@@ -20,13 +20,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from rich.console import Console
+from transformers import AutoModelForSequenceClassification, set_seed
 
-from hf_posenc.data.table import Table
+from hf_posenc.data.encoding import encode
+from hf_posenc.data.preparing import labels_of, prepare, texts_of
+from hf_posenc.data.reading import as_table
+from hf_posenc.data.tokenizer import load_tokenizer
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.finetuning import fine_tune
-from hf_posenc.finetuning.options import make_arguments
+from hf_posenc.finetuning.train import train
 from hf_posenc.markdown import markdown_table
+from hf_posenc.options import Options
+from hf_posenc.training.baseline import baseline_scores
+from hf_posenc.training.losses import make_loss
+from hf_posenc.training.recipe import make_recipe
+from hf_posenc.training.trainer import make_trainer
 from model_cards.studies.parts import Parts, data_folder, minilm_folder, options_of, read_rows
 
 COMPARISONS = "comparisons"
@@ -81,7 +90,7 @@ def comparisons(rows: int, seed: int) -> Iterator[dict[str, str]]:
         }
 
 
-def splits(data: Path, name: str, rows: int | None) -> dict[str, Table]:
+def splits(data: Path, name: str, rows: int | None) -> dict[str, Dataset]:
     """Training rows drawn from a fixed seed, the first validation and test rows."""
     if name == COMPARISONS:
         made = list(comparisons((rows or 8000) + 2500, seed=0))
@@ -93,7 +102,9 @@ def splits(data: Path, name: str, rows: int | None) -> dict[str, Table]:
         by_split |= {split: by_split[split][:most] for split, most in MOST_SCORED.items()}
     columns = ("text", "text_pair", "label")
     return {
-        split: Table(split, {name: [str(row[name]) for row in kept] for name in columns if name in kept[0]})
+        split: as_table(
+            Dataset.from_dict({name: [str(row[name]) for row in kept] for name in columns if name in kept[0]}), split
+        )
         for split, kept in by_split.items()
     }
 
@@ -122,25 +133,53 @@ class Study:
         self.parts.measure(key, lambda: self._train(kind, name, rows, scheme, seed), options=self.changed)
 
     def _train(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> dict[str, Any]:
-        options: dict[str, Any] = {"seed": seed, "do_train": True, "do_eval": True, **self.changed}
+        options: dict[str, Any] = {"seed": seed, "data": name, **self.changed}
         if kind != "scratch":
             if self.minilm is None:
                 raise UserError("The weights of all-MiniLM-L6-v2 aren't here. Name their folder with --minilm.")
-            options["model_name_or_path" if kind == "stock" else "pretrained"] = str(self.minilm)
+            options["pretrained"] = str(self.minilm)
         if kind != "stock":
-            options["position_embedding_type"] = scheme
+            options["scheme"] = scheme
         with tempfile.TemporaryDirectory() as folder:
-            arguments = make_arguments(output_dir=folder, dataset_name=name, score_test=True, **options)
-            quiet = Console(file=io.StringIO())
-            result = fine_tune(*arguments, splits=splits(self.data, name, rows), console=quiet)
-        assert result.assessment is not None
+            chosen, tables = Options.of(**options, output=folder), splits(self.data, name, rows)
+            if kind == "stock":
+                metrics, baselines, epochs = _stock(chosen, tables)
+            else:
+                result = train(chosen, tables=tables, console=Console(file=io.StringIO()))
+                assert result.report.assessment is not None
+                metrics, baselines = result.metrics, result.report.assessment.baselines
+                epochs = result.report.recipe["epochs"]
         kept = ("accuracy", "macro_f1", "matthews_correlation", "loss")
         return {
-            "test": {metric: round(result.metrics[f"test_{metric}"], 5) for metric in kept},
-            "validation": {metric: round(result.metrics[f"eval_{metric}"], 5) for metric in kept},
-            "baselines": {baseline: round(score, 5) for baseline, score in result.assessment.baselines.items()},
-            "epochs": arguments[2].num_train_epochs,
+            "test": {metric: round(metrics[f"test_{metric}"], 5) for metric in kept},
+            "validation": {metric: round(metrics[f"eval_{metric}"], 5) for metric in kept},
+            "baselines": {baseline: round(score, 5) for baseline, score in baselines.items()},
+            "epochs": epochs,
         }
+
+
+def _stock(options: Options, tables: dict[str, Dataset]) -> tuple[dict[str, float], dict[str, float], float]:
+    """Metrics, baselines and epochs of the checkpoint in transformers' own class, by the recipe of `train`."""
+    prepared = prepare(tables, options)
+    set_seed(options.seed)
+    tokenizer = load_tokenizer(str(options.pretrained))
+    names = {"id2label": dict(enumerate(prepared.labels.names)), "label2id": prepared.labels.numbers()}
+    model = AutoModelForSequenceClassification.from_pretrained(str(options.pretrained), **names)
+    encoded = encode(prepared, tokenizer, tokenizer.model_max_length)
+    sizes: dict[str, Any] = {"hidden_size": model.config.hidden_size, "examples": len(encoded["train"])}
+    recipe = make_recipe(options, **sizes, seen=0, validates=True, is_classifier=True)
+    loss = make_loss(prepared.labels, labels_of(prepared.splits["train"]), None, 0.0)
+    trainer, _ = make_trainer(model, tokenizer, encoded, recipe, loss, Console(file=io.StringIO()))
+    trainer.train()
+    metrics: dict[str, float] = {}
+    for split, prefix in (("validation", "eval"), ("test", "test")):
+        metrics |= trainer.predict(encoded[split], metric_key_prefix=prefix).metrics or {}
+    training, test = (
+        (texts_of(part), labels_of(part) or []) for part in map(prepared.splits.__getitem__, ("train", "test"))
+    )
+    scores = baseline_scores(training, {"test": test}, "single_label_classification")
+    baselines = {name: score["test_accuracy"] for name, score in scores.items()}
+    return metrics, baselines, recipe.num_train_epochs
 
 
 def scratch_table(results: dict[str, Any]) -> str:

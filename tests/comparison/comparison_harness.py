@@ -17,9 +17,9 @@ from hf_posenc.comparison.run import RUN_NAME
 from hf_posenc.files import write_json
 
 SMALL = {
-    "config_overrides": "initializer_range=0.05,hidden_size=32,intermediate_size=32,num_attention_heads=2",
-    "per_device_train_batch_size": 8,
-    "use_cpu": True,
+    "set": {"initializer_range": 0.05, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2},
+    "batch_size": 8,
+    "device": "cpu",
 }
 TOY: dict[str, Any] = {
     "tasks": [{"kind": "probes", "probes": ["order_near", "parity"]}],

@@ -34,7 +34,7 @@ def test_the_guide_says_how_many_trainings_the_practitioners_plan_has_at_base_si
     trials = len(work) - len(plan.runs())
     guide = " ".join((Path(__file__).parents[2] / "docs/comparing.md").read_text().split())
     assert f"{len(work)} trainings of 512 to 564 steps each; {trials} of the trainings choose learning rates" in guide
-    assert all(plan.options_of(task)["config_preset"] == "base" for task in plan.tasks)
+    assert all(plan.options_of(task)["size"] == "base" for task in plan.tasks)
 
 
 def test_options_replace_the_plans(command, tmp_path):

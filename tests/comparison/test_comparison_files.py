@@ -7,7 +7,8 @@ from comparison_harness import SMALL, TOY
 
 from hf_posenc.comparison import execute, load_plan, load_runs, read_plan
 from hf_posenc.comparison.tasks import load_task, training_options
-from hf_posenc.training import UserError
+from hf_posenc.data.reading import names_of
+from hf_posenc.errors import UserError
 
 ROWS = [(f"{number} {'good' if number % 2 else 'bad'} film", "yes" if number % 2 else "no") for number in range(40)]
 FIELDS = {"train_length": 8, "test_lengths": [8], "train_examples": None, "test_examples": None}
@@ -20,7 +21,7 @@ def write(path, rows=ROWS, delimiter=","):
 
 
 def plan(path, **fields):
-    options = {**SMALL, "text_column_names": "body", "label_column_name": "kind", "max_steps": 2}
+    options = {**SMALL, "text_column": "body", "label_column": "kind", "max_steps": 2}
     return read_plan({**TOY, **FIELDS, "tasks": [str(path)], "options": options, **fields})
 
 
@@ -34,12 +35,12 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
     assert run["train_examples"] == 36
     assert [(test["part"], test["examples"]) for test in run["tests"]] == [("mine", 4)]
     parts = load_task(made, task)
-    assert sorted([*parts["train"].columns["body"], *parts["test"].columns["body"]]) == sorted(text for text, _ in ROWS)
+    assert sorted([*parts["train"]["body"], *parts["test"]["body"]]) == sorted(text for text, _ in ROWS)
     options = training_options(made, made.runs()[0], tmp_path)
-    with open(options["train_file"]) as file:
+    with open(options["data"]) as file:
         trained = {json.loads(line)["body"] for line in file}
-    assert not trained & set(parts["test"].columns["body"])
-    assert sorted(parts["test"].columns["kind"]) == ["no", "no", "yes", "yes"]
+    assert not trained & set(parts["test"]["body"])
+    assert sorted(parts["test"]["kind"]) == ["no", "no", "yes", "yes"]
 
 
 def test_a_plan_is_the_same_however_the_path_of_its_file_is_spelled(tmp_path, monkeypatch):
@@ -76,7 +77,7 @@ def test_columns_and_delimiter_are_options_of_the_command(tmp_path, monkeypatch,
     seen = []
     monkeypatch.setattr("hf_posenc.comparison.execute", lambda plan, *_, **__: seen.append(plan) or exit(7))
     words = ["-o", "new", "--data", "mine.csv", "--schemes", "none", "--delimiter", ";"]
-    code, _, err = command("compare", *words, "--text-column-names", "body", "--label-column-name", "kind")
+    code, _, err = command("compare", *words, "--text-column", "body", "--label-column", "kind")
     assert code == 7, err
-    assert load_task(seen[0], seen[0].tasks[0])["train"].names == ["body", "kind"]
+    assert names_of(load_task(seen[0], seen[0].tasks[0])["train"]) == ["body", "kind"]
     assert not (tmp_path / "new").exists()

@@ -8,7 +8,7 @@ from hf_posenc.comparison import PROBES, read_plan
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED, Task, extend, resolve_data
 from hf_posenc.comparison.plan_file import about, known_plans
 from hf_posenc.comparison.probes import SHORTEST
-from hf_posenc.training import UserError
+from hf_posenc.errors import UserError
 
 
 def test_a_yaml_file_is_the_same_as_its_fields(tmp_path):
@@ -50,16 +50,17 @@ def test_a_tasks_own_values_go_before_the_plans():
     assert (plan.train_length_of(first), plan.train_length_of(own)) == (32, 40)
     assert "max_steps" not in plan.options_of(first)
     assert plan.options_of(own)["max_steps"] == 3
-    assert plan.options_of(own)["max_position_embeddings"] == 40
-    assert plan.options_of(own)["classifier_pooling"] == "cls"
+    fields = plan.options_of(own)["set"]
+    assert (fields["max_position_embeddings"], fields["classifier_pooling"], fields["hidden_size"]) == (40, "cls", 32)
 
 
 def test_an_encoder_learns_by_the_defaults_of_train():
     """A comparison measures what a user gets: nothing that a model learns by is set, unless the plan says so."""
-    own = {"evaluat", "sav", "logg", "disable_tqdm", "max_seq_length", "max_position_embeddings", "config_preset"}
+    own = {"eval_strategy", "save_strategy", "save_steps", "save_total_limit", "logging_strategy", "logging_steps"}
     for plan in (toy(options={}), read_plan("quickstart")):
-        names = {name for name in plan.options_of(Task("mine", "text")) if not name.startswith(tuple(own))}
-        assert names == {"eval_strategy"}
+        options = plan.options_of(Task("mine", "text"))
+        assert options.keys() == {"max_length", "validation_share", "bf16", "size", "set"}
+        assert options["set"].keys() == own | {"max_position_embeddings"}
 
 
 def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):

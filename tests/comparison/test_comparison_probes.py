@@ -15,7 +15,7 @@ from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.probes import OPPOSITES, make_tokenizer
 from hf_posenc.comparison.references import LINEAR, PLACES, answer_usual
 from hf_posenc.comparison.tasks import training_options
-from hf_posenc.training import UserError
+from hf_posenc.errors import UserError
 
 LENGTHS = ((32, 32), (33, 33), (32, 64), (512, 512))
 
@@ -210,7 +210,7 @@ def test_words_at_places_are_counted_from_both_ends():
 def test_a_run_is_trained_on_mostly_usual_questions(tmp_path):
     plan = toy(train_examples=4000)
     run = PlannedRun(plan.tasks[0], "none", 0)
-    rows = map(json.loads, Path(training_options(plan, run, tmp_path)["train_file"]).read_text().splitlines())
+    rows = map(json.loads, Path(training_options(plan, run, tmp_path)["data"]).read_text().splitlines())
     assert 0.12 < np.mean([row["text"].split()[1] in OPPOSITES for row in rows]) < 0.18
 
 

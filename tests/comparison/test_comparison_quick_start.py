@@ -10,21 +10,22 @@ from comparison_harness import printed, quiet, read_run
 
 from hf_posenc.comparison import quickstart, read_plan
 from hf_posenc.comparison.quick_start import PAIR, SCHEMES, load_elsewhere
-from hf_posenc.data.options import DataArguments
-from hf_posenc.data.splits import read_splits
-from hf_posenc.training import UserError
+from hf_posenc.data.reading import classes_of
+from hf_posenc.data.sources import read
+from hf_posenc.errors import UserError
+from hf_posenc.options import Options
 
 FAST = {
-    "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64",
+    "set": {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64},
     "max_steps": 20,
-    "use_cpu": True,
+    "device": "cpu",
 }
 
 
 def test_the_pair_is_one_of_the_test_split():
-    rows = read_splits(DataArguments(dataset_name="blimp_order"))["test"]
-    first, second = (rows.row(rows.columns["text"].index(text)) for text in PAIR)
-    names = rows.classes.get("label")
+    rows = read(Options(data="blimp_order"))["test"]
+    first, second = (rows[rows["text"][:].index(text)] for text in PAIR)
+    names = classes_of(rows, "label")
     labels = [row["label"] if names is None else names[row["label"]] for row in (first, second)]
     assert labels == ["acceptable", "unacceptable"]
     assert first["pair_id"] == second["pair_id"]
@@ -56,8 +57,9 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch
     picture = re.search(r"As a picture: (\S+);", shown)
     assert picture[1].endswith("blimp_order-ranking.png")
     assert (tmp_path / picture[1]).read_bytes().startswith(b"\x89PNG")
-    line = next(line for line in shown.splitlines() if "--dataset-name blimp_order" in line)
-    fast = [f"--{name}={value}" for name, value in FAST.items()]
+    line = next(line for line in shown.splitlines() if "--data blimp_order" in line)
+    fast = ["--max-steps", 20, "--device", "cpu"]
+    fast += [word for name, value in FAST["set"].items() for word in ("--set", f"{name}={value}")]
     monkeypatch.chdir(tmp_path)
     assert command(*shlex.split(line)[1:], *fast)[0] == 0  # what it says ran can be run
     again = json.loads((tmp_path / "runs/rope/results.json").read_text())["metrics"]["test_accuracy"]
@@ -70,7 +72,7 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch
 @pytest.mark.slow
 def test_rope_is_above_nine_tenths(tmp_path):
     """The promise of the README, for one seed."""
-    study = quickstart(tmp_path, ["rope"], seed=3, options={"use_cpu": True}, console=quiet())
+    study = quickstart(tmp_path, ["rope"], seed=3, options={"device": "cpu"}, console=quiet())
     assert study.score(study.tasks[0], "rope", 64).mean >= 0.94
 
 

@@ -14,8 +14,8 @@ from hf_posenc.comparison.references import MAJORITY, WORD_PAIRS, WORDS, _segmen
 from hf_posenc.comparison.report import write_report
 from hf_posenc.comparison.results_folder import load_references
 from hf_posenc.comparison.study import Study
+from hf_posenc.errors import UserError
 from hf_posenc.files import write_json
-from hf_posenc.training import UserError
 from model_cards.generate.evidence import part_table
 
 pytest.importorskip("matplotlib")
@@ -31,7 +31,7 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     data = write_text_data(folder / "colours")
     task = {"data": str(data), "extra_tests": "test_long.jsonl"}
-    options = {**SMALL, "num_train_epochs": 1, "learning_rate": 1e-5}  # too little to learn it
+    options = {**SMALL, "epochs": 1, "learning_rate": 1e-5}  # too little to learn it
     plan = toy(tasks=[task], train_length=24, test_lengths=[24, 36], test_examples=None, options=options)
     assert execute(plan, folder / "results", console=quiet()).failed == {}
     return plan, folder / "results"

@@ -19,10 +19,10 @@ from hf_posenc.comparison.report import anchor, make_report, write_report
 from hf_posenc.comparison.results_folder import load_runs
 from hf_posenc.comparison.statistics import UNDECIDED, Interval
 from hf_posenc.comparison.study import Study
+from hf_posenc.errors import UserError
 from hf_posenc.files import write_json
 from hf_posenc.markdown import code, markdown_table, plain
 from hf_posenc.schemes.plots import PALETTE
-from hf_posenc.training import UserError
 
 pytest.importorskip("matplotlib")
 

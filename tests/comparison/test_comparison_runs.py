@@ -27,7 +27,7 @@ from comparison_harness import (
 )
 from filelock import FileLock
 from idle_scheme import Idle
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, set_seed
 
 import hf_posenc
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
@@ -38,13 +38,17 @@ from hf_posenc.comparison.plan_file import read_plan
 from hf_posenc.comparison.probes import make_tokenizer
 from hf_posenc.comparison.results_folder import load_plan, load_runs, record_plan
 from hf_posenc.comparison.tasks import training_options
-from hf_posenc.data import read_table
+from hf_posenc.data.preparing import prepare
+from hf_posenc.data.reading import read_file
+from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc.errors import Interrupted, UserError
 from hf_posenc.files import write_json
-from hf_posenc.finetuning import make_arguments, set_up
+from hf_posenc.finetuning.start import check_start
+from hf_posenc.finetuning.start import start as begin
 from hf_posenc.machine import commit
-from hf_posenc.training import Interrupted, UserError
-from hf_posenc.training.callbacks import DescribeCheckpoints
+from hf_posenc.options import Options
+from hf_posenc.training.trainer import Stop
 
 
 def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
@@ -53,8 +57,9 @@ def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
 
     def start(scheme, seed):
         options = {**plan.options_of(task), **training_options(plan, PlannedRun(task, "none", seed), tmp_path)}
-        options |= {"output_dir": str(tmp_path / "out"), "seed": seed, "do_train": True}
-        model = set_up(*make_arguments(**options, position_embedding_type=scheme)).model
+        options = Options.of(**options, seed=seed, scheme=scheme)
+        set_seed(seed)
+        _, model, _ = begin(options, prepare(read(options), options), check_start(options))
         return {name: value for name, value in model.state_dict().items() if ".position." not in name}
 
     for seed in (0, 1):
@@ -116,10 +121,10 @@ def test_a_run_says_all_about_itself(tmp_path, monkeypatch, draw_run):
 
 def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
     plan = toy(seeds=2, schemes=["none"])
-    paths = [training_options(plan, run, tmp_path)["train_file"] for run in plan.runs()]
-    first, second = (read_table(path).columns for path in paths)
-    assert len(first["text"]) == len(second["text"]) == 64
-    assert set(first["text"]) != set(second["text"])
+    paths = [training_options(plan, run, tmp_path)["data"] for run in plan.runs()]
+    first, second = (read_file(path) for path in paths)
+    assert len(first) == len(second) == 64
+    assert {*first["text"]} != {*second["text"]}
     before = [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns]
     training_options(plan, plan.runs()[0], tmp_path)
     assert [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns] == before
@@ -216,13 +221,6 @@ def test_a_result_that_has_no_room_gets_that_of_the_checkpoints(tmp_path, monkey
     assert json.loads((tmp_path / "run.json").read_text()) == {"status": "done"}
 
 
-def test_a_model_that_is_kept_has_no_checkpoints(tmp_path):
-    (tmp_path / "model" / "checkpoint-3").mkdir(parents=True)
-    (tmp_path / "model" / "config.json").write_text("{}")
-    run_module.finish(tmp_path, {"status": "done"}, keep_model=True)
-    assert [path.name for path in (tmp_path / "model").iterdir()] == ["config.json"]
-
-
 def test_a_folder_keeps_its_baseline_unless_one_is_named(tmp_path, pretended):
     steps = (("none", None, "none"), ("t5", None, "none"), ("t5", "t5", "t5"), ("none", None, "t5"))
     for scheme, baseline, kept in steps:
@@ -269,7 +267,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(DescribeCheckpoints, "on_step_end", stop)
+        patched.setattr(Stop, "on_step_end", stop)
         with pytest.raises(Interrupted, match="probes-rope-seed0 keeps .* The same command goes on"):
             execute(plan, tmp_path / "cut", console=quiet())
     work = tmp_path / "cut" / "runs" / "probes-rope-seed0" / "model"
@@ -373,7 +371,7 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
         config = PosEncConfig(vocab_size=len(tokenizer), position_embedding_type=scheme, **SIZES)
         PosEncForSequenceClassification(config).save_pretrained(tmp_path / scheme)
         tokenizer.save_pretrained(tmp_path / scheme)
-    options = {"per_device_train_batch_size": 8, "use_cpu": True, "max_steps": 2}
+    options = {"batch_size": 8, "device": "cpu", "max_steps": 2}
     plan = toy(pretrained=str(tmp_path / "{scheme}"), options=options)
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
     assert read_run(tmp_path / "results", "probes-rope-seed0")["config"]["num_hidden_layers"] == 1
@@ -388,7 +386,7 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
     bert = BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=40, **SIZES))
     bert.save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
-    options = {"per_device_train_batch_size": 8, "use_cpu": True, "max_steps": 1, "learning_rate": 1e-9}
+    options = {"batch_size": 8, "device": "cpu", "max_steps": 1, "learning_rate": 1e-9}
     plan = toy(pretrained=str(tmp_path / "bert"), schemes=["learned", "rope"], options=options)
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
     for scheme in plan.schemes:
@@ -423,8 +421,8 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
         ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
         ({"data": "colours", "extra_tests": "/etc/passwd"}, "names '/etc/passwd', a test file outside"),
         ({"data": "colours", "group_column": "id"}, "names the column 'id'; its data for 'test' has 'text', 'label'"),
-        ({"data": "colours", "options": {"text_column_names": "body"}}, "no column 'body'"),
-        ({"data": "colours", "options": {"label_column_name": "class"}}, "no column 'class'"),
+        ({"data": "colours", "options": {"text_column": "body"}}, "no column 'body'"),
+        ({"data": "colours", "options": {"label_column": "class"}}, "no column 'class'"),
         ({"data": "colours", "group_column": "pair", "extra_tests": "extra.jsonl"}, "its data for 'extra' has"),
         ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
         ({"data": "many"}, "'many' is multi label classification, which has no accuracy"),

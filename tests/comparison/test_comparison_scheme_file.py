@@ -11,7 +11,7 @@ from comparison_harness import TOY, quiet, read_run, toy
 from hf_posenc import POSITIONS, PosEncConfig, register_scheme_file
 from hf_posenc.comparison import execute, load_plan, load_runs, read_plan
 from hf_posenc.comparison.report import write_report
-from hf_posenc.training import UserError
+from hf_posenc.errors import UserError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 

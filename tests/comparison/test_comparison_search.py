@@ -15,15 +15,16 @@ from hf_posenc.comparison.results_folder import load_runs, record_plan
 from hf_posenc.comparison.run import learning_rate, to_json
 from hf_posenc.comparison.study import Study
 from hf_posenc.comparison.tasks import development_files, training_options
-from hf_posenc.data import read_table
+from hf_posenc.data.reading import read_file
+from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.errors import Diverged
+from hf_posenc.errors import Diverged, UserError
 from hf_posenc.files import write_json
-from hf_posenc.training import UserError
+from hf_posenc.options import Options
 
 
 def test_a_rate_that_the_plan_leaves_open_is_that_of_train(tmp_path):
-    plan = toy(options={"config_overrides": "hidden_size=512", "use_cpu": True})
+    plan = toy(options={"set": {"hidden_size": 512}, "device": "cpu"})
     run = PlannedRun(plan.tasks[0], "rope", 0)
     assert learning_rate(plan, run, tmp_path) == 5e-4  # of an encoder so wide
     assert learning_rate(toy(), replace(run, factor=3.0), tmp_path) == 3e-3
@@ -117,8 +118,7 @@ def test_a_run_holds_no_number_that_json_lacks():
 
 def texts_of(tmp_path, plan, factor):
     options = training_options(plan, PlannedRun(plan.tasks[0], "none", 0, factor), tmp_path)
-    path = options.get("train_file") or f"{options['dataset_name']}/train.jsonl"
-    return list(read_table(path).columns["text"])
+    return read(Options.of(**options))["train"]["text"][:]
 
 
 def development_texts(tmp_path, plan):
@@ -131,8 +131,8 @@ def test_a_tenth_is_held_out_of_the_training_rows_where_nothing_else_is_unreport
     data = write_text_data(tmp_path / "colours")
     plan = read_plan({**TOY, "tasks": [{"data": str(data)}], "train_examples": 60, "search": [1, 2]})
     every, tried = texts_of(tmp_path, plan, None), texts_of(tmp_path, plan, 2.0)
-    assert (len(every), len(tried)) == (64, 54)  # the option max_train_samples keeps the first 60
-    held_out = list(read_table(development_files(plan, plan.tasks[0], tmp_path)[1]).columns["text"])
+    assert (len(every), len(tried)) == (64, 54)  # the option max_rows keeps the first 60
+    held_out = read_file(development_files(plan, plan.tasks[0], tmp_path)[1])["text"][:]
     assert sorted(tried + held_out) == sorted(every[:60])
     (part,) = development_texts(tmp_path, plan)
     assert (part.length, len(part.dataset)) == (32, 6)

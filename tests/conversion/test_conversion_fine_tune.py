@@ -1,6 +1,5 @@
 """Pretrained weights to a classifier in one call."""
 
-import importlib
 import json
 import logging
 from io import StringIO
@@ -15,11 +14,9 @@ from transformers.utils import logging as transformers_logging
 
 from hf_posenc import POSITIONS
 from hf_posenc.conversion import convert
-from hf_posenc.errors import dashed
-from hf_posenc.finetuning import fine_tune, make_arguments, train_classifier
-from hf_posenc.training import UserError
-
-MODULE = importlib.import_module("hf_posenc.finetuning.train")  # whose function the package has under its name
+from hf_posenc.errors import UserError
+from hf_posenc.finetuning import start, train
+from hf_posenc.options import Options
 
 
 @pytest.fixture
@@ -31,20 +28,19 @@ def source(tmp_path):
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+def files(tmp_path):
     paths = {}
-    for split, count, seed in (("train", 48, 0), ("validation", 16, 1), ("test", 16, 2)):
+    for split, name, count in (("train", "data", 48), ("validation", "validation", 16), ("test", "test", 16)):
         # which of two words is first: nothing but order decides
         first, second = WORDS[2:4]
         examples = [
             {"text": f"{a} {text} {b}", "label": "yes" if a == first else "no"}
-            for row, text in enumerate(sentences(count, seed))
+            for row, text in enumerate(sentences(count, len(paths)))
             for a, b in [(first, second) if row % 2 else (second, first)]
         ]
         path = tmp_path / f"{split}.jsonl"
         path.write_text("".join(json.dumps(example) + "\n" for example in examples))
-        paths[f"{split}_file"] = str(path)
+        paths[name] = str(path)
     return paths
 
 
@@ -54,17 +50,9 @@ def run(tmp_path, files):
 
     def call(**options):
         console = Console(file=StringIO(), width=200)
-        arguments = {
-            **files,
-            **dict.fromkeys(("do_train", "do_eval", "do_predict", "disable_tqdm", "use_cpu"), True),
-            "max_steps": 2,
-            "per_device_train_batch_size": 8,
-            "output_dir": str(tmp_path / "run"),
-            "save_strategy": "no",
-            "seed": 1,
-            **options,
-        }
-        return fine_tune(*make_arguments(**arguments), console=console), console.file.getvalue()
+        values = {"device": "cpu", "max_steps": 2, "batch_size": 8, "seed": 1, "set": {"save_strategy": "no"}}
+        options = Options.of(**{**files, **values, "output": str(tmp_path / "run"), **options})
+        return train.train(options, baselines=False, console=console), console.file.getvalue()
 
     return call
 
@@ -76,56 +64,41 @@ def log(caplog, monkeypatch):
     return caplog
 
 
-def results(tmp_path):
-    return json.loads((tmp_path / "run" / "results.json").read_text())
-
-
 @pytest.mark.parametrize("scheme", [None, "rope"])
-def test_a_run_begins_with_the_converted_weights(run, tmp_path, source, scheme):
-    _, printed = run(pretrained=source, position_embedding_type=scheme, learning_rate=0.0)
+def test_a_run_begins_with_the_converted_weights(run, tmp_path, source, scheme, log):
+    result, printed = run(pretrained=source, scheme=scheme, learning_rate=0.0)
     kind = scheme or "learned"
     convert(source, tmp_path / "converted", position_embedding_type=scheme, task="feature-extraction", seed=1)
     wanted, trained = (load_file(tmp_path / name / "model.safetensors") for name in ("converted", "run"))
     for name, value in wanted.items():
         torch.testing.assert_close(trained[f"model.{name}"], value, rtol=0, atol=0)
     assert f"positions {kind} as they were" in printed if scheme is None else f"learned to {kind}" in printed
-    report = json.loads((tmp_path / "run" / "conversion.json").read_text())
-    assert (report["source"], report["to_scheme"]) == ("bert", kind)
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
     assert model.config.position_embedding_type == kind
     assert model.config.id2label == {0: "no", 1: "yes"}
-    assert results(tmp_path)["arguments"]["model"]["pretrained"] == "bert"
-
-
-def test_pretrained_goes_with_no_other_start(run, tmp_path, source, files):
-    for name, value in (("model_name_or_path", source), ("config_preset", "tiny"), ("config_name", source)):
-        with pytest.raises(UserError, match=f"{dashed(name)} .*Leave it out"):
-            run(pretrained=source, **{name: value})
-    with pytest.raises(UserError, match=r"--pretrained .*nowhere"):
-        run(pretrained=str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="fine_tune"):
-        train_classifier(*make_arguments(pretrained=source, output_dir=str(tmp_path / "x"), do_train=True, **files))
+    assert result.report.options["pretrained"] == "bert"
+    assert "LOAD REPORT" not in log.text
 
 
 def test_checkpoints_that_follow_each_other_at_once_are_no_warning(run, log):
-    small = "hidden_size=32,num_attention_heads=2,intermediate_size=64"
+    small = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
     transformers_logging.warning_once.cache_clear()
-    run(baseline=False, config_overrides=small, save_strategy="steps", save_steps=1, save_total_limit=1, max_steps=3)
+    run(set={**small, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 1}, max_steps=3)
     assert "mtime" not in log.text
 
 
-def test_a_new_classifier_is_said_and_lost_weights_are_refused(run, tmp_path, source, log):
-    run(pretrained=source)
-    assert "LOAD REPORT" not in log.text
-    assert f"{source!r} has no head for this task: a new one is learned." in log.text
+def test_a_start_that_cannot_be_is_refused(run, tmp_path, source):
+    with pytest.raises(UserError, match="--size 'tiny' is for new encoders.*Leave it out"):
+        run(pretrained=source, size="tiny")
+    with pytest.raises(UserError, match=r"--pretrained .*nowhere"):
+        run(pretrained=str(tmp_path / "nowhere"))
     convert(source, tmp_path / "lost")
     weights = load((tmp_path / "lost" / "model.safetensors").read_bytes())
     weights.pop("layers.1.output.weight")
     save_file(weights, tmp_path / "lost" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(
-        UserError, match=r"lost' lacks weights, which would be random: model\.layers\.1\.output\.weight\."
-    ):
-        run(model_name_or_path=str(tmp_path / "lost"), overwrite_output_dir=True)
+    missing = r"lost' lacks weights, which would be random: model\.layers\.1\.output\.weight\."
+    with pytest.raises(UserError, match=missing):
+        run(pretrained=str(tmp_path / "lost"))
 
 
 def test_a_taken_folder_is_refused_before_anything_takes_long(run, tmp_path, source, monkeypatch):
@@ -135,9 +108,9 @@ def test_a_taken_folder_is_refused_before_anything_takes_long(run, tmp_path, sou
     def late(*_, **__):
         raise AssertionError("work had begun")
 
-    for name in ("convert", "train_classifier"):
-        monkeypatch.setattr(MODULE, name, late)
-    with pytest.raises(UserError, match="already holds another run"):
+    for module, name in ((start, "convert"), (train, "read")):
+        monkeypatch.setattr(module, name, late)
+    with pytest.raises(UserError, match="already holds a run"):
         run(pretrained=source)
 
 
@@ -150,12 +123,11 @@ def test_pretrained_weights_take_a_scheme_of_ones_own(run, tmp_path, source):
         "    def bias(self, tokens):\n"
         "        return -tokens.distances().abs()[:, None] / 10\n"
     )
-    run(pretrained=source, scheme_file=str(file), position_embedding_type="far_away")
+    run(pretrained=source, scheme_file=str(file), scheme="far_away")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["position_embedding_type"] == "far_away"
     assert (tmp_path / "run" / "far_away.py").exists()
-    misspelt = {"position_embedding_type": "far_awy", "overwrite_output_dir": True}
-    for start in ({"pretrained": source}, {}):
-        with pytest.raises(UserError, match=r"--position-embedding-type 'far_awy' is unknown. Did you mean 'far_away'"):
-            run(train_file="nowhere", **misspelt, **start)
+    for pretrained in (source, None):
+        with pytest.raises(UserError, match=r"--scheme 'far_awy' is unknown. Did you mean 'far_away'"):
+            run(data="nowhere", scheme="far_awy", overwrite=True, pretrained=pretrained)
     del POSITIONS["far_away"]

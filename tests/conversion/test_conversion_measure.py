@@ -8,7 +8,7 @@ from common import tiny_config
 
 from hf_posenc import PosEncForMaskedLM
 from hf_posenc.conversion.measure import encode, mask_once, perplexity
-from hf_posenc.data import train_tokenizer
+from hf_posenc.data.tokenizer import train_tokenizer
 
 TEXTS = ["the dog saw the cat that karla fed", "a cat saw herself", "who fed the old dog and the cat that saw it"]
 

@@ -221,7 +221,7 @@ def run(monkeypatch, capsys):
 
 def test_the_command_line(source, tmp_path, run):
     tiny_tokenizer(source)
-    scheme = ("--position-embedding-type", "t5", "--position-embedding-kwargs", '{"per_layer": false}')
+    scheme = ("--scheme", "t5", "--scheme-kwargs", '{"per_layer": false}')
     code, out, err = run("convert", source, tmp_path / "out", *scheme, "--max-position-embeddings", 64)
     assert code == 0, err
     assert "learned -> t5" in out

@@ -23,11 +23,12 @@ from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
 from hf_posenc.errors import UserError
 from hf_posenc.exporting import run
 from hf_posenc.exporting.native import to_native, write
-from hf_posenc.finetuning import fine_tune, make_arguments
 from hf_posenc.finetuning.loading import load_any
+from hf_posenc.finetuning.train import train
 from hf_posenc.hub import publish
 from hf_posenc.model import modeling_posenc
 from hf_posenc.natives import NATIVES, usual_fields
+from hf_posenc.options import Options
 from hf_posenc.tasks import TASKS, auto_class
 
 CLASSIFIERS = [name for name in NATIVES if "text-classification" in FAMILIES[name].heads]
@@ -200,7 +201,7 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
             BERT_LM,
             {"norm_position": "pre"},
             None,
-            r"^norm_position='pre' \(bert has 'post'\): .* onnx .* --config-overrides .* values that bert has\.",
+            r"^norm_position='pre' \(bert has 'post'\): .* onnx .* --set .* values that bert has\.",
         ),
         (BERT_LM, {"scale_embeddings": True}, "bert", r"scale_embeddings=True \(bert has False\)"),
         (BERT_LM, {"position_embedding_kwargs": {"dropout": 0.1}}, "bert", r"learned\.dropout=0\.1 \(bert has 0\.0\)"),
@@ -348,9 +349,7 @@ def test_an_encoder_of_pairs_keeps_its_types_or_is_refused(tmp_path):
     model = posenc("mpnet", "t5", "text-classification", type_vocab_size=2)
     _, notes = to_native(model)
     assert notes[0].endswith("Pairs of texts, whose second has type 1, aren't the same.")
-    columns = {"text_column_names": ["premise", "hypothesis"], "label_column_name": "label"}
-    model.config.task_specific_params = {"hf_posenc": columns}
-    assert remembered_columns(model.config).text == ("premise", "hypothesis")
+    remember_columns(model.config, Columns(("premise", "hypothesis")))
     with pytest.raises(UserError, match="type_vocab_size=2 .*pairs of texts have two"):
         to_native(model)
 
@@ -390,15 +389,13 @@ def test_a_transformers_without_the_class_is_told_in_a_sentence(monkeypatch):
         to_native(posenc("jina_embeddings_v3", "rope", "fill-mask"))
 
 
-TRAINING = {"dataset_name": "blimp_order", "do_train": True, "max_steps": 2, "max_train_samples": 64, "baseline": False}
-TRAINING |= {"config_overrides": "hidden_size=32,intermediate_size=48,num_attention_heads=2", "use_cpu": True}
-TRAINING |= {"disable_tqdm": True}
+TRAINING = {"data": "blimp_order", "max_steps": 2, "max_rows": 64, "validation_share": 0, "device": "cpu"}
 
 
 def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it(tmp_path):
-    fitting = {"position_embedding_type": "rope", "classifier_pooling": "cls"}
-    fitting["config_overrides"] = f"{TRAINING['config_overrides']},norm_position=post,classifier_hidden_act=tanh"
-    fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), **{**TRAINING, **fitting}))
+    fields = {"classifier_pooling": "cls", "norm_position": "post", "classifier_hidden_act": "tanh"}
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
+    train(Options.of(output=str(tmp_path / "run"), scheme="rope", set={**fields, **sizes}, **TRAINING), baselines=False)
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
     assert report.architecture == "JinaEmbeddingsV3ForSequenceClassification"
     assert report.largest_difference <= 1e-5
@@ -409,8 +406,8 @@ def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it(tmp_path):
 def test_fine_tuned_weights_go_back_to_their_class(name, tmp_path):
     tiny_source(tmp_path / name, name)
     tiny_tokenizer(tmp_path / name, **({"pad_token_id": 1} if name == "gte" else {}))
-    options = {**TRAINING, "config_overrides": None, "pretrained": str(tmp_path / name)}
-    fine_tune(*make_arguments(output_dir=str(tmp_path / "run"), **options))
+    options = Options.of(output=str(tmp_path / "run"), pretrained=str(tmp_path / name), **TRAINING)
+    train(options, baselines=False)
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
     assert report.architecture == FAMILIES[name].class_name("text-classification")
 

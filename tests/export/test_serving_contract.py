@@ -14,7 +14,6 @@ from common import others_slow
 from export_harness import LABELS, TEXTS, checkpoint, mean_vectors, tokenizer
 
 import hf_posenc
-from hf_posenc.data.inputs import Text
 from hf_posenc.finetuning.prediction import load_classifier, predict
 
 LONG = " ".join(TEXTS * 20)
@@ -113,8 +112,10 @@ def test_a_classifier_gives_the_probabilities_of_predict(export, tmp_path, schem
     _, out = export(scheme, padding_side=side, **LABELS)
     texts = [*TEXTS, LONG]
     answers = Server(out).predict(texts)
-    for scores, row in zip(answers, predict(load_classifier(str(tmp_path / "model")), map(Text, texts)), strict=True):
-        assert scores == pytest.approx(row.answer["probabilities"], abs=1e-5)
+    for scores, row in zip(
+        answers, predict(load_classifier(str(tmp_path / "model")), [(text,) for text in texts]), strict=True
+    ):
+        assert scores == pytest.approx(row["probabilities"], abs=1e-5)
 
 
 @pytest.mark.slow
@@ -122,8 +123,8 @@ def test_a_regression_answers_in_its_units_where_raw_scores_are_asked_for(export
     fields = {"num_labels": 1, "problem_type": "regression", "label_mean": 40.0, "label_scale": 9.0}
     _, out = export(**fields)
     scores = [next(iter(scores.values())) for scores in Server(out).predict(TEXTS, raw_scores=True)]
-    answers = predict(load_classifier(str(tmp_path / "model")), map(Text, TEXTS))
-    assert scores == pytest.approx([row.answer["prediction"] for row in answers], abs=1e-3)
+    answers = predict(load_classifier(str(tmp_path / "model")), [(text,) for text in TEXTS])
+    assert scores == pytest.approx([row["prediction"] for row in answers], abs=1e-3)
 
 
 def test_a_bare_encoder_gives_the_mean_of_its_token_vectors(export):

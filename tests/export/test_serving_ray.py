@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from export_harness import LABELS, TEXTS, checkpoint
 
-from hf_posenc.data.inputs import Text
 from hf_posenc.finetuning.prediction import load_classifier, predict
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ray_predict.py"
@@ -76,7 +75,7 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
     assert labelled["id"].to_pylist() == list(range(ROWS))
     assert labelled.schema.field("id").type == pa.int32()
     assert set(labelled["input_label"].to_pylist()) == {"old"}
-    answers = [row.answer for row in predict(load_classifier(str(tmp_path / "model")), map(Text, TEXTS))]
+    answers = list(predict(load_classifier(str(tmp_path / "model")), [(text,) for text in TEXTS]))
     for row in labelled.to_pylist():
         expected = answers[row["id"] % 3]
         assert (row["text"], row["label"]) == (TEXTS[row["id"] % 3], expected["label"])

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import shutil
 import threading
 import time
 import urllib.error
@@ -15,7 +16,7 @@ import pytest
 from export_harness import LABELS, TEXTS, checkpoint, tokenizer
 
 import hf_posenc
-from hf_posenc.data.inputs import Text
+from hf_posenc.data.columns import Columns, remember_columns
 from hf_posenc.finetuning.prediction import load_classifier, predict
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "serving" / "server.py"
@@ -63,9 +64,9 @@ def ask(address, body=None):
 
 
 def assert_answers(answers, expected):
-    assert [answer["label"] for answer in answers] == [row.answer["label"] for row in expected]
+    assert [answer["label"] for answer in answers] == [row["label"] for row in expected]
     for answer, row in zip(answers, expected, strict=True):
-        assert answer["probabilities"] == pytest.approx(row.answer["probabilities"], abs=1e-5)
+        assert answer["probabilities"] == pytest.approx(row["probabilities"], abs=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(openvi
         for number, (status, reply) in enumerate(own):
             texts = texts_of(name, number)
             assert status == 200
-            assert_answers(reply["answers"], list(predict(classifier, map(Text, texts))))
+            assert_answers(reply["answers"], list(predict(classifier, [(text,) for text in texts])))
             count += len(texts)
     after = ask(address)[1]
     assert after["backend"] == "openvino"
@@ -120,11 +121,27 @@ def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(openvi
     assert count / 16 <= batches < CLIENTS * REQUESTS / 2  # full ones, and fewer than requests
 
 
+def test_joined_columns_are_joined_as_in_training_and_cut_texts_are_marked(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "joined")
+    classifier = load_classifier(str(tmp_path / "joined"))
+    remember_columns(classifier.model.config, Columns(("subject", "body"), separator=" "))
+    joined = f"{TEXTS[0]} {TEXTS[1]}"
+    with served(classifier) as address:
+        inputs = [{"subject": TEXTS[0], "body": TEXTS[1]}, [TEXTS[0], TEXTS[1]], joined, "old " * 5000]
+        status, reply = ask(address, {"inputs": inputs})
+        assert status == 200
+        expected = list(predict(classifier, [(joined,)] * 3 + [("old " * 5000,)]))
+        assert_answers(reply["answers"], expected)
+        assert reply["truncated"] == [False, False, False, True]
+        status, reply = ask(address, {"inputs": [{"title": "a"}]})
+        assert (status, reply["error"]) == (422, "The text has no 'text', but title. The model takes subject, body.")
+
+
 def test_pairs_stand_beside_texts_and_a_long_request_takes_several_batches(classifier, address):
     inputs = [TEXTS[0], [TEXTS[0], TEXTS[1]], *TEXTS * 20]
     status, reply = ask(address, {"inputs": inputs})
     assert status == 200
-    expected = [Text(item) if isinstance(item, str) else Text(*item) for item in inputs]
+    expected = [(item,) if isinstance(item, str) else tuple(item) for item in inputs]
     assert_answers(reply["answers"], list(predict(classifier, expected)))
 
 
@@ -161,4 +178,4 @@ def test_one_text_that_cannot_be_answered_spoils_no_other(classifier, address):
         replies = list(pool.map(lambda text: ask(address, {"inputs": [text]}), ["zzz", word, "zzz zzz"]))
     assert [status for status, _ in replies] == [200, 422, 200]
     assert "NaN" in replies[1][1]["error"]
-    assert_answers(replies[0][1]["answers"], list(predict(classifier, [Text("zzz")])))
+    assert_answers(replies[0][1]["answers"], list(predict(classifier, [("zzz",)])))

@@ -15,8 +15,8 @@ from remote_code_harness import tiny_model
 from safetensors.torch import load, save_file
 from transformers import AutoModelForSequenceClassification
 
+from hf_posenc.errors import UserError
 from hf_posenc.hub import collecting, publish, publishing
-from hf_posenc.training import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 import hf_posenc
 from hf_posenc import POSITIONS, cli, register_scheme_file
+from hf_posenc.errors import UserError
 from hf_posenc.hub import publish, publishing
 from hf_posenc.hub.other_files import unknown_files
-from hf_posenc.training import UserError
 from hf_posenc.training.card import HERE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
@@ -35,7 +35,7 @@ def test_a_checkpoint_is_published_and_loaded_back(hub: Hub, checkpoint: Path, m
 
     monkeypatch.setattr(subprocess, "run", kept)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine alone")
-    results = {"metrics": {"test_accuracy": 0.75, "test_runtime": 1.0}, "summary": {"max_length": 48}}
+    results = {"metrics": {"test_accuracy": 0.75, "test_runtime": 1.0}, "max_length": 48}
     (checkpoint / "results.json").write_text(json.dumps(results))
     done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
     assert done.changed

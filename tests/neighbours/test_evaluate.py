@@ -12,7 +12,7 @@ from datasets import Dataset
 from remote_code_harness import save_tiny, tiny_tokenizer
 
 from hf_posenc import PosEncForSequenceClassification
-from hf_posenc.training import Accuracy, MacroF1
+from hf_posenc.training.metrics import Accuracy, MacroF1
 
 NAMES = ["bad", "fair", "good"]
 TEXTS = [f"{first} {second} sees the {third}" for first in "the a".split() for second in "cat dog".split()

@@ -1,4 +1,4 @@
-"""`--report-to tensorboard`: the event files hold what the run logged."""
+"""`--set report_to=tensorboard`: the event files hold what the run logged."""
 
 import json
 import sys
@@ -18,12 +18,9 @@ def test_the_event_files_have_the_losses(tmp_path: Path, monkeypatch: pytest.Mon
         f"{text} {row},{label}\n" for row in range(40) for text, label in (("good film", "yes"), ("bad film", "no"))
     )
     (tmp_path / "mine.csv").write_text("text,label\n" + rows)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
-    words = (
-        f"train -o {tmp_path / 'run'} --train-file {tmp_path / 'mine.csv'} --report-to tensorboard --logging-steps 1"
-    )
-    words += " --logging-strategy steps --num-train-epochs 2 --bf16 false --use-cpu true --disable-tqdm true"
+    words = f"train -o {tmp_path / 'run'} --data {tmp_path / 'mine.csv'} --epochs 2 --no-bf16 --device cpu"
+    words += " --set report_to=tensorboard --set logging_steps=1 --set logging_strategy=steps"
     monkeypatch.setattr(sys, "argv", ["hf-posenc", *words.split()])
     with pytest.raises(SystemExit) as ended:
         cli.main()

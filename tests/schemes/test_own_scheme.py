@@ -62,13 +62,13 @@ def test_train_predict_and_plot_take_a_scheme_from_a_file(run, tmp_path):
         f"{text} {row},{label}\n" for row in range(20) for text, label in (("good film", "yes"), ("bad film", "no"))
     )
     data = written(tmp_path, "text,label\n" + rows, "data.csv")
-    arguments = ("--scheme-file", EXAMPLE, "--position-embedding-type", "learned+recency", "--train-file", data)
-    code, _, err = run("train", *arguments, "--max-steps", 2, "-o", out, "--position-augmentation", "shift")
+    arguments = ("--scheme-file", EXAMPLE, "--scheme", "learned+recency", "--data", data)
+    code, _, err = run("train", *arguments, "--max-steps", 2, "-o", out, "--set", "position_augmentation=shift")
     assert code == 0, err
     assert json.loads((out / "config.json").read_text())["position_augmentation"] == "shift"
     del POSITIONS["recency"]  # from here on, as in a process that has never seen the file
     untrusted = "on the command line with --trust-remote-code; if you have the class"
-    more = ("--model-name-or-path", out, "--train-file", data, "-o", tmp_path / "more")
+    more = ("--pretrained", out, "--data", data, "-o", tmp_path / "more")
     for command in (("predict", out, "good film"), ("train", *more)):
         code, _, err = run(*command)
         assert code == 2
@@ -77,10 +77,10 @@ def test_train_predict_and_plot_take_a_scheme_from_a_file(run, tmp_path):
         assert "damaged" not in err
     with pytest.raises(UserError, match=r"with from_pretrained\(\.\.\., trust_remote_code=True\), on the command line"):
         load(out)
-    code, text, _ = run("predict", out, "good film", "--trust-remote-code", "--format", "jsonl")
+    code, text, _ = run("predict", out, "good film", "--trust-remote-code", "--json")
     assert code == 0
     assert json.loads(text)["label"] in ("yes", "no")
-    code, _, err = run("evaluate", out, "--file", data, "--trust-remote-code")
+    code, _, err = run("evaluate", out, "--data", data, "--trust-remote-code")
     assert code == 0, err
     code, _, err = run("plot", out, "-o", tmp_path / "out.png", "--trust-remote-code")
     assert code == 0, err
@@ -92,11 +92,11 @@ def test_train_predict_and_plot_take_a_scheme_from_a_file(run, tmp_path):
 
 def test_training_refuses_at_the_start_what_could_not_be_saved_at_the_end(run, tmp_path):
     path = written(tmp_path, "from hf_posenc import PosEncModel\n" + MINE)
-    arguments = ("--scheme-file", path, "--position-embedding-type", "mine", "--dataset-name", "blimp_order")
+    arguments = ("--scheme-file", path, "--scheme", "mine", "--data", "blimp_order")
     code, _, err = run("train", *arguments, "-o", tmp_path / "run")
     assert code == 2
     assert "mine.py, line 1: 'from hf_posenc import PosEncModel' can't travel" in err
-    assert not list((tmp_path / "run").iterdir())
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_class_is_named_by_itself_or_by_the_config(tmp_path):

@@ -346,7 +346,7 @@ def test_a_comparison_takes_a_list():
     ("arguments", "message"),
     [
         (("rope", "-o", "a.jpg"), "names no format"),
-        (("rope", "alibi", "-o", "a.png", "--position-embedding-kwargs", "{}"), "goes with one scheme's name"),
+        (("rope", "alibi", "-o", "a.png", "--scheme-kwargs", "{}"), "goes with one scheme's name"),
         (("rope", "-o", "a.png", "--rope-parameters", "{theta"), "is no JSON"),
         (("rope", "-o", "a.png", "--rope-parameters", '{"theta": 3}'), "rope_parameters has no 'theta'"),
         (("somebody/nothing", "-o", "a.png"), "Error: "),

@@ -1,18 +1,10 @@
-import copy
-import io
-import pickle
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
 from training_harness import order_files, rows, train, write_jsonl
-
-from hf_posenc import cli
-from hf_posenc.training.baseline import baseline_scores
 
 
 @pytest.fixture(autouse=True)
@@ -24,23 +16,9 @@ def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     GradientState._reset_state()
 
 
-SCORES: dict[bytes, Any] = {}
-
-
-def _remembered_scores(*arguments: Any) -> Any:
-    key = pickle.dumps(arguments)
-    if key not in SCORES:
-        SCORES[key] = baseline_scores(*arguments)
-    return copy.deepcopy(SCORES[key])
-
-
 @pytest.fixture(autouse=True)
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes as long as a short training: the baselines of one data set are fitted once.
-
-    The confusion matrix is drawn where it is looked at.
-    """
-    monkeypatch.setattr("hf_posenc.finetuning.classification.baseline_scores", _remembered_scores)
+    """The confusion matrix, which takes as long as a short training, is drawn where it is looked at."""
     if request.path.stem != "test_training_assessment":
         monkeypatch.setattr("hf_posenc.training.assessment.Assessment.draw", lambda *_: None)
 
@@ -55,7 +33,7 @@ def order(tmp_path: Path) -> dict[str, str]:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier of sentences, to be read alone."""
     folder = tmp_path_factory.mktemp("classes")
-    train(folder / "run", train_file=write_jsonl(folder / "train.jsonl", rows("train", 48)))
+    train(folder / "run", data=write_jsonl(folder / "train.jsonl", rows("train", 48)))
     return folder / "run"
 
 
@@ -68,18 +46,3 @@ def computed_in() -> Iterator[list[torch.dtype]]:
     )
     yield kinds
     hook.remove()
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """`hf-posenc` with these words in this process: exit code, output and errors."""
-
-    def call(*words: Any, stdin: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0), *capsys.readouterr()
-
-    return call

@@ -1,22 +1,18 @@
 """Where a classifier stands: baselines, classes and warnings."""
 
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
+from scipy.special import softmax
 from training_harness import results, train
 
-from hf_posenc import fit
-from hf_posenc.data import Labels
-from hf_posenc.training.assess import assess
+from hf_posenc.data.columns import notes_of
+from hf_posenc.training.assessment import assess, calibrate, calibration_error
 from hf_posenc.training.baseline import MOST_CHARACTERS, BagOfWords, WordPairs, _sample, baseline_scores, most_frequent
 from hf_posenc.training.card import card_of
-from hf_posenc.training.metrics import predictions_from_logits
-from hf_posenc.training.run import Run
 
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
 
@@ -79,20 +75,9 @@ def test_baselines_of_each_task_have_its_metrics():
 
 def stand(logits: Any, labels: Any, problem_type: str = ONE, **options: Any) -> Any:
     logits, labels = np.array(logits, dtype=np.float32), np.array(labels)
-    metric = {NUMBER: "mse"}.get(problem_type, "accuracy")
-    score = options.pop("score", None)
-    if score is None:
-        score = float((logits.argmax(-1) == labels).mean()) if problem_type == ONE else 0.5
-    values = {"names": ["no", "yes"], "baselines": {}, **options}
-    return assess(
-        split="test",
-        labels=labels,
-        predicted=predictions_from_logits(logits, problem_type),
-        problem_type=problem_type,
-        metric=metric,
-        metrics={f"test_{metric}": score},
-        **values,
-    )
+    score = float((logits.argmax(-1) == labels).mean()) if problem_type == ONE else 0.5
+    values = {"split": "test", "names": ["no", "yes"], "baselines": {}, "score": score, **options}
+    return assess(logits, labels, problem_type=problem_type, **values)
 
 
 def test_classes_and_confusion_are_those_of_the_predictions():
@@ -105,14 +90,6 @@ def test_classes_and_confusion_are_those_of_the_predictions():
 
 def test_several_labels_have_no_confusion_matrix():
     assert stand([[3.0, -3.0], [-1.0, 4.0]], [[1.0, 0.0], [0.0, 0.0]], SEVERAL).confusion is None
-
-
-def shown_at_80(assessment: Any) -> list[str]:
-    console = Console(file=StringIO(), width=80)
-    assessment.show(console)
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert max(map(len, lines)) <= 80
-    return lines
 
 
 GOOD = [[3, 0], [0, 3]] * 50
@@ -133,14 +110,13 @@ RIGHT = [0, 1] * 50
             {"score": 0.76, "baselines": {"words": {"test_accuracy": 0.8}, "word_pairs": {"test_accuracy": 0.79}}},
             "below words: accuracy 0.760, and a linear model on words has 0.800",
         ),
-        ({"history": [{"eval_loss": 0.6}, {"eval_loss": 0.5}]}, "still falling (0.600, 0.500)"),
+        ({"losses": (0.6, 0.5)}, "still falling (0.600, 0.500)"),
     ],
 )
 def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
     standing = stand(**{"logits": GOOD, "labels": RIGHT, **what})
     assert len(standing.warnings) == 1
     assert says in standing.warnings[0]
-    assert says in " ".join(" ".join(shown_at_80(standing)).split())
 
 
 def test_a_class_without_examples_has_no_scores():
@@ -152,13 +128,10 @@ def test_a_class_without_examples_has_no_scores():
 
 @pytest.mark.parametrize(("losses", "longer"), [((0.6, 0.65), True), ((0.6, 0.5, 0.9), False), ((), True)])
 def test_longer_training_is_advised_unless_the_validation_loss_has_risen(losses: tuple[float, ...], longer: bool):
-    history = [{"eval_loss": loss} for loss in losses]
-    (warning,) = stand([[1, 0]] * 100, RIGHT, history=history, pretrained=False).warnings
+    (warning,) = stand([[1, 0]] * 100, RIGHT, losses=losses, advice=["do this"]).warnings
     assert ("train longer, or" in warning) == longer
-    assert "Start from pretrained weights (--pretrained), " in warning
+    assert "Do this, " in warning
     assert warning.endswith(", or give more rows.")
-    (warning,) = stand([[1, 0]] * 100, RIGHT, history=history, pretrained=True, positions=False).warnings
-    assert "Choose a scheme that knows word order (--position-embedding-type), " in warning
 
 
 @pytest.mark.parametrize(
@@ -166,8 +139,8 @@ def test_longer_training_is_advised_unless_the_validation_loss_has_risen(losses:
 )
 def test_the_way_out_is_said_once(logits: list[list[int]], baselines: dict[str, Any]):
     baselines = {**baselines, "word_pairs": {"test_accuracy": 0.9}}
-    useless, below = stand(logits, RIGHT, baselines=baselines, score=0.8, pretrained=False).warnings
-    assert useless.endswith("Start from pretrained weights (--pretrained), train longer, or give more rows.")
+    useless, below = stand(logits, RIGHT, baselines=baselines, score=0.8, advice=["do this"]).warnings
+    assert useless.endswith("Do this, train longer, or give more rows.")
     assert below.endswith("a linear model on words and word pairs has 0.900.")
 
 
@@ -177,7 +150,7 @@ def test_a_good_result_warns_of_nothing():
         GOOD,
         RIGHT,
         baselines={name: {"test_accuracy": score} for name, score in scores.items()},
-        history=[{"eval_loss": 0.5}, {"eval_loss": 0.2}, {"eval_loss": 0.21}],
+        losses=(0.5, 0.2, 0.21),
     )
     assert standing.warnings == []
 
@@ -193,44 +166,69 @@ def test_of_a_squared_error_less_is_better(scores: tuple[float, float], says: st
     assert len(standing.warnings) == 1
 
 
-def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str]):
-    trained = train(tmp_path / "run", **order, do_eval=True, do_predict=True)
-    assessment = results(tmp_path / "run")["assessment"]
-    assert assessment["split"] == "test"
+def by_hand(logits: np.ndarray, labels: np.ndarray) -> float:
+    """The expected calibration error of Guo et al. 2017: bins ((m - 1) / 15, m / 15], weighted by their size."""
+    shares = softmax(logits, axis=1)
+    error = 0.0
+    for m in range(1, 16):
+        inside = [n for n, row in enumerate(shares) if (m - 1) / 15 < row.max() <= m / 15]
+        if inside:
+            accuracy = np.mean([shares[n].argmax() == labels[n] for n in inside])
+            error += len(inside) / len(labels) * abs(accuracy - np.mean([shares[n].max() for n in inside]))
+    return error
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_calibration_is_what_its_definition_says(classes: int):
+    draw = np.random.default_rng(classes)
+    logits = draw.normal(size=(4000, classes)) * 2
+    labels = np.array([draw.choice(classes, p=row) for row in softmax(logits, axis=1)])
+    assert 0.03 > calibration_error(logits, labels) == pytest.approx(by_hand(logits, labels), abs=1e-12)
+    fitted, measured = (3 * logits[:2000], labels[:2000]), (3 * logits[2000:], labels[2000:])
+    found = calibrate(fitted, measured, "test")
+    assert found.temperature == pytest.approx(3, rel=0.1)  # the logits were three times too large
+    assert 0.1 < found.before == pytest.approx(by_hand(*measured), abs=1e-12)
+    assert 0.05 > found.after == pytest.approx(by_hand(measured[0] / found.temperature, measured[1]), abs=1e-12)
+    assert "on the test rows." in found.sentence()
+    assert "on which it was fitted: no fair measure" in replace(found, split="validation").sentence()
+
+
+def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    trained = train(tmp_path / "run", **order, baselines=True, scheme="none")
+    saved = results(tmp_path / "run")
+    assessment, calibration = saved["assessment"], saved["calibration"]
+    assert (assessment["split"], calibration["split"]) == ("test", "test")
     assert assessment["score"] == pytest.approx(trained.metrics["test_accuracy"])
     assert set(assessment["baselines"]) == {"majority", "words", "word_pairs"}
-    assert sum(map(sum, assessment["confusion"])) == 64
-    assert sum(row["examples"] for row in assessment["classes"]) == 64
+    assert sum(map(sum, assessment["confusion"])) == sum(row["examples"] for row in assessment["classes"]) == 64
+    advice = "Choose a scheme that knows word order (--scheme), start from pretrained weights (--pretrained), "
+    assert any(advice in warning for warning in assessment["warnings"])
+    assert notes_of(trained.model.config)["temperature"] == calibration["temperature"]
     card = (tmp_path / "run" / "README.md").read_text()
     assert f"| word pairs | {assessment['baselines']['word_pairs']:.4f} |" in card
+    assert f"Calibration error {calibration['before']:.3f}, with temperature" in card
     assert "![Confusion matrix](confusion_matrix.png)" in card
     assert (tmp_path / "run" / "confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
+    # Overwritten without baselines, test rows and matplotlib: no picture stays.
+    monkeypatch.setattr("hf_posenc.training.assessment.find_spec", lambda name: None)
+    train(tmp_path / "run", data=order["data"], validation=order["validation"], overwrite=True)
+    saved = results(tmp_path / "run")
+    assert (saved["assessment"]["split"], saved["assessment"]["baselines"]) == ("validation", {})
+    assert saved["calibration"]["split"] == "validation"
+    assert not (tmp_path / "run" / "confusion_matrix.png").exists()
+    assert "confusion_matrix.png" not in (tmp_path / "run" / "README.md").read_text()
 
 
-def test_a_card_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch):
+def test_a_card_shows_names_as_they_are(tmp_path: Path, order: dict[str, str]):
     names = ("`a` | <b>", "{{ 7 * 7 }}")
     standing = stand([[0.0, 1.0]] * 40, [1] * 20 + [0] * 20, ONE, names=list(names), score=0.5)
     standing.warnings = [f"It predicts {names[0]!r} for all."]
-    monkeypatch.setattr(Run, "dataset", "`x`|y.csv")
-    run = fit(["good", "bad"] * 8, ["a", "b"] * 8, max_steps=1, validation_split_percentage=0, use_cpu=True)._run
-    options = {**run.options, "training": {**run.options["training"], "class_weights": " | "}}
-    run = replace(run, labels=Labels(ONE, names), options=options, assessment=standing)
-    card = card_of(run, {"eval_accuracy": 0.5})
+    report = train(tmp_path / "run", data=order["data"], max_steps=1).report
+    options = {**report.options, "class_weights": " | "}
+    card = card_of(replace(report, labels=names, options=options, dataset="`x`|y.csv", assessment=standing))
     assert "> It predicts '\\`a\\` \\| \\<b\\>' for all." in card
     assert "0. <code>&#96;a&#96; &#124; &#60;b&#62;</code>\n1. `{{ 7 * 7 }}`\n" in card
     assert "| class_weights | \\| |" in card
     assert "trained on <code>&#96;x&#96;&#124;y&#46;csv</code>." in card
-    assert "| \\`a\\` \\| \\<b\\> | 0 | 20 |\n| {{ 7 \\* 7 }} | 0 | 20 |" in card
-
-
-def test_a_run_can_do_without_baselines_and_a_picture(
-    tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("hf_posenc.training.assessment.find_spec", lambda name: None)  # without matplotlib
-    train(tmp_path / "run", **order, do_eval=True, baseline=False)
-    assessment = results(tmp_path / "run")["assessment"]
-    assert (assessment["split"], assessment["baselines"]) == ("validation", {})
-    card = (tmp_path / "run" / "README.md").read_text()
-    assert "Confusion matrix" in card
-    assert "confusion_matrix.png" not in card
-    assert not (tmp_path / "run" / "confusion_matrix.png").exists()
+    assert "\n| \\`a\\` \\| \\<b\\> | 0.000 |" in card
+    assert "\n| {{ 7 \\* 7 }} | 0.500 |" in card

@@ -2,132 +2,121 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from training_harness import (
     LAUNCH,
+    SIZES,
     TRAIN,
     assert_same_weights,
     await_loss,
     begun,
     command,
     in_processes,
+    order_files,
     snapshot,
-    train,
     train_by_command,
-    write_jsonl,
 )
+from transformers import Trainer
 
-from hf_posenc.training import is_complete
+from hf_posenc.training.run_folder import checkpoints
 
 
 @pytest.mark.slow
 def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
     """As a terminal sends it: to the launcher, which passes it on, and to both processes."""
-    options = {**order, "output_dir": tmp_path / "run", "num_train_epochs": 500, "per_device_train_batch_size": 8}
-    options |= {"logging_strategy": "steps", "logging_steps": 1, "lr_scheduler_type": "constant", "warmup_steps": 0}
-    with begun([*LAUNCH, *TRAIN, *command(options)], tmp_path / "errors") as running:
+    options = {**order, "max_steps": 60, "batch_size": 8}
+    with begun([*LAUNCH, *TRAIN, *command(tmp_path / "run", **options)], tmp_path / "errors") as running:
         await_loss(running)
         os.killpg(running.pid, signal.SIGINT)
     errors = (tmp_path / "errors").read_text()
-    assert errors.count("Interrupted: the newest checkpoint is") == 1, errors
-    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
-    assert is_complete(checkpoint)
+    assert errors.count("Interrupted: '") == 1, errors
+    (checkpoint,) = checkpoints(tmp_path / "run")
     assert len(list(checkpoint.glob("rng_state_*.pth"))) == 2
-    options |= {"max_steps": int(checkpoint.name.rpartition("-")[2]) + 3}
-    for name, resumed in (("run", "true"), ("whole", None)):
-        words = [*LAUNCH, *TRAIN, *command({**options, "output_dir": tmp_path / name})]
-        in_processes([*words, *(["--resume_from_checkpoint", resumed] if resumed else [])])
+    for name, resume in (("run", True), ("whole", False)):
+        in_processes([*LAUNCH, *TRAIN, *command(tmp_path / name, **options, resume=resume)])
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
 
 
-def damaged_checkpoint(part: str, change: Callable[[Path], Any]) -> Callable[..., dict[str, Any]]:
-    """Options that name a checkpoint of which one file was changed."""
-
-    def make(folder: Path, order: dict[str, str]) -> dict[str, Any]:
-        run = train(folder / "trained", train_file=order["train_file"], max_train_samples=32)
-        change(run.output_dir / part)
-        return {"model_name_or_path": str(run.output_dir), "config_overrides": None}
-
-    return make
+def without_gpu(*case: str) -> Any:
+    return pytest.param(*case, marks=pytest.mark.skipif(torch.accelerator.is_available(), reason="needs no GPU here"))
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:200])
-
-
-BAD: list[tuple[Any, str]] = [
+BAD = [
+    ("--scheme rope --scheme-kwargs {'interleave':true}", "['interleave']=True is no argument of 'rope'. Did you mean"),
+    ("--scheme-kwargs rope", "--scheme-kwargs 'rope' is no JSON (Expecting value"),
+    ("--set hidden_sizes=32", "--set hidden_sizes: neither TrainingArguments nor PosEncConfig has such a field"),
+    ("--set hidden_size", "--set 'hidden_size' assigns nothing. Write --set weight_decay=0.01."),
+    ("--set seed=1 --set seed=2", "--set seed is given twice"),
+    ("--set position_embedding_type=rope", "--set position_embedding_type can't be set. Use --scheme."),
+    ("--set hidden_size=33 --set num_attention_heads=2", "hidden_size=33 isn't a multiple of num_attention_heads=2"),
+    ("--set hidden_act=7", "Field 'hidden_act' expected str, got int (value: 7)"),
+    ("--set num_train_epochs=3", "--set num_train_epochs can't be set. Use --epochs."),
+    ("--set bf16_full_eval=true", "--set bf16_full_eval can't be set. "),
+    ("--set metric_for_best_model=acuracy", "=acuracy isn't measured here. Choose loss, accuracy, "),
+    ("--schedule cosine --set lr_scheduler_kwargs={'cycles':2}", "--set lr_scheduler_kwargs={'cycles': 2}: get_cosine"),
+    ("--set save_strategy=often", "often"),
+    without_gpu("--set fp16=true", "--set fp16=true needs a GPU. Use --bf16"),
+    without_gpu("--device cuda", "--device 'cuda' can't be trained on. This machine has cpu alone."),
+    ("--text-column body", "no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with --text-col"),
+    ("--data empty.jsonl", "'empty.jsonl' is empty"),
     (
-        {"position_embedding_type": "rope", "position_embedding_kwargs": {"interleave": True}},
-        "position_embedding_kwargs['interleave']=True is no argument of 'rope'. Did you mean",
+        "--scheme learned --set max_position_embeddings=32 --max-length 33",
+        "--max-length 33 is too long: 'learned' has 32 positions. Repeat its table with --set max",
     ),
-    ({"config_overrides": "hidden_sizes=32"}, "--config-overrides 'hidden_sizes=32': give name=value"),
-    (
-        {"config_overrides": "hidden_size=33,num_attention_heads=2"},
-        "hidden_size=33 isn't a multiple of num_attention_heads=2",
-    ),
-    ({"config_overrides": "hidden_act=7"}, "hidden_act"),
-    (
-        {"text_column_names": "body"},
-        "no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with --text-column-names",
-    ),
-    (lambda folder, order: {"train_file": write_jsonl(folder / "empty.jsonl", [])}, "empty.jsonl' is empty"),
-    (
-        {"position_embedding_type": "learned", "max_position_embeddings": 32, "max_seq_length": 33},
-        "--max-seq-length 33 is too long: 'learned' has 32 positions. Give at most 32",
-    ),
-    (damaged_checkpoint("model.safetensors", cut), "Download or train it anew."),
-    (damaged_checkpoint("config.json", cut), "can't be read as a checkpoint: "),
-    (damaged_checkpoint("tokenizer.json", Path.unlink), "--tokenizer-name"),
-    (
-        {"model_name_or_path": "nobody/nothing", "config_overrides": None},
-        "'nobody/nothing' can't be read as a checkpoint: ",
-    ),
+    ("--pretrained weights", "Download or train it anew."),
+    ("--pretrained configuration", "can't be read as a checkpoint: "),
+    ("--pretrained tokenizer", "--tokenizer"),
+    ("--pretrained nobody/nothing", "'nobody/nothing' can't be read as a checkpoint: "),
+    ("--pretrained adapter", "'adapter' holds an adapter of PEFT alone. Merge it: peft.AutoPeftModelForSequenceClass"),
+    ("--pretrained weights --size mini", "--size 'mini' is for new encoders, and --pretrained weights has its own"),
+    ("--lora", "--lora updates trained weights, and a new encoder has none. Give --pretrained."),
+    ("--patience 2", "--patience 2 needs evaluations. Give --validation"),
+    ("--resume", "--resume: 'run' holds no unfinished run. Leave --resume out."),
+    ("--batch-size 0", "--batch-size 0 is out of range. Give a whole number from 1"),
+    ("--epochs -1", "--epochs -1.0 is out of range. Give a positive number"),
+    ("--learning-rate inf", "--learning-rate inf is out of range. Give a number from 0 to 1"),
+    ("--label-names yes", "--label-names 'yes' must list each label once, in order: no,yes."),
     pytest.param(
-        {"output_dir": "/sys/hf-posenc-run"},
-        "--output-dir '/sys/hf-posenc-run' can't be written to: Operation not permitted",
+        "-o /sys/hf-posenc-run",
+        "Writing to '/sys/hf-posenc-run' failed: [Errno 1] Operation not permitted",
         marks=pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that nobody can write to"),
-    ),
-    ({"do_train": False}, "Nothing to do. Give at least one of --do-train"),
-    ({"do_train": False, "do_eval": True}, "Name a trained one with --model-name-or-path"),
-    (
-        {"metric_for_best_model": "acuracy"},
-        "--metric-for-best-model 'acuracy' isn't measured here. Choose one of loss, accuracy, ",
-    ),
-    ({"per_device_train_batch_size": 0}, "--per-device-train-batch-size 0 is out of range. Give a whole number from 1"),
-    ({"num_train_epochs": -1}, "--num-train-epochs -1.0 is out of range. Give a positive number"),
-    ({"learning_rate": "inf"}, "--learning-rate inf is out of range. Give 0 or"),
-    ({"bf16_full_eval": True}, "--bf16_full_eval "),
-    (
-        {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": '{"cycles": 2}'},
-        "--lr-scheduler-kwargs {'cycles': 2} for cosine: get_cosine_schedule",
-    ),
-    ({"save_strategy": "often"}, "--save-strategy 'often' is unknown. Choose one of no, steps"),
-    pytest.param(
-        {"fp16": True},
-        "--fp16 needs a GPU, and there is none. Use --bf16",
-        marks=pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU"),
     ),
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD)
-def test_bad_input_is_one_line_and_exit_code_2(options, message, order, tmp_path, monkeypatch, capsys):
-    options = options if isinstance(options, dict) else options(tmp_path, order)
-    before = snapshot(tmp_path)
-    capsys.readouterr()
-    assert train_by_command(monkeypatch, **{**order, "output_dir": tmp_path / "run", **options}) == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: ")]
-    assert len(errors) == 1
-    assert message in errors[0]
-    assert snapshot(tmp_path) == before
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, checkpoint):
+    """A folder with data, and checkpoints of which one file is damaged."""
+    folder = tmp_path_factory.mktemp("bad")
+    order_files(folder)
+    (folder / "empty.jsonl").write_text("")
+    damages = {"weights": "model.safetensors", "configuration": "config.json", "tokenizer": "tokenizer.json"}
+    for name, file in damages.items():
+        shutil.copytree(checkpoint, folder / name)
+        (folder / name / file).write_bytes((folder / name / file).read_bytes()[: 200 * (name != "tokenizer")])
+    (folder / "tokenizer" / "tokenizer.json").unlink()
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(("words", "message"), BAD)
+def test_bad_input_is_one_line_and_exit_code_2(words, message, place, run, monkeypatch):
+    monkeypatch.chdir(place)
+    before = snapshot(place)
+    given = [word.replace("'", '"') for word in words.split()]
+    usual = ("-o", "run", "--data", "train.jsonl", "--validation-share", "0", "--device", "cpu")
+    code, _, err = run("train", *usual, *given)
+    assert code == 2, err
+    (line,) = [line for line in err.splitlines() if line.startswith("Error: ")]
+    assert message in line
+    assert snapshot(place) == before
 
 
 def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, capsys):
@@ -135,49 +124,46 @@ def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, 
         raise RuntimeError("two\nlines")
 
     monkeypatch.setattr("transformers.Trainer.training_step", broken)
-    first = tmp_path / "run"
-    first.mkdir()
-    (first / "README.md").write_text("an earlier run")
-    options = {**order, "output_dir": first, "overwrite_output_dir": True}
-    assert train_by_command(monkeypatch, **options) == 1
+    options = {**order, "overwrite": True}
+    assert train_by_command(monkeypatch, tmp_path / "run", **options) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert last == "Error: RuntimeError: two lines (HF_POSENC_TRACEBACK=1 shows where)"
-    assert (first / "README.md").read_text() == "an earlier run"  # replaced only once a step was made
     monkeypatch.setenv("HF_POSENC_TRACEBACK", "1")
     with pytest.raises(RuntimeError, match="two"):
-        train_by_command(monkeypatch, **options)
+        train_by_command(monkeypatch, tmp_path / "run", **options)
 
 
 def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_path, monkeypatch, capsys):
     resource = pytest.importorskip("resource")
-    options = {**order, "output_dir": tmp_path / "run", "save_strategy": "epoch", "config_preset": "tiny"}
-    options["config_overrides"] = None
-    first = train(tmp_path / "run", **{name: value for name, value in options.items() if name != "output_dir"})
-    before = snapshot(first.output_dir)
-    options |= {"num_train_epochs": 2, "resume_from_checkpoint": "true"}
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))  # the weights are larger
+    options = {**order, **dict.fromkeys(SIZES), "epochs": 2, "save_strategy": "epoch"}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    save = Trainer._save_checkpoint
+
+    def then_full(*arguments: Any) -> None:
+        save(*arguments)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))  # the weights are larger
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", then_full)
     try:
-        assert train_by_command(monkeypatch, **options) == 2
+        assert train_by_command(monkeypatch, tmp_path / "run", **options) == 2
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1
-    assert "Make room or name another --output-dir. What is left: the newest checkpoint is" in errors[0]
-    after = snapshot(first.output_dir)
-    assert {name: after[name] for name in before} == before
+    assert "Make room or name another --output. What is left: '" in errors[0]
+    assert "checkpoint-10'. The same command with --resume goes on from there." in errors[0]
+    monkeypatch.setattr(Trainer, "_save_checkpoint", save)
+    assert train_by_command(monkeypatch, tmp_path / "run", **options, resume=True) == 0
 
 
 @pytest.mark.slow
 def test_ctrl_c_in_a_real_process(order, tmp_path):
-    options = {**order, "output_dir": tmp_path / "run", "num_train_epochs": 500, "logging_strategy": "steps"}
-    options |= {"logging_steps": 1}
-    with begun([sys.executable, *TRAIN, *command(options)], tmp_path / "errors") as running:
+    words = command(tmp_path / "run", **order, epochs=20)
+    with begun([sys.executable, *TRAIN, *words], tmp_path / "errors") as running:
         await_loss(running)
-        time.sleep(0.2)
         running.send_signal(signal.SIGINT)
     errors = (tmp_path / "errors").read_text()
     assert running.returncode == 130, errors
-    assert errors.strip().splitlines()[-1].startswith("Interrupted: the newest checkpoint is")
-    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    assert errors.strip().splitlines()[-1].startswith("Interrupted: '")
+    (checkpoint,) = checkpoints(tmp_path / "run")
     assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] > 0

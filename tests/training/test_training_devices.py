@@ -13,7 +13,6 @@ from transformers.trainer_pt_utils import EvalLoopContainer
 from hf_posenc import POSITIONS
 from hf_posenc.model.scheme_table import AUGMENTATIONS
 from hf_posenc.model.unpadding import locate_tokens
-from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.losses import ClassificationLoss
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
@@ -59,8 +58,8 @@ def test_the_answers_of_an_evaluation_go_to_the_cpu_as_it_goes_on(
         move(self)
 
     monkeypatch.setattr(EvalLoopContainer, "to_cpu_and_numpy", count)
-    result = train(tmp_path / "run", **order, do_train=True, do_eval=True, max_steps=1, per_device_eval_batch_size=1)
-    assert max(moved) == RunArguments(output_dir=str(tmp_path)).eval_accumulation_steps == 64
+    result = train(tmp_path / "run", **order, max_steps=1, per_device_eval_batch_size=1)
+    assert max(moved) == 64
     assert len(result.metrics) > 3
 
 

@@ -22,16 +22,16 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.validation import check_is_fitted, validate_data
-from training_harness import SMALL, assert_same_weights, rows, train, write_jsonl
+from training_harness import SIZES, assert_same_weights, rows, train, write_jsonl
 from transformers import pipeline
 
 import hf_posenc
 from hf_posenc import PosEncClassifier, PosEncRegressor
+from hf_posenc.errors import UserError
 from hf_posenc.finetuning.estimator_inputs import require_labels
-from hf_posenc.training import UserError
 
-OPTIONS = {name: SMALL[name] for name in ("config_overrides", "vocab_size")}
-SHORT: dict[str, Any] = {"num_train_epochs": 1, "per_device_train_batch_size": 16}
+OPTIONS: dict[str, Any] = {"set": SIZES, "device": "cpu"}
+SHORT: dict[str, Any] = {"epochs": 1, "batch_size": 16}
 
 
 def data(count: int = 96) -> tuple[list[str], list[str]]:
@@ -61,11 +61,11 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     assert fitted.predict(texts).tolist() == fitted.classes_[probabilities.argmax(1)].tolist()
     assert fitted.score(texts, labels) == np.mean(fitted.predict(texts) == np.array(labels))
     fitted.save(tmp_path / "model")
-    with pytest.raises(UserError, match="model' already holds a model. Give another folder, or overwrite=True"):
+    with pytest.raises(UserError, match=r"model' already holds a run .*replace it \(--overwrite\)"):
         fitted.save(tmp_path / "model")
     fitted.save(tmp_path / "model", overwrite=True)
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="^'.*file' can't be written to"):
+    with pytest.raises(UserError, match="file' can't be written to: a file is in the way"):
         fitted.save(tmp_path / "file")
     with pytest.raises(UserError, match="no folder"):
         hf_posenc.load(tmp_path / "other")
@@ -97,7 +97,7 @@ def test_it_is_the_training_of_the_command_line(tmp_path: Path) -> None:
     """The same rows from a file give the same weights, bit for bit."""
     texts, labels = data()
     file = write_jsonl(tmp_path / "rows.jsonl", rows("train", 96))
-    train(tmp_path / "file", train_file=file, do_eval=True, seed=42, save_strategy="epoch")
+    train(tmp_path / "file", data=file, validation_share=0.1, seed=42, save_strategy=None, bf16=False)
     hf_posenc.fit(texts, labels, **OPTIONS, **SHORT, bf16=False).save(tmp_path / "list")
     assert_same_weights(tmp_path / "file", tmp_path / "list")
 
@@ -127,7 +127,7 @@ def test_columns_are_in_the_order_of_the_classes_whatever_that_of_the_checkpoint
     config = json.loads((tmp_path / "first" / "config.json").read_text())
     config |= {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
     (tmp_path / "first" / "config.json").write_text(json.dumps(config))
-    fitted = PosEncClassifier(**SHORT, model_name_or_path=str(tmp_path / "first")).fit(texts, labels)
+    fitted = PosEncClassifier(**SHORT, pretrained=str(tmp_path / "first")).fit(texts, labels)
     assert (fitted.classes_.tolist(), list(fitted.model_.config.id2label.values())) == (names[::-1], names)
     fitted.save(tmp_path / "second")
     answers = scores(tmp_path / "second", texts, fitted.classes_)
@@ -151,7 +151,7 @@ def test_several_labels_per_text_come_back_as_lists_or_rows_of_0_and_1(tmp_path:
 def test_real_numbers_make_a_regressor(tmp_path: Path) -> None:
     texts, _ = data(64)
     lengths = [len(text) / 7 for text in texts]
-    fitted = hf_posenc.fit(texts, lengths, **OPTIONS, **{**SHORT, "num_train_epochs": 3})
+    fitted = hf_posenc.fit(texts, lengths, **OPTIONS, **{**SHORT, "epochs": 3})
     assert isinstance(fitted, PosEncRegressor)
     assert fitted.predict(texts).shape == (64,)
     fitted.save(tmp_path / "model")
@@ -185,7 +185,7 @@ def test_a_fit_prints_nothing_leaves_no_folder_and_no_other_randomness(
     assert draw == [torch.initial_seed(), np.random.get_state()[1].tolist(), random.getstate()]
     np.testing.assert_array_equal(first.predict_proba(texts), quick().fit(texts, labels).predict_proba(texts))
     quick(verbose=1).fit(texts, labels)
-    assert "Parameters" in capfd.readouterr().out
+    assert " parameters, of them positional " in capfd.readouterr().out
 
 
 def test_a_model_that_words_beat_is_warned_of() -> None:
@@ -202,23 +202,25 @@ def test_it_works_in_a_pipeline_cross_validation_and_a_grid_search() -> None:
     accuracies = cross_val_score(Pipeline([("lower", lower), ("posenc", quick())]), texts, labels, cv=2)
     assert accuracies.shape == (2,)
     assert np.isfinite(accuracies).all()
-    search = GridSearchCV(quick(), {"position_embedding_type": ["none", "rope"], "learning_rate": [1e-3]}, cv=2)
+    search = GridSearchCV(quick(), {"scheme": ["none", "rope"], "learning_rate": [1e-3]}, cv=2)
     search.fit(texts, labels)
     best = search.best_estimator_.model_.config
-    assert best.position_embedding_type == search.best_params_["position_embedding_type"]
+    assert best.position_embedding_type == search.best_params_["scheme"]
 
 
 def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> None:
     texts, labels = data(32)
-    estimator = quick(max_steps=1, adam_beta1=0.8)
+    estimator = quick(max_steps=1, schedule="cosine")
     assert clone(estimator).get_params() == estimator.get_params()
-    assert {"max_steps": 1, "adam_beta1": 0.8}.items() <= clone(estimator).get_params().items()
+    assert {"max_steps": 1, "schedule": "cosine"}.items() <= clone(estimator).get_params().items()
     assert "max_steps=1" in repr(estimator)
-    assert "warmup_steps" not in estimator.get_params()
-    search = GridSearchCV(quick(max_steps=1), {"warmup_steps": [0.0, 0.5]}, cv=2).fit(texts, labels)
-    assert search.best_estimator_.warmup_steps == search.best_params_["warmup_steps"]
+    assert "word_rate" not in estimator.get_params()
+    search = GridSearchCV(quick(max_steps=1), {"word_rate": [1.0, 2.0]}, cv=2).fit(texts, labels)
+    assert search.best_estimator_.word_rate == search.best_params_["word_rate"]
     assert len(search.best_estimator_.history_) > 0
     assert search.best_estimator_.get_params()["max_steps"] == 1
+    with pytest.raises(UserError, match=r"Unknown option 'weight_decay'.* go into set=\{'weight_decay': \.\.\.\}"):
+        hf_posenc.fit(texts, labels, weight_decay=0.1)
     for fit in (PosEncClassifier(max_step=1).fit, partial(hf_posenc.fit, max_step=1)):
         with pytest.raises(UserError, match=r"Unknown option 'max_step'. Did you mean 'max_steps'\?"):
             fit(texts, labels)
@@ -287,15 +289,12 @@ class OnNumbers(PosEncClassifier):
 
 
 FOUR_STEPS: dict[str, Any] = {
-    "position_embedding_type": "none",
-    "per_device_train_batch_size": 32,
+    "scheme": "none",
     "learning_rate": 1e-2,
-    "validation_split_percentage": 0,
-    "max_seq_length": 32,
-    "config_overrides": "hidden_size=16,num_attention_heads=2,num_hidden_layers=1,intermediate_size=32",
-    "vocab_size": 300,
+    "validation_share": 0,
+    "max_length": 32,
     "max_steps": 4,
-    "logging_strategy": "no",
+    "set": {**SIZES, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32, "logging_strategy": "no"},
 }
 
 

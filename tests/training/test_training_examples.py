@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from rich.console import Console
 from safetensors.torch import load_file
 from training_harness import (
     ACCELERATE,
     LAUNCH,
     ROOT,
-    SMALL,
+    SIZES,
     assert_same_weights,
     in_processes,
     order_files,
     rows,
+    train,
     train_by_command,
     write_csv,
     write_jsonl,
@@ -41,8 +41,7 @@ from transformers import (
 
 import hf_posenc
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.data import train_tokenizer
-from hf_posenc.finetuning import fine_tune, make_arguments
+from hf_posenc.data.tokenizer import train_tokenizer
 
 TRAINER, LOOP, MLM, NER = (
     ROOT / "examples" / f"run_{name}.py" for name in ("classification", "classification_no_trainer", "mlm", "ner")
@@ -72,7 +71,11 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("labelled")
     train_tokenizer([row["text"] for row in rows("train", 160)], vocab_size=1000).save_pretrained(folder / "tokenizer")
     files = order_files(folder)
-    return {name: files[name] for name in ("train_file", "validation_file")} | {"tokenizer": str(folder / "tokenizer")}
+    return {
+        "train_file": files["data"],
+        "validation_file": files["validation"],
+        "tokenizer": str(folder / "tokenizer"),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +115,15 @@ def test_the_example_trains_the_model_that_the_command_trains(
 ) -> None:
     """Unasked, the command trains a tokenizer, gives new words a higher rate, and chooses epochs, rate and weights."""
     run(TRAINER, monkeypatch, **labelled, **SHORT, scheme=scheme, output_dir=tmp_path / "example")
-    options = {name: SHORT[name] for name in ("learning_rate", "num_train_epochs", "per_device_train_batch_size")}
-    options |= {"tokenizer_name": labelled["tokenizer"], "max_seq_length": 64, "word_learning_rate_factor": 1}
-    options |= {"config_overrides": None, "position_embedding_type": scheme, "load_best_model_at_end": False}
-    options |= {"do_eval": True, **{name: labelled[name] for name in ("train_file", "validation_file")}}
-    assert train_by_command(monkeypatch, **options, output_dir=tmp_path / "command") == 0
+    options = {"learning_rate": 1e-3, "max_length": 64, "epochs": 2, "word_rate": 1.0, "scheme": scheme}
+    options |= {"data": labelled["train_file"], "validation": labelled["validation_file"]}
+    options |= {
+        "tokenizer": labelled["tokenizer"],
+        "save_strategy": None,
+        "load_best_model_at_end": False,
+        **dict.fromkeys(SIZES),
+    }
+    assert train_by_command(monkeypatch, tmp_path / "command", **options) == 0
     trained, expected = logits(tmp_path / "example"), logits(tmp_path / "command")
     assert expected.std() > 0.1
     torch.testing.assert_close(trained, expected, atol=1e-6, rtol=0)
@@ -359,9 +366,7 @@ def test_words_are_labelled_from_a_language_model(
 
 def test_a_classifier_starts_from_a_masked_language_model(language_model: tuple[Path, str], tmp_path: Path) -> None:
     source = language_model[0] / "run"
-    options = {**SMALL, "config_overrides": None, "max_train_samples": 32, "learning_rate": 0.0, "baseline": False}
-    options |= {"dataset_name": "blimp_order", "pretrained": str(source), "output_dir": str(tmp_path)}
-    model = fine_tune(*make_arguments(**options), console=Console(file=io.StringIO())).model
+    model = train(tmp_path / "run", data="blimp_order", max_rows=32, pretrained=str(source), learning_rate=0.0).model
     assert type(model).__name__ == "PosEncForSequenceClassification"
     before, after = AutoModelForMaskedLM.from_pretrained(source).base_model.state_dict(), model.base_model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)

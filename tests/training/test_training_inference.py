@@ -12,15 +12,15 @@ import torch
 from common import tiny_config
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from training_harness import SMALL, rows, write_jsonl
+from training_harness import rows, write_jsonl
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 import hf_posenc
 from hf_posenc import PosEncForSequenceClassification
-from hf_posenc.data.inputs import Text
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.finetuning import fine_tune, make_arguments
+from hf_posenc.finetuning.evaluate import evaluate
 from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.options import Options
 from hf_posenc.training.inference import logits_of
 
 TEXTS = [row["text"] for row in rows("train", 60)] + ["", "karla " * 70]
@@ -144,17 +144,15 @@ def test_weights_stored_in_half_precision_answer_and_are_scored_in_float32(token
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     expected = torch.from_numpy(np.stack(list(one_by_one(model, tokenizer, TEXTS)))).softmax(-1).numpy()
-    answers = predict(load_classifier(str(folder), "cpu"), map(Text, TEXTS))
-    for prediction, right in zip(answers, expected, strict=True):
-        assert [prediction.answer["probabilities"][name] for name in "abc"] == pytest.approx(right, abs=1e-5)
+    classifier = load_classifier(str(folder), "cpu")
+    for answer, right in zip(predict(classifier, [(text,) for text in TEXTS]), expected, strict=True):
+        assert [answer["probabilities"][name] for name in "abc"] == pytest.approx(right, abs=1e-5)
     np.testing.assert_allclose(hf_posenc.load(folder).predict_proba(TEXTS), expected, atol=1e-5)
     labels = ["abc"[row.argmax()] for row in expected]
     examples = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True) if text]
     file = write_jsonl(tmp_path / "test.jsonl", examples)
-    options = {**SMALL, "do_train": False, "config_overrides": None, "model_name_or_path": str(folder)}
-    result = fine_tune(*make_arguments(**options, test_file=file, do_predict=True, output_dir=str(tmp_path / "out")))
-    assert result.model.dtype == torch.float32
-    assert result.metrics["test_accuracy"] == 1
+    assert classifier.model.dtype == torch.float32
+    assert evaluate(classifier, Options(data=file)).metrics["accuracy"] == 1
 
 
 def test_a_text_beyond_the_positions_is_cut_where_the_tokenizer_names_no_limit(tokenizer: Any, tmp_path: Path) -> None:
@@ -163,5 +161,5 @@ def test_a_text_beyond_the_positions_is_cut_where_the_tokenizer_names_no_limit(t
     tokenizer.save_pretrained(tmp_path)
     tokenizer.model_max_length = 64
     classifier = load_classifier(str(tmp_path), "cpu")
-    whole, cut = predict(classifier, [Text("karla " * 500), Text("karla " * 62)])
-    assert whole.answer["probabilities"] == pytest.approx(cut.answer["probabilities"], abs=1e-6)
+    whole, cut = predict(classifier, [("karla " * 500,), ("karla " * 62,)])
+    assert whole["probabilities"] == pytest.approx(cut["probabilities"], abs=1e-6)

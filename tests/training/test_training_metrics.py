@@ -4,8 +4,18 @@ from evaluate import combine
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from hf_posenc.training import MSE, Accuracy, MacroF1, Matthews, Pearson, Spearman
-from hf_posenc.training.metrics import METRICS, answers_from_logits, predictions_from_logits, score_logits
+from hf_posenc.training.metrics import (
+    METRICS,
+    MSE,
+    Accuracy,
+    MacroF1,
+    Matthews,
+    Pearson,
+    Spearman,
+    answers_from_logits,
+    predictions_from_logits,
+    score_logits,
+)
 
 CLASSES = [
     (Accuracy, "accuracy", sklearn_metrics.accuracy_score),

@@ -1,13 +1,13 @@
-"""What a run shows while it works: one live line in a terminal, plain lines in a log, nobody else's bars."""
+"""What a run shows: a bar on a terminal, a line a minute in a log, at most 40 lines of results, nothing twice."""
 
 import io
 import re
+import subprocess
 import sys
 
 import pytest
 from rich.console import Console
-from rich.text import Text
-from training_harness import train
+from training_harness import ENVIRONMENT, train
 
 from hf_posenc.training import progress
 
@@ -17,50 +17,65 @@ class Terminal(io.StringIO):
         return True
 
 
-def shown(file, order, tmp_path, capfd, **options):
+def shown(file, tmp_path, capfd, **options):
+    """What a run writes to a console of 80 columns, and what comes elsewhere."""
     console = Console(file=file, force_terminal=file.isatty(), width=80)
-    train(tmp_path / "run", console, **order, do_eval=True, disable_tqdm=False, **options)
+    train(tmp_path / "run", console, disable_tqdm=False, **options)
     return file.getvalue(), "".join(capfd.readouterr())
 
 
-def test_a_terminal_shows_one_line_with_step_loss_rate_and_time_left(order, tmp_path, capfd, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(progress, "_LIVE_EVERY", 0.0)
-    written, elsewhere = shown(Terminal(), order, tmp_path, capfd)
-    frames = [Text.from_ansi(frame).plain for frame in re.split(r"[\r\n]|\x1b\[\d*A", written)]
-    assert all(len(frame) <= 80 for frame in frames)
-    (frame, *_) = [frame for frame in frames if "step 9/10" in frame]
-    assert re.fullmatch(r"epoch 0\.9  step 9/10  loss \d\.\d{3}  rate \d\.\de-0\d [━╸╺ ]+\d:\d\d:\d\d left ?", frame)
-    assert any("scoring: batch 1/1" in frame for frame in frames)
-    (line,) = [frame for frame in frames if frame.startswith("Epoch 1: loss ")]
-    assert "validation loss " in line
-    assert "accuracy " in line
+def test_a_log_is_short_and_says_nothing_twice(order, tmp_path, capfd):
+    written, elsewhere = shown(io.StringIO(), tmp_path, capfd, **order, epochs=3, baselines=True)
     assert elsewhere == ""
-
-
-def test_a_log_has_few_plain_lines_and_no_control_characters(order, tmp_path, capfd):
-    written, elsewhere = shown(io.StringIO(), order, tmp_path, capfd, num_train_epochs=2, logging_strategy="steps")
-    assert not re.search(r"[^\n -~•-￿]", written)
-    assert "{" not in written
-    lines = [line for line in written.splitlines() if line.startswith(("Epoch", "Step"))]
-    assert [line.split(":")[0] for line in lines] == ["Epoch 1", "Epoch 2"]
-    assert elsewhere == ""
+    assert not re.search(r"[^\n -~•-￿]", written), "control characters"
+    lines = [line for line in written.splitlines() if line.strip()]
+    assert len(lines) <= 40
+    assert len(set(lines)) == len(lines)
+    numbers = [line.split() for line in lines if re.search(r"\d\.\d{3,4}", line)]
+    assert len({tuple(words) for words in numbers}) == len(numbers)
+    assert [line.split(",")[0] for line in lines if line.startswith("Epoch")] == ["Epoch 1", "Epoch 2", "Epoch 3"]
+    wanted = [
+        "Data ",
+        "Model ",
+        "To beat: majority 0.",
+        "loss ",
+        "accuracy of words ",
+        "test: class",
+        "Calibration error",
+    ]
+    assert [sum(line.strip().startswith(words) for line in lines) for words in wanted] == [1] * len(wanted)
 
 
 def test_a_long_run_writes_a_line_to_the_log_now_and_then(order, tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr(progress, "_PLAIN_EVERY", 0.0)
-    written, _ = shown(io.StringIO(), order, tmp_path, capfd, max_steps=3)
-    lines = [line for line in written.splitlines() if "  step " in line]
+    assert progress.EVERY == 60
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    written, _ = shown(io.StringIO(), tmp_path, capfd, **order, max_steps=3, logging_steps=1, logging_strategy="steps")
+    lines = [line for line in written.splitlines() if " left" in line and "step" in line]
     assert len(lines) == 3
-    assert re.fullmatch(r"Epoch 0\.1  step 1/3  loss \d\.\d{3}  rate \d\.\de-0\d", lines[0])
+    assert re.fullmatch(r"Epoch 0\.2, step 2 of 3, loss \d\.\d{3}, 0 min \d s left", lines[1])
 
 
-def test_an_error_in_training_takes_the_line_away(order, tmp_path, capfd, monkeypatch):
+def test_a_terminal_has_the_bar_of_the_trainer_and_a_line_for_each_evaluation(order, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
-    monkeypatch.setattr(progress.ProgressLine, "update_loss", lambda *_: 1 / 0)
-    before = sys.stdout
-    with pytest.raises(ZeroDivisionError):
-        shown(terminal, order, tmp_path, capfd)
-    assert sys.stdout is before, "the live line has given standard output back"
-    assert terminal.getvalue().rstrip().endswith("\x1b[?25h\r\x1b[1A\x1b[2K"), "the cursor is shown, the line gone"
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    written, elsewhere = shown(Terminal(), tmp_path, capfd, **order)
+    assert "10/10" in elsewhere
+    assert "{'" not in written + elsewhere  # the Trainer's own lines
+    assert re.search(r"Epoch 1, loss \d\.\d{3}; validation: loss ", written)
+    assert " left\n" not in written
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 min 0 s"), (125, "2 min 5 s"), (7322, "2 h 2 min")])
+def test_time_left(seconds, text):
+    assert progress._duration(seconds) == text
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_process_alone_prints_and_gives_notices(rank):
+    console = Console(file=io.StringIO())
+    assert (progress.main_console(rank, console) is console) == (rank == 0)
+    assert progress.main_console(rank).quiet == (rank == 1)
+    asked = "import hf_posenc, logging; print(logging.getLogger('hf_posenc.training.x').getEffectiveLevel())"
+    environment = {**ENVIRONMENT, "RANK": str(rank)}
+    done = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["40" if rank else "30"]

@@ -1,14 +1,27 @@
-"""What a training does where an option isn't given."""
+"""What a training does where an option isn't given, and what `--set` may say."""
 
+import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from training_harness import prepared, results, train, write_jsonl
+import torch
+from common import tiny_config
+from training_harness import options
 
-from hf_posenc import PRESETS
-from hf_posenc.training.recipe import default_epochs, default_learning_rate, default_word_factor
+from hf_posenc import PRESETS, PosEncForSequenceClassification
+from hf_posenc.errors import UserError
+from hf_posenc.finetuning.start import check_start
+from hf_posenc.training.recipe import Recipe, default_epochs, default_learning_rate, default_word_factor, make_recipe
+from hf_posenc.training.trainer import RunTrainer, one_cycle_schedule
 
-NO_EPOCHS = {"num_train_epochs": None}
+
+def recipe(output: Any = "unused", **values: Any) -> Recipe:
+    """Of 160 rows and a narrow model, without the harness's `--set save_strategy=no`."""
+    facts = {"hidden_size": 32, "seen": 16.0, "examples": 160, "validates": True, "is_classifier": True}
+    given = {name: values.pop(name, value) for name, value in facts.items()}
+    return make_recipe(options(output, **{"save_strategy": None, **values}), **given)
 
 
 @pytest.mark.parametrize(
@@ -28,67 +41,126 @@ def test_the_fewer_examples_the_more_epochs(is_trained: bool, seen: float, examp
     assert default_epochs(is_trained, seen, examples, 32) == epochs
 
 
-def test_rare_words_learn_faster():
+def test_rare_words_learn_faster_and_wider_encoders_and_checkpoints_slower():
     assert [default_word_factor(False, seen) for seen in (2, 56, 225, 10_000)] == [4.0, 2.0, 1.0, 1.0]
-    assert default_word_factor(True, 2) == 1.0
-    assert default_word_factor(False, 0) == 1.0
-
-
-def test_wider_encoders_and_checkpoints_learn_slower():
+    assert default_word_factor(True, 2) == default_word_factor(False, 0) == 1.0
     assert [default_learning_rate(False, width) for width in (128, 512, 768)] == [1e-3, 5e-4, 1e-4]
     assert [default_learning_rate(True, width) for width in (128, 512, 768)] == [1e-4, 1e-4, 5e-5]
     assert default_learning_rate(True, 384, lora=True) == pytest.approx(1e-3)
+    for sizes in PRESETS.values():
+        assert sizes["initializer_range"] == pytest.approx(sizes["hidden_size"] ** -0.5, abs=1e-4)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_starts_with_weights_that_fit_its_width(preset: str):
-    sizes = PRESETS[preset]
-    assert sizes["initializer_range"] == pytest.approx(sizes["hidden_size"] ** -0.5, abs=1e-4)
+STEPS = {"eval_strategy": "steps", "eval_steps": 20}
 
 
-def test_what_is_not_given_is_chosen_and_recorded(tmp_path: Path, order: dict[str, str]):
-    setup = prepared(tmp_path / "run", **NO_EPOCHS, **order, max_steps=1)
-    seen = setup.summary.tokens / setup.summary.vocab_size
-    assert setup.training.num_train_epochs == default_epochs(False, seen, 160, 16)
-    assert setup.training.word_learning_rate_factor == default_word_factor(False, seen)
-    assert setup.model.config.hidden_dropout_prob == 0.0
-    train(tmp_path / "run", **NO_EPOCHS, **order, max_steps=1)
-    kept = results(tmp_path / "run")["arguments"]["training"]
-    assert kept["word_learning_rate_factor"] == setup.training.word_learning_rate_factor
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"epochs": None, "seen": 2.0}, {"num_train_epochs": 50, "word_rate": 4.0, "learning_rate": 1e-3}),
+        ({"epochs": 2.5, "word_rate": 3.0, "learning_rate": 0.0}, {"num_train_epochs": 2.5, "word_rate": 3.0}),
+        ({"learning_rate": 0.0, "max_steps": 7}, {"learning_rate": 0.0, "max_steps": 7}),
+        ({"adam_beta1": 0.8, "weight_decay": 0.1}, {"adam_beta1": 0.8, "weight_decay": 0.1}),
+        ({}, {"save_strategy": "epoch", "load_best_model_at_end": True, "metric_for_best_model": "macro_f1"}),
+        ({"validates": False}, {"save_strategy": "epoch", "eval_strategy": "no", "load_best_model_at_end": False}),
+        (STEPS, {"save_strategy": "steps", "save_steps": 20, "load_best_model_at_end": True}),
+        ({**STEPS, "save_steps": 40}, {"save_strategy": "steps", "save_steps": 40, "load_best_model_at_end": True}),
+        ({"save_strategy": "steps", "save_steps": 40}, {"save_steps": 40, "load_best_model_at_end": False}),
+        ({"load_best_model_at_end": False}, {"save_strategy": "epoch", "load_best_model_at_end": False}),
+        ({"eval_strategy": "no"}, {"load_best_model_at_end": False}),
+        ({"patience": 1}, {"metric_for_best_model": "loss", "greater_is_better": False, "patience": 1}),
+        ({"is_classifier": False}, {"metric_for_best_model": "loss", "greater_is_better": False}),
+        ({"metric_for_best_model": "accuracy"}, {"metric_for_best_model": "accuracy", "greater_is_better": True}),
+        ({"metric_for_best_model": "eval_mse"}, {"greater_is_better": False}),
+        # 160 rows are 10 steps: 41 epochs are evaluated three at a time
+        ({"epochs": 41}, {"eval_strategy": "steps", "eval_steps": 30, "save_steps": 30, "logging_steps": 30}),
+        ({"epochs": 41, "eval_strategy": "epoch"}, {"eval_strategy": "epoch", "save_strategy": "epoch"}),
+        ({"epochs": 20}, {"eval_strategy": "epoch"}),
+        ({"schedule": "one-cycle"}, {"one_cycle": True, "lr_scheduler_type": "linear"}),
+        ({"schedule": "cosine"}, {"one_cycle": False, "lr_scheduler_type": "cosine"}),
+        ({"bf16": True}, {"bf16": True, "bf16_full_eval": False}),
+    ],
+)
+def test_what_is_given_stays_and_the_rest_is_chosen(given: dict[str, Any], expected: dict[str, Any]):
+    made = recipe(**given)
+    assert {name: getattr(made, name) for name in expected} == expected
 
 
-def test_what_is_given_stays(tmp_path: Path, order: dict[str, str]):
-    options = {"num_train_epochs": 2.0, "word_learning_rate_factor": 3.0, "learning_rate": 0.5}
-    setup = prepared(tmp_path / "run", **order, **options, hidden_dropout_prob=0.3, do_eval=True, save_strategy="epoch")
-    assert {name: getattr(setup.training, name) for name in options} == options
-    assert setup.model.config.hidden_dropout_prob == 0.3
-    assert setup.training.metric_for_best_model == "macro_f1"
-    other = prepared(tmp_path / "run", **order, do_eval=True, save_strategy="epoch", metric_for_best_model="loss")
-    assert (other.training.metric_for_best_model, other.training.greater_is_better) == ("loss", False)
+OURS = {"learning_rate": "--learning-rate", "output_dir": "--output", "use_cpu": "--device cpu", "seed": "--seed"}
+OURS |= {"push_to_hub": "hf-posenc publish", "hub_token": "hf-posenc publish", "bf16_full_eval": "none: it would"}
+OURS |= {"position_embedding_type": "--scheme", "position_embedding_kwargs": "--scheme-kwargs"}
 
 
-def test_the_words_of_a_run_learn_at_their_own_rate(tmp_path: Path, order: dict[str, str]):
-    from hf_posenc.training.trainer import make_trainer
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *(({"set": {name: 1}}, f"--set {name} can't be set. Use {instead}") for name, instead in OURS.items()),
+        ({"set": {"hidden_dropout": 1}}, "--set hidden_dropout: neither TrainingArguments nor PosEncConfig has such"),
+        ({"set": {"num_labels": 3}}, "--set num_labels: neither"),
+        *(
+            ({"set": {name: value}}, f"--set {name}={value} is out of range. Give {accepted}")
+            for name, value, accepted in (
+                ("adam_beta1", 2, "a number from 0 to below 1"),
+                ("weight_decay", "abc", "a number from 0"),
+                ("gradient_accumulation_steps", 0, "a whole number from 1"),
+                ("save_steps", -1, "a positive number"),
+                ("vocab_size", "x", "a whole number from 1"),
+            )
+        ),
+        ({"lora": True}, "--lora updates trained weights, and a new encoder has none. Give --pretrained"),
+        ({"revision": "v1"}, "--revision 'v1' is for --pretrained. Leave it out"),
+        ({"pretrained": "a/b", "size": "mini"}, "--size 'mini' is for new encoders, and --pretrained a/b has its own"),
+        ({"pretrained": "./none"}, "--pretrained './none': there is no such folder"),
+        ({"tokenizer": "./none"}, "--tokenizer './none': there is no such folder"),
+        ({"scheme": "wavy"}, "'wavy' is unknown"),
+        ({"scheme_file": "none.py"}, "--scheme-file 'none.py' is no file"),
+    ],
+)
+def test_what_cannot_be_begun_with_is_refused_before_data_is_read(given: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=re.escape(message)):
+        check_start(options("unused", **given))
 
-    options = {"word_learning_rate_factor": 3.0, "learning_rate": 0.01, "weight_decay": 0.1}
-    setup = prepared(tmp_path / "run", **order, **options)
-    optimizer = make_trainer(setup).create_optimizer()
-    words = setup.model.get_input_embeddings().weight
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"patience": 2, "validates": False}, "--patience 2 needs evaluations. Give --validation, or a --validation-s"),
+        ({"device": "tpu"}, "--device 'tpu' can't be trained on. This machine has cpu"),
+        ({"fp16": True}, "--set fp16=true needs a GPU. Use --bf16"),
+        ({"optim": "adamant"}, "adamant is not a valid OptimizerNames, please select"),
+        ({"deepspeed": "none.json"}, "deepspeed"),
+    ],
+)
+def test_a_recipe_that_cannot_be_is_refused(given: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message) as refused:
+        recipe(**given)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_words_of_a_run_learn_at_their_own_rate(tmp_path: Path):
+    model = PosEncForSequenceClassification(tiny_config())
+    rates = recipe(tmp_path, validates=False, word_rate=3.0, learning_rate=0.01, weight_decay=0.1)
+    optimizer = RunTrainer(model, rates).create_optimizer()
+    words = model.get_input_embeddings().weight
     (group,) = [group for group in optimizer.param_groups if any(p is words for p in group["params"])]
     assert (group["lr"], group["weight_decay"], len(group["params"])) == (pytest.approx(0.03), 0.1, 1)
 
 
-def test_of_numbers_the_loss_decides(tmp_path: Path):
-    rows = [{"text": f"a b {n % 7}", "label": n / 4 + 0.1} for n in range(30)]
-    file = write_jsonl(tmp_path / "n.jsonl", rows)
-    setup = prepared(tmp_path / "run", train_file=file, do_eval=True, save_strategy="epoch")
-    assert setup.training.metric_for_best_model == "loss"
-
-
-def test_epochs_of_a_few_steps_are_evaluated_and_saved_together(tmp_path: Path, order: dict[str, str]):
-    options = {"do_eval": True, "per_device_train_batch_size": 32, "save_strategy": None, "num_train_epochs": 41}
-    training = prepared(tmp_path / "run", **order, **options).training
-    assert (training.eval_strategy, training.eval_steps) == ("steps", 3 * 5)  # 160 examples are 5 steps
-    assert training.save_steps == training.logging_steps == training.eval_steps
-    for option, value in (("num_train_epochs", 20), ("eval_strategy", "epoch"), ("early_stopping_patience", 3)):
-        assert prepared(tmp_path / "run", **order, **{**options, option: value}).training.eval_strategy == "epoch"
+def test_one_cycle_rises_and_falls_and_ends():
+    groups = [
+        {"params": [torch.nn.Parameter(torch.zeros(1))]},
+        {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.3},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
+    schedule = one_cycle_schedule(optimizer, recipe(epochs=2, warmup_steps=0.25), batches_per_epoch=10)
+    rates, momenta = [], []
+    for _ in range(20):
+        rates.append(optimizer.param_groups[0]["lr"])
+        momenta.append(optimizer.param_groups[0]["betas"][0])
+        optimizer.step()
+        schedule.step()
+    assert max(rates) == pytest.approx(0.01, rel=0.02)
+    assert optimizer.param_groups[1]["lr"] == pytest.approx(30 * optimizer.param_groups[0]["lr"])
+    assert 3 <= int(np.argmax(rates)) <= 6
+    assert rates[-1] < 0.001 > rates[0] / 10
+    assert min(momenta) < 0.86 < 0.94 < max(momenta)

@@ -5,8 +5,8 @@ import pytest
 from training_harness import ROOT
 from transformers import AutoTokenizer
 
-from hf_posenc.data import load_tokenizer, train_tokenizer
-from hf_posenc.training import UserError
+from hf_posenc.data.tokenizer import load_tokenizer, train_tokenizer
+from hf_posenc.errors import UserError
 
 TEXTS = ["Whose cup does Emily fix?", "the dog chased the cat, naïvely.", "All hills are there existing."] * 5
 
@@ -52,7 +52,7 @@ def test_the_five_marks_alone_are_special():
 
 NUMBERING = """
 import hashlib
-from hf_posenc.data import train_tokenizer
+from hf_posenc.data.tokenizer import train_tokenizer
 texts = [f"word{i} {chr(97 + i % 26) * 3} ba{chr(98 + i % 20)}na" for i in range(300)]
 for kind in ("wordpiece", "bpe"):
     print(hashlib.sha256(train_tokenizer(texts, kind, 500).backend_tokenizer.to_str().encode()).hexdigest())
@@ -75,7 +75,7 @@ def test_the_same_text_gives_the_same_tokenizer_in_every_process(capsys):
     [
         ({"tokenizer_type": "unigram"}, "tokenizer_type='unigram' is unknown. Choose one of wordpiece, bpe"),
         ({"vocab_size": 3}, "vocab_size=3 is out of range. For wordpiece give 6 to"),
-        ({"model_max_length": 2}, "max_seq_length=2 leaves no room"),
+        ({"model_max_length": 2}, "max_length=2 leaves no room"),
         ({"texts": []}, "no text to train a tokenizer on"),
     ],
 )
@@ -85,5 +85,5 @@ def test_bad_arguments_are_refused(arguments, message):
 
 
 def test_a_tokenizer_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"--tokenizer-name .*nothing.*there is no such folder"):
+    with pytest.raises(UserError, match=r"--tokenizer .*nothing.*there is no such folder"):
         load_tokenizer(str(tmp_path / "nothing"))

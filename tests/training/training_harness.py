@@ -5,10 +5,10 @@ import csv
 import gzip
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,12 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from hf_posenc import cli
-from hf_posenc.data import example_data
-from hf_posenc.finetuning import make_arguments, set_up, train_classifier
-from hf_posenc.training import TrainingResult
+from hf_posenc.data.preparing import PreparedData, prepare
+from hf_posenc.data.sources import example_data, read
+from hf_posenc.errors import dashed
+from hf_posenc.finetuning import train as road
+from hf_posenc.finetuning.start import check_start, known_labels, start
+from hf_posenc.options import Options
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ["-m", "hf_posenc.cli", "train"]
@@ -32,17 +35,11 @@ LAUNCH += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
 ACCELERATE += ["--main_process_port", "0"]
 
-SMALL: dict[str, Any] = {
-    "config_overrides": "hidden_size=32,num_attention_heads=2,intermediate_size=64,initializer_range=0.05",
-    "vocab_size": 1000,
-    "per_device_train_batch_size": 16,
-    "num_train_epochs": 1,
-    "disable_tqdm": True,
-    "use_cpu": True,
-    "save_strategy": "no",
-    "do_train": True,
-    "seed": 1,
-}
+SMALL: dict[str, Any] = {"batch_size": 16, "epochs": 1, "device": "cpu", "seed": 1, "validation_share": 0.0}
+SIZES: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+SIZES |= {"initializer_range": 0.05, "vocab_size": 1000}
+"""Of a new encoder, for `set`."""
+OPTIONS = {item.name for item in fields(Options)}
 
 
 def rows(split: str, count: int) -> list[dict[str, Any]]:
@@ -71,35 +68,57 @@ def write_csv(path: Path, examples: list[dict[str, Any]]) -> str:
 def order_files(folder: Path) -> dict[str, str]:
     """A slice of the package data as files: 160 training, 64 validation and 64 test sentences."""
     return {
-        f"{split}_file": write_jsonl(folder / f"{split}.jsonl", rows(split, count))
-        for split, count in (("train", 160), ("validation", 64), ("test", 64))
+        name: write_jsonl(folder / f"{split}.jsonl", rows(split, count))
+        for name, split, count in (("data", "train", 160), ("validation", "validation", 64), ("test", "test", 64))
     }
 
 
-def train(output_dir: Path, console: Console | None = None, **options: Any) -> TrainingResult:
-    """Trains in this process with `SMALL` options and those given, by default in silence."""
-    # Checkpoints are looked at and resumed from; that they go by default has tests of its own.
-    arguments = {**SMALL, "output_dir": str(output_dir), "keep_checkpoints": True, **options}
-    return train_classifier(*make_arguments(**arguments), console=console or Console(file=StringIO()))
+def options(output: Path | str, **values: Any) -> Options:
+    """Those of a run: `SMALL` and `SIZES` ones without checkpoints, and these; what is no option of ours goes to `set`.
+
+    None leaves a value of `set` out.
+    """
+    own = {name: value for name, value in values.items() if name in OPTIONS}
+    given = {name: value for name, value in values.items() if name not in OPTIONS} | dict(own.pop("set", {}))
+    sizes = {} if own.get("pretrained") else SIZES
+    both = {"save_strategy": "no", "disable_tqdm": True, **sizes, **given}
+    chosen = {name: value for name, value in both.items() if value is not None}
+    return Options.of(**{**SMALL, "output": str(output), **own, "set": chosen})
 
 
-def prepared(output_dir: Path, **options: Any) -> Any:
-    """The `Setup` of a run with `SMALL` options and those given, which isn't trained."""
-    return set_up(*make_arguments(**{**SMALL, "output_dir": str(output_dir), **options}))
+def train(
+    output: Path | str, console: Console | None = None, *, baselines: bool = False, **values: Any
+) -> road.TrainingResult:
+    """Trains in this process with these `options`, by default in silence and without baselines."""
+    console = console or Console(file=StringIO())
+    return road.train(options(output, **values), baselines=baselines, console=console)
 
 
-def command(options: dict[str, Any]) -> list[str]:
-    """Options of `hf-posenc train`, with `SMALL` ones and without what it does unasked; None leaves one out."""
+def started(**values: Any) -> tuple[PreparedData, Any, Any, list[str]]:
+    """Data, tokenizer, model and notes of a run with these `options` before it trains."""
+    chosen = options("unused", **values)
+    config = check_start(chosen)
+    data = prepare(read(chosen), chosen, known_labels(config))
+    return data, *start(chosen, data, config)
+
+
+def command(output: Path | str, **values: Any) -> list[str]:
+    """These `options` as words of `hf-posenc train`."""
     words = []
-    for name, value in {"do_eval": False, "do_predict": False, "score_test": False, **SMALL, **options}.items():
-        if value is not None:
-            words += [f"--{name}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    for name, value in options(output, **values).changed().items():
+        if name == "set":
+            for key, item in value.items():
+                words += ["--set", f"{key}={item if isinstance(item, str) else json.dumps(item)}"]
+        elif isinstance(value, bool):
+            words.append(dashed(name) if value else dashed(f"no_{name}"))
+        else:
+            words += [dashed(name), json.dumps(value) if isinstance(value, dict) else str(value)]
     return words
 
 
-def train_by_command(monkeypatch: pytest.MonkeyPatch, **options: Any) -> int:
+def train_by_command(monkeypatch: pytest.MonkeyPatch, output: Path | str, **values: Any) -> int:
     """Runs `hf-posenc train` in this process; returns its exit code."""
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", "train", *command(options)])
+    monkeypatch.setattr(sys, "argv", ["hf-posenc", "train", *command(output, **values)])
     with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(StringIO()):
         cli.main()
     return int(ended.value.code or 0)
@@ -127,9 +146,9 @@ def begun(words: list[str], errors: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def await_loss(running: subprocess.Popen[str]) -> None:
-    """Waits until it has logged a loss, or ended."""
+    """Waits until it has printed an evaluation, or ended."""
     assert running.stdout is not None
-    next((line for line in running.stdout if ": loss " in line), None)
+    next((line for line in running.stdout if ", loss " in line), None)
 
 
 def results(folder: Path | str) -> dict[str, Any]:
@@ -148,12 +167,3 @@ def assert_same_weights(first: Path | str, second: Path | str) -> None:
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file of a folder with its content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def copy_until(source: Path, target: Path, step: int) -> Path:
-    """What a run that was killed after `step` left behind."""
-    target.mkdir()
-    for path in source.glob("checkpoint-*"):
-        if int(path.name.rpartition("-")[2]) <= step:
-            shutil.copytree(path, target / path.name)
-    return target

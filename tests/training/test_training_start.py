@@ -1,0 +1,207 @@
+"""What a training starts from: a new encoder, a checkpoint of ours or of the BERT family; `--lora` on it."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_harness import options, results, rows, started, train, write_jsonl
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, DataCollatorWithPadding
+
+from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc.errors import UserError
+from hf_posenc.training import lora as lora_module
+from hf_posenc.training.lora import has_lora, merge, merged_weights
+from hf_posenc.training.run_folder import what_is_left
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory):
+    """A classifier of sentences, with a table of positions and attention dropout."""
+    folder = tmp_path_factory.mktemp("ours")
+    data = write_jsonl(folder / "train.jsonl", rows("train", 160))
+    train(folder / "run", data=data, scheme="learned", attention_probs_dropout_prob=0.1)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    tokenizer = train_tokenizer([row["text"] for row in rows("train", 160)], vocab_size=300)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+KEPT = "was trained for these labels: its classifier is trained further."
+NEW = "was trained for other labels: its classifier is learned anew."
+DROPOUT = "Attention dropout is 0 instead of 0.1: --set attention_probs_dropout_prob=0.1 keeps it."
+
+
+@pytest.mark.parametrize(
+    ("given", "is_kept", "says", "has"),
+    [
+        ({}, (True, True), KEPT, {"attention_probs_dropout_prob": 0.0}),
+        ({"scheme": "learned"}, (True, True), KEPT, {}),
+        (
+            {"attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.3, "classifier_pooling": "cls"},
+            (True, True),
+            KEPT,
+            {"attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.3, "classifier_pooling": "cls"},
+        ),
+        ({"label_names": "yes,no"}, (True, False), NEW, {"id2label": {0: "yes", 1: "no"}}),
+        (
+            {"scheme": "rope"},
+            (True, False),
+            "Converted run from learned to rope: ",
+            {"position_embedding_type": "rope"},
+        ),
+        (
+            {"max_position_embeddings": 600, "max_length": 600},
+            (True, False),
+            "Converted run from learned to learned: text embeddings keep a cosine of 1.000",
+            {"max_position_embeddings": 600},
+        ),
+    ],
+    ids=["same", "named", "set", "labels", "scheme", "longer"],
+)
+def test_a_checkpoint_of_ours_goes_on_as_it_is_unless_something_else_is_asked_for(
+    ours, tmp_path, given, is_kept, says, has
+):
+    data = rows("train", 40)
+    if "label_names" in given:
+        data = [{**row, "label": n % 2} for n, row in enumerate(data)]
+    _, tokenizer, model, notes = started(data=write_jsonl(tmp_path / "a.jsonl", data), pretrained=str(ours), **given)
+    before, after = load_file(ours / "model.safetensors"), model.state_dict()
+    head = "classifier.out_proj.weight"
+    inner = next(name for name in before if re.search(r"layers\.0\..*dense\.weight", name))
+    assert tuple(torch.equal(before[name], after[name]) for name in (inner, head)) == is_kept
+    assert any(says in note for note in notes), notes
+    assert (DROPOUT in notes) == (model.config.attention_probs_dropout_prob == 0)
+    assert {name: getattr(model.config, name) for name in has} == has
+    assert len(tokenizer) == model.config.vocab_size
+    assert model.config._name_or_path == str(ours)
+
+
+def test_a_new_encoder_is_what_the_options_say(order):
+    given = {"scheme": "t5", "scheme_kwargs": '{"num_buckets": 8}', "size": "mini", "max_length": 32}
+    _, tokenizer, model, notes = started(**order, **given, hidden_size=None, vocab_size=300, do_lower_case=False)
+    config = model.config
+    assert (config.position_embedding_type, config.hidden_dropout_prob, config.hidden_size) == ("t5", 0.0, 256)
+    assert config.position_embedding_kwargs["num_buckets"] == 8
+    assert (tokenizer.model_max_length, config.vocab_size, notes) == (32, len(tokenizer), [])
+    assert tokenizer.convert_ids_to_tokens(tokenizer("Who")["input_ids"])[1] != "who"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"pretrained": "{ours}", "vocab_size": 500}, "--set vocab_size: --pretrained '.*' has a tokenizer. Leave it"),
+        ({"tokenizer": "{ours}", "vocab_size": 500}, "--set vocab_size is for a tokenizer that is trained. Leave it"),
+        (
+            {"pretrained": "{bert}", "tokenizer": "{ours}"},
+            r"has \d+ tokens, '.*bert.*' knows 300. .* leave --tokenizer",
+        ),
+        ({"hidden_dropout_prob": 2}, "--set hidden_dropout_prob=2 is out of range. A probability"),
+        (
+            {"scheme": "t5", "scheme_kwargs": {"buckets": 8}},
+            r"position_embedding_kwargs\[.buckets.\]=8 is no argument of .t5.. Did you mean .num_buckets",
+        ),
+        ({"pretrained": "{ours}", "scheme_kwargs": {"theta": 1}}, "--pretrained '.*'.*theta"),
+        ({"pretrained": "{damaged}"}, "can't be loaded"),
+    ],
+)
+def test_what_does_not_fit_is_refused(ours, bert, order, tmp_path, given, message):
+    damaged = shutil.copytree(ours, tmp_path / "damaged")
+    (damaged / "model.safetensors").write_bytes(b"no weights")
+    places = {"{ours}": str(ours), "{bert}": str(bert), "{damaged}": str(damaged)}
+    given = {name: places.get(str(value), value) for name, value in given.items()}
+    with pytest.raises(UserError, match=message):
+        started(**order, **given)
+
+
+def test_a_bert_is_converted_and_learns(bert, order, tmp_path):
+    run = train(tmp_path / "run", **order, pretrained=str(bert), scheme="rope", max_steps=2)
+    note, *others = run.report.notes
+    assert note.startswith(f"Converted {bert.name} from learned to rope: text embeddings keep a cosine of ")
+    assert any(DROPOUT in other for other in others)
+    assert run.model.config.id2label == {0: "acceptable", 1: "unacceptable"}
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (saved["model_type"], saved["position_embedding_type"]) == ("posenc", "rope")
+
+
+# ---- low-rank changes -----------------------------------------------------------------------------------------------
+
+
+def test_what_lora_saves_is_an_ordinary_checkpoint_in_which_little_is_trained_whole(tmp_path, order, ours):
+    pytest.importorskip("peft")
+    kept = []
+
+    def keep(folder: Path) -> None:
+        kept.extend(shutil.copytree(path, tmp_path / path.name) for path in sorted(folder.glob("checkpoint-*")))
+
+    given = {"pretrained": str(ours), "lora": True, "save_strategy": None, "epochs": 2, "learning_rate": 5e-3}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hf_posenc.training.run_folder.remove_checkpoints", keep)
+        # so that it isn't the last
+        result = train(tmp_path / "run", **order, **given, metric_for_best_model="loss", greater_is_better=True)
+    before, after = (load_file(folder / "model.safetensors") for folder in (ours, tmp_path / "run"))
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    matrices = {name for name in changed if name.endswith((".query.weight", ".key.weight", ".value.weight"))}
+    assert len(matrices) == 3 * 2
+    whole = changed - matrices - {name for name in changed if name.endswith("dense.weight")}
+    assert any(".position." in name for name in whole)
+    assert all(".position." in name or name.startswith("classifier") for name in whole), whole
+    assert not has_lora(result.model)
+    assert [folder.name for folder in kept] == ["checkpoint-10", "checkpoint-20"]
+    tokens = result.tokenizer(["she saw himself."], return_tensors="pt")
+    scores = []
+    for folder in (tmp_path / "run", *kept):
+        model, report = AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+        assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        scores.append(model.eval()(**tokens).logits)
+    torch.testing.assert_close(scores[0], result.model.eval()(**tokens).logits)
+    best = [int(folder.name[11:]) for folder, score in zip(kept, scores[1:], strict=True) if score.allclose(scores[0])]
+    assert best == [results(tmp_path / "run")["best"]["step"]] == [10]
+
+
+@pytest.mark.parametrize("scheme", ["tupe", "t5", "rope"])
+def test_merging_changes_no_output_and_a_scheme_is_trained_whole(order, bert, scheme):
+    pytest.importorskip("peft")
+    data, tokenizer, model, _ = started(**order, pretrained=str(bert), scheme=scheme, lora=True)
+    own = [(name, parameter) for name, parameter in model.eval().named_parameters() if ".position." in name]
+    assert bool(own) == (scheme != "rope")
+    assert all(parameter.requires_grad and "lora" not in name for name, parameter in own)
+    assert all("lora" not in name for name, _ in model.classifier.named_parameters())
+    assert not model.get_input_embeddings().weight.requires_grad
+    assert sum("lora_B" in name for name, _ in model.named_parameters()) == 2 * 4
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.1)
+    batch = DataCollatorWithPadding(tokenizer)([tokenizer(text) for text in data.splits["train"]["text"][:4]])
+    expected = model(**batch).logits
+    weights = {name: value.clone() for name, value in merged_weights(model).items()}
+    merge(model)
+    torch.testing.assert_close(model(**batch).logits, expected, atol=1e-5, rtol=1e-5)
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(weights[name], value)
+
+
+def test_lora_needs_peft_and_does_not_resume(tmp_path, order, ours, monkeypatch):
+    given: dict[str, Any] = {**order, "lora": True, "pretrained": str(ours)}
+    with pytest.raises(UserError, match="--resume: the checkpoints of --lora hold merged weights. .* --pretrained"):
+        train(tmp_path / "run", **given, resume=True)
+    (tmp_path / "checkpoint-4").mkdir()
+    (tmp_path / "checkpoint-4" / "trainer_state.json").write_text('{"global_step": 4}')
+    (tmp_path / "run.json").write_text(json.dumps(options("x", **given).to_dict()))
+    assert what_is_left(tmp_path).endswith("checkpoint-4'. It holds merged weights: start from them with --pretrained.")
+    monkeypatch.setattr(lora_module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install 'hf-posenc"):
+        started(**given)
