@@ -166,7 +166,7 @@ class Options:
     epochs: Annotated[float | None, _option(help="[4 to 100: more for fewer rows]")] = None
     max_steps: Annotated[int | None, _option(help="Steps, instead of epochs.")] = None
     patience: Annotated[int | None, _option(help="Stop after so many evaluations in vain.")] = None
-    batch_size: Annotated[int, _option(help="Texts per step and device. [32]")] = 32
+    batch_size: Annotated[int | None, _option(help="Texts per step and device. [32]")] = None
     learning_rate: Annotated[float | None, _option(help="Peak. [5e-5 to 1e-3, by the model]")] = None
     schedule: Annotated[
         Literal["linear", "cosine", "constant", "constant_with_warmup", "one-cycle"],

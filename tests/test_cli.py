@@ -322,7 +322,9 @@ def test_evaluate_says_what_it_scores_and_lists_every_wrong_answer(run, refused,
     for split in ("validation", "extra"):
         (folder / f"{split}.csv").write_text("\n".join(["id,text,label", "7,,acceptable", *rows, ""]))
     errors = tmp_path / "wrong.csv"
-    code, out, err = run("evaluate", checkpoint, "--data", folder, "--split", "validation", "--errors", errors, "--skip-missing")
+    code, out, err = run(
+        "evaluate", checkpoint, "--data", folder, "--split", "validation", "--errors", errors, "--skip-missing"
+    )
     assert code == 0, err
     assert f"{folder}: 14 examples" in out
     assert "accuracy" in out

@@ -101,7 +101,7 @@ class _Estimator(BaseEstimator):
         max_length: int | None = None,
         epochs: float | None = None,
         learning_rate: float | None = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         validation_share: float = 0.1,
         seed: int = 42,
         baseline: bool = False,

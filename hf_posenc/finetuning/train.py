@@ -30,6 +30,7 @@ from ..training.card import card_of
 from ..training.inference import take_off_autocast
 from ..training.lora import merge
 from ..training.losses import make_loss
+from ..training.memory import check_memory
 from ..training.metrics import METRICS, logits_in
 from ..training.progress import main_console
 from ..training.recipe import Recipe, make_recipe, trainer_fields
@@ -123,6 +124,8 @@ def train(
     )
     report.notes += notes
     report.recipe, report.processes = _in_words(recipe, model, options), process.num_processes
+    lengths = list(map(len, encoded["train"]["input_ids"]))
+    report.notes += check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
     metric = METRICS[prepared.labels.problem_type][0].key
     if baselines and process.is_main_process:
         report.baselines = _baselines(prepared)

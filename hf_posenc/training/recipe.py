@@ -141,7 +141,7 @@ def make_recipe(
     is_trained, chosen = options.pretrained is not None, trainer_fields(options)
     values: dict[str, Any] = {
         "output_dir": options.output,
-        "per_device_train_batch_size": options.batch_size,
+        "per_device_train_batch_size": options.batch_size or 32,
         "per_device_eval_batch_size": 64,
         "learning_rate": options.learning_rate or default_learning_rate(is_trained, hidden_size, options.lora),
         "lr_scheduler_type": "linear" if options.schedule == "one-cycle" else options.schedule,
@@ -172,7 +172,8 @@ def make_recipe(
     if asked == "steps" and "save_strategy" not in chosen:
         values |= {"save_strategy": "steps", "save_steps": chosen.get("eval_steps", 500)}
     values["load_best_model_at_end"] = validates and asked != "no" and "save_strategy" not in chosen
-    best = chosen.get("metric_for_best_model") or ("macro_f1" if is_classifier and options.patience is None else "loss")
+    usual = "macro_f1" if is_classifier and options.patience is None else "loss"
+    best = str(chosen.get("metric_for_best_model", usual))
     if values["load_best_model_at_end"] or options.patience is not None:
         values["metric_for_best_model"] = best
         values["greater_is_better"] = best.removeprefix("eval_") not in ("loss", "mse")
@@ -199,8 +200,8 @@ def trainer_fields(options: Options) -> dict[str, Any]:
     for name in options.assigned.keys() & _RANGES:
         check_range(f"--set {name}={options.assigned[name]}", options.assigned[name], _RANGES[name])
     chosen = {name: value for name, value in options.assigned.items() if name in FIELDS}
-    if name := next((name for name in chosen if name in _OWN or name.startswith("hub_")), None):
-        raise UserError(f"--set {name} can't be set. Use {_OWN.get(name, 'hf-posenc publish')}.")
+    if taken := next((name for name in chosen if name in _OWN or name.startswith("hub_")), None):
+        raise UserError(f"--set {taken} can't be set. Use {_OWN.get(taken, 'hf-posenc publish')}.")
     return chosen
 
 

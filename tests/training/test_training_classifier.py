@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hf_posenc.finetuning.options import as_training_arguments, read_options
 from huggingface_hub import ModelCard
 from rich.console import Console
 from safetensors.torch import load_file
@@ -36,7 +37,6 @@ from transformers import (
 from hf_posenc import PosEncConfig
 from hf_posenc.data import Labels, train_tokenizer
 from hf_posenc.finetuning import make_arguments
-from hf_posenc.finetuning.options import as_training_arguments, read_options
 from hf_posenc.training import ClassificationLoss, UserError
 from hf_posenc.training.losses import make_loss
 from hf_posenc.training.trainer import one_cycle_schedule

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hf_posenc.training.arguments import RunArguments
+from hf_posenc.training.run import shared_folder
 from rich.console import Console
 from training_harness import (
     ENVIRONMENT,
@@ -26,9 +28,7 @@ from transformers import BertConfig, BertForMaskedLM
 
 from hf_posenc.data import train_tokenizer
 from hf_posenc.training import run
-from hf_posenc.training.arguments import RunArguments
 from hf_posenc.training.progress import main_console
-from hf_posenc.training.run import shared_folder
 
 BEST = {"do_eval": True, "save_strategy": "epoch", "num_train_epochs": 3, "learning_rate": 1e-2}
 BEST |= {"metric_for_best_model": "loss"}
