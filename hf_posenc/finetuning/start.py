@@ -21,7 +21,7 @@ from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 from ..errors import UserError, about_options, check_local, one_line
 from ..model.hints import scheme_names
 from ..model.package_config import PosEncConfig, scheme_class
-from ..options import COUNT, Options, check_range, refuse_given
+from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme_file
 from ..training.lora import add_lora
 from ..training.recipe import FIELDS, trainer_fields
@@ -58,7 +58,6 @@ def check_start(options: Options) -> Any:
         UserError: there is no such scheme, checkpoint or field, or the options contradict each other.
     """
     trainer_fields(options)
-    check_range(f"--set vocab_size={options.assigned.get('vocab_size')}", options.assigned.get("vocab_size"), COUNT)
     for name in options.assigned:
         if name in _POSITIONS:
             raise UserError(f"--set {name} can't be set. Use {_POSITIONS[name]}.")
