@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hf_posenc.finetuning.options import as_training_arguments, read_options
 from huggingface_hub import ModelCard
 from rich.console import Console
 from sklearn.utils.class_weight import compute_class_weight
@@ -25,20 +24,12 @@ from training_harness import (
 from transformers import DataCollatorWithPadding, EvalPrediction, Trainer, TrainingArguments, pipeline
 
 from hf_posenc import PosEncConfig
-<<<<<<< HEAD
-from hf_posenc.data import Labels, train_tokenizer
-from hf_posenc.finetuning import make_arguments
-from hf_posenc.training import ClassificationLoss, UserError
-from hf_posenc.training.losses import make_loss
-from hf_posenc.training.trainer import one_cycle_schedule
-=======
 from hf_posenc.data.labels import Labels
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning.evaluate import evaluate
 from hf_posenc.finetuning.prediction import load_classifier
 from hf_posenc.options import Options
 from hf_posenc.training.losses import ClassificationLoss, LossAndMetrics, make_loss
->>>>>>> part/training
 
 PARADIGM = "existential_there_quantifiers_2"
 
