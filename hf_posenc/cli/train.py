@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+from hf_posenc.errors import is_main_process
 from hf_posenc.options import Options
 
 from .application import app, loading, plain_console
@@ -19,7 +20,8 @@ def train(**values: Any) -> None:
         from hf_posenc.finetuning.train import train as run
 
     result = run(options)
-    plain_console().print(f"Checkpoint, results and README are in {result.output}")
+    if is_main_process():
+        plain_console().print(f"Checkpoint, results and README are in {result.output}")
 
 
 train.__signature__ = inspect.signature(Options)  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from accelerate import PartialState
 from datasets import Dataset
 from rich.console import Console
@@ -94,7 +95,9 @@ def train(
     started, output = time.time(), options.output
     if output is None:
         raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
-    process, plain = PartialState(), options.to_dict()
+    # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
+    on_cpu = options.device == "cpu" or not torch.accelerator.is_available()
+    process, plain = PartialState(cpu=on_cpu), options.to_dict()
     console = main_console(process.process_index, console)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
     resumed = _resume_point(options, plain)

@@ -5,17 +5,19 @@ import re
 import shutil
 
 import pytest
-from test_training_prediction import expected
-from training_harness import rows, write_jsonl
 
 import hf_posenc
 from hf_posenc.checkpoint_files import GRAPHS
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning import prediction
-from hf_posenc.finetuning.prediction import load_classifier
+from hf_posenc.finetuning.prediction import load_classifier, predict
 
 TEXTS = ["who saw karla", "karla saw who", "a much longer text than the others, with karla in it", "saw"]
 FORMATS = ["onnx", "openvino"]
+
+
+def expected(folder, texts):
+    return list(predict(load_classifier(str(folder), "cpu"), [(text,) for text in texts]))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def assert_close(answers, expected):
 def test_an_exported_folder_answers_as_the_checkpoint_does(checkpoint, exported, run, name):
     answers = expected(checkpoint, TEXTS)
     assert_close(expected(exported / name, TEXTS), answers)
-    code, out, err = run("predict", exported / name, *TEXTS, "--format", "jsonl")
+    code, out, err = run("predict", exported / name, *TEXTS, "--json")
     assert code == 0
     assert f"Backend: {name}, in float32." in err
     assert_close([json.loads(line) for line in out.splitlines()], answers)
@@ -64,12 +66,12 @@ def test_the_fastest_that_there_is_runs_the_model(checkpoint, exported, monkeypa
 
 @pytest.mark.slow
 def test_bfloat16_is_openvinos_to_compute_in(checkpoint, exported, run):
-    code, out, err = run("predict", exported / "openvino", *TEXTS, "--format", "jsonl", "--bf16", "true")
+    code, out, err = run("predict", exported / "openvino", *TEXTS, "--json", "--bf16")
     assert code == 0
     assert "Backend: openvino, in bfloat16." in err
     for line, answer in zip(out.splitlines(), expected(checkpoint, TEXTS), strict=True):
         assert json.loads(line)["probabilities"] == pytest.approx(answer["probabilities"], abs=0.05)
-    code, _, err = run("predict", exported / "onnx", *TEXTS, "--bf16", "true")
+    code, _, err = run("predict", exported / "onnx", *TEXTS, "--bf16")
     assert code == 2
     assert "ONNX Runtime computes the graph in float32" in err
 
@@ -90,14 +92,12 @@ def test_a_backend_that_cannot_run_it_is_one_error(run, checkpoint, options, mes
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_folder_with_a_graph_alone_says_what_runs_it(run, checkpoint, tmp_path, name):
-    source = write_jsonl(tmp_path / "test.jsonl", rows("test", 4))
     folder = shutil.copytree(checkpoint, tmp_path / "folder")
     (folder / GRAPHS[name]).parent.mkdir()
     (folder / "model.safetensors").rename(folder / GRAPHS[name])
     words = f"is an export for {name}, without weights for PyTorch.*--backend {name}"
     for command in (
         ("predict", folder, "a", "--backend", "torch"),
-        ("evaluate", folder, "-f", source),
         ("export", folder, tmp_path / "out", "--to", "native"),
     ):
         code, _, err = run(*command)

@@ -222,7 +222,7 @@ def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> Non
     with pytest.raises(UserError, match=r"Unknown option 'weight_decay'.* go into set=\{'weight_decay': \.\.\.\}"):
         hf_posenc.fit(texts, labels, weight_decay=0.1)
     for fit in (PosEncClassifier(max_step=1).fit, partial(hf_posenc.fit, max_step=1)):
-        with pytest.raises(UserError, match=r"Unknown option 'max_step'. Did you mean 'max_steps'\?"):
+        with pytest.raises(UserError, match=r"Unknown option 'max_step'. Did you mean 'max_steps' or 'max_rows'\?"):
             fit(texts, labels)
     with pytest.raises(ValueError, match="max_step"):
         estimator.set_params(max_step=1)

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,10 +23,13 @@ from training_harness import (
     command,
     in_processes,
     results,
+    rows,
+    train,
+    write_jsonl,
 )
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.training import last_complete_checkpoint
+from hf_posenc.training.run_folder import checkpoints
 
 WORKER = Path(__file__).with_name("fsdp_worker.py")
 ALL_HOOKS = "learned+rope+t5"
@@ -40,19 +44,58 @@ def assert_close_weights(first: Path, second: Path) -> None:
         torch.testing.assert_close(a[name], b[name], atol=2e-4, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
 
 
+def price(row: dict[str, Any]) -> dict[str, Any]:
+    """Far from 0, so that the units of the data matter."""
+    return {"text": row["text"], "label": 1000.0 + 25.5 * len(row["text"])}
+
+
+def numbers(folder: Path) -> dict[str, str]:
+    """Splits of sizes that two processes don't share evenly."""
+    sizes = {"data": ("train", 160), "validation": ("validation", 61), "test": ("test", 35)}
+    return {
+        name: write_jsonl(folder / f"m{split}.jsonl", [price(row) for row in rows(split, count)])
+        for name, (split, count) in sizes.items()
+    }
+
+
+# It writes a card, the best weights are not the last ones, and validation rows are set aside.
+BEST: dict[str, Any] = {"save_strategy": None, "epochs": 3, "learning_rate": 1e-2, "metric_for_best_model": "loss"}
+CASES: dict[str, Any] = {
+    "texts": (LAUNCH, {**BEST, "scheme": ALL_HOOKS, "max_length": 48}),
+    "accelerate": (ACCELERATE, {"max_steps": 8, "scheme": ALL_HOOKS}),
+    "pretrained": (LAUNCH, BEST),
+    "adapted": (LAUNCH, {**BEST, "lora": True, "learning_rate": 1e-3}),
+    "numbers": (LAUNCH, BEST),
+}
+
+
 @pytest.mark.promise("Numbers", "Two processes end in the weights where one with the same global batch ends")
+@pytest.mark.promise("Numbers", "Two processes choose the best weights of one, also with `--pretrained` and `--lora`")
 @pytest.mark.slow
-@pytest.mark.parametrize("launch", [ACCELERATE, LAUNCH], ids=["accelerate", "torchrun"])
-def test_two_processes_end_where_one_ends(order: dict[str, str], tmp_path: Path, launch: list[str]) -> None:
-    options = {**order, "do_eval": True, "hidden_dropout_prob": 0, "max_steps": 8, "position_embedding_type": ALL_HOOKS}
-    in_processes([sys.executable, *TRAIN, *command({**options, "output_dir": tmp_path / "one"})])
-    two = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}
-    in_processes([*launch, *TRAIN, *command(two)])
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_end_where_one_ends(order: dict[str, str], tmp_path: Path, case: str) -> None:
+    launch, given = CASES[case]
+    options = {**(numbers(tmp_path) if case == "numbers" else order), **given, "bf16": False}
+    if case in ("pretrained", "adapted"):
+        train(tmp_path / "start", data=order["data"])
+        options["pretrained"] = str(tmp_path / "start")
+    train(tmp_path / "one", **options, baselines=True)
+    printed = in_processes([*launch, *TRAIN, *command(tmp_path / "two", **{**options, "batch_size": 8})])
     first, second = (results(tmp_path / name) for name in ("one", "two"))
     assert [first["processes"], second["processes"]] == [1, 2]
-    for name in ("train_loss", "eval_loss", "eval_accuracy"):
-        assert second["metrics"][name] == pytest.approx(first["metrics"][name], abs=1e-4), name
+    for name, value in first["metrics"].items():
+        if name.endswith(("loss", "eval_accuracy", "pearson")):
+            assert second["metrics"][name] == pytest.approx(value, abs=1e-4), name
     assert_close_weights(tmp_path / "one", tmp_path / "two")
+    assert (second["best"] and second["best"]["step"]) == (first["best"] and first["best"]["step"])
+    if second["best"]:  # both hold the best weights
+        metric = second["best"]["metric"]
+        assert second["metrics"][metric] == pytest.approx(second["best"]["value"], abs=1e-6)
+    for name, scores in first["baselines"].items():
+        assert second["baselines"][name] == pytest.approx(scores, abs=1e-6)
+    lines = [line for line in printed.splitlines() if line.strip() and not line.startswith("[transformers]")]
+    assert sorted(set(lines)) == sorted(lines), printed
+    assert not [path.name for path in (tmp_path / "two").iterdir() if path.name.startswith((".", "checkpoint-"))]
 
 
 @pytest.mark.slow
@@ -74,29 +117,30 @@ def test_a_sharded_model_ends_where_a_whole_one_ends_and_resumes(tmp_path: Path)
 
 @pytest.mark.slow
 def test_killed_at_three_random_moments_it_resumes_to_the_same_weights(order: dict[str, str], tmp_path: Path) -> None:
-    options = {**order, "num_train_epochs": 12, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
-    options |= {"logging_strategy": "steps", "logging_steps": 1, "resume_from_checkpoint": "true"}
-    in_processes([sys.executable, *TRAIN, *command({**options, "output_dir": tmp_path / "whole"})])
+    # Evaluations print lines, which are waited for.
+    options = {**order, "epochs": 12, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
+    options |= {"eval_strategy": "steps", "eval_steps": 1}
+    train(tmp_path / "whole", **options)
+    errors = tmp_path / "errors"
     moments = random.Random(0)
     kills = 0
     for number in itertools.count():  # a quick machine ends a training before its three kills: then another begins
         folder, steps = tmp_path / f"killed{number}", []
-        words = [sys.executable, *TRAIN, *command({**options, "output_dir": folder})]
         while kills < 3 and not (folder / "config.json").exists():
-            with begun(words, tmp_path / "errors") as running:
+            resume = (folder / "run.json").exists()
+            with begun([sys.executable, *TRAIN, *command(folder, **options, resume=resume)], errors) as running:
                 if kills == 1:  # while it starts, or reads what it resumes from
                     time.sleep(moments.uniform(0, 5))
                 else:
                     await_loss(running)
                     time.sleep(moments.uniform(0, 0.4))
                 os.killpg(running.pid, signal.SIGKILL)
-            errors = (tmp_path / "errors").read_text()
-            assert running.returncode == -signal.SIGKILL, errors[-2000:]  # it had ended before
+            assert running.returncode == -signal.SIGKILL, errors.read_text()[-2000:]  # it had ended before
             kills += 1
-            last = last_complete_checkpoint(folder)
-            steps.append(int(last.name.rpartition("-")[2]) if last else 0)
+            whole = [path for path in checkpoints(folder) if (path / "trainer_state.json").exists()]
+            steps.append(int(whole[-1].name.rpartition("-")[2]) if whole else 0)
         assert steps == sorted(steps)
-        in_processes(words)
+        train(folder, **options, resume=(folder / "run.json").exists())
         assert_same_weights(tmp_path / "whole", folder)
         if kills == 3:
             break
@@ -108,13 +152,16 @@ def test_killed_at_three_random_moments_it_resumes_to_the_same_weights(order: di
 def test_accelerates_fsdp_resumes_and_saves_an_ordinary_checkpoint(order: dict[str, str], tmp_path: Path) -> None:
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", str(torch.cuda.device_count())]
     launch += ["--config_file", str(ROOT / "examples" / "accelerate" / "fsdp2.yaml"), *TRAIN]
-    options = {**order, "use_cpu": False, "save_strategy": "steps", "save_steps": 3, "output_dir": tmp_path / "run"}
-    options["keep_checkpoints"] = True
-    in_processes([*launch, *command({**options, "max_steps": 6})])
-    assert any((tmp_path / "run" / "checkpoint-3").glob("pytorch_model_fsdp*"))
+    options: dict[str, Any] = {**order, "device": None, "save_strategy": "steps", "save_steps": 3, "max_steps": 6}
+    in_processes([*launch, *command(tmp_path / "run", **options)])
     PosEncForSequenceClassification.from_pretrained(tmp_path / "run")
-    in_processes([*launch, *command({**options, "max_steps": 9, "resume_from_checkpoint": "true"})])
-    assert results(tmp_path / "run")["history"][-1]["step"] == 9
+    options["max_steps"] = 300
+    with begun([*launch, *command(tmp_path / "killed", **options)], tmp_path / "errors") as running:
+        while not any((tmp_path / "killed" / "checkpoint-3").glob("pytorch_model_fsdp*")) and running.poll() is None:
+            time.sleep(0.2)
+        os.killpg(running.pid, signal.SIGINT)
+    in_processes([*launch, *command(tmp_path / "killed", **options, resume=True)])
+    assert results(tmp_path / "killed")["history"][-1]["step"] == 300
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
