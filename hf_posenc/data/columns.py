@@ -124,9 +124,11 @@ def _unnamed(table: Dataset, texts: list[tuple[str, ...]] | None, labels: list[t
     names, head = names_of(table), table[:100]
     wanted, options = [], []
     longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]), default="")
+    others = [name for name in names if name != longest]
+    fewest = min(others, key=lambda name: len(set(map(str, head[name]))), default="")
     for found, what, name, option in (
         (texts, "text or sentence, nor a pair such as text and text_pair", longest, "--text-column"),
-        (labels, "label or labels", next((name for name in names if name != longest), ""), "--label-column"),
+        (labels, "label or labels", fewest, "--label-column"),
     ):
         if found is not None:
             several = " and ".join(", ".join(columns) for columns in found)

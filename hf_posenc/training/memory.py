@@ -62,14 +62,18 @@ def check_memory(model: PreTrainedModel, lengths: Sequence[int], recipe: Recipe,
     largest = sorted(lengths)[-size:]
     weights, texts = step_bytes(model, largest)
     free = _free(recipe.device)
-    needs = f"A step has up to {sum(largest):,} tokens, which take about {(weights + texts) / 1e9:.1f} GB"
+    needs = f"A step has up to {sum(largest):,} tokens, which take about {_size(weights + texts)}"
     if weights + texts <= free:
-        return [f"{needs}; {free / 1e9:.1f} GB are free."]
+        return [f"{needs}; {_size(free)} are free."]
     fits = max(1, int(size * (free - weights) / texts)) if free > weights else 1
     way_out = f"--batch-size {fits} --set gradient_accumulation_steps={-(-size // fits)}, or a smaller --max-length"
     if weights + texts > _REFUSED_ABOVE * free and not chosen:
-        raise UserError(f"{needs}, and {free / 1e9:.1f} GB are free. Give {way_out}; --batch-size {size} tries it.")
-    return [f"{needs}; {free / 1e9:.1f} GB are free.", f"That may not fit. Give {way_out}."]
+        raise UserError(f"{needs}, and {_size(free)} are free. Give {way_out}; --batch-size {size} tries it.")
+    return [f"{needs}; {_size(free)} are free.", f"That may not fit. Give {way_out}."]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _free(device: Any) -> int:

@@ -1,9 +1,7 @@
 """What lies in an exported folder, who loads it, and what is refused without a trace."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -11,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from common import schemes_restored
 from export_harness import LABELS, TEXTS, batch, checkpoint, expected, mean_vectors, tokenizer
 from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
-from hf_posenc import cli, export
+from hf_posenc import cli, export, register_scheme_file
 from hf_posenc.errors import UserError
 from hf_posenc.exporting.graph import write_graph
 from hf_posenc.finetuning import backends
@@ -317,25 +316,14 @@ def test_sentence_transformers_finds_the_graph_pooling_and_tokenizer_of_an_encod
     np.testing.assert_allclose(embedder.encode(TEXTS), mean_vectors(model), atol=1e-5)
 
 
-MAKE_OWN = """
-import hf_posenc, sys
-from pathlib import Path
-hf_posenc.register_scheme_file(sys.argv[1], "recency")
-from export_harness import checkpoint
-checkpoint(Path(sys.argv[2]), "recency")
-"""
-
-
 @pytest.mark.slow
-def test_a_scheme_of_the_checkpoints_own_is_exported_where_its_code_may_run(tmp_path):
-    tests = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(tests), str(tests / "export")])}
-    scheme = str(tests.parent / "examples/own_scheme/recency.py")
-    make = [sys.executable, "-c", MAKE_OWN, scheme, str(tmp_path / "model")]
-    subprocess.run(make, check=True, capture_output=True, env=environment)
-    words = ["-m", "hf_posenc.cli", "export", str(tmp_path / "model"), str(tmp_path / "out"), "--to", "onnx"]
-    for trust, code in (([], 2), (["--trust-remote-code"], 0)):
-        done = subprocess.run([sys.executable, *words, *trust], capture_output=True, text=True, env=environment)
-        assert done.returncode == code, done.stderr
-        assert ("--trust-remote-code" in done.stderr) == bool(code)
+def test_a_scheme_of_the_checkpoints_own_is_exported_where_its_code_may_run(tmp_path, run):
+    with schemes_restored("recency"):
+        register_scheme_file(Path(__file__).parents[2] / "examples/own_scheme/recency.py", "recency")
+        checkpoint(tmp_path / "model", "recency")
+    words = ["export", tmp_path / "model", tmp_path / "out", "--to", "onnx"]
+    for trust, wanted in (([], 2), (["--trust-remote-code"], 0)):
+        code, _, err = run(*words, *trust)
+        assert code == wanted, err
+        assert ("--trust-remote-code" in err) == bool(code)
     assert not list((tmp_path / "out").rglob("*.py"))

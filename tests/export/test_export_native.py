@@ -389,13 +389,19 @@ def test_a_transformers_without_the_class_is_told_in_a_sentence(monkeypatch):
         to_native(posenc("jina_embeddings_v3", "rope", "fill-mask"))
 
 
-TRAINING = {"data": "blimp_order", "max_steps": 2, "max_rows": 64, "validation_share": 0, "device": "cpu"}
+@pytest.fixture
+def training(tmp_path):
+    """Options of a training of two steps."""
+    rows = "".join(f"{text},{'ab'[row % 2]}\n" for row, text in enumerate(sentences(16)))
+    (tmp_path / "mine.csv").write_text(f"text,label\n{rows}")
+    values = {"data": str(tmp_path / "mine.csv"), "validation_share": 0, "max_steps": 2, "device": "cpu"}
+    return {**values, "output": str(tmp_path / "run")}
 
 
-def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it(tmp_path):
+def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it(training, tmp_path):
     fields = {"classifier_pooling": "cls", "norm_position": "post", "classifier_hidden_act": "tanh"}
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
-    train(Options.of(output=str(tmp_path / "run"), scheme="rope", set={**fields, **sizes}, **TRAINING), baselines=False)
+    train(Options.of(scheme="rope", set={**fields, **sizes}, **training), baselines=False)
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
     assert report.architecture == "JinaEmbeddingsV3ForSequenceClassification"
     assert report.largest_difference <= 1e-5
@@ -403,11 +409,10 @@ def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bert", "nomic_bert", "gte"])
-def test_fine_tuned_weights_go_back_to_their_class(name, tmp_path):
+def test_fine_tuned_weights_go_back_to_their_class(name, training, tmp_path):
     tiny_source(tmp_path / name, name)
     tiny_tokenizer(tmp_path / name, **({"pad_token_id": 1} if name == "gte" else {}))
-    options = Options.of(output=str(tmp_path / "run"), pretrained=str(tmp_path / name), **TRAINING)
-    train(options, baselines=False)
+    train(Options.of(pretrained=str(tmp_path / name), **training), baselines=False)
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
     assert report.architecture == FAMILIES[name].class_name("text-classification")
 
