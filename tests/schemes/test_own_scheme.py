@@ -199,7 +199,7 @@ def test_a_scheme_of_a_users_own_takes_rope_parameters(tmp_path):
 @pytest.mark.slow
 def test_the_example_does_all_of_it(tmp_path):
     done = subprocess.run(
-        [sys.executable, EXAMPLE.with_name("run.py"), "--output-dir", tmp_path / "run", "--max-steps", "3"],
+        [sys.executable, EXAMPLE.with_name("run.py"), "--output", tmp_path / "run", "--max-steps", "3"],
         capture_output=True,
         text=True,
         check=False,
