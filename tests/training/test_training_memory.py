@@ -1,0 +1,76 @@
+"""The memory of a training step: the formula, against a process's own; what is said where it isn't free."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from transformers import TrainingArguments
+
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+from hf_posenc.errors import UserError
+from hf_posenc.training import memory
+
+SIZES = {
+    "vocab_size": 1000,
+    "hidden_size": 384,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+    "max_position_embeddings": 2048,
+    "hidden_dropout_prob": 0.1,
+}
+STEPS = """
+import resource, sys, torch
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+length, texts, dropout, sizes = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), eval(sys.argv[4])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model = PosEncForSequenceClassification(PosEncConfig(**sizes, attention_probs_dropout_prob=dropout)).train()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    ids = torch.randint(5, 900, (texts, length))
+    model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=torch.zeros(texts).long()).loss.backward()
+    optimizer.step(), optimizer.zero_grad()
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is in kB on Linux alone")
+@pytest.mark.parametrize(
+    ("length", "texts", "dropout"), [(128, 64, 0.0), (512, 16, 0.0), (1500, 5, 0.0), (512, 8, 0.1)]
+)
+def test_the_formula_is_within_30_percent_of_what_a_step_takes(length, texts, dropout):
+    words = [sys.executable, "-c", STEPS, str(length), str(texts), str(dropout), repr(SIZES)]
+    taken = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    model = PosEncForSequenceClassification(PosEncConfig(**SIZES, attention_probs_dropout_prob=dropout))
+    assert sum(memory.step_bytes(model, [length] * texts)) == pytest.approx(taken, rel=0.3)
+
+
+@pytest.fixture
+def check(monkeypatch, tmp_path):
+    """Looks at steps of 32 texts of 100 tokens, where they take so many times what is free; checks what is proposed."""
+    model = PosEncForSequenceClassification(PosEncConfig(**SIZES))
+    arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=32, use_cpu=True)
+
+    def run(times: float, chosen: bool = False) -> str:
+        free = int(sum(memory.step_bytes(model, [100] * 32)) / times)
+        monkeypatch.setattr(memory, "_free", lambda device: free)
+        said = " ".join(memory.check_memory(model, [10] * 500 + [100] * 32, arguments, chosen=chosen))
+        if "--batch-size" in said:
+            size, steps = map(int, re.findall(r"--batch-size (\d+) --set gradient_accumulation_steps=(\d+)", said)[0])
+            assert (
+                sum(memory.step_bytes(model, [100] * size)) <= free < sum(memory.step_bytes(model, [100] * (size + 1)))
+            )
+            assert size * (steps - 1) < 32 <= size * steps
+        return said
+
+    return run
+
+
+def test_what_a_step_takes_is_said_and_a_batch_size_that_fits_where_it_may_not(check):
+    assert re.fullmatch(r"A step has up to 3,200 tokens, which take about \d+ MB; \d+ MB are free\.", check(0.9))
+    assert "That may not fit." in check(1.15)
+    assert "That may not fit." in check(2.0, chosen=True)
+    with pytest.raises(UserError, match=r"--batch-size \d+ .* --batch-size 32 tries it\."):
+        check(2.0)
