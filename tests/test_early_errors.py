@@ -82,7 +82,7 @@ OTHERS = [
     ([*TRAIN, "--delimiter", ";"], "no column is called text or sentence"),
     ([*NEW, "--data", "absent.csv"], "'absent.csv' doesn't exist."),
     ([*NEW, "--data", "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
-    ([*NEW, "--data", "several.csv"], "such as --text-column body --label-column title."),
+    ([*NEW, "--data", "several.csv"], "such as --text-column body --label-column stars."),
     ([*NEW, "--data", "unlabelled.csv"], "Missing label in the train data: line 3 has none"),
     (["evaluate", "./absent", "--data", "mine.csv"], "'./absent' doesn't exist."),
     *(
