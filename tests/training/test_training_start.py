@@ -46,7 +46,7 @@ DROPOUT = "Attention dropout is 0 instead of 0.1: --set attention_probs_dropout_
 @pytest.mark.parametrize(
     ("given", "is_kept", "says", "has"),
     [
-        ({}, (True, True), KEPT, {"attention_probs_dropout_prob": 0.0}),
+        ({}, (True, True), KEPT, {"id2label": {0: "acceptable", 1: "unacceptable"}}),
         ({"scheme": "learned"}, (True, True), KEPT, {}),
         (
             {"attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.3, "classifier_pooling": "cls"},
