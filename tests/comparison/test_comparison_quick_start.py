@@ -3,12 +3,13 @@
 import json
 import re
 import shlex
+from functools import partial
 
 import numpy as np
 import pytest
 from comparison_harness import printed, quiet, read_run
 
-from hf_posenc.comparison import execute, quickstart, read_plan
+from hf_posenc.comparison import execute, quick_start, quickstart, read_plan
 from hf_posenc.comparison.quick_start import PAIR, SCHEMES, load_elsewhere
 from hf_posenc.data.reading import classes_of
 from hf_posenc.data.sources import read
@@ -35,6 +36,8 @@ def test_the_pair_is_one_of_the_test_split():
 
 @pytest.mark.slow
 def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch, command, capsys):
+    few = partial(read_plan, train_examples=400)
+    monkeypatch.setattr(quick_start, "read_plan", few)
     console = quiet()
     study = quickstart(tmp_path, ("none", "rope"), options=FAST, console=console)
     assert "Loading weights" not in capsys.readouterr().err  # no bars between what is shown
@@ -58,7 +61,7 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch
     assert picture[1].endswith("blimp_order-ranking.png")
     assert (tmp_path / picture[1]).read_bytes().startswith(b"\x89PNG")
     line = next(line for line in shown.splitlines() if "--data blimp_order" in line)
-    fast = ["--max-steps", 20, "--device", "cpu"]
+    fast = ["--max-steps", 20, "--device", "cpu", "--max-rows", 400]
     fast += [word for name, value in FAST["set"].items() for word in ("--set", f"{name}={value}")]
     monkeypatch.chdir(tmp_path)
     assert command(*shlex.split(line)[1:], *fast)[0] == 0  # what it says ran can be run
