@@ -27,7 +27,7 @@ def dashed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-_SPELT = {"position_embedding_type": "--scheme ", "position_embedding_kwargs": "--scheme-kwargs "}
+_SPELT = {"position_embedding_type": "--scheme", "position_embedding_kwargs": "--scheme-kwargs"}
 """How the fields of a configuration that have an option of their own are spelt."""
 
 
@@ -45,9 +45,13 @@ def about_options(names: Iterable[str] = ()) -> Iterator[None]:
     except UserError:
         raise
     except (ValueError, TypeError, StrictDataclassError) as error:
-        name, equals, rest = one_line(error).partition("=")
-        spelt = _SPELT.get(name, f"--set {name}=")
-        raise UserError(f"{spelt}{rest}" if equals and name in names else one_line(error)) from error
+        spelt, equals, rest = one_line(error).partition("=")
+        name, bracket, key = spelt.partition("[")
+        if name not in _SPELT:
+            said = f"--set {spelt}={rest}"
+        else:
+            said = f"{_SPELT[name]}: {key.rstrip(']')}={rest}" if bracket else f"{_SPELT[name]} {rest}"
+        raise UserError(said if equals and name in names else one_line(error)) from error
 
 
 def is_local(name: str) -> bool:

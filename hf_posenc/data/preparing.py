@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..options import Options
 from .columns import Columns, find_columns
 from .labels import Labels, encode_labels, is_missing, standard_units
-from .reading import LINE, classes_of, counted, names_of
+from .reading import LINE, classes_of, counted, names_of, where
 from .splitting import choose_texts, marks_of, repeated
 
 logger = logging.getLogger(__name__)
@@ -94,8 +94,7 @@ class DataSummary:
                 doubts.append(f"{rows} without a label left out (--skip-missing).")
             if summary.without_text:
                 rows = counted(summary.without_text, f"{split} row")
-                what = "left out (--skip-missing)" if summary.left_out else "used (--skip-missing leaves such rows out)"
-                doubts.append(f"{rows} without a text {what}.")
+                doubts.append(f"{rows} without a text left out (--skip-missing).")
         if self.repeated:
             doubts.append(f"{counted(self.repeated, 'train row')} with the text and the label of an earlier one.")
         if self.contradictory:
@@ -218,8 +217,14 @@ def _usable_rows(
 ) -> Dataset:
     """The rows of a split that have a label, and with `--skip-missing` those that have a text."""
     blank = {row for row, cells in enumerate(zip(*texts, strict=True)) if all(map(is_missing, cells))}
+    if blank and not options.skip_missing:
+        others = f", nor {'has 1 other' if len(blank) == 2 else f'have {len(blank) - 1} others'}" * (len(blank) > 1)
+        raise UserError(
+            f"Missing text in the {split} data: {where(table, min(blank))} has none{others}. Fill it in, or leave such "
+            "rows out with --skip-missing."
+        )
     unlabelled = {row for row, number in enumerate(numbers or ()) if number is None}
-    dropped = unlabelled | (blank if options.skip_missing else set())
+    dropped = unlabelled | blank
     kept = [row for row in range(len(table)) if row not in dropped]
     if not kept:
         raise UserError(f"No row of the {split} data has both a text and a label. Give data with at least one.")

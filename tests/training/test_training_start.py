@@ -110,7 +110,7 @@ def test_a_new_encoder_is_what_the_options_say(order):
         ({"hidden_dropout_prob": 2}, "--set hidden_dropout_prob=2 is out of range. A probability"),
         (
             {"scheme": "t5", "scheme_kwargs": {"buckets": 8}},
-            r"position_embedding_kwargs\[.buckets.\]=8 is no argument of .t5.. Did you mean .num_buckets",
+            r"--scheme-kwargs: .buckets.=8 is no argument of .t5.. Did you mean .num_buckets",
         ),
         ({"pretrained": "{ours}", "scheme_kwargs": {"theta": 1}}, "--pretrained '.*'.*theta"),
         ({"pretrained": "{damaged}"}, "can't be loaded"),
