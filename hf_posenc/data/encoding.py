@@ -3,12 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 from tqdm import tqdm
 
 from .preparing import PreparedData, texts_of
 
 _CHUNK = 1000
+_IDS = pa.list_(pa.int64())
 
 
 def encode(
@@ -28,7 +30,7 @@ def encode(
         if cut is not None:
             cut(split, count)
         if "labels" in part.column_names:
-            labels = part.select_columns("labels").flatten_indices()
+            labels = part.select_columns("labels")
             encoded[split] = concatenate_datasets([encoded[split], labels], axis=1)
     return encoded
 
@@ -44,15 +46,14 @@ def encode_texts(
         max_length: longer inputs are cut to this many tokens.
         split: the name of the split, for the progress bar.
     """
-    chunks: list[Dataset] = []
+    chunks: list[pa.Table] = []
     cut, count = 0, len(texts[0])
     for start in tqdm(range(0, count, _CHUNK), f"Tokenizing {split}", leave=False, disable=None, delay=2):
         batch = tokenizer(
             *(list(column[start : start + _CHUNK]) for column in texts), truncation=True, max_length=max_length
         )
-        if batch.encodings is not None:
-            cut += sum(bool(encoding.overflowing) for encoding in batch.encodings)
-        else:  # a Python tokenizer doesn't say; inputs at the limit count as truncated
-            cut += sum(len(ids) >= max_length for ids in batch["input_ids"])
-        chunks.append(Dataset.from_dict(dict(batch)))
-    return concatenate_datasets(chunks), cut
+        full = [row for row, ids in enumerate(batch["input_ids"]) if len(ids) >= max_length]
+        # A Python tokenizer doesn't say what it cut; its inputs at the limit count as cut.
+        cut += sum(batch.encodings is None or bool(batch.encodings[row].overflowing) for row in full)
+        chunks.append(pa.table({name: pa.array(values, _IDS) for name, values in batch.items()}))
+    return Dataset(pa.concat_tables(chunks)), cut

@@ -180,7 +180,7 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
     if trains and options.max_rows is not None and len(parts["train"]) > options.max_rows:
         summary.splits["train"].cut = len(parts["train"]) - options.max_rows
         summary.splits["train"].rows = options.max_rows
-        parts["train"] = parts["train"].select(range(options.max_rows))
+        parts["train"] = _take(parts["train"], list(range(options.max_rows)))
     _check_labels_vary(parts, labels, options, bool(columns.one_hot or classes_of(first, columns.label)))
     trained = known.trained_on
     if trains:
@@ -248,7 +248,7 @@ def _set_aside(whole: Dataset, labels: Labels, share: float, summary: DataSummar
     """The training rows to train on, and those to validate on."""
     marks, targets = whole[_MARK][:], labels_of(whole)
     held = choose_texts(marks, targets, share, labels.problem_type)
-    aside = whole.select([row for row, mark in enumerate(marks) if mark in held])
+    aside = _take(whole, [row for row, mark in enumerate(marks) if mark in held])
     summary.set_aside = len(aside)
     if labels.problem_type == "single_label_classification":
         seen = set(aside["labels"][:])
@@ -257,7 +257,12 @@ def _set_aside(whole: Dataset, labels: Labels, share: float, summary: DataSummar
                 f"No row of {', '.join(map(repr, alone[:5]))}{f', ... ({len(alone)})' if len(alone) > 5 else ''} was "
                 "set aside for validation."
             )
-    return {"train": whole.select([row for row, mark in enumerate(marks) if mark not in held]), "validation": aside}
+    return {"train": _take(whole, [row for row, mark in enumerate(marks) if mark not in held]), "validation": aside}
+
+
+def _take(part: Dataset, rows: list[int]) -> Dataset:
+    """These rows, together in memory: a selection of datasets is looked up row by row."""
+    return Dataset(part.with_format("arrow")[:].take(rows), info=part.info)
 
 
 def _check_labels_vary(parts: Mapping[str, Dataset], labels: Labels, options: Options, are_listed: bool) -> None:
