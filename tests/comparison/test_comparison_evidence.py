@@ -14,6 +14,7 @@ from hf_posenc.comparison.outcomes import from_dict
 from hf_posenc.comparison.plan_file import known_plans
 from hf_posenc.comparison.references import MAJORITY, PLACES, USUAL_FORM, WORD_PAIRS, WORDS, to_beat
 from hf_posenc.comparison.results_folder import load_plan
+from hf_posenc.comparison.study import Study
 from hf_posenc.files import write_json, write_text
 from model_cards.generate import evidence
 
@@ -82,9 +83,9 @@ def test_the_control_and_none_are_what_they_must_be_and_no_linear_model_answers_
     assert study.score(halves, "none", 64).mean > 0.99
 
 
-def test_lengths_of_the_same_texts_are_compared_in_pairs():
+def test_lengths_of_the_same_texts_are_compared_in_pairs(studies):
     """Published as "no evidence" while exact tests of each run (McNemar) said p < 0.001."""
-    study = evidence.studies()["long"]
+    study = Study.read(studies["long"].folder)  # to be changed
     (task,) = study.tasks
     changes = study.changes(task, 256, 2048)
     runs = study.runs(task, "rope")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import SCHEMES, perturb
+from common import SCHEMES, others_slow, perturb
 from comparison_harness import toy
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
@@ -162,7 +162,7 @@ def test_nothing_but_what_a_probe_is_about_answers_it(name):
             assert share < 0.62, (shortcut, share)
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", others_slow(PROBES, "order_near"))
 def test_no_linear_model_leads_to_the_answer(name):
     """At the shortest length, where the letters' neighbours and places say most: 3,000 pairs to fit, 1,500 to test."""
     data = []

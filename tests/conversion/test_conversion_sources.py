@@ -241,6 +241,7 @@ def test_the_command_line(source, tmp_path, run):
     assert run("convert", source, tmp_path / "exact")[0] == 0
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_guide_work_as_written(tmp_path, run, monkeypatch):
     guide = (Path(__file__).parents[2] / "docs/pretrained-weights.md").read_text()
     wanted = r"^hf-posenc ((?:convert|export minilm) .*|train .*xlmr-rope)$"

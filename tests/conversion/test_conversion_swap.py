@@ -50,7 +50,7 @@ def hidden(model, ids=TEXTS[0], mask=TEXTS[1]):
 
 
 # Of schemes that are fitted alike, one is quick.
-QUICK = ("none", "sinusoidal", "rope", "t5", "deberta")
+QUICK = ("none", "sinusoidal", "rope", "t5")
 
 
 @pytest.mark.parametrize("scheme", others_slow([name for name in SCHEMES if name != "learned"], *QUICK))
@@ -104,7 +104,7 @@ def test_tokens_that_are_added_stay_in_place_though_nobody_calls_them_special(tm
     assert special_tokens(bare) == {2, 3}
 
 
-@pytest.mark.parametrize("scheme", ["t5", "kerple", "mlp_bias", "tupe"])
+@pytest.mark.parametrize("scheme", others_slow(["t5", "kerple", "mlp_bias", "tupe"], "t5"))
 def test_a_bias_fitted_to_another_one_is_nearer_than_none(scheme, tmp_path):
     encoder("alibi").save_pretrained(tmp_path)
     tiny_tokenizer(tmp_path)
@@ -179,9 +179,7 @@ def test_the_order_of_heads_changes_nothing(bias):
     torch.testing.assert_close(hidden(model), before, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "scheme", others_slow([name for name in SCHEMES if name != "rope"], "alibi", "learned", "t5", "window")
-)
+@pytest.mark.parametrize("scheme", others_slow([name for name in SCHEMES if name != "rope"], "alibi", "window"))
 def test_a_gated_encoder_without_biases_becomes_every_scheme(scheme, nomic, tmp_path):
     model, report = convert(nomic, tmp_path / "out", position_embedding_type=scheme)
     assert (report.from_scheme, report.to_scheme) == ("rope", scheme)
@@ -209,7 +207,9 @@ def test_other_biases_do_not_make_up_for_a_mask(scheme, nomic):
     assert float(model.position.alibi.log_slopes.weight.exp().max()) < 1  # -10000 over a few tokens is 100 and more
 
 
-@pytest.mark.parametrize("scheme", ["alibi+window", "rope", "learned+window", "none", "t5"])
+@pytest.mark.parametrize(
+    "scheme", others_slow(["alibi+window", "rope", "learned+window", "none", "t5"], "rope", "learned+window")
+)
 def test_a_modernbert_keeps_its_window_or_gets_another_scheme(scheme, modern, tmp_path):
     model, report = convert(modern, tmp_path / "out", position_embedding_type=scheme)
     assert (report.from_scheme, report.to_scheme) == ("rope+window", scheme)
@@ -409,7 +409,9 @@ def test_the_swap_leaves_the_original_and_the_random_numbers_alone(source):
     assert all(torch.equal(value, before[key]) for key, value in original.state_dict().items())
 
 
-@pytest.mark.parametrize("scheme", ["learned+t5", "learned+alibi", "learned+relative_key", "learned+sinusoidal"])
+@pytest.mark.parametrize(
+    "scheme", others_slow([f"learned+{name}" for name in ("t5", "alibi", "relative_key", "sinusoidal")], "learned+t5")
+)
 def test_what_comes_beside_a_scheme_that_stays_begins_without_effect(scheme, source):
     _, report = convert(source, position_embedding_type=scheme)
     assert report.before.hidden_mse < 1e-3
@@ -424,7 +426,7 @@ def test_a_scheme_that_nothing_scales_comes_on_top_and_that_is_said(source):
     assert "on top of the vectors that stay" in report.carried[-1]["what"]
 
 
-@pytest.mark.parametrize("kind", swap.ROPE_EXTENSIONS)
+@pytest.mark.parametrize("kind", others_slow(swap.ROPE_EXTENSIONS, "dynamic"))
 def test_rope_grows_by_its_scaling_twice_as_once(kind, source, tmp_path):
     convert(source, tmp_path / "rope", position_embedding_type="rope", measure=False)
     convert(tmp_path / "rope", tmp_path / "twice", max_position_embeddings=80, extension=kind, measure=False)
@@ -449,7 +451,7 @@ def test_a_table_beside_rope_is_tiled_while_rope_is_scaled(source, tmp_path):
     assert [line["how"] for line in report.carried] == ["tile"]
 
 
-@pytest.mark.parametrize("scheme", ["learned", "tupe", "t5", "rope"])
+@pytest.mark.parametrize("scheme", others_slow(["learned", "tupe", "t5", "rope"], "learned", "rope"))
 def test_fewer_positions_are_measured_on_shorter_texts(scheme, source):
     model, report = convert(source, position_embedding_type=scheme, max_position_embeddings=8)
     assert model.config.max_position_embeddings == 8

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE, others_slow
+from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE
 from export_harness import batch, checkpoint, expected, tokenizer
 
 from hf_posenc import export
@@ -69,7 +69,8 @@ def rope(tmp_path_factory):
     return exported
 
 
-@pytest.mark.parametrize("to", others_slow(BOTH, "onnx"))
+@pytest.mark.slow  # what ONNX Runtime answers, the quick tests of an exported folder see
+@pytest.mark.parametrize("to", BOTH)
 def test_rotations_run_as_in_pytorch(to, rope):
     model, _, out = rope(to)
     check_equal(model, out, to)
@@ -233,7 +234,8 @@ print(json.dumps(logits.tolist()))
 """
 
 
-@pytest.mark.parametrize("to", others_slow(BOTH, "onnx"))
+@pytest.mark.slow
+@pytest.mark.parametrize("to", BOTH)
 def test_a_process_with_the_runtime_alone_gives_the_same_logits(to, rope, tmp_path):
     model, _, out = rope(to)
     text = "A cat that chased every dog."

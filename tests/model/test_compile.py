@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from common import encoder, others_slow, padded, tiny_config, tokens
+from common import encoder, padded, tiny_config, tokens
 from torch import nn
 from torch._dynamo.utils import counters
 from transformers import Trainer, TrainingArguments
@@ -64,13 +64,8 @@ def assert_trains_alike(scheme, how, batches):
     return counts
 
 
-@pytest.mark.parametrize(
-    ("scheme", "how"),
-    others_slow(
-        itertools.product(["rope", "t5"], HOW),
-        ("rope", compile_layers),
-    ),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "how"), itertools.product(["rope", "t5"], HOW))
 def test_training_over_varying_lengths_recompiles_at_most_twice_and_changes_nothing(scheme, how):
     counts = assert_trains_alike(scheme, how, batches(8))
     assert counts[WARM_UP - 1] > 0

@@ -54,7 +54,9 @@ def test_an_exported_program_gives_the_same_logits_at_other_sizes(scheme, fields
     check_export(classifier(scheme, **fields))
 
 
-@pytest.mark.parametrize("fields", [{"classifier_pooling": "cls"}, {"classifier_pooling": "max"}, PRICES])
+@pytest.mark.parametrize(
+    "fields", others_slow([{"classifier_pooling": "cls"}, {"classifier_pooling": "max"}, PRICES], PRICES)
+)
 def test_other_poolings_and_a_regression_export(fields):
     check_export(classifier("none", **fields))
 

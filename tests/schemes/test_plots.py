@@ -361,6 +361,7 @@ def test_the_command_refuses_what_cannot_be_drawn(run, tmp_path, monkeypatch, ar
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_guide_draw(run, tmp_path, monkeypatch):
     guide = (Path(__file__).parents[2] / "docs/positions.md").read_text()
     lines = [line.partition("  #")[0].split() for line in guide.splitlines() if line.startswith("hf-posenc plot")]
