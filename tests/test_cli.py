@@ -340,10 +340,11 @@ def test_evaluate_says_what_it_scores_and_lists_every_wrong_answer(run, refused,
         line for line, row in enumerate(rows, 3) if row.endswith(f",{right}")
     ]
     assert float(wrong[0]["confidence"]) == pytest.approx(answer["confidence"])
-    _, out, _ = run("evaluate", checkpoint, "--data", folder / "extra.csv", "--json")
+    assert "line 2 has none. Fill it in" in refused("evaluate", checkpoint, "--data", folder / "extra.csv")
+    _, out, _ = run("evaluate", checkpoint, "--data", folder / "extra.csv", "--json", "--skip-missing")
     scores = json.loads(out)
-    assert (scores["data"], scores["examples"]) == (str(folder / "extra.csv"), 15)
-    assert scores["accuracy"] in (7 / 15, 8 / 15)
+    assert (scores["data"], scores["examples"]) == (str(folder / "extra.csv"), 14)
+    assert scores["accuracy"] == 0.5
     assert "has no split 'test'. It has validation: name one" in refused("evaluate", checkpoint, "--data", folder)
     (tmp_path / "bare.csv").write_text("text,gold\nwho saw karla,acceptable\n")
     line = refused("evaluate", checkpoint, "--data", tmp_path / "bare.csv")
