@@ -67,7 +67,7 @@ OTHERS = [
     (["train", "--data", "mine.csv"], "--output is missing. Name a folder"),
     (NEW, "No data. Give --data"),
     ([*TRAIN, "--resume"], "--resume: 'new' holds no unfinished run."),
-    (["train", "-o", "run", "--data", "mine.csv"], "--output 'run' already holds a run"),
+    (["train", "-o", "run", "--data", "mine.csv"], "--output 'run' holds config.json, results.json"),
     (["train", "-o", "run", "--data", "mine.csv", "--overwrite"], "nothing that says that `hf-posenc train` wrote it"),
     (["train", "-o", "file/run", "--data", "mine.csv"], "--output 'file/run' can't be written to: a file is in the"),
     ([*TRAIN, "--set", "adam_bet1=1"], "--set adam_bet1: neither TrainingArguments nor PosEncConfig has such a field"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import files
 from ..checkpoint_files import WEIGHTS, open_weights, weight_files
 from ..errors import Diverged, UserError, disk_error
-from ..files import CHECKPOINT
+from ..files import CHECKPOINT, REPLACED
 
 if TYPE_CHECKING:  # a folder is checked before PyTorch is imported
     import torch
@@ -49,24 +49,21 @@ def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
         resume: it is to be gone on with.
 
     Raises:
-        UserError: the folder is taken by a run, or isn't a run's at all and is to be overwritten.
+        UserError: the folder isn't empty, and holds no run of ours that is to be replaced or gone on with.
     """
     folder = Path(output)
     if overwrite and resume:
         raise UserError("--overwrite begins anew, --resume goes on. Give one of them.")
-    taken = [name for name in (RESULTS_NAME, OPTIONS_NAME, "config.json") if (folder / name).exists()]
-    taken += [path.name for path in checkpoints(folder)]
-    if taken and overwrite and not _is_ours(folder):
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    held = ", ".join(found[:4]) + ", ..." * (len(found) > 4)
+    if found and not _is_ours(folder):
         raise UserError(
-            f"--output {output!r} holds {', '.join(taken[:4])}, and nothing that says that `hf-posenc train` wrote it. "
-            "Name a new folder, or empty this one."
+            f"--output {output!r} holds {held}, and nothing that says that `hf-posenc train` wrote it. Name a new "
+            "folder, or empty this one."
         )
-    if taken and not overwrite and not resume:
-        more = ", ..." * (len(taken) > 4)
+    if found and not overwrite and not resume:
         way_out = "go on with it (--resume)" if checkpoints(folder) else "replace it (--overwrite)"
-        raise UserError(
-            f"--output {output!r} already holds a run ({', '.join(taken[:4])}{more}). Name a new folder, or {way_out}."
-        )
+        raise UserError(f"--output {output!r} already holds a run ({held}). Name a new folder, or {way_out}.")
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         reason = "no permission" if nearest.is_dir() else "a file is in the way"
@@ -74,7 +71,14 @@ def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    return (folder / OPTIONS_NAME).exists() or "options" in _read(folder / RESULTS_NAME)
+    """Whether a run of ours wrote a folder; one that was killed while it replaced another left that one's files."""
+    is_run = (folder / OPTIONS_NAME).exists() or "options" in _read(folder / RESULTS_NAME)
+    return is_run or any(folder.glob(f"{REPLACED}*"))
+
+
+def _whole(folder: Path) -> list[Path]:
+    """The checkpoints that were written to their end, by step."""
+    return [path for path in checkpoints(folder) if _read(path / _STATE).get("global_step")]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -106,7 +110,7 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
                 f"--resume: the run in {output!r} was begun with {name}={before.get(name)!r}, the options now say "
                 f"{now.get(name)!r}. Resume with what it began with, or train elsewhere."
             )
-    return next((path for path in reversed(checkpoints(folder)) if _read(path / _STATE).get("global_step")), None)
+    return next(reversed(_whole(folder)), None)
 
 
 def check_same_data(point: Path, config: Any) -> None:
@@ -202,7 +206,7 @@ def disk_errors(output: str | Path) -> Iterator[None]:
 def what_is_left(output: str | Path, *, diverged: bool = False) -> str:
     """What an unfinished run left and, unless it diverged, how to go on; follows a colon."""
     folder = Path(output)
-    whole = [path for path in checkpoints(folder) if _read(path / _STATE).get("global_step")]
+    whole = _whole(folder)
     kept = f" The finished run in {str(output)!r} is as it was." if (folder / RESULTS_NAME).exists() else ""
     if not whole:
         return f"no checkpoint had been saved.{kept}"

@@ -218,13 +218,16 @@ def test_ctrl_c_ends_the_command_with_one_line_and_130(files, tmp_path, call_at,
     ("there", "overwrite", "message"),
     [
         (["run.json"], False, r"already holds a run \(run.json\). Name a new folder, or replace it \(--overwrite\)"),
-        (["results.json", "config.json"], False, r"already holds a run \(results.json, config.json\)"),
-        (["run.json", "checkpoint-4/a"], False, r"run.json, checkpoint-4\). .* or go on with it \(--resume\)"),
+        (["results.json", "config.json"], False, r"holds config.json, results.json, and nothing that says"),
+        (["run.json", "checkpoint-4/a"], False, r"checkpoint-4, run.json\). .* or go on with it \(--resume\)"),
         (["config.json"], True, "holds config.json, and nothing that says that `hf-posenc train` wrote it"),
         (["checkpoint-4/a"], True, "holds checkpoint-4, and nothing that says"),
         (["results.json"], True, "holds results.json, and nothing that says"),  # without options it isn't ours
         (["run.json"], True, None),
-        (["notes.txt"], False, None),
+        ([".replaced-x/config.json"], True, None),  # killed while it replaced another
+        (["README.md"], False, "holds README.md, and nothing that says"),
+        (["train.csv"], True, "holds train.csv, and nothing that says"),
+        ([], False, None),
     ],
 )
 def test_a_folder_that_is_taken_is_refused(tmp_path, there, overwrite, message):
