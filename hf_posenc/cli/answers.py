@@ -36,10 +36,8 @@ _Output = Annotated[
     typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers."),
 ]
 _Threshold = Annotated[
-    float,
-    typer.Option(
-        min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those with a probability above this."
-    ),
+    float | None,
+    typer.Option(min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those above this. [0.5]"),
 ]
 _Backend = Annotated[
     Literal["torch", "onnx", "openvino"] | None,
@@ -65,7 +63,7 @@ def predict(
     encoding: EncodingOption = None,
     format: FormatOption = None,
     batch_size: _BatchSize = 32,
-    threshold: _Threshold = 0.5,
+    threshold: _Threshold = None,
     top_k: Annotated[int | None, typer.Option(min=1, metavar="N", help="Give the n most probable labels.")] = None,
     calibrated: Annotated[
         bool, typer.Option("--calibrated", help="Divide logits by the temperature that training fitted.")
@@ -269,8 +267,10 @@ def evaluate(
         from hf_posenc.finetuning.prediction_files import check_output, write_answers
 
     if errors is not None:
-        check_output(errors, data)
+        check_output(errors, data, "--errors")
     classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
+    if errors is not None and classifier.problem_type == "regression":
+        raise UserError(f"--errors {errors!r} lists wrong labels, and {checkpoint!r} predicts numbers. Leave it out.")
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
         found = run(classifier, options, split, batch_size=batch_size, progress=bar.update)
     said = plain_console(stderr=True)

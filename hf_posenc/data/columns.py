@@ -107,10 +107,26 @@ def find_columns(
         _require_alike(text, known)
     if label is None:
         label = usual_labels[0][0] if len(usual_labels) == 1 else known.label if known is not None else _LABELS[0][0]
+    if options.join is not None and len(text) < 2:
+        raise UserError(f"--join {options.join!r} joins several columns of text, and there is {text[0]!r} alone.")
+    if options.label_column is None and needs_label:
+        _refuse_answers(table, label)
     if label in text or set(one_hot) & set(text):
         raise UserError(f"Column {label!r} can't be both text and label. Name another with --label-column.")
     delimiter = options.label_delimiter or (known.label_delimiter if known else None)
     return Columns(text, label, separator, delimiter, one_hot)
+
+
+def _refuse_answers(table: Dataset, label: str) -> None:
+    """Refuses to take the answers of `hf-posenc predict` for labels that no option names."""
+    names = names_of(table)
+    if label in names and (f"input_{label}" in names or "confidence" in names):
+        right = f"input_{label}" if f"input_{label}" in names else "NAME"
+        raise UserError(
+            f"{table.info.dataset_name}: column {label!r} seems to hold answers of `hf-posenc predict`, for there is "
+            f"{f'input_{label}' if right != 'NAME' else 'confidence'!r} too. Say which holds the labels: "
+            f"--label-column {right}."
+        )
 
 
 def _usual(names: Sequence[str], usual: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -164,11 +180,11 @@ def _named_text(table: Dataset, options: Options, known: Columns | None) -> tupl
 
 
 def _require_alike(text: tuple[str, ...], known: Columns | None) -> None:
-    """Refuses to read one text for a model of pairs, pairs for one of texts, or a part of the columns it joins."""
+    """Refuses to read one text for a model of pairs, pairs for one of texts, or others than the columns it joins."""
     if known is None:
         return
-    shared = set(text) & set(known.text)
-    if known.is_pair != (len(text) == 2) or (shared and len(shared) < len(known.text)):
+    shared, is_joined = set(text) & set(known.text), known.separator is not None
+    if is_joined or known.is_pair != (len(text) == 2) or (shared and len(shared) < len(known.text)):
         raise UserError(
             f"The model was trained on the text of {known.sentence(known.text).removeprefix('Text: ')}; the data has "
             f"{' and '.join(text)}. Rename its columns, or say what to read: --text-column {','.join(text)}."

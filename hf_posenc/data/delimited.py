@@ -63,6 +63,7 @@ class DelimitedFile:
         first_joined: _Record | None = None
         not_quoted = 0
         appends: list[Any] = []
+        names: list[str] = []
         for record in self._records(lines):
             self.lines = record.line + len(record.lines) - 1
             if not record.cells:
@@ -74,11 +75,13 @@ class DelimitedFile:
                 first_joined = first_joined or record
                 self.joined += bool(appends)
             if not appends:
-                self.columns = {name: [] for name in self._names(record.cells)}
+                names, self.columns = record.cells, {name: [] for name in self._names(record.cells)}
                 appends = [cells.append for cells in self.columns.values()]
                 continue
             if len(record.cells) != len(appends):
                 raise self._uneven(record)
+            if record.cells == names:
+                raise UserError(f"{self.source}, line {record.line} is the first row once more. Remove it.")
             if guesses and not not_quoted and not self._is_quoted(record):
                 not_quoted = record.line
             for append, cell in zip(appends, record.cells, strict=True):

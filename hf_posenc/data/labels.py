@@ -28,7 +28,7 @@ _MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "tru
 # A csv has no types. 007, +5 and 1e5 may be names, so they stay strings.
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
 _REAL = re.compile(r"[+-]?(0|[1-9]\d*)\.\d*([eE][+-]?\d+)?|[+-]?\.\d+([eE][+-]?\d+)?|[+-]?[1-9]\d*[eE][+-]\d+")
-_COMMA = re.compile(r"[+-]?\d+,\d+")
+_COMMA = re.compile(r"[+-]?\d[\d.]*,\d+")
 _NO_NUMBER = ("nan", "inf", "-inf")
 
 
@@ -340,8 +340,8 @@ def _task_of(column: _Column, asked: str | None) -> str:
         is_text = column.table.info.builder_name == "csv" and column.known is None
         if is_text and (cell := _decimal_comma(column.present)):
             raise UserError(
-                f"Column {column.name!r} has {cell}, which may be a number. Write numbers with a point, as "
-                f"{cell.replace(',', '.')}; --task classification takes such cells as words."
+                f"Column {column.name!r} has {cell}, which may be a number. Write numbers with a decimal point and "
+                "nothing between thousands; --task classification takes such cells as words."
             )
         return "classification"
     if column.kind == "real":
@@ -357,7 +357,10 @@ def _task_of(column: _Column, asked: str | None) -> str:
 def _decimal_comma(cells: Sequence[Any]) -> str | None:
     """A cell such as 5,4, where all cells are numbers if that is one."""
     commas = [cell for cell in cells if isinstance(cell, str) and _COMMA.fullmatch(cell)]
-    return commas[0] if commas and all(cell in commas or _WHOLE.fullmatch(cell) for cell in {*cells}) else None
+    if not commas:
+        return None
+    others = {*cells} - {*commas}
+    return commas[0] if all(_WHOLE.fullmatch(cell) or _REAL.fullmatch(cell) for cell in others) else None
 
 
 def _sorted_names(column: _Column) -> tuple[str, ...]:
@@ -368,7 +371,7 @@ def _sorted_names(column: _Column) -> tuple[str, ...]:
 
 
 def _warn_of_odd_labels(column: _Column) -> None:
-    """Warns of labels that look like one label in two spellings, or like a missing cell."""
+    """Warns of labels that look like one label in two spellings, like numbers among words, or like a missing cell."""
     counts = Counter(map(str, column.items()))
     spellings: dict[str, list[str]] = {}
     for label in counts:
@@ -377,6 +380,12 @@ def _warn_of_odd_labels(column: _Column) -> None:
         logger.warning(
             f"Column {column.name!r} has the labels {' and '.join(map(repr, alike[0]))}, which count as different "
             "labels."
+        )
+    numbers = [label for label in counts if _WHOLE.fullmatch(label) or _REAL.fullmatch(label)]
+    if numbers and (words := [label for label in counts if label not in numbers]):
+        logger.warning(
+            f"Column {column.name!r} has numbers, such as {numbers[0]!r}, and words, such as {words[0]!r}: each counts "
+            "as a label."
         )
     if nothing := sorted(_MISSING_VALUES.intersection(counts)):
         logger.warning(
@@ -422,6 +431,12 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
         ((label, count),) = Counter(label for label, _ in unknown).most_common(1)
         first = next(row for name, row in unknown if name == label)
         often = "once" if count == 1 else f"{count} times"
+        if column.split == "train":  # all that is there is known, unless an option names the labels
+            raise UserError(
+                f"The data has the label {label!r} ({often}, first in {where(column.table, first)}), which "
+                f"--label-names doesn't list: {', '.join(map(repr, labels.names[:10]))}. Name what 0, 1, ... mean, or "
+                "leave it out."
+            )
         raise UserError(
             f"The {column.split} data has the label {label!r} ({often}, first in {where(column.table, first)}), "
             f"which training never saw. It knows {', '.join(map(repr, labels.names[:10]))}"

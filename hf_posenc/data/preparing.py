@@ -158,8 +158,6 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
         UserError: a split, a column or a label is missing, or no row is left.
     """
     known, trains = known or Known(), "train" in tables
-    if not trains and options.data and set(tables) != {"test"}:
-        raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
     first = next(iter(tables.values()))
     columns = find_columns(first, options, None if trains else known.columns)
     texts = {split: columns.texts(table) for split, table in tables.items()}

@@ -46,6 +46,7 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
         return _dataset(path, "csv", columns, file.places, file.lines, file.joined, file.blank)
     refuse_given(options, ("delimiter", "quoting"), f"is for .csv and .tsv files, {str(path)!r} is none")
     if kind == "parquet":
+        refuse_given(options, ("encoding",), f"is for files of text, {str(path)!r} is none")
         return _read_parquet(Path(path))
     if kind == "json":
         rows = _list_of_objects(path, options.encoding)

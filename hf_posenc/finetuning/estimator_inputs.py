@@ -67,11 +67,19 @@ def inputs_of(texts: Any, known: Columns | None) -> list[tuple[str, ...]]:
     if names and set(names) <= set(getattr(texts, "columns", ())):
         texts = texts[names if len(names) > 1 else names[0]]
     joined = known is not None and known.separator is not None
-    return [as_input(row, known) for row in _rows(texts, len(names) if joined else 2)]
+    rows = _rows(_filled(texts), len(names) if joined else 2, f" ({', '.join(names)})" if joined else "")
+    return [as_input(row, known) for row in rows]
 
 
-def _rows(texts: Any, width: int) -> list[Any]:
-    """Strings, or rows of so many of them; refuses anything else."""
+def _filled(texts: Any) -> Any:
+    """Texts with an empty one in the place of each that is missing, as in a file."""
+    if hasattr(texts, "fillna"):
+        return texts.astype(object).fillna("")
+    return texts
+
+
+def _rows(texts: Any, width: int, names: str = "") -> list[Any]:
+    """Strings, or rows of so many of them; refuses anything else, with the names of the columns."""
     if isinstance(texts, str):
         raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
     rows = texts.to_numpy().tolist() if hasattr(texts, "to_numpy") else list(texts)
@@ -85,5 +93,5 @@ def _rows(texts: Any, width: int) -> list[Any]:
             continue
         if several and isinstance(row, list | tuple) and len(row) == width and all(isinstance(t, str) for t in row):
             continue
-        raise UserError(f"Text {number} is {row!r:.60}. Give a string for each text, or for each a {what}.")
+        raise UserError(f"Text {number} is {row!r:.60}. Give a string for each text, or for each a {what}{names}.")
     return rows

@@ -12,10 +12,9 @@ from ..data.reading import LINE
 from ..data.sources import read_split
 from ..errors import UserError
 from ..options import Options
-from ..training.assessment import Assessment, assess
 from ..training.inference import logits_of
 from ..training.losses import ClassificationLoss, LossAndMetrics
-from ..training.metrics import METRICS, answers_from_logits, require_finite
+from ..training.metrics import answers_from_logits, require_finite
 from .loading import knowledge
 from .prediction import Classifier, CutTexts
 
@@ -26,7 +25,6 @@ class Evaluation:
 
     Attributes:
         metrics: loss and the metrics of the task.
-        assessment: scores by class.
         examples: how many rows were scored.
         data: what was read, used and left out.
         cut: how many texts were cut, in words; empty if none was.
@@ -34,7 +32,6 @@ class Evaluation:
     """
 
     metrics: dict[str, float]
-    assessment: Assessment
     examples: int
     data: DataSummary
     cut: str
@@ -82,19 +79,8 @@ def evaluate(
     logits, labels = require_finite(np.stack(list(answers))), np.asarray(right)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
     metrics = LossAndMetrics(loss).of_logits(logits, labels)
-    names = tuple(known.label_names)
-    assessment = assess(
-        logits,
-        labels,
-        split="test",
-        names=names,
-        problem_type=kind,
-        score=metrics[METRICS[kind][0].key],
-        baselines={},
-    )
-    assessment.warnings = []
     wrong = [] if kind == "regression" else _wrong(logits, labels, kind)
-    given = answers_from_logits(logits[wrong], names, kind) if wrong else []
+    given = answers_from_logits(logits[wrong], known.label_names, kind) if wrong else []
     lines = {line: row for row, line in enumerate(table[LINE][:])}
     rows = [table[lines[part[LINE][number]]] for number in wrong]
     errors = [
@@ -102,7 +88,7 @@ def evaluate(
         for row, answer in zip(rows, given, strict=True)
     ]
     sentence = cut.sentence(classifier.tokenizer)
-    return Evaluation(metrics, assessment, len(part), prepared.summary, sentence, errors)
+    return Evaluation(metrics, len(part), prepared.summary, sentence, errors)
 
 
 def _wrong(logits: np.ndarray, labels: np.ndarray, problem_type: str) -> list[int]:

@@ -159,7 +159,7 @@ def predict(
     inputs: Iterable[tuple[str, ...]],
     batch_size: int = 32,
     *,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     top_k: int | None = None,
     calibrated: bool = False,
     cut: CutTexts | None = None,
@@ -171,7 +171,7 @@ def predict(
         classifier: what `load_classifier` returned.
         inputs: `(text,)`, or `(text, second text)` for pairs.
         batch_size: texts per forward pass.
-        threshold: for several labels per text: those with a probability above it are predicted.
+        threshold: for several labels per text alone: those with a probability above it are predicted. None: 0.5.
         top_k: how many probabilities are given. None: all.
         calibrated: divide logits by the temperature that training fitted.
         cut: counts the texts that are cut.
@@ -190,8 +190,13 @@ def predict(
             f"{classifier.name!r} has no temperature to calibrate by: `hf-posenc train` fits one on validation rows of "
             "one label per text. Leave --calibrated out."
         )
-    scale = float(temperature) if calibrated else 1.0
+    if threshold is not None and problem_type != "multi_label_classification":
+        raise UserError(
+            f"--threshold {threshold} is for several labels per text, and {classifier.name!r} gives one answer. Leave "
+            "it out."
+        )
+    scale, least = float(temperature) if calibrated else 1.0, 0.5 if threshold is None else threshold
     if cut is not None:
         options["truncated"] = lambda _, tokens: cut.add(tokens)
     for logits in logits_of(classifier.model, classifier.tokenizer, inputs, batch_size, **options):
-        yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=threshold, top_k=top_k)[0]
+        yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=least, top_k=top_k)[0]

@@ -18,8 +18,13 @@ _NESTED = {"probabilities": "probability", "predictions": "prediction"}
 """Keys of answers with a value for each name, and what their columns begin with."""
 
 
-def check_output(path: str, source: str | None = None) -> str:
+def check_output(path: str, source: str | None = None, option: str = "--output") -> str:
     """The format that a path's suffix names.
+
+    Args:
+        path: of the file.
+        source: the file that is read.
+        option: by which the path was given.
 
     Raises:
         UserError: it names none, or the file is the one that is read.
@@ -27,21 +32,25 @@ def check_output(path: str, source: str | None = None) -> str:
     file = Path(path)
     kind = file.suffix.lower()
     if kind not in _WRITTEN:
-        raise UserError(f"--output {path!r} names no format that is written. End it in {', '.join(_WRITTEN)}.")
+        raise UserError(f"{option} {path!r} names no format that is written. End it in {', '.join(_WRITTEN)}.")
     if file.is_dir():
-        raise UserError(f"--output {path!r} is a folder. Give the name of a file.")
+        raise UserError(f"{option} {path!r} is a folder. Give the name of a file.")
     if source not in (None, "-") and file.exists() and file.samefile(str(source)):
-        raise UserError(f"--output {path!r} is the file that is read. Name another.")
+        raise UserError(f"{option} {path!r} is the file that is read. Name another.")
     return kind
 
 
 def joined_row(row: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    """The columns of an input, then its answer; a column that an answer also has is renamed: `input_label`."""
-    taken = {*row, *answer}
+    """The columns of an input, then its answer; a column that an answer also has is renamed: `input_label`.
+
+    So are those of an earlier answer, which would read as this one's.
+    """
+    taken, was_answered = {*row, *answer}, "confidence" in row
     kept = {}
     for name, value in row.items():
         new = name
-        while name in answer and new in taken:
+        is_old = was_answered and name.startswith(("probability_", "probabilities"))
+        while (name in answer or is_old) and new in taken:
             new = f"input_{new}"
         taken.add(new)
         kept[new] = value

@@ -1,6 +1,6 @@
 """The tokenizer and the model that a training starts from: new, converted, or one of our checkpoints."""
 
-import shutil
+import difflib
 import tempfile
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +14,6 @@ from transformers import (
 from transformers.utils import logging
 
 from ..conversion.convert import convert
-from ..conversion.output import REPORT_NAME
 from ..data.labels import Labels
 from ..data.preparing import Known, PreparedData
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
@@ -46,6 +45,14 @@ _OF_TOKENIZERS = ("vocab_size", "tokenizer_type", "do_lower_case")
 """What `--set` may name of a tokenizer that is trained."""
 _OF_A_CONVERSION = ("rope_parameters", "max_position_embeddings")
 """Fields of the configuration that change positions: a checkpoint is converted for them."""
+_OF_TRAINED = frozenset(
+    (
+        *_OF_A_CONVERSION,
+        *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_pooling"),
+        *("classifier_hidden_act", "position_augmentation", "position_augmentation_length", "unpad_inputs"),
+    )
+)
+"""Fields of the configuration that may differ from those that weights were trained with."""
 
 
 def check_start(options: Options) -> Any:
@@ -61,10 +68,11 @@ def check_start(options: Options) -> Any:
     for name in options.assigned:
         if name in _POSITIONS:
             raise UserError(f"--set {name} can't be set. Use {_POSITIONS[name]}.")
-        if name not in FIELDS | _CONFIG | {*_OF_TOKENIZERS}:
+        if name not in (known := FIELDS | _CONFIG | {*_OF_TOKENIZERS}):
+            near = difflib.get_close_matches(name, known, n=3)
             raise UserError(
-                f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. Those of PosEncConfig: "
-                f"{', '.join(sorted(_CONFIG))}."
+                f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field."
+                + (f" Did you mean {' or '.join(near)}?" if near else "")
             )
     if options.scheme_file is not None:
         if not Path(options.scheme_file).is_file():
@@ -82,6 +90,11 @@ def check_start(options: Options) -> Any:
         refuse_given(options, ("revision", "trust_remote_code"), "is for --pretrained")
         return None
     refuse_given(options, ("size",), f"is for new encoders, and --pretrained {options.pretrained} has its own")
+    if fixed := next((name for name in options.assigned if name not in FIELDS | _OF_TRAINED), None):
+        raise UserError(
+            f"--set {fixed}: --pretrained {options.pretrained!r} was trained with its own. Leave it out; of the "
+            f"configuration may be set {', '.join(sorted(_OF_TRAINED))}."
+        )
     check_local("--pretrained", options.pretrained)
     return read_config(options.pretrained, options.revision, options.trust_remote_code)
 
@@ -94,7 +107,7 @@ def known_labels(config: Any) -> Known:
 
 
 def start(
-    options: Options, prepared: PreparedData, config: Any, report_folder: Path | None = None
+    options: Options, prepared: PreparedData, config: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """The tokenizer and the model, and what was decided, a sentence each.
 
@@ -102,7 +115,6 @@ def start(
         options: of the run.
         prepared: the data.
         config: what `check_start` returned.
-        report_folder: where the report of a conversion is written.
 
     Raises:
         UserError: an option isn't accepted, or the checkpoint can't be read, converted, or doesn't fit.
@@ -110,15 +122,10 @@ def start(
     if config is None:
         tokenizer = _new_tokenizer(options, prepared)
         return tokenizer, _new_encoder(options, tokenizer, prepared.labels), []
-    refuse = [name for name in _OF_TOKENIZERS if name in options.assigned]
-    if refuse:
-        raise UserError(f"--set {refuse[0]}: --pretrained {options.pretrained!r} has a tokenizer. Leave it out.")
     if not _needs_conversion(options, config):
         return _load(options, prepared, config, str(options.pretrained), options.revision)
     with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
         sentence = _convert(options, f"{folder}/converted")
-        if report_folder is not None:
-            shutil.copyfile(f"{folder}/converted/{REPORT_NAME}", report_folder / REPORT_NAME)
         converted = read_config(f"{folder}/converted")
         tokenizer, model, notes = _load(options, prepared, converted, f"{folder}/converted", None)
     model.config._name_or_path = str(options.pretrained)
@@ -166,12 +173,15 @@ def _load(
     """A checkpoint of ours as a classifier of the data's labels."""
     labels, notes, source = prepared.labels, [], str(options.pretrained)
     keeps_head = has_head(config, CLASSIFIER) and _same_task(config, labels)
-    tokenizer = load_tokenizer(options.tokenizer or folder, revision=None if options.tokenizer else revision)
-    if len(tokenizer) > config.vocab_size:
-        raise UserError(
-            f"The tokenizer has {len(tokenizer)} tokens, {source!r} knows {config.vocab_size}. Use the model's own: "
-            "leave --tokenizer out."
-        )
+    tokenizer = load_tokenizer(folder, revision=revision)
+    if options.tokenizer is not None:
+        given = load_tokenizer(options.tokenizer)
+        if given.get_vocab() != tokenizer.get_vocab():
+            raise UserError(
+                f"--tokenizer {options.tokenizer!r} has other tokens than {source!r} was trained with, so that words "
+                "would meet the weights of others. Leave it out."
+            )
+        tokenizer = given
     fields = _config_fields(options)
     if not keeps_head:
         fields |= {"label_mean": labels.mean, "label_scale": labels.std}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from accelerate import PartialState
 from datasets import Dataset
 from rich.console import Console
@@ -25,25 +24,22 @@ from ..errors import Diverged, Interrupted, UserError, one_line
 from ..options import Options
 from ..quiet import errors_alone, without_bars
 from ..training import run_folder
-from ..training.assessment import assess, calibrate
+from ..training.assessment import PREFIXES, assess, calibrate
 from ..training.baseline import baseline_scores
 from ..training.card import card_of
 from ..training.inference import take_off_autocast
 from ..training.lora import merge
-from ..training.losses import make_loss
+from ..training.losses import ClassificationLoss, make_loss
 from ..training.memory import check_memory
 from ..training.metrics import METRICS, logits_in
 from ..training.progress import main_console
-from ..training.recipe import Recipe, make_recipe, trainer_fields
+from ..training.recipe import Recipe, make_recipe, trainer_fields, trains_on_cpu
 from ..training.report import Report, begin_report
-from ..training.trainer import RunTrainer, make_trainer
+from ..training.trainer import RunTrainer, Stop, make_trainer
 from .loading import input_length
 from .start import check_start, known_labels, start
 
 logger = logging.get_logger(__name__)
-
-PREFIXES = {"validation": "eval", "test": "test"}
-"""Prefixes of the metrics of each scored split."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +92,7 @@ def train(
     if output is None:
         raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
     # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
-    on_cpu = options.device == "cpu" or not torch.accelerator.is_available()
-    process, plain = PartialState(cpu=on_cpu), options.to_dict()
+    process, plain = PartialState(cpu=trains_on_cpu(options)), options.to_dict()
     console = main_console(process.process_index, console)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
     resumed = _resume_point(options, plain)
@@ -112,49 +107,25 @@ def train(
     if resumed is not None:
         run_folder.check_same_data(resumed, model.config)
     remember_columns(model.config, prepared.columns)
-    max_length, cut = input_length(model, tokenizer, options.max_length), dict[str, int]()
-    encoded = encode(prepared, tokenizer, max_length, cut.__setitem__)
+    cut: dict[str, int] = {}
+    encoded = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length), cut.__setitem__)
     recipe = _recipe(options, model, encoded, len(tokenizer), prepared)
-    report = begin_report(
-        model,
-        prepared,
-        encoded,
-        cut,
-        options=plain,
-        max_length=max_length,
-        vocab_size=len(tokenizer),
-        batch_size=recipe.train_batch_size,
-    )
-    report.notes += notes
+    loss = _loss(prepared, options, recipe, model)
+    report = begin_report(model, prepared, encoded, cut, options=plain, tokenizer=tokenizer, recipe=recipe)
+    report.notes += [*notes, *_decided(loss, prepared, encoded, recipe, model, options)]
     report.recipe, report.processes = _in_words(recipe, model, options), process.num_processes
-    lengths = list(map(len, encoded["train"]["input_ids"]))
-    report.notes += check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
-    metric = METRICS[prepared.labels.problem_type][0].key
     if baselines and process.is_main_process:
         report.baselines = _baselines(prepared)
-    train_labels = labels_of(prepared.splits["train"])
-    loss = make_loss(prepared.labels, train_labels, options.class_weights, recipe.label_smoothing_factor)
-    loss.label_scale = getattr(model.config, "label_scale", 1.0)
     with run_folder.disk_errors(output):  # the Trainer makes the folder
         trainer, stop = make_trainer(model, tokenizer, encoded, recipe, loss, console)
     process.wait_for_everyone()  # all have seen that the folder is free
-    if process.is_main_process and resumed is None:
-        deleted = run_folder.begin(output, plain, overwrite=options.overwrite)
-        if deleted:
-            report.notes.append(f"Deleted of the run that is replaced: {', '.join(deleted)}.")
     if resumed is not None:
         report.notes.append(f"Goes on from {resumed.name}.")
-    report.show_start(console, metric)
-    with _guarded(output), stop:
-        trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
-    merge(cast(Any, trainer.model))
-    if stop.agreed:
-        raise Interrupted(run_folder.what_is_left(output))
-    if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
-        report.metrics = {**trained.metrics}
-    report.best = _find_best(trainer.state, recipe)
-    report.history = trainer.state.log_history
-    take_off_autocast(trainer.accelerator, model)
+    elif process.is_main_process:
+        deleted = run_folder.begin(output, plain, overwrite=options.overwrite)
+        report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
+    report.show_start(console)
+    _fit(trainer, stop, report, recipe, resumed)
     _score(report, trainer, encoded, prepared)
     report.show(console)
     report.seconds = round(time.time() - started, 1)
@@ -162,6 +133,48 @@ def train(
         note(model.config, temperature=report.calibration.temperature)
     save_run(output, report, partial(_save, trainer), prepared.trained_on)
     return TrainingResult(Path(output), report, model, tokenizer, prepared.trained_on)
+
+
+def _loss(prepared: PreparedData, options: Options, recipe: Recipe, model: PreTrainedModel) -> ClassificationLoss:
+    targets = labels_of(prepared.splits["train"])
+    loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
+    loss.label_scale = getattr(model.config, "label_scale", 1.0)
+    return loss
+
+
+def _decided(
+    loss: ClassificationLoss,
+    prepared: PreparedData,
+    encoded: Mapping[str, Dataset],
+    recipe: Recipe,
+    model: PreTrainedModel,
+    options: Options,
+) -> list[str]:
+    """Class weights, and the memory of a step, a sentence each."""
+    lengths = list(map(len, encoded["train"]["input_ids"]))
+    said = check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
+    if loss.weights is None:
+        return said
+    weights = zip(prepared.labels.names, loss.weights.tolist(), strict=True)
+    return [f"Class weights: {', '.join(f'{name} {weight:.3g}' for name, weight in weights)}.", *said]
+
+
+def _fit(trainer: RunTrainer, stop: Stop, report: Report, recipe: Recipe, resumed: Path | None) -> None:
+    """Trains, and adds to the report what was logged and which weights were kept.
+
+    Raises:
+        Interrupted: Ctrl-C; a checkpoint was saved.
+    """
+    output = str(recipe.output_dir)
+    with _guarded(output), stop:
+        trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
+    merge(cast(Any, trainer.model))
+    if stop.agreed:
+        raise Interrupted(run_folder.what_is_left(output))
+    if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
+        report.metrics = {**trained.metrics}
+    report.best, report.history = _find_best(trainer.state, recipe), trainer.state.log_history
+    take_off_autocast(trainer.accelerator, cast(Any, trainer.model))
 
 
 def save_run(output: str | Path, report: Report, save_model: Any, trained_on: list[int] | None) -> None:

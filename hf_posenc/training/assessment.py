@@ -27,6 +27,8 @@ LOWER_IS_BETTER = ("mse",)
 CLASS_HEAD = ("class", "precision", "recall", "f1", "examples")
 _BINS = 15
 _NAMES = {"majority": "majority", "words": "words", "word_pairs": "word pairs"}
+PREFIXES = {"validation": "eval", "test": "test"}
+"""Prefixes of the metrics of each scored split."""
 _OF_WORDS = {"words": "a linear model on words", "word_pairs": "a linear model on words and word pairs"}
 
 Row = tuple[str, ...]
@@ -51,9 +53,10 @@ class Calibration:
     def sentence(self) -> str:
         """In words."""
         where = "test rows" if self.split == "test" else "validation rows, on which it was fitted: no fair measure"
+        worse = "" if self.after < self.before else ": leave --calibrated out"
         return (
             f"Calibration error {self.before:.3f}, with temperature {self.temperature:.2f} (`predict --calibrated`) "
-            f"{self.after:.3f}, on the {where}."
+            f"{self.after:.3f}, on the {where}{worse}."
         )
 
 
@@ -118,7 +121,7 @@ class Assessment:
         lower = self.metric in LOWER_IS_BETTER
         names = {**_NAMES, "majority": "mean"} if lower else _NAMES
         scores = {"this model": self.score} | {names[name]: score for name, score in self.baselines.items()}
-        return [(name, f"{score:.4f}") for name, score in scores.items()]
+        return [(name, digits(score)) for name, score in scores.items()]
 
     def class_rows(self, cell: Cell | None = None) -> list[Row]:
         """Precision, recall, F1 and number of examples of the first classes; without examples a class has no scores."""
@@ -159,7 +162,7 @@ def assess(
         advice: what may help, besides more rows and longer training.
     """
     predicted, metric = predictions_from_logits(logits, problem_type), METRICS[problem_type][0].key
-    key = f"{'test' if split == 'test' else 'eval'}_{metric}"
+    key = f"{PREFIXES[split]}_{metric}"
     others = {name: scores[key] for name, scores in baselines.items() if key in scores}
     assessment = Assessment(split, metric, float(score), others)
     numbers = range(len(names))
@@ -222,8 +225,8 @@ def _below_word_baselines(assessment: Assessment, try_this: str) -> list[str]:
     if not (score > other if lower else score < other):
         return []
     relation = "worse than" if lower else "below"
-    sentence = f"It is {relation} {_NAMES[best]}: {assessment.metric} {score:.3f}, and {_OF_WORDS[best]} has"
-    return [f"{sentence} {other:.3f}. {try_this}".rstrip()]
+    sentence = f"It is {relation} {_NAMES[best]}: {assessment.metric} {digits(score, 3)}, and {_OF_WORDS[best]} has"
+    return [f"{sentence} {digits(other, 3)}. {try_this}".rstrip()]
 
 
 def _remedies(losses: Sequence[float], advice: Sequence[str]) -> str:
@@ -240,6 +243,11 @@ def _still_falling(losses: Sequence[float]) -> list[str]:
     return [f"The validation loss was still falling ({losses[-2]:.3f}, {losses[-1]:.3f}). Train longer: --epochs."]
 
 
+def digits(score: float, places: int = 4) -> str:
+    """A score with so many decimals; a small one with three digits."""
+    return f"{score:.{places}f}" if score == 0 or abs(score) >= 0.001 else f"{score:.3g}"
+
+
 def short(text: str, length: int) -> str:
     """Text of one line, cut to a length."""
     text = " ".join(text.split())
@@ -250,7 +258,7 @@ def to_beat(baselines: Mapping[str, Mapping[str, float]], metric: str) -> str:
     """One line with the baselines' scores, on the validation data if there is any."""
     key = next(f"{prefix}_{metric}" for prefix in ("eval", "test") if f"{prefix}_{metric}" in baselines["majority"])
     names = {**_NAMES, "majority": "mean"} if metric in LOWER_IS_BETTER else _NAMES
-    scores = ", ".join(f"{names[name]} {scores[key]:.3f}" for name, scores in baselines.items())
+    scores = ", ".join(f"{names[name]} {digits(scores[key], 3)}" for name, scores in baselines.items())
     return f"To beat: {scores} ({'test' if key.startswith('test') else 'validation'} {metric})"
 
 

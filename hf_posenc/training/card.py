@@ -7,7 +7,7 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ..machine import versions
 from ..markdown import plain, render
-from .assessment import CLASS_HEAD
+from .assessment import CLASS_HEAD, digits
 from .report import Report
 
 TEMPLATE = Path(__file__).with_name("model_card.md.jinja")
@@ -44,7 +44,7 @@ def card_of(report: Report) -> str:
         task=TASK,
         example=EXAMPLES[report.is_pair],
         place=HERE,
-        scores=[(split, metric, f"{value:.4f}") for split, metric, value in scores],
+        scores=[(split, metric, digits(value)) for split, metric, value in scores],
         assessment=report.assessment,
         class_head=CLASS_HEAD,
         hyperparameters=[(name, plain(value)) for name, value in _hyperparameters(report).items() if value is not None],

@@ -205,10 +205,15 @@ def trainer_fields(options: Options) -> dict[str, Any]:
     return chosen
 
 
+def trains_on_cpu(options: Options) -> bool:
+    """Whether a run is trained on the processor."""
+    return options.device == "cpu" or not torch.accelerator.is_available()
+
+
 def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
     """Device and precision."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    on_cpu = accelerator is None or options.device == "cpu"
+    on_cpu = trains_on_cpu(options)
     if options.device not in (None, "cpu") and (accelerator is None or options.device != accelerator.type):
         there = "cpu" + (f" and {accelerator.type}" if accelerator is not None else " alone")
         raise UserError(f"{dashed('device')} {options.device!r} can't be trained on. This machine has {there}.")

@@ -11,14 +11,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.labels import Labels
 from ..data.preparing import DataSummary, PreparedData
 from ..machine import versions
 from ..model.configuration_posenc import PosEncConfig
-from .assessment import CLASS_HEAD, Assessment, Calibration, short, to_beat
+from .assessment import CLASS_HEAD, PREFIXES, Assessment, Calibration, digits, short, to_beat
+from .metrics import METRICS
 from .progress import NO_SCORES
+from .recipe import Recipe
 
 
 @dataclass(kw_only=True)
@@ -71,7 +73,7 @@ class Report:
         """The content of `results.json`."""
         return {**asdict(self), "data": self.data.to_dict(), "versions": versions()}
 
-    def show_start(self, console: Console, metric: str) -> None:
+    def show_start(self, console: Console) -> None:
         """Prints what is known before the first step."""
         _say(console, f"[bold]Data[/bold]  {escape(self.data.line())}")
         doubts = self.data.doubts()
@@ -92,7 +94,7 @@ class Report:
         for note in self.notes:
             _say(console, escape(note))
         if "majority" in self.baselines:
-            _say(console, to_beat(self.baselines, metric))
+            _say(console, to_beat(self.baselines, METRICS[self.problem_type][0].key))
 
     def padding(self) -> str:
         """Tokens of an epoch, and how much of its padded batches is padding."""
@@ -108,8 +110,8 @@ class Report:
                 f"Kept the weights of epoch {round(self.best['epoch'], 2):g} (step {self.best['step']}), the best by "
                 f"{self.best['metric']}: {self.best['value']:.4g}.",
             )
-        if self._scored():
-            console.print(_table(("", *self._scored()), self._score_rows()))
+        if scored := self.scores():
+            console.print(_table(("", *scored), self._score_rows()))
         if self.assessment is not None and self.assessment.classes:
             assessment = self.assessment
             rows = assessment.class_rows(lambda label: escape(short(label, 30)))
@@ -121,33 +123,28 @@ class Report:
         for warning in self.assessment.warnings if self.assessment else ():
             _say(console, f"[yellow]Warning:[/yellow] {escape(warning)}")
 
-    def _scored(self) -> list[str]:
-        """The splits that were scored."""
-        prefixes = {"validation": "eval_", "test": "test_"}
-        return [split for split, prefix in prefixes.items() if any(name.startswith(prefix) for name in self.metrics)]
-
     def scores(self) -> dict[str, dict[str, float]]:
         """The metrics of each scored split."""
-        prefixes = {"validation": "eval_", "test": "test_"}
-        return {
+        every = {
             split: {
-                name.removeprefix(prefixes[split]): value
+                name.removeprefix(f"{prefix}_"): value
                 for name, value in self.metrics.items()
-                if name.startswith(prefixes[split]) and not name.endswith(NO_SCORES)
+                if name.startswith(f"{prefix}_") and not name.endswith(NO_SCORES)
             }
-            for split in self._scored()
+            for split, prefix in PREFIXES.items()
         }
+        return {split: scores for split, scores in every.items() if scores}
 
     def _score_rows(self) -> list[tuple[str, ...]]:
         """A row for each metric of the model, and for each baseline the metric to quote."""
         scores = self.scores()
         names = list(next(iter(scores.values()), {}))
-        rows = [(name, *(f"{scores[split][name]:.4f}" for split in scores)) for name in names]
+        rows = [(name, *(digits(scores[split][name]) for split in scores)) for name in names]
         if self.assessment is not None:
-            metric, keys = self.assessment.metric, {"validation": "eval", "test": "test"}
+            metric = self.assessment.metric
             for baseline, values in self.baselines.items():
-                cells = (values.get(f"{keys[split]}_{metric}") for split in scores)
-                text = ("-" if value is None else f"{value:.4f}" for value in cells)
+                cells = (values.get(f"{PREFIXES[split]}_{metric}") for split in scores)
+                text = ("-" if value is None else digits(value) for value in cells)
                 rows.append((f"{metric} of {baseline.replace('_', ' ')}", *text))
         return rows
 
@@ -159,14 +156,14 @@ def begin_report(
     cut: Mapping[str, int],
     *,
     options: Mapping[str, Any],
-    max_length: int,
-    vocab_size: int,
-    batch_size: int,
+    tokenizer: PreTrainedTokenizerBase,
+    recipe: Recipe,
 ) -> Report:
     """What is known of a run before its first step: counts parameters, and tokens against padding."""
     lengths = np.array([len(ids) for ids in encoded["train"]["input_ids"]])
     shuffled = np.random.default_rng(0).permutation(lengths)
-    batches = [shuffled[start : start + batch_size] for start in range(0, len(shuffled), batch_size)]
+    size = recipe.train_batch_size
+    batches = [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
     is_posenc, labels, config = model.config.model_type == PosEncConfig.model_type, prepared.labels, model.config
     pretrained = options["pretrained"]
     return Report(
@@ -183,8 +180,8 @@ def begin_report(
         is_pair=prepared.columns.is_pair,
         examples={split: len(part) for split, part in encoded.items()},
         cut=dict(cut),
-        max_length=max_length,
-        vocab_size=vocab_size,
+        max_length=tokenizer.model_max_length,
+        vocab_size=len(tokenizer),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         positional_parameters=positional_parameters(model),
         tokens=int(lengths.sum()),

@@ -150,8 +150,9 @@ def test_labels_that_cannot_be_are_refused(train, test, options, message):
     [
         ([str(5 * row % 415) for row in range(830)], "83 different whole numbers. Say what they are: --task classif"),
         ([f"{row}.0" for row in range(60)], "has 60 different whole numbers"),
-        (["5,4", "2", "3,25"] * 3, "has 5,4, which may be a number. Write numbers with a point, as 5.4; --task classi"),
+        (["5,4", "2", "3,25"] * 3, "has 5,4, which may be a number. Write numbers with a decimal point"),
         (["8,320", "1,250"] * 3, "has 8,320, which may be a number"),
+        (["1.000,5", "2.5"] * 3, "has 1.000,5, which may be a number"),
     ],
 )
 def test_labels_that_may_be_classes_or_numbers_need_a_task(tmp_path, cells, message):
@@ -164,6 +165,7 @@ def test_labels_that_may_be_classes_or_numbers_need_a_task(tmp_path, cells, mess
     ("values", "message"),
     [
         (["Pos", "pos", "x"] * 4, "has the labels 'Pos' and 'pos', which count as different labels"),
+        (["0", "1", "five"] * 4, "has numbers, such as '0', and words, such as 'five': each counts as a label"),
         *(
             (["a", "b", nothing] * 4, f"has the label {nothing!r} in 4 rows, which counts as a label")
             for nothing in ("NA", "NULL", "\\N", "nan")
@@ -173,6 +175,13 @@ def test_labels_that_may_be_classes_or_numbers_need_a_task(tmp_path, cells, mess
 def test_labels_that_may_be_meant_otherwise_are_said(tmp_path, caplog, values, message):
     labelled(tmp_path, values)
     assert message in caplog.text
+
+
+def test_names_of_labels_that_the_data_lacks_are_refused(tmp_path):
+    with pytest.raises(
+        UserError, match=r"'no' \(2 times, first in line 2\), which --label-names doesn't list: 'a', 'b'"
+    ):
+        labelled(tmp_path, ["no", "b"] * 2, label_names="a,b")
 
 
 # ---- several labels per text ----------------------------------------------------------------------------------------

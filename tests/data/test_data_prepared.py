@@ -77,11 +77,21 @@ def test_columns_are_found_by_their_names(names, options, text, label):
         ({"label_column": "stars"}, "no column 'stars'. It has 'text', 'more', 'label': name one with --label-column"),
         ({"text_column": "text,more,label"}, "names 3 columns. Give one, two for pairs, or join them with --join ' '"),
         ({"label_column": "text"}, "can't be both text and label"),
+        ({"join": " "}, "--join ' ' joins several columns of text, and there is 'text' alone"),
     ],
 )
 def test_columns_that_are_not_there_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         find_columns(table(text=["x"], more=["y"], label=["z"]), Options(**options))
+
+
+@pytest.mark.parametrize(("beside", "named"), [("input_label", "input_label"), ("confidence", "NAME")])
+def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside, named):
+    answered = table(text=["x"], label=["z"], **{beside: ["y"]})
+    with pytest.raises(UserError, match=f"'label' seems to hold answers .* '{beside}' too. .* --label-column {named}."):
+        find_columns(answered, Options())
+    assert find_columns(answered, Options(label_column="label")).label == "label"
+    assert find_columns(answered, Options(), needs_label=False).text == ("text",)  # to be answered again
 
 
 def test_a_column_that_another_split_lacks_is_named(tmp_path):
@@ -143,6 +153,7 @@ def test_texts_to_be_answered_are_put_together_as_those_that_were_trained_on(tmp
         (Columns(("premise", "hypothesis")), ["text"]),
         (Columns(("text",)), ["premise", "hypothesis"]),
         (Columns(("text", "body"), "label", " "), ["text"]),
+        (Columns(("subject", "body"), "label", " "), ["text"]),
     ],
 )
 def test_pairs_and_single_texts_are_not_taken_for_each_other(known, names):

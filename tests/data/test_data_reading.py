@@ -183,6 +183,7 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
         ("a.jsonl.gz", gzip.compress(b"", mtime=0), "is empty"),
         *((name, b" \n\n", "has no rows. Give data with at least one") for name in ("a.csv", "a.jsonl", "a.txt")),
         ("a.csv", b"text,label\n", "has no rows"),
+        ("a.csv", b"text,label\na,x\ntext,label\n", "line 3 is the first row once more. Remove it"),
         ("a.json", b"[]", "has no rows"),
         ("a.parquet", parquet(pa.array([], pa.string())), "has no rows"),
         ("a.json", b'{"data": [{"text": "x"}]}', "holds .*, no rows. Write a list of objects"),
@@ -246,6 +247,7 @@ def test_files_that_cannot_be_read_are_refused(name, content, message, tmp_path,
         ({"data": "folder", "format": "csv"}, "'folder' is a folder. Give it as --data, or name a file in it"),
         ({"data": "a.jsonl", "delimiter": ";"}, "--delimiter ';' is for .csv and .tsv files, 'a.jsonl' is none. Leave"),
         ({"data": "a.jsonl", "quoting": "csv"}, "--quoting 'csv' is for .csv and .tsv files"),
+        ({"data": "a.parquet", "encoding": "utf-8"}, "--encoding 'utf-8' is for files of text, 'a.parquet' is none"),
         ({"data": "saved", "encoding": "utf-8"}, "--encoding 'utf-8' is for files of text, --data 'saved' is none"),
     ],
 )
@@ -254,6 +256,7 @@ def test_data_that_is_not_there_or_of_another_kind(tmp_path, monkeypatch, option
     write_jsonl(tmp_path / "a.jsonl", EXAMPLES)
     write_csv(tmp_path / "a.csv", EXAMPLES)
     (tmp_path / "folder").mkdir()
+    Dataset.from_list(EXAMPLES).to_parquet("a.parquet")
     Dataset.from_list(EXAMPLES).save_to_disk("saved")
     with pytest.raises(UserError, match=message):
         read(Options(**options))

@@ -191,6 +191,8 @@ def test_calibration_is_what_its_definition_says(classes: int):
     assert 0.05 > found.after == pytest.approx(by_hand(measured[0] / found.temperature, measured[1]), abs=1e-12)
     assert "on the test rows." in found.sentence()
     assert "on which it was fitted: no fair measure" in replace(found, split="validation").sentence()
+    assert "leave --calibrated out" not in found.sentence()
+    assert replace(found, after=found.before).sentence().endswith("on the test rows: leave --calibrated out.")
 
 
 def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch):

@@ -183,6 +183,23 @@ def test_names_that_clash_are_kept_under_others(run, checkpoint, tmp_path):
     assert json.loads(out) == prediction
 
 
+def test_what_is_answered_again_keeps_no_earlier_probability_under_its_name(run, checkpoint, tmp_path):
+    source = write(tmp_path / "in.csv")
+    answer = {"jsonl": {"probabilities"}, "csv": {"probability_acceptable", "probability_unacceptable"}}
+    for first, second in (("a.csv", "b.jsonl"), ("a.jsonl", "b.csv"), ("a.csv", "b.csv")):
+        run("predict", checkpoint, "--data", source, "-o", tmp_path / first)
+        code, _, err = run("predict", checkpoint, "--data", tmp_path / first, "-o", tmp_path / second)
+        assert code == 0, err
+        row = read(tmp_path / second)[0]
+        assert {name for name in row if name.startswith("probabilit")} == answer[second.partition(".")[2]]
+        assert {f"input_{name}" for name in answer[first.partition(".")[2]]} | {"input_input_label"} <= set(row)
+
+
+def test_a_threshold_is_for_several_labels(run, checkpoint):
+    code, _, err = run("predict", checkpoint, "a text", "--threshold", "0.9")
+    assert (code, "--threshold 0.9 is for several labels per text" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("name", "places"),
     [("in.csv", "line 3, 5, 6"), ("in.jsonl", "line 2, 4, 5"), ("in.parquet", "row 2, 4, 5")],
@@ -258,6 +275,9 @@ def test_joined_texts_are_joined_by_every_way_in_and_calibrated_when_asked(run, 
     assert [row["probabilities"] for row in read_jsonl(tmp_path / "out.jsonl")] == [
         pytest.approx(answer["probabilities"], abs=1e-5) for answer in answers
     ]
+    frame.loc[0, "body"] = None  # an empty cell of a file, which predict answers
+    missing = expected(tmp_path / "run", [f"{frame['subject'][0]} "])[0]["confidence"]
+    assert model.predict_proba(frame).max(1)[0] == pytest.approx(missing, abs=1e-5)
     words = ("predict", tmp_path / "run", pairs[0][0], "--text-pair", pairs[0][1], "--json")
     (plain, calibrated) = (json.loads(run(*words, *more)[1]) for more in ((), ("--calibrated",)))
     assert plain["probabilities"] == pytest.approx(answers[0]["probabilities"], abs=1e-5)
@@ -266,7 +286,7 @@ def test_joined_texts_are_joined_by_every_way_in_and_calibrated_when_asked(run, 
     assert odds[1] == pytest.approx(odds[0] / temperature, rel=1e-4)
     assert temperature != pytest.approx(1, abs=1e-3)
     with pytest.raises(
-        UserError, match=r"Text 0 is \['a', 'b', 'c'\]. Give a string for each text, or for each a pair"
+        UserError, match=r"Text 0 is \['a', 'b', 'c'\]. Give .* for each a pair of strings \(subject, body\)"
     ):
         model.predict([["a", "b", "c"]])
 

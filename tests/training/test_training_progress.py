@@ -26,7 +26,9 @@ def shown(file, tmp_path, capfd, **options):
 
 
 def test_a_log_is_short_and_says_nothing_twice(order, tmp_path, capfd):
-    written, elsewhere = shown(io.StringIO(), tmp_path, capfd, **order, epochs=3, baselines=True)
+    written, elsewhere = shown(
+        io.StringIO(), tmp_path, capfd, **order, epochs=3, baselines=True, class_weights="balanced"
+    )
     assert elsewhere == ""
     assert not re.search(r"[^\n -~•-￿]", written), "control characters"
     lines = [line for line in written.splitlines() if line.strip()]
@@ -38,6 +40,7 @@ def test_a_log_is_short_and_says_nothing_twice(order, tmp_path, capfd):
     wanted = [
         "Data ",
         "Model ",
+        "Class weights: ",
         "To beat: majority 0.",
         "loss ",
         "accuracy of words ",
