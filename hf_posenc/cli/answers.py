@@ -28,7 +28,7 @@ from hf_posenc.options import (
 )
 
 from .application import app, loading, plain_console, show_metrics
-from .options import Checkpoint
+from .options import Checkpoint, data_options
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
 _Output = Annotated[
@@ -49,6 +49,7 @@ _NAMED_ROWS = 10
 
 @app.command()
 def predict(
+    context: typer.Context,
     checkpoint: Checkpoint,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
@@ -79,15 +80,7 @@ def predict(
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
     and a warning.
     """
-    options = Options(
-        data=data,
-        text_column=text_column,
-        join=join,
-        delimiter=delimiter,
-        quoting=quoting,
-        encoding=encoding,
-        format=format,
-    )
+    options = data_options(context)
     if bool(texts) == bool(data):
         raise UserError("Give texts to classify, or --data FILE (- for standard input), and not both.")
     if text_pair is not None and len(texts or []) != 1:
@@ -219,6 +212,7 @@ def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
 
 @app.command()
 def evaluate(
+    context: typer.Context,
     checkpoint: Checkpoint,
     data: DataOption = None,
     data_config: DataConfigOption = None,
@@ -245,20 +239,7 @@ def evaluate(
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
     if data is None:
         raise UserError("Give the data: --data FILE, or a folder or Hub name.")
-    options = Options(
-        data=data,
-        data_config=data_config,
-        text_column=text_column,
-        join=join,
-        label_column=label_column,
-        label_delimiter=label_delimiter,
-        label_names=label_names,
-        skip_missing=skip_missing,
-        delimiter=delimiter,
-        quoting=quoting,
-        encoding=encoding,
-        format=format,
-    )
+    options = data_options(context)
     with loading():
         from tqdm import tqdm
 

@@ -5,10 +5,21 @@ from typing import Annotated
 import typer
 
 from hf_posenc.errors import UserError, dashed
-from hf_posenc.options import words
+from hf_posenc.options import Options, words
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the model in OUT.")]
+
+
+_OF_DATA = (
+    *("data", "data_config", "text_column", "join", "label_column", "label_delimiter", "label_names", "skip_missing"),
+    *("delimiter", "quoting", "encoding", "format"),
+)
+
+
+def data_options(context: typer.Context) -> Options:
+    """The options of the data among a command's own."""
+    return Options(**{name: value for name, value in context.params.items() if name in _OF_DATA})
 
 
 def numbers(option: str, text: str | None) -> list[int] | None:

@@ -176,16 +176,22 @@ def _draw(model: PreTrainedModel, path: Path) -> None:
 
 
 def finish(folder: Path, result: dict[str, Any], keep_model: bool = False) -> None:
-    """Removes a run's model, and writes its JSON, whole or not at all.
+    """Writes a run's JSON, whole or not at all, and removes its model; first, if the disk is full.
 
     Args:
         folder: of the run.
         result: what its JSON holds.
         keep_model: leave the model that was trained.
     """
+    try:
+        write_text(folder / RUN_NAME, to_json(result))
+    except OSError:
+        if keep_model:
+            raise
+        shutil.rmtree(folder / MODEL_NAME, ignore_errors=True)
+        write_text(folder / RUN_NAME, to_json(result))
     if not keep_model:
         shutil.rmtree(folder / MODEL_NAME, ignore_errors=True)
-    write_text(folder / RUN_NAME, to_json(result))
 
 
 def to_json(value: dict[str, Any]) -> str:

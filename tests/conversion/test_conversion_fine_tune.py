@@ -110,7 +110,7 @@ def test_a_taken_folder_is_refused_before_anything_takes_long(run, tmp_path, sou
 
     for module, name in ((start, "convert"), (train, "read")):
         monkeypatch.setattr(module, name, late)
-    with pytest.raises(UserError, match="already holds a run"):
+    with pytest.raises(UserError, match="nothing that says that .hf-posenc train. wrote it"):
         run(pretrained=source)
 
 
