@@ -11,7 +11,7 @@ from hf_posenc.errors import run_script
 
 from .contenders import MODES, PEERS, SIZES, VARIANTS
 from .run import Settings, run_benchmark, slug
-from .tables import SPEED, profile_table, rows_table, show
+from .tables import SPEED, rows_table, show
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -35,15 +35,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=Settings.rounds, help="turns of each contender")
     parser.add_argument("--threads", type=int, help="processor threads; default: PyTorch's")
     parser.add_argument("--device", default=Settings.device, help="cpu or cuda; default: a GPU if there is one")
-    parser.add_argument("--profile", action="store_true", help="say where a CPU's time goes, too")
     parser.add_argument("-o", "--output", help="results: .json; {processor} stands for this one's name")
     options = vars(parser.parse_args())
     threads, output = options.pop("threads"), options.pop("output")
     if threads is not None:
         torch.set_num_threads(threads)
     results = run_benchmark(Settings(**options))
-    tables = [rows_table(results["rows"], SPEED), *([profile_table(results)] if options["profile"] else [])]
-    show(results, tables, output and output.replace("{processor}", slug(results["machine"]["processor"])))
+    output = output and output.replace("{processor}", slug(results["machine"]["processor"]))
+    show(results, [rows_table(results["rows"], SPEED)], output)
 
 
 if __name__ == "__main__":

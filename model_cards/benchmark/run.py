@@ -16,7 +16,6 @@ from hf_posenc.machine import processor
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
 
 from .contenders import LinearLayers, build_model, linear_shapes, make_step
-from .parts import profile_parts
 from .work import Step, make_batches, peak_memory, ratio, take_turns
 
 
@@ -57,8 +56,6 @@ class Settings:
     rounds: int = 8
     """Turns."""
     device: str = "cuda" if torch.cuda.is_available() else "cpu"
-    profile: bool = False
-    """Whether it is measured where a CPU's time goes."""
 
     def dtype_of(self, name: str) -> torch.dtype:
         """What a contender computes in."""
@@ -72,8 +69,8 @@ def run_benchmark(settings: Settings) -> dict[str, Any]:
         `machine`, `settings`, `rows` and `left_out`. A row has `size`, `work`, `mode`, `contender`, `dtype`,
         `milliseconds` (median), `ratio` (times as fast as the first), `cost` (times the time of `none`),
         `tokens_per_second` (real ones), `peak_mb`, `linear_share` (time of the linear layers alone, on the real
-        tokens, over its own: the limit is 1), and `parts` if asked (see `profile_parts`). `left_out` has a contender
-        and why for each that can't be built or whose first step fails, such as one that this machine can't run.
+        tokens, over its own: the limit is 1). `left_out` has a contender and why for each that can't be built or whose
+        first step fails, such as one that this machine can't run.
 
     Raises:
         UserError: a work is unknown, or the first contender doesn't run.
@@ -124,7 +121,7 @@ def _measure(
     seconds = take_turns({**steps, **linear}, batches, settings.rounds)
     for name, step in steps.items():
         taken, peak = seconds[name], peak_memory(step, batches[0])
-        row: dict[str, Any] = {
+        row = {
             **where,
             "contender": name,
             "dtype": str(settings.dtype_of(name)).removeprefix("torch."),
@@ -137,8 +134,6 @@ def _measure(
             "linear_share": round(ratio(seconds[linear_of[name]], taken), 3),
             "peak_mb": None if peak is None else round(peak, 1),
         }
-        if settings.profile:
-            row["parts"] = profile_parts(step, batches[0])
         rows.append(row)
         print(f"{place} {name}: {row['milliseconds']} ms, {row['ratio']} x {first}", file=sys.stderr)
 

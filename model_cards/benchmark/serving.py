@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,7 @@ from hf_posenc.finetuning.loading import load_any
 from hf_posenc.training.inference import Row
 
 from .run import machine
-from .tables import JUDGED, SERVING, output_of, rows_table, show
-from .targets import Rows, Target, faster, judge
+from .tables import SERVING, output_of, rows_table, show
 from .timing import BATCH, FILE, FULL, SHORT
 from .work import ratio
 
@@ -43,31 +42,9 @@ CONTENDERS = (
 """MODEL:RUNTIME:PRECISION. All sort a file into batches of like lengths, as `hf-posenc predict` does, but the
 reference, which is PyTorch in float32 on batches as they come. bf16 in PyTorch is weights in bfloat16."""
 
-LARGEST_DROP = 0.01
 _TEXTS, _ROUNDS = 1600, 3
 _SHORT_LENGTH = 24  # the mean of SST-2
 _HIDDEN = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # PyTorch alone reads them: the others would have more threads
-
-
-def _slower(work: str, precision: str) -> Callable[[Rows], float]:
-    return faster(work, f"bert:openvino:{precision}", f"posenc:openvino:{precision}")
-
-
-def _int8_in_the_gate(rows: Rows) -> float:
-    row, whole = (rows[FILE, f"posenc:openvino:{precision}"] for precision in ("int8", "float32"))
-    return row["ratio"] if whole["accuracy"] - row["accuracy"] <= LARGEST_DROP else 0.0
-
-
-SERVING_TARGETS = (
-    Target(f"`posenc:openvino:int8`, accuracy within {LARGEST_DROP}, / reference, file", _int8_in_the_gate, 10),
-    Target("`posenc:openvino:bf16` / reference, file", lambda rows: rows[FILE, "posenc:openvino:bf16"]["ratio"], 7.5),
-    Target("`posenc:torch:bf16` / `bert:torch:bf16`, file", faster(FILE, "posenc:torch:bf16", "bert:torch:bf16"), 1),
-    *(
-        Target(f"time of `posenc:openvino:{kind}` / `bert:openvino:{kind}`, {work}", _slower(work, kind), bound, True)
-        for work, bound in ((FULL, 1.05), (SHORT, 1.1))
-        for kind in ("float32", "bf16")
-    ),
-)
 
 
 def run_serving(checkpoint: str, evaluate: str, contenders: Sequence[str] = CONTENDERS) -> dict[str, Any]:
@@ -82,7 +59,7 @@ def run_serving(checkpoint: str, evaluate: str, contenders: Sequence[str] = CONT
         contenders: of `CONTENDERS`, with the reference and both models in PyTorch in float32.
 
     Returns:
-        `machine`, `settings`, `rows` and `targets`. A row has `work` (`file`, `8x128`, `one text`), `contender`,
+        `machine`, `settings` and `rows`. A row has `work` (`file`, `8x128`, `one text`), `contender`,
         `milliseconds` (a batch; median over rounds), `texts_per_second`, `ratio` (times as fast as the reference,
         within a round), `accuracy` (the task's metric; None of random weights) and `agreement` with the same model in
         PyTorch in float32.
@@ -120,9 +97,7 @@ def run_serving(checkpoint: str, evaluate: str, contenders: Sequence[str] = CONT
     files = {"checkpoint": Path(checkpoint).name, "evaluate": Path(evaluate).name}
     settings = {"reference": REFERENCE, **files, "contenders": list(jobs), "rounds": _ROUNDS, "texts": len(known.rows)}
     counts = {name: len(texts) for name, texts in rows.items()}
-    measurements = _rows(measured, answers, counts, known)
-    targets = judge(measurements, SERVING_TARGETS)
-    return {"machine": machine(), "settings": settings, "rows": measurements, "targets": targets}
+    return {"machine": machine(), "settings": settings, "rows": _rows(measured, answers, counts, known)}
 
 
 def _stock_bert(model: PreTrainedModel) -> BertForSequenceClassification:
@@ -193,7 +168,7 @@ def main() -> None:
     parser.add_argument("--evaluate", metavar="FILE", required=True, help="labelled texts")
     arguments = parser.parse_args()
     results = run_serving(arguments.checkpoint, arguments.evaluate)
-    show(results, [rows_table(results["rows"], SERVING), rows_table(results["targets"], JUDGED)], arguments.output)
+    show(results, [rows_table(results["rows"], SERVING)], arguments.output)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ from typing import Any
 from hf_posenc.files import write_json
 from hf_posenc.markdown import markdown_table
 
-from .parts import PARTS
-
 
 def output_of(about: str | None) -> argparse.ArgumentParser:
     """A parser with the option that all commands have."""
@@ -39,14 +37,3 @@ def rows_table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     """Rows of results, as they are."""
     cells = [["" if row[name] is None else row[name] for name in columns] for row in rows]
     return markdown_table([name.replace("_", " ") for name in columns], cells)
-
-
-def profile_table(results: dict[str, Any]) -> str:
-    """Where the time goes, in percent: a row for each size, work, mode and contender."""
-    parts = [part for part in (*PARTS, "other") if any(row["parts"][part] for row in results["rows"])]
-    shares = []
-    for row in results["rows"]:
-        total = sum(row["parts"].values())
-        percent = (f"{row['parts'][part] / total:.0%}" for part in parts)
-        shares.append([f"{row['size']} {row['work']}", row["mode"], f"`{row['contender']}`", *percent])
-    return markdown_table(["batch", "mode", "encoder", *parts], shares)

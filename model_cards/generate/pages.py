@@ -17,7 +17,7 @@ from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.describe import describe_schemes
-from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, profile_table, rows_table
+from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, rows_table
 from model_cards.generate.card_results import read_results
 from model_cards.generate.cards import FOLDER, fill_marks, papers_of
 from model_cards.generate.practitioner import by_set, contrasts
@@ -142,8 +142,7 @@ def gpu_tables(folder: Path) -> str:
 
 def serving_part(results: dict[str, Any]) -> str:
     """What the benchmark of serving measured."""
-    tables = (rows_table(results["rows"], SERVING), rows_table(results["targets"], JUDGED))
-    return "\n\n".join((*tables, f"Measured on an {machine_line(results)}"))
+    return f"{rows_table(results['rows'], SERVING)}\n\nMeasured on an {machine_line(results)}"
 
 
 def file_speeds(results: dict[str, Any]) -> str:
@@ -159,27 +158,6 @@ def file_speeds(results: dict[str, Any]) -> str:
         )
     head = ("runtime, precision", "a checkpoint with `rope`", "stock BERT of its size", "accuracy of the checkpoint")
     return f"{markdown_table(head, shown)}\n\nMeasured on an {machine_line(results)}"
-
-
-def linear_line(profiled: dict[str, Any]) -> str:
-    """How much of the gain is the library that multiplies matrices: without padding both have the same products."""
-    rows = {(row["work"], row["mode"], row["contender"]): row["parts"] for row in profiled["rows"]}
-
-    def slower(mode: str) -> float:
-        return rows["8x128", mode, "bert"]["linear layers"] / rows["8x128", mode, "rope"]["linear layers"]
-
-    bert, ours = (rows["sst2", "inference", name] for name in ("bert", "rope"))
-    total, linear = sum(ours.values()), ours["linear layers"]
-    without = total + (slower("inference") - 1) * linear
-    return (
-        "Part of the gain is the processor's: BERT's linear layers, the same products as ours on `8x128`, take\n"
-        f"{slower('inference'):.1f} times as long in inference and {slower('step'):.1f} times in a step, since "
-        "PyTorch's MKL keeps to AVX2 on AMD, and ours run in oneDNN.\n"
-        f"Without oneDNN's lead `rope` would be about {sum(bert.values()) / without:.1f} times as fast as BERT in "
-        "inference on `sst2`,\nwhere the profiled run, slower than that of the table, was "
-        f"{sum(bert.values()) / total:.1f} times as fast (`benchmark_profile.json`).\n"
-        "[The speed page](../model_cards/speed.md#another-processor) has an older generation of AMD."
-    )
 
 
 def render_pages(folder: Path) -> dict[Path, str]:
@@ -198,7 +176,6 @@ def render_pages(folder: Path) -> dict[Path, str]:
             "_schemes",
             "_2048",
             "_8192",
-            "_profile",
         )
     }
     served = read_results(folder, "benchmark_serving")
@@ -212,7 +189,6 @@ def render_pages(folder: Path) -> dict[Path, str]:
         "serving": serving_part(served),
         "schemes": cost_table(benchmarks["_schemes"]),
         "memory": memory_table([benchmarks["_2048"], benchmarks["_8192"]]),
-        "profile": profile_table(benchmarks["_profile"]),
     }
     converted = read_results(folder, "conversion")
     recipe = read_results(folder, "recipe")
@@ -226,8 +202,7 @@ def render_pages(folder: Path) -> dict[Path, str]:
         },
         root / "docs" / "positions.md": {"schemes": scheme_table()},
         root / "docs" / "speed.md": {
-            "speed": f"{ratio_table(benchmarks[''])}\n\nMeasured on an {machine_line(benchmarks[''])}\n"
-            f"{linear_line(benchmarks['_profile'])}"
+            "speed": f"{ratio_table(benchmarks[''])}\n\nMeasured on an {machine_line(benchmarks[''])}"
         },
         root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
         root / "docs" / "pretrained-weights.md": {

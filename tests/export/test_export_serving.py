@@ -1,4 +1,4 @@
-"""The benchmark of serving: figures and targets; the runtimes themselves in the slow test."""
+"""The benchmark of serving: figures; the runtimes themselves in the slow test."""
 
 import json
 
@@ -8,7 +8,6 @@ from export_harness import checkpoint
 
 from hf_posenc.conversion.measure import own_texts
 from model_cards.benchmark import serving
-from model_cards.benchmark.targets import judge
 
 LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
 IN_TORCH = (serving.REFERENCE, "bert:torch:float32", "posenc:torch:float32")
@@ -21,24 +20,6 @@ def trained(tmp_path):
     rows = [f"{text},{('no', 'yes')[number % 2]}" for number, text in enumerate(own_texts(40))]
     (tmp_path / "test.csv").write_text("\n".join(["text,label", *rows]))
     return str(tmp_path / "mine"), str(tmp_path / "test.csv")
-
-
-def judged(int8_accuracy: float, **ratios: float) -> list[str]:
-    """Outcomes where ours is 11 times as fast as the reference and all works take BERT's time."""
-    rows = [
-        {"work": work, "contender": name, "ratio": ratios.get(name.replace(":", "_"), 11.0)}
-        | {"accuracy": int8_accuracy if name.endswith("int8") else 0.9}
-        for work in (serving.FILE, serving.FULL, serving.SHORT)
-        for name in serving.CONTENDERS
-    ]
-    return [row["target"] for row in judge(rows, serving.SERVING_TARGETS) if row["outcome"] != "pass"]
-
-
-def test_targets_count_int8_only_within_the_gate():
-    names = [target.name for target in serving.SERVING_TARGETS]
-    assert judged(0.895) == []
-    assert judged(0.88) == names[:1]
-    assert judged(0.9, posenc_openvino_bf16=7.0) == [name for name in names if "`posenc:openvino:bf16`" in name]
 
 
 def test_figures_are_of_medians_within_a_round(monkeypatch, trained):
@@ -56,7 +37,6 @@ def test_figures_are_of_medians_within_a_round(monkeypatch, trained):
     assert (reference["milliseconds"], reference["ratio"], reference["texts_per_second"]) == (2000, 1, 10)
     assert (ours["milliseconds"], ours["ratio"], ours["accuracy"], ours["agreement"]) == (500, 4, 0.5, 1)
     assert reference["accuracy"] is None
-    assert {row["outcome"] for row in results["targets"]} == {"not measured"}
 
 
 @pytest.mark.slow
