@@ -89,6 +89,7 @@ def test_peak_memory_counts_what_a_step_holds():
     assert 45 < megabytes < 80
 
 
+@pytest.mark.slow
 def test_a_row_says_what_was_measured_and_who_cannot_run_is_left_out(monkeypatch, capsys):
     names = ("bert", "none", "rope:frozen_words", "rope:fast")
     settings = run.Settings(contenders=names, works=("2x8",), modes=("step",), **TINY)

@@ -330,6 +330,7 @@ def test_papers_are_cited_as_the_docstring_names_them(name):
             assert f"eprint = {{{number}}}" in entry
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
 def test_curves_show_the_committed_results(name, results):
     data = cards.length_data(results, name)

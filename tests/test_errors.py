@@ -113,6 +113,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
 def test_a_process_of_several_leaves_its_group_before_it_ends(tmp_path, ending):
     code = f"""{LIGHT}import atexit, torch.distributed as group

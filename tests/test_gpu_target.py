@@ -19,6 +19,7 @@ def run_bare(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=gpu.ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_the_tests_marked_gpu_are_collected_on_a_bare_image(monkeypatch, capsys):
     installed = gpu.missing
     monkeypatch.setattr(gpu, "missing", lambda *names: [name for name in names if name != "pytest"])

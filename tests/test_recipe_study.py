@@ -32,6 +32,7 @@ def test_word_pairs_say_nothing_about_comparisons_and_reading_them_does():
     assert scores["word_pairs"]["test_accuracy"] == pytest.approx(0.5, abs=0.06)
 
 
+@pytest.mark.slow
 def test_a_part_is_measured_once_and_shown(tmp_path: Path, monkeypatch, capsys):
     output = str(tmp_path / "recipe.json")
     options = json.dumps({"max_steps": 2, "max_rows": 64})

@@ -34,6 +34,7 @@ def test_the_page_says_what_the_results_say():
     assert text == evidence.render_evidence(), f"Run `{evidence.COMMAND}` and commit what it writes."
 
 
+@pytest.mark.slow
 def test_the_guide_shows_the_same_table_and_the_command(studies):
     guide = (ROOT / "docs/comparing.md").read_text()
     study = studies["probes"]

@@ -101,6 +101,7 @@ def test_wider_models_learn_more_slowly(width, rate):
     assert default_rate(width) == pytest.approx(rate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("share", "farthest"), others_slow([(None, None), (0.0, None), (1.0, 1), (1.0, None)], (1.0, None))
 )
@@ -168,6 +169,7 @@ def test_tokens_are_swapped_near_as_often_as_far(farthest, doublings):
     assert counts == pytest.approx([6000 / doublings] * doublings, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bf16", [True, False])
 def test_in_mixed_precision_the_original_runs_in_it_too(source, monkeypatch, bf16):
     kinds = set()
@@ -209,6 +211,7 @@ def test_the_learning_rate_falls_over_the_steps(source, tmp_path, monkeypatch):
     assert not report.notes
 
 
+@pytest.mark.slow
 def test_heads_of_other_inputs_are_healed_too(tmp_path):
     tiny_source(tmp_path / "bert", "bert", "multiple-choice")
     tiny_tokenizer(tmp_path / "bert")

@@ -66,6 +66,7 @@ def test_learned_becomes_every_scheme_and_says_how_near_it_is(scheme, source, tm
     torch.testing.assert_close(hidden(again), hidden(model))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), [("pope", "none"), ("pope", "t5"), ("learned", "pope")])
 def test_a_scheme_that_makes_queries_and_keys_anew_is_said_where_it_comes_and_goes(old, new, tmp_path):
     encoder(old).save_pretrained(tmp_path / "old")
@@ -104,6 +105,7 @@ def test_tokens_that_are_added_stay_in_place_though_nobody_calls_them_special(tm
     assert special_tokens(bare) == {2, 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", others_slow(["t5", "kerple", "mlp_bias", "tupe"], "t5"))
 def test_a_bias_fitted_to_another_one_is_nearer_than_none(scheme, tmp_path):
     encoder("alibi").save_pretrained(tmp_path)
@@ -179,6 +181,7 @@ def test_the_order_of_heads_changes_nothing(bias):
     torch.testing.assert_close(hidden(model), before, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", others_slow([name for name in SCHEMES if name != "rope"], "alibi", "window"))
 def test_a_gated_encoder_without_biases_becomes_every_scheme(scheme, nomic, tmp_path):
     model, report = convert(nomic, tmp_path / "out", position_embedding_type=scheme)
@@ -190,6 +193,7 @@ def test_a_gated_encoder_without_biases_becomes_every_scheme(scheme, nomic, tmp_
     torch.testing.assert_close(hidden(again), hidden(model))
 
 
+@pytest.mark.slow
 def test_a_window_that_comes_is_not_made_up_for_by_other_biases(nomic):
     models = {}
     for scheme in ("kerple", "window+kerple"):
@@ -207,6 +211,7 @@ def test_other_biases_do_not_make_up_for_a_mask(scheme, nomic):
     assert float(model.position.alibi.log_slopes.weight.exp().max()) < 1  # -10000 over a few tokens is 100 and more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme", others_slow(["alibi+window", "rope", "learned+window", "none", "t5"], "rope", "learned+window")
 )
@@ -228,6 +233,7 @@ def test_a_modernbert_keeps_its_window_or_gets_another_scheme(scheme, modern, tm
         )
 
 
+@pytest.mark.slow
 def test_rope_parameters_that_are_given_leave_the_other_angles_as_they_were_trained(modern, nomic):
     local = {"local_rope_theta": 10000.0, "global_attn_every_n_layers": 3}
     linear = {"rope_type": "linear", "factor": 2.0}
@@ -409,6 +415,7 @@ def test_the_swap_leaves_the_original_and_the_random_numbers_alone(source):
     assert all(torch.equal(value, before[key]) for key, value in original.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme", others_slow([f"learned+{name}" for name in ("t5", "alibi", "relative_key", "sinusoidal")], "learned+t5")
 )

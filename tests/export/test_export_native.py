@@ -419,6 +419,7 @@ def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it(training, 
     assert report.notes == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "nomic_bert", "gte"])
 def test_fine_tuned_weights_go_back_to_their_class(name, training, tmp_path):
     tiny_source(tmp_path / name, name)

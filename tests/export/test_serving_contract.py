@@ -107,6 +107,7 @@ def export(tmp_path):
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "side"), others_slow([("rope", "right"), ("learned", "left")], ("learned", "left")))
 def test_a_classifier_gives_the_probabilities_of_predict(export, tmp_path, scheme, side):
     _, out = export(scheme, padding_side=side, **LABELS)
@@ -127,6 +128,7 @@ def test_a_regression_answers_in_its_units_where_raw_scores_are_asked_for(export
     assert scores == pytest.approx([row["prediction"] for row in answers], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_bare_encoder_gives_the_mean_of_its_token_vectors(export):
     model, out = export("rope", "Model")
     np.testing.assert_allclose(Server(out).embed(TEXTS), mean_vectors(model), atol=1e-5)

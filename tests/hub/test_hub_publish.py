@@ -24,6 +24,7 @@ from hf_posenc.training.card import HERE
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_published_and_loaded_back(hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     loading: list[dict[str, Any]] = []

@@ -67,8 +67,10 @@ ARRANGEMENTS = {
 
 
 # Of every scheme `check_position` compares eager attention and sdpa; and bfloat16 with float32.
-@pytest.mark.parametrize("arrangement", ARRANGEMENTS)
-@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(
+    ("dtype", "arrangement"),
+    [(dtype, name) for dtype in TOLERANCES for name in ARRANGEMENTS if name == "left-padded" or dtype == "float32"],
+)
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 @pytest.mark.parametrize("scheme", [*BY_HOOK, "pope"])
 def test_every_hook_backend_dtype_and_padding_gives_the_padded_eager_numbers_of_float64(

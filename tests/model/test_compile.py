@@ -96,6 +96,7 @@ def test_schemes_with_weights_of_each_layer_compile_as_a_whole(scheme):
     assert graphs() <= 3
 
 
+@pytest.mark.slow
 def test_packed_rows_longer_than_a_table_compile():
     model = encoder("learned")
     limit = model.config.max_position_embeddings

@@ -330,6 +330,7 @@ def small_encoder(scheme: str, **overrides) -> PosEncModel:
     return encoder(scheme, **sizes, **overrides).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", EVERY_HOOK)
 def test_forward_mode_and_second_derivatives_agree_in_eager_attention(scheme):
     mask = padded(SEQUENCES[1:])[1]
@@ -356,6 +357,7 @@ def test_forward_mode_and_second_derivatives_agree_in_eager_attention(scheme):
     torch.testing.assert_close(product, leaf.grad)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", EVERY_HOOK)
 def test_vmap_over_sequences_and_over_weights_equals_a_loop(scheme):
     ids, mask = padded(SEQUENCES[1:], "left")

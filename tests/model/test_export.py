@@ -65,6 +65,7 @@ SOME = [(scheme, {}) for scheme in ("sinusoidal", "learned", "rope", "test_layer
 SOME += [("rope", {"rope_parameters": scalings(4, 3)[kind]}) for kind in ("dynamic", "longrope")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "fields"), others_slow(SOME, (EVERY_HOOK_AT_ONCE, {})))
 def test_a_compiled_model_gives_the_same_hidden_states_and_packed_positions_hold_their_borders(scheme, fields):
     torch._dynamo.reset()

@@ -109,6 +109,7 @@ def embeddings(folder: Path, **options: Any) -> torch.Tensor:
     return model.encode(LONG, convert_to_tensor=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["of 2021", "of today"])
 @pytest.mark.parametrize("modules", [PLAIN, DENSE])
 def test_a_converted_sentence_transformer_stays_one(modules: list[tuple[str, str]], form: str, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_visitors_of_a_space_name_no_folder_and_a_folder_written_anew_is_read_an
     assert app.load("me/pushed") is not pushed
 
 
+@pytest.mark.slow
 def test_a_long_text_is_drawn_as_far_as_a_picture_shows(
     checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_nothing_but_weights_makes_up_a_model(checkpoints: Checkpoints, scheme: 
     assert_same_outputs(actual, checkpoints.expected(scheme, head))
 
 
+@pytest.mark.slow
 @few_pairs
 def test_weights_left_on_disk_give_the_same_outputs(
     checkpoints: Checkpoints, tmp_path: Path, scheme: str, head: str

@@ -56,6 +56,7 @@ def written(folder: Path, text: str, name: str = "mine.py") -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_train_predict_and_plot_take_a_scheme_from_a_file(run, tmp_path):
     out = tmp_path / "run"
     rows = "".join(

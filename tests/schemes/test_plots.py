@@ -453,6 +453,7 @@ def own(monkeypatch):
         monkeypatch.setitem(hf_posenc.POSITIONS, name, scheme)
 
 
+@pytest.mark.slow
 def test_a_rotation_that_differs_by_head_has_a_curve_for_each(own, tmp_path):
     config = tiny_config("turned_heads")
     shown = panels(config)
@@ -470,6 +471,7 @@ def test_a_rotation_that_differs_by_head_has_a_curve_for_each(own, tmp_path):
         save_figure(figure, tmp_path / "heads.png", dpi=40)
 
 
+@pytest.mark.slow
 def test_a_bias_that_is_not_linear_is_measured_on_drawn_queries(own, tmp_path):
     config = tiny_config("gate")
     shown = panels(config)

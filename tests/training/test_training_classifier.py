@@ -157,7 +157,7 @@ OVERFIT |= {"save_strategy": None}
     ("given", "metric", "best"),
     [
         ({}, "eval_macro_f1", max),
-        ({"load_best_model_at_end": False}, None, None),
+        pytest.param({"load_best_model_at_end": False}, None, None, marks=pytest.mark.slow),
         pytest.param({"metric_for_best_model": "loss"}, "eval_loss", min, marks=pytest.mark.slow),
         ({"patience": 1, "epochs": 8}, "eval_loss", min),
     ],
@@ -195,6 +195,7 @@ def test_the_command_is_the_function_and_one_seed_gives_one_result(order, tmp_pa
     assert_same_weights(tmp_path / "command", tmp_path / "function")
 
 
+@pytest.mark.slow
 @pytest.mark.promise(
     "Numbers",
     "Final scores are float32, and those of a later evaluation, whatever precision the training had",

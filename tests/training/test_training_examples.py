@@ -143,6 +143,7 @@ def test_both_classification_scripts_train_the_same_model(
     assert f"epoch 2: accuracy {accuracy:.4f}" in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [TRAINER, LOOP], ids=["trainer", "loop"])
 def test_a_resumed_training_ends_in_the_weights_of_one_that_never_stopped(
     labelled: dict[str, str], pretrained: Path, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -261,6 +262,7 @@ def test_low_rank_updates_are_merged_into_an_ordinary_checkpoint_and_pushed_once
     assert logits(tmp_path / "run").isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "options"), [(TRAINER, {"bf16": True}), (LOOP, {"mixed_precision": "bf16"})], ids=["trainer", "loop"]
 )
@@ -349,6 +351,7 @@ def test_perplexity_counts_each_masked_token_once() -> None:
     assert script["perplexity"](EvalPrediction(sums, sums))["perplexity"] == pytest.approx(np.e)
 
 
+@pytest.mark.slow
 def test_words_are_labelled_from_a_language_model(
     language_model: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +367,7 @@ def test_words_are_labelled_from_a_language_model(
     assert [(group["start"], group["entity_group"]) for group in classify("dogs saw who slept")] == [(9, "PER")]
 
 
+@pytest.mark.slow
 def test_a_classifier_starts_from_a_masked_language_model(language_model: tuple[Path, str], tmp_path: Path) -> None:
     source = language_model[0] / "run"
     model = train(tmp_path / "run", data="blimp_order", max_rows=32, pretrained=str(source), learning_rate=0.0).model

@@ -74,6 +74,7 @@ def test_time_left(seconds, text):
     assert progress._duration(seconds) == text
 
 
+@pytest.mark.slow
 def test_the_first_process_alone_prints_and_gives_notices():
     console = Console(file=io.StringIO())
     assert [progress.main_console(rank, console) is console for rank in (0, 1)] == [True, False]

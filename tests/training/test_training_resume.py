@@ -103,10 +103,10 @@ def killed(call_at):
 @pytest.mark.parametrize(
     ("options", "step", "point"),
     [
-        (EVERY_4, 6, 4),
+        pytest.param(EVERY_4, 6, 4, marks=pytest.mark.slow),
         # An epoch ends, and is evaluated, after its last step has been saved.
         pytest.param({**EVERY_4, "save_steps": 5}, 12, 10, marks=pytest.mark.slow),
-        (EVERY_4, 3, 0),  # killed before its first checkpoint: it begins anew
+        pytest.param(EVERY_4, 3, 0, marks=pytest.mark.slow),  # killed before its first checkpoint: it begins anew
         (BEST, 13, 12),
         pytest.param({**EVERY_4, "gradient_accumulation_steps": 2, "save_steps": 3}, 7, 6, marks=pytest.mark.slow),
         pytest.param({**EVERY_4, "schedule": "one-cycle"}, 13, 12, marks=pytest.mark.slow),
@@ -183,7 +183,7 @@ def test_what_is_no_unfinished_run_is_not_resumed(whole, files, tmp_path):
     ("moment", "step", "times", "point"),
     [
         ("on_step_begin", 6, 1, 7),
-        ("on_epoch_end", 20, 1, 20),  # after the last step, it isn't lost
+        pytest.param("on_epoch_end", 20, 1, 20, marks=pytest.mark.slow),  # after the last step, it isn't lost
         pytest.param("on_save", 20, 1, 20, marks=pytest.mark.slow),
         pytest.param("on_train_end", 20, 1, 20, marks=pytest.mark.slow),
         ("on_step_begin", 5, 2, 4),  # twice: at once
@@ -300,7 +300,6 @@ def _full(*args, **kwargs):
     ("target", "message"),
     [
         ("transformers.Trainer._save_optimizer_and_scheduler", "No space left .*no checkpoint had been saved. The fin"),
-        ("transformers.Trainer._save", "No space left .*no checkpoint had been saved. The finished run in"),
         ("hf_posenc.files.swap_in", "failed: No space left on device. Make room .*checkpoint-10'. The same command"),
         ("hf_posenc.finetuning.train.card_of", "failed: No space left on device. Make room .*checkpoint-10'"),
         (None, "diverged: .* What is left: no checkpoint had been saved. The finished run in .* is as it was"),

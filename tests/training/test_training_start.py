@@ -140,6 +140,7 @@ def test_a_bert_is_converted_and_learns(bert, order, tmp_path):
 # ---- low-rank changes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_lora_saves_is_an_ordinary_checkpoint_in_which_little_is_trained_whole(tmp_path, order, ours):
     pytest.importorskip("peft")
     kept = []
@@ -173,7 +174,7 @@ def test_what_lora_saves_is_an_ordinary_checkpoint_in_which_little_is_trained_wh
     assert best == [results(tmp_path / "run")["best"]["step"]] == [10]
 
 
-@pytest.mark.parametrize("scheme", ["tupe", "t5", "rope"])
+@pytest.mark.parametrize("scheme", ["tupe", pytest.param("rope", marks=pytest.mark.slow)])
 def test_merging_changes_no_output_and_a_scheme_is_trained_whole(order, bert, scheme):
     pytest.importorskip("peft")
     data, tokenizer, model, _ = started(**order, pretrained=str(bert), scheme=scheme, lora=True)
