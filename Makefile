@@ -23,8 +23,8 @@ $(INSTALLED): pyproject.toml Makefile
 
 install: $(INSTALLED) ## a virtual environment with everything
 
-quickstart: $(INSTALLED) ## train a tiny encoder per scheme on real sentences, and compare
-	$(BIN)/hf-posenc quickstart
+quickstart: $(INSTALLED) ## train two tiny encoders on real sentences, with and without word order
+	$(BIN)/hf-posenc compare --plan quick -o quickstart
 
 test: lint pytest ## lint, types and tests
 

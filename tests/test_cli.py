@@ -230,7 +230,6 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
             ("convert", "CHECKPOINT", "x", "--scheme", "rpoe"),
             "Error: --scheme 'rpoe' is unknown. Did you mean 'rope'?",
         ),
-        (("quickstart", "-o", "x", "--schemes", "rop"), "Did you mean 'rope'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(refused, checkpoint, arguments, message, tmp_path, monkeypatch):

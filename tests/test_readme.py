@@ -41,7 +41,7 @@ ALL_COMMANDS = list(dict.fromkeys(command for commands in COMMANDS.values() for 
 LAUNCHED = [command for command in ALL_COMMANDS if command.startswith(("accelerate launch ", "torchrun "))]
 OWN_SCHEME = "tests/schemes/test_own_scheme.py, with the same file"
 RUN_ELSEWHERE = {
-    "make quickstart": "tests/comparison/test_comparison_quick_start.py runs what it runs; the target is checked below",
+    "make quickstart": "tests/comparison/test_comparison_cli.py, in a slow test; the target is checked below",
     "make test": "this is it; the target is checked below",
     "make gpu": "needs a GPU; tests/test_gpu_target.py, and the target is checked below",
     "pip install torch": "needs a network; the name is checked below",
@@ -83,7 +83,7 @@ RUN_ELSEWHERE = {
     "test_training_examples.py",
     "python examples/run_ner.py --train_file words.jsonl --model runs/mlm-rope --output_dir runs/ner": "tests/training/"
     "test_training_examples.py",
-    "hf-posenc compare --quick -o results": "tests/comparison/test_comparison_cli.py, in a slow test",
+    "hf-posenc compare --plan quick -o results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc report results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",
     "hf-posenc check recency --scheme-file my_scheme.py": OWN_SCHEME,

@@ -1,4 +1,4 @@
-"""`compare`, `report` and `quickstart`: schemes side by side."""
+"""`compare` and `report`: schemes side by side."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from hf_posenc.options import (
     words,
 )
 
-from .application import app, loading, plain_console
+from .application import app, plain_console
 from .options import numbers
 
 _Plan = Annotated[
@@ -60,7 +60,6 @@ _Search = Annotated[
 def compare(
     output: Annotated[str, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
     plan: _Plan = None,
-    quick: Annotated[bool, typer.Option("--quick", help="The plan `quick`: a minute or two.")] = False,
     data: _Data = None,
     delimiter: DelimiterOption = None,
     text_column: TextColumnOption = None,
@@ -86,14 +85,12 @@ def compare(
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 
     Finished runs are skipped: the same command resumes after Ctrl-C, and adds seeds or schemes to a folder. Several
-    processes may share a folder: each run is made by one of them. `hf-posenc report` writes the report, also while
-    runs are missing.
+    processes may share a folder: each run is made by one of them. The last one writes the report; `hf-posenc report`
+    does, too, also while runs are missing. `--plan quick` is the quick start.
     """
     from hf_posenc.comparison.plan import SEARCH_FACTORS, resolve_data
-    from hf_posenc.comparison.plan_file import check_folder, is_file, read_plan
+    from hf_posenc.comparison.plan_file import about, check_folder, is_file, known_plans, read_plan
 
-    if plan is not None and quick:
-        raise UserError("--plan and --quick are both given. Give one of them.")
     columns = {"delimiter": delimiter, "text_column": text_column, "join": join, "label_column": label_column}
     columns = {name: value for name, value in columns.items() if value is not None}
     if columns and data is None:
@@ -105,7 +102,7 @@ def compare(
             check_local("--data", resolve_data(name))
     several = numbers("seeds", seeds)
     chosen = read_plan(
-        "quick" if quick else plan or {},
+        plan or {},
         tasks=data or None,
         schemes=None if schemes is None else words(schemes),
         scheme_files=scheme_file or None,
@@ -120,26 +117,51 @@ def compare(
         options={**(json_object("options", options) or {}), **columns} or None,
         search=SEARCH_FACTORS if search else None,
     )
-    if not dry_run:
-        _execute(chosen, output, keep_models)
+    if dry_run:
+        for run in chosen.work():
+            print(run.name)
         return
-    for run in chosen.work():
-        print(run.name)
+    if plan in known_plans():
+        plain_console().print(about(str(plan)))
+    _execute(chosen, output, keep_models)
 
 
 def _execute(plan: Any, output_dir: str, keep_models: bool) -> None:
-    """Makes the runs, says how many there are, and exits with 1 if one failed."""
+    """Makes the runs, says how many there are and shows the scores; exits with 1 if one failed."""
     from hf_posenc.comparison import execute
 
     made = execute(plan, output_dir, keep_models=keep_models)
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
     plain_console().print(
-        f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed. "
-        f"Report: hf-posenc report {output_dir}"
+        f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed."
     )
     if made.failed:
         plain_console().print("The same command tries those that failed again.")
         raise typer.Exit(1)
+    if made.elsewhere:
+        plain_console().print(f"When they are done: hf-posenc report {output_dir}")
+        return
+    _show(output_dir)
+
+
+def _show(folder: str) -> None:
+    """Prints the scores of all schemes and baselines, writes the report, and says what to do next."""
+    from hf_posenc.comparison.study import Study
+    from hf_posenc.markdown import markdown_table
+
+    study = Study.read(folder)
+    scores = [{name: score.mean for name, score in study.rows(task, study.home_length(task))} for task in study.tasks]
+    names = sorted(scores[0], key=lambda name: scores[0][name], reverse=True)
+    rows = [(name, *(f"{values[name]:.3f}" if name in values else "" for values in scores)) for name in names]
+    plain_console().print(markdown_table(("positions", *(task.name for task in study.tasks)), rows), soft_wrap=True)
+    try:
+        report(folder)
+    except UserError as error:  # pictures need matplotlib
+        plain_console().print(f"No report: {error}", soft_wrap=True)
+    best = next(name for name in names if name in study.schemes)
+    plain_console().print(
+        f"Next, your own file: hf-posenc train -o runs/mine --data mine.csv --scheme {best}", soft_wrap=True
+    )
 
 
 @app.command()
@@ -157,21 +179,3 @@ def report(
     except ImportError as error:
         raise UserError(one_line(error)) from error
     plain_console().print(f"The report is in {path}")
-
-
-@app.command()
-def quickstart(
-    output: Annotated[
-        str, typer.Option("--output", "-o", help="Folder for the results and the models.")
-    ] = "quickstart",
-    schemes: Annotated[
-        str | None, typer.Option(help="Schemes to compare, with commas; default: none, learned, rope.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights and order.")] = 0,
-) -> None:
-    """See word order being learned: a tiny encoder per scheme on real sentences, about a minute each."""
-    with loading():
-        from hf_posenc.comparison.quick_start import SCHEMES
-        from hf_posenc.comparison.quick_start import quickstart as run
-
-    run(output, SCHEMES if schemes is None else words(schemes), seed)

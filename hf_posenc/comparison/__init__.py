@@ -4,7 +4,6 @@
 `results_folder` reads what was written, and `records` checks each JSON file. `study` computes the numbers of a folder
 with `statistics` and `spread`, and `power` says what its comparisons could find; `findings` puts them into sentences,
 and `report` and `charts` write the report.
-`quick_start` is a plan, its report and what to do next.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from .plan import Plan, PlannedRun, SchemeFile, Task
     from .plan_file import read_plan
     from .probes import PROBES, make_halves, make_probes
-    from .quick_start import quickstart
     from .results_folder import load_plan, load_runs
 
 __all__ = [
@@ -31,7 +29,6 @@ __all__ = [
     "load_runs",
     "make_halves",
     "make_probes",
-    "quickstart",
     "read_plan",
 ]
 

@@ -113,6 +113,8 @@ class Plan:
     search: tuple[float, ...] = ()
     """Factors of the learning rate that are tried for each task and scheme, on a seed and on data that aren't reported;
     the best one is used. None: one rate for all."""
+    threads: int | None = None
+    """Processor threads of each run. None: PyTorch's number."""
     chosen_baseline: bool = field(default=True, compare=False)
     """Whether the baseline was given; else it is the first scheme, or that of the results folder."""
 

@@ -257,6 +257,8 @@ def _check_lists(plan: Plan) -> None:
     for seed in plan.seeds:
         if not 0 <= seed < 2**32:
             raise UserError(f"The seed {seed!r} is no whole number from 0 to 4294967295.")
+    if plan.threads is not None and plan.threads < 1:
+        raise UserError(f"The plan has threads: {plan.threads}. Give 1 or more, or leave it out.")
     if not plan.seeds:
         raise UserError("The plan has no seeds. Give one or more; intervals need two.")
     if not all(0 < factor < 1000 for factor in plan.search) or len(plan.search) == 1:

@@ -1,6 +1,5 @@
 """`hf-posenc compare` and `hf-posenc report`: exit codes, messages, and a small comparison from end to end."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,11 @@ def test_runs_can_be_listed_without_being_made(command, tmp_path):
 
 
 def test_trials_are_listed_before_the_runs_that_need_them(command, tmp_path):
-    words = ("--quick", "--schemes", "none", "--search", "--dry-run")
+    words = ("--plan", "quick", "--schemes", "none", "--search", "--dry-run")
     listed = command("compare", "-o", tmp_path / "new", *words)[1].split()
-    assert len(listed) == 2 * (3 + 2)
-    trials = [f"probes-none-rate{factor}x-seed{DEVELOPMENT_SEED}" for factor in ("0.3", "1", "3")]
-    assert listed[:4] == [*trials, "probes-none-seed0"]
+    assert len(listed) == 3 + 1
+    trials = [f"blimp_order-none-rate{factor}x-seed{DEVELOPMENT_SEED}" for factor in ("0.3", "1", "3")]
+    assert listed[:4] == [*trials, "blimp_order-none-seed0"]
 
 
 def test_the_guide_says_how_many_trainings_the_practitioners_plan_has_at_base_size():
@@ -42,7 +41,8 @@ def test_options_replace_the_plans(command, tmp_path):
     code, out, _ = command("compare", "-o", tmp_path, *options, "--dry-run")
     assert (code, len(out.splitlines())) == (0, len(POSITIONS))
     assert all(line.startswith("halves-") for line in out.splitlines())
-    assert len(command("compare", "-o", tmp_path, "--quick", "--dry-run")[1].splitlines()) == 12  # by itself: two seeds
+    by_itself = command("compare", "-o", tmp_path, "--plan", "quick", "--dry-run")[1]
+    assert by_itself.split() == ["blimp_order-none-seed0", "blimp_order-rope-seed0"]
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,11 @@ def test_options_replace_the_plans(command, tmp_path):
     [
         ([], "names no tasks"),
         (["--plan", "nowhere.yaml"], "There is no plan 'nowhere.yaml'"),
-        (["--plan", "quick", "--quick"], "both given"),
-        (["--quick", "--schemes", "ropee"], "Did you mean 'rope'?"),
-        (["--quick", "--seeds", "many"], "--seeds 'many' are no whole numbers"),
-        (["--quick", "--test-lengths", "64,x"], "--test-lengths '64,x'"),
-        (["--quick", "--options", "[1]"], "no JSON object"),
-        (["--quick", "--options", '{"learning_rat": 1}'], "learning_rat"),
+        (["--plan", "quick", "--schemes", "ropee"], "Did you mean 'rope'?"),
+        (["--plan", "quick", "--seeds", "many"], "--seeds 'many' are no whole numbers"),
+        (["--plan", "quick", "--test-lengths", "64,x"], "--test-lengths '64,x'"),
+        (["--plan", "quick", "--options", "[1]"], "no JSON object"),
+        (["--plan", "quick", "--options", '{"learning_rat": 1}'], "learning_rat"),
         (["--data", "no/where", "--schemes", "rope"], "no/where"),
     ],
 )
@@ -70,10 +69,10 @@ def test_bad_input_ends_in_one_line_and_code_2(command, tmp_path, words, message
 def test_failed_runs_make_the_exit_code_1(command, tmp_path, pretended, monkeypatch):
     monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", lambda *_: [])
     pretended[0]["none"] = RuntimeError("it rained")
-    code, out, _ = command("compare", "-o", tmp_path / "new", "--quick", "--schemes", "none", "--seeds", "1")
+    code, out, _ = command("compare", "-o", tmp_path / "new", "--plan", "quick", "--schemes", "none", "--seeds", "1")
     assert code == 1
     assert "failed: RuntimeError: it rained" in out
-    assert "0 runs made, 0 were there, 2 failed" in out
+    assert "0 runs made, 0 were there, 1 failed" in out
     assert "tries those that failed again" in out
 
 
@@ -89,21 +88,19 @@ def test_the_report_is_written_and_its_absence_explained(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_quick_plan_from_end_to_end(command, draw_run, monkeypatch, tmp_path):
-    """What the README shows: `none` at one half in every probe and length, and the control solved by counting."""
+def test_the_quick_plan_from_end_to_end(command, tmp_path):
+    """What the README promises of the quick start: few lines, `none` at one half, `rope` well above word pairs."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("hf_posenc.comparison.run._draw", draw_run)
-    words = ("compare", "-o", tmp_path / "results", "--quick", "--seeds", "1", "--schemes", "none,alibi")
+    words = ("compare", "--plan", "quick", "-o", tmp_path / "results", "--keep-models")
     code, out, _ = command(*words)
     assert code == 0
-    assert "4 runs made, 0 were there, 0 failed" in out
-    assert "left" in out
-    assert "0 runs made, 4 were there" in command(*words)[1]
-    for test in json.loads((tmp_path / "results/runs/probes-none-seed0/run.json").read_text())["tests"]:
-        assert test["value"] == 0.5
-    for test in json.loads((tmp_path / "results/runs/halves-none-seed0/run.json").read_text())["tests"]:
-        assert test["value"] > 0.95
-    run = json.loads((tmp_path / "results/runs/probes-alibi-seed0/run.json").read_text())
-    assert run["tests"][0]["value"] > 0.6
-    assert command("report", tmp_path / "results")[0] == 0
-    assert "alibi, trained" in (tmp_path / "results" / "report.md").read_text()
+    assert len(out.splitlines()) <= 25
+    assert "2 runs made, 0 were there, 0 failed" in out
+    rows = dict(line.strip("| ").split(" | ") for line in out.splitlines() if line.startswith("| "))
+    assert rows["none"] == rows["words"] == "0.500"
+    assert float(rows["rope"]) > float(rows["word pairs"]) + 0.05
+    assert (tmp_path / "results" / "report.md").exists()
+    assert list((tmp_path / "results" / "report_pictures").glob("*.png"))
+    assert (tmp_path / "results" / "runs" / "blimp_order-rope-seed0" / "model" / "config.json").exists()
+    assert out.rstrip().endswith("hf-posenc train -o runs/mine --data mine.csv --scheme rope")
+    assert "0 runs made, 2 were there" in command(*words)[1]
