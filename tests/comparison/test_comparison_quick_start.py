@@ -1,19 +1,24 @@
 """The quick start: a plan with one seed, its table and picture, and a model that is loaded without hf_posenc."""
 
+import gzip
 import json
 import re
 import shlex
 from functools import partial
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from comparison_harness import printed, quiet, read_run
 
 from hf_posenc.comparison import execute, quick_start, quickstart, read_plan
 from hf_posenc.comparison.quick_start import PAIR, SCHEMES, load_elsewhere
 from hf_posenc.data.reading import classes_of
-from hf_posenc.data.sources import read
+from hf_posenc.data.sources import example_data, read
 from hf_posenc.errors import UserError
+from hf_posenc.isolated_load import Answer, IsolatedLoadFailed
 from hf_posenc.options import Options
 
 FAST = {
@@ -34,7 +39,20 @@ def test_the_pair_is_one_of_the_test_split():
     assert words[0] == words[1]
 
 
+@pytest.fixture
+def few_pairs(tmp_path_factory, monkeypatch):
+    """One of ten pairs of each split stands for the data that come along."""
+    folder = tmp_path_factory.mktemp("pairs")
+    for path in Path(example_data()).glob("*.jsonl.gz"):
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines(keepends=True)
+        lines = [line for line in lines if json.loads(line)["pair_id"].endswith("0")]
+        (folder / path.stem).write_text("".join(lines))
+    monkeypatch.setattr("hf_posenc.data.sources.example_data", lambda: str(folder))
+    monkeypatch.delenv("HF_POSENC_DATA", raising=False)  # which may have them, too
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_pairs")
 def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch, command, capsys):
     few = partial(read_plan, train_examples=400)
     monkeypatch.setattr(quick_start, "read_plan", few)
@@ -67,18 +85,28 @@ def test_it_shows_each_scheme_and_loads_the_last_elsewhere(tmp_path, monkeypatch
     assert command(*shlex.split(line)[1:], *fast)[0] == 0  # what it says ran can be run
     again = json.loads((tmp_path / "runs/rope/results.json").read_text())["metrics"]["test_accuracy"]
     assert again == read_run(tmp_path, "blimp_order-rope-seed0")["tests"][0]["value"]
-    (model / "position_rope.py").unlink()
-    with pytest.raises(RuntimeError, match="can't be loaded without hf_posenc: .*position_rope"):
-        load_elsewhere(model, np.zeros((2, 2)), quiet())
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (IsolatedLoadFailed("no position_rope"), "model can't be loaded without hf_posenc: no position_rope"),
+        (Answer(torch.ones(2, 2), {}, None), "model gives logits that differ by 1.0 where hf_posenc isn't installed"),
+    ],
+)
+def test_a_model_that_is_another_elsewhere_is_an_error(monkeypatch, answer, message):
+    monkeypatch.setattr(quick_start, "load_isolated", Mock(side_effect=[answer]))
+    with pytest.raises(RuntimeError, match=message):
+        load_elsewhere(Path("model"), np.zeros((2, 2)), quiet())
 
 
 @pytest.mark.slow
 def test_rope_is_above_nine_tenths(tmp_path, monkeypatch):
-    """The promise of the README, for one seed, in half of the epochs."""
+    """The promise of the README, for one seed, in a third of the epochs."""
     monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", lambda *_: [])
-    plan = read_plan("quickstart", schemes=["rope"], seeds=[3], options={"device": "cpu", "epochs": 3})
+    plan = read_plan("quickstart", schemes=["rope"], seeds=[4], options={"device": "cpu", "epochs": 2})
     assert execute(plan, tmp_path, console=quiet()).failed == {}
-    assert read_run(tmp_path, "blimp_order-rope-seed3")["tests"][0]["value"] > 0.92
+    assert read_run(tmp_path, "blimp_order-rope-seed4")["tests"][0]["value"] > 0.92
 
 
 def test_an_empty_list_of_schemes_is_refused(tmp_path):
