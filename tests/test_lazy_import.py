@@ -32,25 +32,26 @@ from transformers import AutoConfig, AutoModel, AutoModelForTokenClassification
 config = AutoConfig.for_model("posenc", vocab_size=9, hidden_size=8, num_attention_heads=1, num_hidden_layers=1)
 print(type(AutoModel.from_config(config)).__name__, type(AutoModelForTokenClassification.from_config(config)).__name__)
 """
-FIRST = [
-    "import hf_posenc",
-    "import sys\nsys.argv = []\nimport hf_posenc",
-    "from transformers import AutoModel\nimport hf_posenc",
-    "import hf_posenc.model.modeling_posenc",
-    "import sys\nsys.argv[0] = '/bin/hf-posenc'\nimport hf_posenc\nhf_posenc.PosEncConfig",
-]
 LORA = """
-model_class = hf_posenc.PosEncModel
 import peft
 sizes = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
-model = peft.get_peft_model(model_class(hf_posenc.PosEncConfig(**sizes)), peft.LoraConfig())
+model = peft.get_peft_model(hf_posenc.PosEncModel(hf_posenc.PosEncConfig(**sizes)), peft.LoraConfig())
 print(*sorted({name.split(".")[-2] for name, _ in model.named_modules() if name.endswith("lora_A")}))
 """
-LORA_ORDERS = {first: f"import {first}\n{LORA}" for first in ("hf_posenc", "peft, hf_posenc")}
-TABLE = "from hf_posenc.model.scheme_table import SCHEMES\nprint(*sorted(SCHEMES))"
+TABLE = "from hf_posenc.model.scheme_table import SCHEMES\nprint(*sorted(SCHEMES))\n"
+FIRST = {
+    "hf_posenc": f"import hf_posenc\n{LOAD}{LORA}",
+    "transformers and peft": f"from transformers import AutoModel\nimport peft\nimport hf_posenc\n{LORA}{LOAD}",
+    "hf_posenc, without arguments": f"import sys\nsys.argv = []\nimport hf_posenc\n{LOAD}",
+    "the model": f"import hf_posenc.model.modeling_posenc\n{LOAD}",
+    "the table": f"import sys\nsys.argv[0] = '/bin/hf-posenc'\n{TABLE}import hf_posenc\nhf_posenc.PosEncConfig\n{LOAD}",
+}
 FORKED = """
 import contextlib, io, json, os, sys, traceback
-import torch, huggingface_hub, safetensors, tokenizers  # what takes long and isn't asked about
+# What takes long and isn't asked about.
+import torch, torch._dynamo, torch.distributed.tensor, torch.export
+import accelerate, huggingface_hub, safetensors, scipy.optimize, tokenizers
+assert not {"hf_posenc", "transformers", "peft"} & set(sys.modules)
 for code in json.loads(sys.argv[1]):
     child = os.fork()
     if child == 0:
@@ -68,27 +69,26 @@ for code in json.loads(sys.argv[1]):
 @pytest.fixture(scope="module")
 def printed() -> dict[str, str]:
     """What each code prints in a process of its own; one process imports PyTorch for all of them."""
-    codes = [*(first + LOAD for first in FIRST), *LORA_ORDERS.values(), TABLE]
-    lines = in_a_fresh_process(FORKED, json.dumps(codes)).splitlines()
-    return dict(zip(codes, map(json.loads, lines), strict=True))
+    lines = in_a_fresh_process(FORKED, json.dumps([*FIRST.values()])).splitlines()
+    return dict(zip(FIRST, map(json.loads, lines), strict=True))
 
 
 @pytest.mark.slow  # a process that imports transformers for each
 @pytest.mark.parametrize("first", FIRST)
 def test_the_auto_classes_know_the_model_whatever_was_imported_first(printed, first):
-    assert printed[first + LOAD].split() == ["PosEncModel", "PosEncForTokenClassification"]
+    assert "PosEncModel PosEncForTokenClassification" in printed[first].splitlines()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", LORA_ORDERS)
+@pytest.mark.parametrize("first", [first for first, code in FIRST.items() if LORA in code])
 def test_lora_without_targets_takes_those_of_bert_whatever_was_imported_first(printed, first):
     pytest.importorskip("peft")
-    assert printed[LORA_ORDERS[first]].split() == ["query", "value"]
+    assert "query value" in printed[first].splitlines()
 
 
 @pytest.mark.slow
-def test_the_table_of_schemes_is_full_whichever_module_is_imported_first(printed):
-    assert printed[TABLE].split() == sorted(known_schemes())
+def test_the_table_of_schemes_is_full_though_it_is_imported_first(printed):
+    assert printed["the table"].splitlines()[0].split() == sorted(known_schemes())
 
 
 def test_every_public_name_is_there():

@@ -85,11 +85,11 @@ def tree(tmp_path_factory):
     return tree
 
 
-@pytest.fixture
-def run(tree, tmp_path):
+@pytest.fixture(scope="module")
+def run(tree):
     """Runs Python in the copy, and returns what it printed."""
 
-    def run(*words, folder=tmp_path):
+    def run(*words, folder):
         paths = os.pathsep.join(map(str, (tree, tree / "tests", tree / "tests/conversion")))
         done = subprocess.run(
             [sys.executable, *map(str, words)],
@@ -117,30 +117,42 @@ def test_the_tests_hold_it_to_its_reference(run, tree):
     try:
         reference.write_text(text.replace("(1 + abs(i - j))", "(2 + abs(i - j))"))
         with pytest.raises(AssertionError, match="failed"):
-            run("-m", "pytest", *options, *files, folder=tree)
+            run("-m", "pytest", "-x", *options, files[1], folder=tree)
     finally:
         reference.write_text(text)
 
 
-def test_it_passes_every_check(run):
-    output = run("-m", "hf_posenc.cli", "check", "inverse")
-    assert f"{len(POSITION_CHECKS)} of {len(POSITION_CHECKS)} checks ran" in output
-    assert f"{len(POSITION_CHECKS)} passed" in output
-
-
-PAGES = """
+ASKED = """
+import contextlib, sys
+from hf_posenc.cli import main
 from model_cards.generate import cards, pages
+with contextlib.suppress(SystemExit):
+    sys.argv = ["hf-posenc", "check", "inverse"]
+    main()
 print(pages.short_table(), pages.scheme_table())
 cards.write_cards(".", ["inverse"])
 """
 
 
-def test_tables_cards_and_pictures_have_it(run, tmp_path):
+@pytest.fixture(scope="module")
+def made(run, tmp_path_factory):
+    """What a process prints of the scheme that checks it and makes its tables and its card, and where that lies."""
     pytest.importorskip("matplotlib")
-    assert run("-c", PAGES).count("| `inverse` | inverse of the distance |") == 2
-    page = (tmp_path / "README.md").read_text()
+    folder = tmp_path_factory.mktemp("made")
+    return run("-c", ASKED, folder=folder), folder
+
+
+def test_it_passes_every_check(made):
+    assert f"{len(POSITION_CHECKS)} of {len(POSITION_CHECKS)} checks ran" in made[0]
+    assert f"{len(POSITION_CHECKS)} passed" in made[0]
+
+
+def test_tables_cards_and_pictures_have_it(made):
+    printed, folder = made
+    assert printed.count("| `inverse` | inverse of the distance |") == 2
+    page = (folder / "README.md").read_text()
     assert "| [`inverse`](inverse.md) | Inverse of the distance | attention logits" in page
-    card = (tmp_path / "inverse.md").read_text()
+    card = (folder / "inverse.md").read_text()
     assert "`b_h(i, j) = w_h / (1 + |i - j|) to the left, v_h / (1 + |i - j|) to the right`" in card
     assert "https://arxiv.org/abs/3101.00001" in card
-    assert (tmp_path / "pictures/inverse.png").stat().st_size > 10_000
+    assert (folder / "pictures/inverse.png").stat().st_size > 10_000

@@ -17,6 +17,8 @@ _SAME = "x"
 MOST_UNITS = 1_000_000
 """Units of a test, at most: the bootstrap holds 2,000 weights for each."""
 _LARGEST = 1e15
+_EXACT = 2**24
+"""Whole numbers up to this are float32 numbers."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,25 @@ class Outcome:
 
     def scores(self, weights: np.ndarray) -> np.ndarray:
         """The metric with weighted units: (B, U) -> (B,)."""
-        sums = weights @ self.units
+        return self.metric_of(weighted_sums(weights, self.units))
+
+    def metric_of(self, sums: np.ndarray) -> np.ndarray:
+        """The metric from the sums of the counts: (B, k) -> (B,)."""
         return sums[:, 0] / sums[:, 1] if self.metric == "accuracy" else _matthews(sums, self.columns)
 
     def to_dict(self) -> dict[str, str]:
         """A string for each column: the units' counts, run-length encoded (`1x400`: 400 times 1)."""
         return {name: _encode(self.units[:, index]) for index, name in enumerate(self.columns)}
+
+
+def weighted_sums(weights: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """The counts' sums over weighted units, float64: (B, U), (U, k) -> (B, k).
+
+    Small whole numbers have the same sums in float32, in a fraction of the time.
+    """
+    if weights.dtype == np.float32 and len(units) * units.max(initial=0) < _EXACT and (units == np.rint(units)).all():
+        return (weights @ units.astype(np.float32)).astype(np.float64)
+    return weights @ units
 
 
 def from_dict(metric: str, columns: dict[str, str]) -> Outcome:
@@ -85,7 +100,9 @@ def _decode(text: str) -> np.ndarray:
         if not 0 < int(count) <= MOST_UNITS:
             raise ValueError(f"{text!r:.40} isn't 1 to {MOST_UNITS:,} units")
         return np.full(int(count), float(value))
-    return np.array([float(word) for word in text.split()])
+    words = text.split()
+    values = {word: float(word) for word in set(words)}  # few, of many words
+    return np.fromiter(map(values.__getitem__, words), np.float64, len(words))
 
 
 def right_outcome(right: np.ndarray, groups: Sequence[Any] | None = None) -> Outcome:

@@ -78,10 +78,11 @@ def load_runs(folder: str | Path, plan: Plan, damaged: dict[str, str] | None = N
     """
     runs = []
     seen: dict[Any, tuple[Any, Path]] = {}
+    settings: dict[tuple[str, str], dict[str, Any]] = {}
     for path in sorted((Path(folder) / RUNS_NAME).glob(f"*/{RUN_NAME}")):
         with _collect_damage(path, damaged):
             result = read_run(path, searched=bool(plan.search))
-            _check_plan(plan, result, path)
+            _check_plan(plan, result, path, settings)
             if result["status"] == "done":
                 _check_tests(plan, result, path)
                 _check_consistent(plan, result, path, seen)
@@ -89,10 +90,15 @@ def load_runs(folder: str | Path, plan: Plan, damaged: dict[str, str] | None = N
     return runs
 
 
-def _check_plan(plan: Plan, result: dict[str, Any], path: Path) -> None:
-    """Refuses a run of another plan, and a copied run, which would count twice."""
+def _check_plan(
+    plan: Plan, result: dict[str, Any], path: Path, settings: dict[tuple[str, str], dict[str, Any]]
+) -> None:
+    """Refuses a run of another plan, and a copied run, which would count twice; `settings` keeps what the plan says."""
     task = next((task for task in plan.tasks if task.name == result["task"]), None)
-    expected = json.loads(json.dumps(plan.settings(result["scheme"], task)))
+    key = (result["scheme"], result["task"])
+    if key not in settings:  # the same for every seed
+        settings[key] = json.loads(json.dumps(plan.settings(result["scheme"], task)))
+    expected = settings[key]
     recorded = compact(result["settings"])
     if isinstance(recorded.get("task"), dict):
         recorded["task"] = compact(recorded["task"])

@@ -140,7 +140,7 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
 @functools.lru_cache(maxsize=4096)
 def _quantiles(level: float, seeds: int) -> tuple[float, float]:
     """t and z, two-sided."""
-    return float(stats.t.isf(level / 2, seeds - 1)), float(stats.norm.isf(level / 2))
+    return -float(special.stdtrit(seeds - 1, level / 2)), -float(special.ndtri(level / 2))
 
 
 @functools.lru_cache(maxsize=256)

@@ -34,7 +34,7 @@ from typing import TypeVar
 import numpy as np
 from scipy import stats
 
-from .outcomes import Outcome
+from .outcomes import Outcome, weighted_sums
 from .spread import Spread
 
 DRAWS = 2000
@@ -121,7 +121,12 @@ class Sample:
         drawn = np.zeros((DRAWS, len(seeds)))
         for test in tests:
             weights = unit_weights(test, len(outcomes[seeds[0]][test].units))
-            drawn += np.stack([outcomes[seed][test].scores(weights) for seed in seeds], axis=1)
+            of_test = [outcomes[seed][test] for seed in seeds]
+            units = np.concatenate([outcome.units for outcome in of_test], axis=1)
+            sums = weighted_sums(weights, units)  # one product for all seeds
+            ends = np.cumsum([outcome.units.shape[1] for outcome in of_test])[:-1]
+            parts = zip(of_test, np.split(sums, ends, axis=1), strict=True)
+            drawn += np.stack([outcome.metric_of(part) for outcome, part in parts], axis=1)
         return cls(seeds, values, drawn / len(tests), outcomes[seeds[0]][tests[0]].bounds, learned)
 
     def at(self, seeds: Sequence[int]) -> "Sample":
@@ -131,7 +136,7 @@ class Sample:
         return replace(self, seeds=list(seeds), values=self.values[rows], drawn=self.drawn[:, rows], learned=learned)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=8)  # a mean over six parts needs as many for each scheme
 def unit_weights(test: str, units: int) -> np.ndarray:
     """How often each unit of a test is drawn: (B, U), the same for every scheme and seed."""
     seed = int.from_bytes(hashlib.sha256(f"{test} {units}".encode()).digest()[:8])
@@ -242,4 +247,10 @@ def has_learned(outcome: Outcome, chance: Outcome | None) -> bool | None:
         return None
     ahead = outcome.units[:, 0] - chance.units[:, 0]
     more, less = (int((ahead * sign > 0).sum()) for sign in (1, -1))
-    return bool(stats.binom.sf(more - 1, more + less, 0.5) < LEARNED)
+    return bool(_at_least(more, more + less) < LEARNED)
+
+
+@functools.lru_cache(maxsize=4096)
+def _at_least(heads: int, tosses: int) -> float:
+    """The probability of so many heads, or more."""
+    return float(stats.binom.sf(heads - 1, tosses, 0.5))

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ class Study:
     """The baselines, by task and name."""
     damaged: dict[str, str] = field(default_factory=dict)
     """Runs and files that couldn't be read, with the reason."""
-    _samples: dict[Any, Sample | None] = field(default_factory=dict, repr=False)
+    _samples: dict[Any, Sample | None] = field(default_factory=dict, init=False, repr=False)
+    _learned: dict[Any, Learned | None] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def read(cls, folder: str | Path) -> "Study":
@@ -177,7 +178,7 @@ class Study:
         """What a scheme did in each of the parts, by seed."""
         return {
             run["seed"]: {
-                test["part"]: from_dict(test["metric"], test["units"])
+                test["part"]: _read(test["metric"], tuple(test["units"].items()))
                 for test in run["tests"]
                 if test["length"] == length and test["part"] in parts and "units" in test
             }
@@ -186,10 +187,14 @@ class Study:
 
     def learned(self, task: Task, scheme: str, length: int, part: str) -> Learned | None:
         """How many runs of how many learned a part, see `has_learned`; None: that can't be said."""
-        by_seed = self._outcomes(task, scheme, length, [part]).values()
-        chance = self._chance(task, length, part)
-        learned = [has_learned(tests[part], chance) for tests in by_seed if tests]
-        return Learned(sum(map(bool, learned)), len(learned)) if learned and None not in learned else None
+        key = (task.name, scheme, length, part)
+        if key not in self._learned:
+            by_seed = self._outcomes(task, scheme, length, [part]).values()
+            chance = self._chance(task, length, part)
+            learned = [has_learned(tests[part], chance) for tests in by_seed if tests]
+            known = bool(learned) and None not in learned
+            self._learned[key] = Learned(sum(map(bool, learned)), len(learned)) if known else None
+        return self._learned[key]
 
     def is_all_or_none(self, task: Task, length: int, part: str) -> bool:
         """Whether some runs learned a part and others didn't."""
@@ -311,6 +316,12 @@ class Study:
             if path.is_file() and run["scheme"] not in paths:
                 paths[run["scheme"]] = path
         return {scheme: paths[scheme] for scheme in self.schemes if scheme in paths}
+
+
+@lru_cache(maxsize=4096)
+def _read(metric: str, units: tuple[tuple[str, str], ...]) -> Outcome:
+    """A test's outcome; tables and verdicts ask for the same ones again and again."""
+    return from_dict(metric, dict(units))
 
 
 def _cannot_learn(scheme: str, runs: Iterable[Mapping[str, Outcome]]) -> bool:

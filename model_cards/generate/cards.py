@@ -139,13 +139,13 @@ def render_cards(
     results = results or Results(folder)
     papers = read_references(folder)
     rows = {row.name: row for row in describe_schemes() if names is None or row.name in names}
-    pages = {}
+    pages, where = {}, {name: _where(name) for name in rows}
     for name, row in rows.items():
         path = folder / f"{name}.md"
         text = path.read_text(encoding="utf-8") if path.is_file() else _CARD.format(name=name)
         scheme, config = _base(name)
         parts = {
-            "summary": _summary(row, scheme),
+            "summary": _summary(row, scheme, where[name]),
             "results": results_part(results, name),
             "reference": _reference(name, scheme, config, limits_of_the_evidence(results, name), papers),
         }
@@ -153,7 +153,8 @@ def render_cards(
         pages[path] = f"---\n{_metadata(results, name)}\n---\n{fill_marks(path, text, parts)}"
     index = folder / "README.md"
     text = index.read_text(encoding="utf-8") if index.is_file() else _INDEX
-    pages[index] = fill_marks(index, text, {"answers": render_answers(folder, results), "table": _table(rows, results)})
+    parts = {"answers": render_answers(folder, results), "table": _table(rows, results, where)}
+    pages[index] = fill_marks(index, text, parts)
     return pages
 
 
@@ -204,12 +205,12 @@ def _metadata(results: Results, name: str) -> str:
     ).to_yaml()
 
 
-def _summary(row: SchemeSummary, scheme: PositionScheme) -> str:
+def _summary(row: SchemeSummary, scheme: PositionScheme, where: str) -> str:
     first, *others = _paragraphs(type(scheme))
     what, colon, formula = first.rstrip(".").partition(": ")
     facts = {
         "papers": papers_of(type(scheme)),
-        "acts on": _where(row.name),
+        "acts on": where,
         "sees": _sight(scheme),
         "weights at base size": f"{row.parameters:,}",
         "max length": "any" if row.max_length is None else f"{row.max_length:,} (`max_position_embeddings`)",
@@ -259,14 +260,14 @@ def _key(who: str) -> str:
     return f"{who.split()[0].lower()}{who[-4:]}"
 
 
-def _table(rows: dict[str, SchemeSummary], results: Results) -> str:
+def _table(rows: dict[str, SchemeSummary], results: Results, where: dict[str, str]) -> str:
     quick = results.studies.get("quickstart")
     scores = {} if quick is None else {name: quick.score(quick.tasks[0], name, 64) for name in quick.schemes}
     cells = []
     for name, row in rows.items():
         length = "any" if row.max_length is None else "its table's"
         accuracy = "" if (score := scores.get(name)) is None else interval_text(score)
-        cells.append((f"[`{name}`]({name}.md)", row.summary, _where(row.name), f"{row.parameters:,}", length, accuracy))
+        cells.append((f"[`{name}`]({name}.md)", row.summary, where[name], f"{row.parameters:,}", length, accuracy))
     head = ("scheme", "what it is", "acts on", "weights at base size", "max length", "quick start")
     return markdown_table(head, cells)
 

@@ -93,13 +93,13 @@ def command(name: str) -> str:
     return f"hf-posenc compare --plan {shlex.quote(name)} -o results/{name}"
 
 
-def render_evidence(folder: str | Path = FOLDER) -> str:
-    """The page.
+def render_evidence(folder: str | Path = FOLDER, by_plan: dict[str, Study] | None = None) -> str:
+    """The page, of the comparisons in a folder, or of those that were read already.
 
     Raises:
         ValueError: there are no comparisons in the folder.
     """
-    by_plan = studies(folder)
+    by_plan = studies(folder) if by_plan is None else by_plan
     if not by_plan:
         raise ValueError(f"{str(folder)!r} has no results/compare-* folder. Run a comparison into it first.")
     return render(

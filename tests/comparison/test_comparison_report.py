@@ -188,7 +188,7 @@ def test_each_is_compared_with_the_default_and_with_itself_at_other_lengths(tmp_
     assert study.contrasts == ["none", "rope"]
     verdicts = {name: value.verdict() for name, value in study.differences(task, 32, other="rope").items()}
     assert verdicts == {"t5": UNDECIDED, "alibi": "worse"}  # `none` is compared with `rope` already
-    alone = replace(study, plan=replace(study.plan, schemes=("none", "t5", "rope")), _samples={})
+    alone = replace(study, plan=replace(study.plan, schemes=("none", "t5", "rope")))
     fewer, more = (value.differences(task, 32)["rope"] for value in (alone, study))
     assert fewer.p == more.p  # who else is in the plan decides nothing else than the correction
     assert (fewer.corrected, more.corrected) == (pytest.approx(2 * fewer.p), pytest.approx(3 * more.p))

@@ -250,21 +250,18 @@ def test_it_opens_with_a_comparison_and_shows_a_scheme_in_detail(page: Any) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("schemes", "message"),
-    [
+def test_a_scheme_that_is_not_there_is_named_in_the_page(page: Any) -> None:
+    expect(pictures(page)).to_have_count(1)
+    for schemes, message in (
         (["ropee"], "position_embedding_type='ropee' is unknown. Did you mean 'rope'?"),
         (["learned", "none+rope"], "'none+rope' makes no sense"),
         ([], "No scheme is chosen. Choose one or more of none, sinusoidal"),
-    ],
-)
-def test_a_scheme_that_is_not_there_is_named_in_the_page(page: Any, schemes: list[str], message: str) -> None:
-    expect(pictures(page)).to_have_count(1)
-    choose(page, *schemes)
-    page.get_by_role("button", name="Show").click()
-    expect(page.get_by_text(message)).to_be_visible()
-    shoot(page, f"complaint-{len(schemes)}")
-    expect(pictures(page)).to_have_count(0)
+    ):
+        choose(page, *schemes)
+        page.get_by_role("button", name="Show").click()
+        expect(page.get_by_text(message)).to_be_visible()
+        shoot(page, f"complaint-{len(schemes)}")
+        expect(pictures(page)).to_have_count(0)
 
 
 @pytest.mark.slow
@@ -275,31 +272,22 @@ def test_a_model_is_asked_before_and_after_two_words_are_swapped(page: Any, chec
     expect(page.get_by_text(SWAPPED).first).to_be_visible()
     expect(pictures(page)).to_have_count(2)
     shoot(page, "model")
-
-
-@pytest.mark.slow
-def test_a_model_that_is_blind_to_order_says_so(page: Any, checkpoints: dict[str, Path]) -> None:
-    ask(page, checkpoints["none"])
+    ask(page, checkpoints["none"])  # which is blind to order
     expect(page.get_by_text("The model says the same: it doesn't see this change of the order.")).to_be_visible()
     expect(pictures(page)).to_have_count(2)
     shoot(page, "blind")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("checkpoint", "sentence", "words", "message"),
-    [
+def test_what_cannot_be_asked_is_named_in_the_page(page: Any, checkpoints: dict[str, Path]) -> None:
+    for checkpoint, sentence, words, message in (
         ("", SENTENCE, "", "No checkpoint is named. Give the folder of a classifier"),
         ("/no/such/folder", SENTENCE, "", "'/no/such/folder' doesn't exist"),
         ("rope", "Hello!", "", "'Hello!' has no two words to swap"),
         ("rope", SENTENCE, "the mouse", "'mouse' isn't in the sentence. Its words are the, old, cat"),
         ("rope", SENTENCE, "cat", "'cat' are not two different words"),
         ("encoder", SENTENCE, "", "holds PosEncModel, which doesn't classify texts"),
-    ],
-)
-def test_what_cannot_be_asked_is_named_in_the_page(
-    page: Any, checkpoints: dict[str, Path], checkpoint: str, sentence: str, words: str, message: str
-) -> None:
-    ask(page, checkpoints.get(checkpoint, checkpoint), sentence, words)
-    expect(page.get_by_text(message)).to_be_visible()
-    expect(pictures(page)).to_have_count(0)
+    ):
+        ask(page, checkpoints.get(checkpoint, checkpoint), sentence, words)
+        expect(page.get_by_text(message)).to_be_visible()
+        expect(pictures(page)).to_have_count(0)

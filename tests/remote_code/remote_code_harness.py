@@ -50,7 +50,10 @@ PAIRS = [*((scheme, HEAD) for scheme in SCHEMES if scheme != "t5"), *ALL_HEADS]
 FEW_PAIRS = [(scheme, head) for scheme, head in PAIRS if scheme in HOOKS]
 """Of them, a scheme for each hook, and every head."""
 
-SOURCES = {pair: ("folder", "hub") if pair in ALL_HEADS else ("folder",) for pair in PAIRS}
+CONVERTED = [(head, other) for head in HEADS for other in HEADS if head != other and "PosEncModel" in (head, other)]
+"""Of a checkpoint's head another Auto class than its own makes another: of the encoder every head, and back."""
+
+SOURCES = {pair: ("folder", "hub") if pair in (("t5", HEAD), ("t5", "PosEncModel")) else ("folder",) for pair in PAIRS}
 """Where a stranger finds each of them."""
 
 PIPELINES = {
@@ -63,6 +66,7 @@ PIPELINES = {
 PIPED = [(scheme, task) for task, head in PIPELINES.items() for scheme in HOOKS if (scheme, head) in PAIRS]
 
 DTYPES = ("bfloat16", "float16")
+HALVES = [(scheme, dtype) for number, scheme in enumerate(HOOKS) for dtype in DTYPES[number % 2 :][:1]]
 
 WORDS = "the a dog cat sees chased bites and that who old big".split()
 TEXTS = ["The [MASK] chased the old cat", "a big cat sees [MASK] dog and the cat that bites", "cat [MASK]"]

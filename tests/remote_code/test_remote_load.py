@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 import torch
 from remote_code_harness import (
-    ALL_HEADS,
     BATCH,
-    DTYPES,
+    CONVERTED,
     FEW_PAIRS,
+    HALVES,
     HEAD,
     HEADS,
     HOOKS,
     OWN,
     PIPED,
     PIPELINES,
-    SCHEMES,
     SOURCES,
     TEXTS,
     Checkpoints,
@@ -34,11 +33,15 @@ from hf_posenc.model.configuration_posenc import AUTO_MAP
 
 pytestmark = pytest.mark.slow  # three processes; one checkpoint is loaded so by the quick tests of hub/
 
-every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
-every_source = pytest.mark.parametrize(
-    ("scheme", "head", "source"), [(*pair, source) for pair, sources in SOURCES.items() for source in sources]
+every_saved = pytest.mark.parametrize(
+    ("scheme", "head", "source", "who"),
+    [
+        (*pair, source, who)
+        for pair, sources in SOURCES.items()
+        for source in sources
+        for who in ((0, 1) if pair in FEW_PAIRS else (0,))
+    ],
 )
-few_pairs = pytest.mark.parametrize(("scheme", "head"), FEW_PAIRS)
 
 
 def test_strangers_have_no_hf_posenc_and_the_second_the_oldest_transformers_that_will_do(
@@ -67,8 +70,7 @@ def test_every_model_class_is_tested() -> None:
 
 
 @pytest.mark.promise("Numbers", "Strangers who load a checkpoint get the same outputs")
-@pytest.mark.parametrize("who", [0, 1], ids=["first", "second"])
-@every_source
+@every_saved
 def test_a_stranger_gets_the_same_outputs(
     checkpoints: Checkpoints, strangers: tuple[Report, Report, Report], scheme: str, head: str, source: str, who: int
 ) -> None:
@@ -91,40 +93,36 @@ def test_what_borrows_its_code_has_its_own_when_saved_again(
         assert_same_outputs(stranger.outputs("borrower"), checkpoints.expected("t5"))
 
 
-@every_source
+@every_saved
 def test_every_saved_folder_is_complete(
-    checkpoints: Checkpoints, strangers: tuple[Report, Report, Report], scheme: str, head: str, source: str
+    checkpoints: Checkpoints, strangers: tuple[Report, Report, Report], scheme: str, head: str, source: str, who: int
 ) -> None:
     code = {name: text.encode() for name, text in tiny_config(scheme).code_files().items()}
-    folders = [checkpoints.folder(scheme, head)]
-    folders += [Path(stranger.answer(f"{scheme}/{head}/{source}")["saved"]) for stranger in strangers[:2]]
-    for folder in folders:
+    again = strangers[who].answer(f"{scheme}/{head}/{source}")["saved"]
+    for folder in (checkpoints.folder(scheme, head), Path(again)):
         assert {path.name: path.read_bytes() for path in folder.glob("*.py")} == code
         # Nothing in it points to where it came from.
         assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@few_pairs
+@pytest.mark.parametrize(("scheme", "dtype"), HALVES)
 def test_a_stranger_gets_the_same_outputs_in_half_precision(
-    checkpoints: Checkpoints, first_stranger: Report, scheme: str, head: str, dtype: str
+    checkpoints: Checkpoints, first_stranger: Report, scheme: str, dtype: str
 ) -> None:
-    job = f"{scheme}/{head}/{dtype}"
+    job = f"{scheme}/{dtype}"
     assert first_stranger.answer(job)["dtypes"] == [f"torch.{dtype}"]
-    assert_same_outputs(first_stranger.outputs(job), checkpoints.expected(scheme, head, dtype))
+    assert_same_outputs(first_stranger.outputs(job), checkpoints.expected(scheme, HEAD, dtype))
 
 
-@pytest.mark.parametrize(("scheme", "head"), ALL_HEADS)
-def test_every_auto_class_loads_every_checkpoint(
-    checkpoints: Checkpoints, first_stranger: Report, scheme: str, head: str
+@pytest.mark.parametrize(("head", "other"), CONVERTED)
+def test_every_auto_class_loads_other_checkpoints(
+    checkpoints: Checkpoints, first_stranger: Report, head: str, other: str
 ) -> None:
-    expected = checkpoints.expected(scheme, head)["encoder"]
-    for wanted, auto_class in HEADS.items():
-        answer = first_stranger.answer(f"{scheme}/{head}/{auto_class}")
-        assert answer["class"] == wanted
-        assert not any(name.startswith("model.") for name in answer["missing"])
-        encoder = first_stranger.outputs(f"{scheme}/{head}/{auto_class}")["encoder"]
-        torch.testing.assert_close(encoder, expected, rtol=0, atol=1e-6)
+    answer = first_stranger.answer(f"{head}/{other}")
+    assert answer["class"] == other
+    assert not any(name.startswith("model.") for name in answer["missing"])
+    encoder = first_stranger.outputs(f"{head}/{other}")["encoder"]
+    torch.testing.assert_close(encoder, checkpoints.expected("t5", head)["encoder"], rtol=0, atol=1e-6)
 
 
 def test_a_stranger_gets_the_tokenizer_too(checkpoints: Checkpoints, first_stranger: Report) -> None:
@@ -141,7 +139,7 @@ def test_unknown_keys_change_nothing_for_a_stranger(checkpoints: Checkpoints, fi
     assert_same_outputs(first_stranger.outputs("of the future"), checkpoints.expected("t5"))
 
 
-@every_scheme
+@pytest.mark.parametrize("scheme", HOOKS)
 def test_a_configuration_alone_reaches_a_stranger(first_stranger: Report, scheme: str) -> None:
     answer = first_stranger.answer(f"{scheme}/config")
     assert answer["module"].startswith("transformers_modules.")
@@ -158,8 +156,8 @@ def test_a_configuration_alone_reaches_a_stranger(first_stranger: Report, scheme
 
 @pytest.mark.parametrize("scheme", HOOKS)
 def test_a_stranger_builds_a_new_model_from_a_configuration_alone(first_stranger: Report, scheme: str) -> None:
-    assert first_stranger.answer(f"{scheme}/from_config")["class"] == "PosEncForMaskedLM"
-    logits = first_stranger.outputs(f"{scheme}/from_config")["logits"]
+    assert first_stranger.answer(f"{scheme}/config")["class"] == "PosEncForMaskedLM"
+    logits = first_stranger.outputs(f"{scheme}/config")["logits"]
     assert logits.isfinite().all()
     assert logits.shape == (*BATCH["input_ids"].shape, 100)
 

@@ -8,21 +8,40 @@ import tempfile
 import broken_schemes as broken
 import pytest
 import torch
-from common import COMBINED, EVERY_HOOK, SCHEMES, others_slow, tiny_config
+from common import EVERY_HOOK, SCHEMES, others_slow, tiny_config
 from rich.console import Console
 
-import hf_posenc
-from hf_posenc import POSITION_CHECKS, POSITIONS, PositionScheme, SinusoidalPosition, check_position, make_position
+from hf_posenc import (
+    POSITION_CHECKS,
+    POSITIONS,
+    PosEncForSequenceClassification,
+    PositionScheme,
+    SinusoidalPosition,
+    check_position,
+    make_position,
+)
 from hf_posenc.model import position_alibi
 
 CHEAP = [name for name in POSITION_CHECKS if name not in ("export", "remote_code")]
 SOUND = [broken.Sound, broken.SoundWaves, broken.SoundTurn, broken.SoundStateInADictionary, broken.SoundWindow]
 
 
-# Sound ones of a user's own, as quick as others: strangers/test_strangers.py.
-@pytest.mark.parametrize("scheme", others_slow([*SOUND, *EVERY_HOOK], "rope", "t5"))
-def test_sound_schemes_pass_every_check(scheme):
-    report = check_position(scheme, checks=CHEAP, raise_on_failure=True)
+DECLARED = ["signature", "order", "shift", "max_length", "used"]
+"""The checks of what a scheme says of itself: what a combination says may hide it."""
+
+
+def combined(names, most=4):
+    """The schemes in combinations: by what a shift does to them, and those that turn, or see no order, alone."""
+    kinds = {}
+    for name in names:
+        scheme = make_position(tiny_config(name))
+        is_alone = "+" in name or scheme.order_blind or scheme.uses("rotate")
+        kinds.setdefault(name if is_alone else scheme.shift_invariant, []).append(name)
+    return ["+".join(kind[first : first + most]) for kind in kinds.values() for first in range(0, len(kind), most)]
+
+
+def passes(scheme, checks):
+    report = check_position(scheme, checks=checks, raise_on_failure=True)
     skipped = {result.name for result in report.results if result.outcome == "skipped"}
     declared = make_position(tiny_config(scheme)) if isinstance(scheme, str) else scheme
     assert ("used" in skipped) == declared.order_blind
@@ -30,16 +49,31 @@ def test_sound_schemes_pass_every_check(scheme):
     assert skipped <= {"used", "shift"}
 
 
+# Sound ones of a user's own, as quick as others: strangers/test_strangers.py.
+@pytest.mark.parametrize("scheme", others_slow([*SOUND, *combined(EVERY_HOOK)], "rope"))
+def test_sound_schemes_pass_every_check(scheme):
+    passes(scheme, CHEAP)
+
+
+@pytest.mark.parametrize("scheme", others_slow(EVERY_HOOK, "none", "t5"))
+def test_each_scheme_is_what_it_says(scheme):
+    passes(scheme, DECLARED)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "kwargs"),
     [
         ("alibi", {"directional": True, "learned": True}),
-        ("alibi", {"directional": True, "learned": True, "per_layer": True}),
-        ("t5", {"per_layer": True}),
-        ("tupe", {"reset_first": False}),
-        ("lspe", {"applies_to": "embeddings"}),
-        ("deberta", {"max_distance": 3, "terms": "p2c"}),
+        (
+            "alibi+t5+deberta",
+            {
+                "alibi": {"directional": True, "learned": True, "per_layer": True},
+                "t5": {"per_layer": True},
+                "deberta": {"max_distance": 3, "terms": "p2c"},
+            },
+        ),
+        ("tupe+lspe", {"tupe": {"reset_first": False}, "lspe": {"applies_to": "embeddings"}}),
     ],
 )
 def test_variants_pass_every_check(scheme, kwargs):
@@ -47,13 +81,7 @@ def test_variants_pass_every_check(scheme, kwargs):
     assert report.scheme == f"{scheme}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", [broken.Sound, COMBINED[1]])  # all: test_export.py, remote_code
-def test_schemes_can_be_exported_and_load_as_remote_code(scheme):
-    report = check_position(scheme, checks=["export", "remote_code"]).raise_on_failure()
-    assert [result.outcome for result in report.results] == ["passed", "passed"]
-
-
+# That sound ones can be exported and load as remote code: strangers/, test_new_scheme.py.
 BROKEN = [
     (broken.PositionalArguments, "signature", "argument 'num_heads' isn't keyword-only", ()),
     (broken.TupleDefault, "signature", r"default reach=\(4, 5\) doesn't survive a config\.json", ("saving",)),
@@ -115,12 +143,21 @@ def test_a_broken_scheme_fails_the_check_that_is_for_it(scheme, check, message):
     expect("failed", message, scheme, check)
 
 
+ONE_EACH = {check: (scheme, others) for scheme, check, _, others in reversed(BROKEN) if others is not None}
+"""The first broken scheme that is for a check, and what it fails beside."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "check", "message", "others"), BROKEN)
-def test_a_broken_scheme_fails_no_other_check(scheme, check, message, others):
+@pytest.mark.parametrize("check", ONE_EACH)
+def test_a_broken_scheme_fails_no_other_check(check):
+    scheme, others = ONE_EACH[check]
     report = check_position(scheme, checks=CHEAP)
-    failed = {result.name for result in report.results if not result.ok}
-    assert len(failed) > 10 if others is None else failed == {check, *others}
+    assert {result.name for result in report.results if not result.ok} == {check, *others}
+
+
+def test_what_no_encoder_can_run_fails_everything():
+    report = check_position(broken.HooksThatTakeLess, checks=CHEAP)
+    assert sum(not result.ok for result in report.results) > 10
 
 
 @pytest.mark.parametrize(
@@ -153,8 +190,8 @@ def test_code_that_is_missing_fails_the_remote_check(monkeypatch):
         saved(self, folder)
         (folder / "position_alibi.py").unlink()
 
-    saved = hf_posenc.PosEncForSequenceClassification.save_pretrained
-    monkeypatch.setattr(hf_posenc.PosEncForSequenceClassification, "save_pretrained", save_without_a_file)
+    saved = PosEncForSequenceClassification.save_pretrained
+    monkeypatch.setattr(PosEncForSequenceClassification, "save_pretrained", save_without_a_file)
     expect("failed", "can't load the checkpoint: .*position_alibi", "alibi", "remote_code")
 
 
