@@ -17,15 +17,35 @@ from hf_posenc.checkpoint_files import GRAPHS
 from hf_posenc.finetuning.backends import open_backend
 
 SIZES = [((2, 9), False), ((1, 3), False), ((5, 40), True), ((4, 64), False)]
+OF_CHOICES = [((2, 4, 9), False), ((1, 2, 3), False), ((3, 5, 20), True)]
 HEADS = {
     "ForSequenceClassification": {"logits": (1, 2)},
     "ForTokenClassification": {"logits": (1, 3, 2)},
     "ForMaskedLM": {"logits": (1, 3, 101)},
     "ForQuestionAnswering": {"start_logits": (1, 3), "end_logits": (1, 3)},
+    "ForMultipleChoice": {"logits": (1, 4)},
     "Model": {"last_hidden_state": (1, 3, 32)},
 }
-"""What each gives for a text of three tokens."""
-BOTH = ["onnx", "openvino"]
+"""What each gives for a text of three tokens, or for four choices of three."""
+GATED = {"mlp_gated": True, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "norm_position": "post"}
+NARROW = {"position_embedding_kwargs": {"window": {"sliding_window": 2}}}
+PRICES = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "label_scale": 200.0}
+ONE_TYPE = {"type_vocab_size": 0}
+CASES = {
+    f"{to}-{scheme}": (to, scheme, head, fields)
+    for to, scheme, head, fields in (
+        ("onnx", EVERY_HOOK_AT_ONCE, "ForSequenceClassification", GATED),
+        ("onnx", "learned+fourier+alibi+toeplitz+kerple", "ForTokenClassification", {}),
+        ("onnx", "lspe+fire+mlp_bias+relative_key_query+pope", "ForMaskedLM", {}),
+        ("onnx", "tupe+deberta+test_slope+test_layer_distance", "Model", {}),
+        ("onnx", "cable+window+dual_triangle", "ForMultipleChoice", NARROW),
+        ("onnx", "none", "ForSequenceClassification", {**PRICES, **ONE_TYPE}),
+        ("openvino", "rope", "ForSequenceClassification", {}),
+        ("openvino", f"{EVERY_HOOK_AT_ONCE}+deberta", "ForQuestionAnswering", {}),
+        ("openvino", "cable+window+dual_triangle+pope", "ForMultipleChoice", {**NARROW, **ONE_TYPE}),
+    )
+}
+"""Together every scheme, head and kind of field, for each export takes seconds."""
 
 
 def check_equal(model, folder, to, shapes=SIZES, tolerance=1e-5):
@@ -33,65 +53,63 @@ def check_equal(model, folder, to, shapes=SIZES, tolerance=1e-5):
     for shape, left in shapes:
         inputs = batch(*shape, left=left)
         outputs = backend.outputs(inputs)
+        if model.config.type_vocab_size == 0:  # a graph without this input takes a batch that has it
+            del inputs["token_type_ids"]
         for name, values in expected(model, inputs).items():
             of_tokens = values.shape[:2] == shape and len(shape) == 2
             real = inputs["attention_mask"].astype(bool) if of_tokens else ...
             np.testing.assert_allclose(outputs[name][real], values[real], atol=tolerance, rtol=tolerance)
 
 
-TOGETHER = [EVERY_HOOK_AT_ONCE, "learned+fourier+alibi+toeplitz+kerple", "lspe+fire+mlp_bias+relative_key_query"]
-TOGETHER += ["tupe+deberta+test_slope+test_layer_distance", "cable+window"]
-"""Combinations, for each export takes seconds; schemes that aren't in one of them are exported alone."""
-ALONE = [scheme for scheme in EVERY_HOOK if scheme not in "+".join(TOGETHER).split("+") and "+" not in scheme]
-EVERY = [("onnx", scheme) for scheme in (*ALONE, *TOGETHER)]
-EVERY += [("openvino", scheme) for scheme in (EVERY_HOOK_AT_ONCE, "deberta", "pope", "cable+window", "dual_triangle")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("to", "scheme"), EVERY)
-def test_every_scheme_runs_as_in_pytorch(to, scheme, tmp_path):
-    model = checkpoint(tmp_path / "model", scheme)
-    assert export(tmp_path / "model", tmp_path / "out", to).largest_difference < 1e-5
-    check_equal(model, tmp_path / "out", to)
-
-
 @pytest.fixture(scope="module")
-def rope(tmp_path_factory):
-    """Exports a classifier with rotations, once to each: (model, checkpoint's folder, exported folder)."""
+def exported(tmp_path_factory):
+    """Exports a case, once: (model, checkpoint's folder, exported folder)."""
 
     @functools.cache
-    def exported(to):
-        folder = tmp_path_factory.mktemp(to)
-        model = checkpoint(folder / "model")
+    def export_case(case):
+        to, scheme, head, fields = CASES[case]
+        folder = tmp_path_factory.mktemp("case")
+        model = checkpoint(folder / "model", scheme, head, **fields)
         assert export(folder / "model", folder / "out", to).largest_difference < 1e-5
         return model, folder / "model", folder / "out"
 
-    return exported
+    return export_case
 
 
-@pytest.mark.slow  # what ONNX Runtime answers, the quick tests of an exported folder see
-@pytest.mark.parametrize("to", BOTH)
-def test_rotations_run_as_in_pytorch(to, rope):
-    model, _, out = rope(to)
-    check_equal(model, out, to)
+@pytest.fixture
+def rope(exported):
+    """A classifier with rotations for OpenVINO."""
+    return exported("openvino-rope")
+
+
+def test_no_scheme_and_no_head_is_missing():
+    every = set("+".join(EVERY_HOOK).split("+"))
+    assert {name for to, scheme, *_ in CASES.values() if to == "onnx" for name in scheme.split("+")} == every
+    assert {head for _, _, head, _ in CASES.values()} == HEADS.keys()
 
 
 @pytest.mark.slow
-def test_a_gated_network_without_biases_runs_as_in_pytorch(tmp_path):
-    fields = {"mlp_gated": True, "attention_bias": False, "mlp_bias": False, "hidden_act": "silu"}
-    model = checkpoint(tmp_path / "model", "rope", norm_position="post", **fields)
-    assert export(tmp_path / "model", tmp_path / "out", "onnx").largest_difference < 1e-5
-    check_equal(model, tmp_path / "out", "onnx")
+@pytest.mark.parametrize("case", CASES)
+def test_every_scheme_and_head_runs_as_in_pytorch_under_the_names_that_servers_expect(case, exported):
+    to, _, head, fields = CASES[case]
+    model, _, out = exported(case)
+    choices = head == "ForMultipleChoice"
+    outputs = open_backend(out, to).outputs(batch(*(1, 4, 3) if choices else (1, 3)))
+    shapes = {"logits": (1, 1)} if "num_labels" in fields else HEADS[head]
+    assert {name: value.shape for name, value in outputs.items()} == shapes
+    if "label_mean" in fields:  # in the units of its data
+        assert abs(outputs["logits"].mean()) > 500
+    check_equal(model, out, to, OF_CHOICES if choices else SIZES)
 
 
 @pytest.mark.slow
 def test_openvino_rotates_q_and_k_of_each_layer_in_one_operation(rope, tmp_path):
     openvino = pytest.importorskip("openvino")
     half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
-    model = checkpoint(tmp_path / "model", "rope", rope_parameters=half)
+    model = checkpoint(tmp_path / "model", "rope", "Model", rope_parameters=half)
     export(tmp_path / "model", tmp_path / "out", "openvino")
     check_equal(model, tmp_path / "out", "openvino")
-    for folder in (rope("openvino")[2], tmp_path / "out"):
+    for folder in (rope[2], tmp_path / "out"):
         graph = openvino.Core().compile_model(folder / GRAPHS["openvino"], "CPU").get_runtime_model()
         kinds = [node.get_rt_info()["layerType"].astype(str) for node in graph.get_ops()]
         assert kinds.count("RoPE") == 2 * model.config.num_hidden_layers
@@ -99,7 +117,7 @@ def test_openvino_rotates_q_and_k_of_each_layer_in_one_operation(rope, tmp_path)
 
 @pytest.mark.slow
 def test_openvino_takes_several_batches_at_once_and_answers_as_one_by_one(rope):
-    out = rope("openvino")[2]
+    out = rope[2]
     single, many = (open_backend(out, "openvino", throughput=several) for several in (False, True))
     assert single.streams == 1
     if os.cpu_count() > 1:
@@ -110,27 +128,7 @@ def test_openvino_takes_several_batches_at_once_and_answers_as_one_by_one(rope):
             np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-TWO_ENDED = """
-import os, signal, sys
-from hf_posenc.finetuning.backends import open_backend
-
-first, second = (open_backend(sys.argv[1], "openvino") for _ in range(2))
-del first
-del second
-try:
-    os.kill(os.getpid(), signal.SIGINT)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-@pytest.mark.slow
-def test_ctrl_c_after_two_openvino_models_have_gone_is_an_interruption(rope):
-    done = subprocess.run([sys.executable, "-c", TWO_ENDED, rope("openvino")[2]], stdout=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stdout) == (0, "interrupted\n")
-
-
-AT_ONCE = """
+IN_A_PROCESS = """
 import os, signal, sys, threading
 import numpy as np, openvino
 from hf_posenc.finetuning.backends import open_backend
@@ -153,57 +151,25 @@ for _ in range(12):  # without the remedy one in four waits forever
             thread.join()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+first, second = (open_backend(sys.argv[1], "openvino") for _ in range(2))
+del first
+del second
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    print("interrupted")
 """
 
 
 @pytest.mark.slow
-def test_the_first_batches_of_a_process_do_not_wait_for_each_other(rope):
-    subprocess.run([sys.executable, "-c", AT_ONCE, rope("openvino")[2]], check=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("head", "to"), [*((head, "onnx") for head in HEADS), ("ForQuestionAnswering", "openvino"), ("Model", "openvino")]
-)
-def test_every_head_is_exported_with_the_names_that_servers_expect(head, to, tmp_path):
-    model = checkpoint(tmp_path / "model", "learned", head)
-    export(tmp_path / "model", tmp_path / "out", to)
-    outputs = open_backend(tmp_path / "out", to).outputs(batch(1, 3))
-    assert {name: value.shape for name, value in outputs.items()} == HEADS[head]
-    check_equal(model, tmp_path / "out", to)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("to", BOTH)
-def test_multiple_choice_takes_any_number_of_choices(to, tmp_path):
-    model = checkpoint(tmp_path / "model", "t5", "ForMultipleChoice")
-    export(tmp_path / "model", tmp_path / "out", to)
-    check_equal(model, tmp_path / "out", to, [((2, 4, 9), False), ((1, 2, 3), False), ((3, 5, 20), True)])
-
-
-@pytest.mark.slow
-def test_a_regression_answers_in_the_units_of_its_data(tmp_path):
-    units = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "label_scale": 200.0}
-    model = checkpoint(tmp_path / "model", "rope", **units)
-    export(tmp_path / "model", tmp_path / "out", "onnx")
-    assert abs(open_backend(tmp_path / "out", "onnx").logits(batch(2, 9)).mean()) > 500
-    check_equal(model, tmp_path / "out", "onnx")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("to", BOTH)
-def test_without_token_types_the_graph_has_no_such_input_and_takes_a_batch_that_has(to, tmp_path):
-    model = checkpoint(tmp_path / "model", "alibi", type_vocab_size=0)
-    export(tmp_path / "model", tmp_path / "out", to)
-    inputs = batch(2, 9)
-    logits = open_backend(tmp_path / "out", to).logits(inputs)
-    del inputs["token_type_ids"]
-    np.testing.assert_allclose(logits, expected(model, inputs)["logits"], atol=1e-5)
+def test_the_first_batches_wait_not_for_each_other_and_ctrl_c_after_two_openvino_models_is_an_interruption(rope):
+    done = subprocess.run([sys.executable, "-c", IN_A_PROCESS, rope[2]], stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
 
 
 @pytest.mark.slow
 def test_bfloat16_is_near_float32_and_is_asked_for(rope):
-    model, source, out = rope("openvino")
+    model, source, out = rope
     inputs = batch(4, 40)
     right = expected(model, inputs)["logits"]
     for folder, name in ((source, "torch"), (out, "openvino")):
@@ -235,9 +201,9 @@ print(json.dumps(logits.tolist()))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", BOTH)
-def test_a_process_with_the_runtime_alone_gives_the_same_logits(to, rope, tmp_path):
-    model, _, out = rope(to)
+@pytest.mark.parametrize(("to", "case"), [("onnx", f"onnx-{EVERY_HOOK_AT_ONCE}"), ("openvino", "openvino-rope")])
+def test_a_process_with_the_runtime_alone_gives_the_same_logits(to, case, exported, tmp_path):
+    model, _, out = exported(case)
     text = "A cat that chased every dog."
     words = [sys.executable, "-c", BARE, str(out), to, text]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)

@@ -8,6 +8,7 @@ from export_harness import checkpoint
 
 from hf_posenc.conversion.measure import own_texts
 from model_cards.benchmark import serving
+from model_cards.benchmark.timing import time_job
 
 LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
 IN_TORCH = (serving.REFERENCE, "bert:torch:float32", "posenc:torch:float32")
@@ -16,7 +17,7 @@ IN_TORCH = (serving.REFERENCE, "bert:torch:float32", "posenc:torch:float32")
 @pytest.fixture
 def trained(tmp_path):
     """A checkpoint and labelled texts."""
-    checkpoint(tmp_path / "mine", max_position_embeddings=128, **LABELS)
+    checkpoint(tmp_path / "mine", "none", max_position_embeddings=128, **LABELS)
     rows = [f"{text},{('no', 'yes')[number % 2]}" for number, text in enumerate(own_texts(40))]
     (tmp_path / "test.csv").write_text("\n".join(["text,label", *rows]))
     return str(tmp_path / "mine"), str(tmp_path / "test.csv")
@@ -41,10 +42,16 @@ def test_figures_are_of_medians_within_a_round(monkeypatch, trained):
 
 @pytest.mark.slow
 def test_each_runtime_answers_alone_in_its_process(trained, tmp_path, monkeypatch):
-    one_of_each = (serving.REFERENCE, "bert:torch:float32", "posenc:torch:float32", "posenc:openvino:float32")
-    one_of_each += ("posenc:onnx:int8",)
+    one_of_each = (*IN_TORCH, "posenc:openvino:float32", "posenc:onnx:int8")
     measure, target = serving.run_serving, tmp_path / "serving.json"
     monkeypatch.setattr(serving, "_ROUNDS", 1)
+    run_alone, known = serving._run_alone, []
+
+    def run_each_backend_alone(job):  # PyTorch's others answer here: a process takes longer to start than all else
+        known.append(job["backend"])
+        return run_alone(job) if known.count(job["backend"]) == 1 else time_job(job)
+
+    monkeypatch.setattr(serving, "_run_alone", run_each_backend_alone)
     monkeypatch.setattr(serving, "run_serving", lambda *files: measure(*files, one_of_each))
     model, texts = trained
     monkeypatch.setattr("sys.argv", ["serving", "--checkpoint", model, "--evaluate", texts, "-o", str(target)])

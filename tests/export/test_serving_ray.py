@@ -14,12 +14,12 @@ from export_harness import LABELS, TEXTS, checkpoint
 from hf_posenc.finetuning.prediction import load_classifier, predict
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ray_predict.py"
-ROWS, BLOCK = 6_400, 64  # two texts a batch, 32 batches a block
+ROWS, BLOCK = 1_600, 32  # two texts a batch, 16 batches a block
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Starts the script in a folder with a checkpoint and 6,400 rows."""
+    """Starts the script in a folder with a checkpoint and 1,600 rows."""
     pytest.importorskip("ray", reason="ray isn't installed: pip install 'hf-posenc[ray]'")
     checkpoint(tmp_path / "model", **LABELS)
     texts = [TEXTS[number % 3] for number in range(ROWS)]
@@ -69,7 +69,7 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
     assert killed is not None
     assert 0 < before <= ROWS - 3 * BLOCK  # there was work left
     assert not killed.is_running()
-    assert f"6,400 rows of texts.parquet are in {tmp_path / 'labelled'}: 2 actors, torch" in out
+    assert f"1,600 rows of texts.parquet are in {tmp_path / 'labelled'}: 2 actors, torch" in out
     assert not staging.exists()
     labelled = pq.read_table(tmp_path / "labelled").sort_by("id")
     assert labelled["id"].to_pylist() == list(range(ROWS))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE, encoder, others_slow, padded, perturb, tiny_config, tokens
+from common import EVERY_HOOK_AT_ONCE, encoder, others_slow, padded, perturb, tiny_config, tokens
 from test_rope import scalings
 
 from hf_posenc import PosEncForSequenceClassification
@@ -23,7 +23,10 @@ class Logits(torch.nn.Module):
         return self.model(input_ids, attention_mask=attention_mask).logits
 
 
-SCALED = [{"rope_parameters": scalings(4, 8)[kind]} for kind in ("yarn", "dynamic", "longrope", "llama3")]
+TOGETHER = ["learned+fourier+lspe+alibi+toeplitz+kerple+fire+mlp_bias", "tupe+relative_key_query+deberta+test_slope"]
+TOGETHER += ["cable+pope+test_layer_distance", "window+dual_triangle", EVERY_HOOK_AT_ONCE, "none"]
+"""Every scheme: alone they are exported by the checks of test_conformance.py."""
+SCALED = [{"rope_parameters": scalings(4, 8)[kind]} for kind in ("yarn", "dynamic", "longrope")]
 """Of which `dynamic` and `longrope` turn each row by its own length, on both sides of the trained one."""
 PRICES = {"problem_type": "regression", "label_mean": 1000.0, "label_scale": 200.0}
 
@@ -48,7 +51,7 @@ def check_export(model: torch.nn.Module) -> None:
 @pytest.mark.slow  # ONNX Runtime has it too: tests/export/test_export_graphs.py
 @pytest.mark.parametrize(
     ("scheme", "fields"),
-    [*((scheme, {}) for scheme in EVERY_HOOK), *(("rope", fields) for fields in (PRICES, *SCALED))],
+    [*((scheme, {}) for scheme in TOGETHER), *(("rope", fields) for fields in SCALED)],
 )
 def test_an_exported_program_gives_the_same_logits_at_other_sizes(scheme, fields):
     check_export(classifier(scheme, **fields))
@@ -61,7 +64,7 @@ def test_other_poolings_and_a_regression_export(fields):
     check_export(classifier("none", **fields))
 
 
-SOME = [(scheme, {}) for scheme in ("sinusoidal", "learned", "rope", "test_layer_distance")]
+SOME = [("learned+test_layer_distance", {})]
 SOME += [("rope", {"rope_parameters": scalings(4, 3)[kind]}) for kind in ("dynamic", "longrope")]
 
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from common import perturb, tiny_config
@@ -22,19 +23,22 @@ def test_the_plan_names_every_linear_layer_of_the_encoder_and_no_other(gated):
 IN_TWO_PROCESSES = """
 import sys, torch, hf_posenc
 ids = torch.arange(5, 25).view(2, 10)
-alone, split = (hf_posenc.PosEncModel.from_pretrained(sys.argv[1], tp_plan=plan).eval() for plan in (None, "auto"))
-assert split.layers[0].attention.query.weight.to_local().shape[0] == alone.config.hidden_size // 2
-with torch.no_grad():
-    torch.testing.assert_close(split(ids)[0], alone(ids)[0], atol=1e-5, rtol=1e-5)
+for path in sys.argv[1:]:
+    alone, split = (hf_posenc.PosEncModel.from_pretrained(path, tp_plan=plan).eval() for plan in (None, "auto"))
+    assert split.layers[0].attention.query.weight.to_local().shape[0] == alone.config.hidden_size // 2
+    with torch.no_grad():
+        torch.testing.assert_close(split(ids)[0], alone(ids)[0], atol=1e-5, rtol=1e-5)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{}, {"mlp_gated": True}, {"mlp_gated": True, "mlp_bias": False}])
-def test_heads_and_feed_forward_networks_split_between_two_processes_give_the_same(fields, tmp_path):
-    perturb(PosEncModel(tiny_config("learned+rope", **fields))).save_pretrained(tmp_path / "model")
+def test_heads_and_feed_forward_networks_split_between_two_processes_give_the_same(tmp_path):
+    every = ({}, {"mlp_gated": True}, {"mlp_gated": True, "mlp_bias": False})
+    folders = [str(tmp_path / f"model{number}") for number in range(len(every))]
+    for fields, folder in zip(every, folders, strict=True):
+        perturb(PosEncModel(tiny_config("learned+rope", **fields))).save_pretrained(folder)
     (tmp_path / "run.py").write_text(IN_TWO_PROCESSES)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    words = [*launch, str(tmp_path / "run.py"), str(tmp_path / "model")]
+    launcher = Path(__file__).parents[1] / "two_processes.py"
+    words = [sys.executable, str(launcher), "hf_posenc,transformers.modeling_utils", str(tmp_path / "run.py"), *folders]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,9 +1,10 @@
-"""One of two processes of a sharded run: `torchrun --nproc_per_node 2 fsdp_worker.py FOLDER SCHEME START END`.
+"""One of two processes of a sharded run: `torchrun --nproc_per_node 2 fsdp_worker.py FOLDER SCHEME 0 MIDDLE END`.
 
-Steps START to END of a run; from START on it resumes the sharded checkpoint in FOLDER, and at END it writes one, and an
-ordinary checkpoint. Run without torchrun it is the same run in one process, not sharded.
+At each of these steps it writes a sharded checkpoint into FOLDER, and an ordinary one; a new model and optimizer resume
+it there. Without torchrun it is the same run in one process, not sharded.
 """
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -36,12 +37,21 @@ def batch(step: int, rank: int, world: int) -> dict[str, torch.Tensor]:
     return {"input_ids": ids[rows], "attention_mask": (ids[rows] != 0).long(), "labels": labels[rows]}
 
 
-def main(folder: Path, scheme: str, start: int, end: int) -> None:
+def main(folder: Path, scheme: str, *steps: int) -> None:
     torch.set_num_threads(1)
     sharded = "RANK" in os.environ
     if sharded:
         dist.init_process_group("gloo")
         assert dist.get_world_size() == 2
+    for start, end in itertools.pairwise(steps):
+        train(folder, scheme, start, end, sharded)
+    if sharded:
+        dist.barrier()
+        dist.destroy_process_group()
+        os._exit(0)  # gloo's threads may still be ending, and abort a process that ends around them
+
+
+def train(folder: Path, scheme: str, start: int, end: int, sharded: bool) -> None:
     rank, world = (dist.get_rank(), dist.get_world_size()) if sharded else (0, 1)
     torch.manual_seed(0)
     config = PosEncConfig.from_preset("tiny", vocab_size=50, position_embedding_type=scheme, **SIZES)
@@ -74,11 +84,7 @@ def main(folder: Path, scheme: str, start: int, end: int) -> None:
     if rank == 0:
         model.save_pretrained(folder / "checkpoint", state_dict=whole)
         (folder / f"losses-{end}").write_text(" ".join(str(float(value)) for value in total / world))
-    if sharded:
-        dist.barrier()
-        dist.destroy_process_group()
-        os._exit(0)  # gloo's threads may still be ending, and abort a process that ends around them
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))

@@ -13,6 +13,7 @@ from training_harness import (
     LAUNCH,
     SIZES,
     TRAIN,
+    TWO,
     assert_same_weights,
     await_loss,
     begun,
@@ -30,7 +31,7 @@ from hf_posenc.training.run_folder import checkpoints
 @pytest.mark.slow
 def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
     """As a terminal sends it: to the launcher, which passes it on, and to both processes."""
-    options = {**order, "max_steps": 60, "batch_size": 8}
+    options = {**order, "max_steps": 30, "batch_size": 8}
     with begun([*LAUNCH, *TRAIN, *command(tmp_path / "run", **options)], tmp_path / "errors") as running:
         await_loss(running)
         os.killpg(running.pid, signal.SIGINT)
@@ -38,8 +39,8 @@ def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
     assert errors.count("Interrupted: '") == 1, errors
     (checkpoint,) = checkpoints(tmp_path / "run")
     assert len(list(checkpoint.glob("rng_state_*.pth"))) == 2
-    for name, resume in (("run", True), ("whole", False)):
-        in_processes([*LAUNCH, *TRAIN, *command(tmp_path / name, **options, resume=resume)])
+    resumed, whole = ([*TRAIN, *command(tmp_path / name, **options, resume=name == "run")] for name in ("run", "whole"))
+    in_processes([*TWO, *resumed, "--then", *whole])
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
 
 

@@ -17,9 +17,9 @@ import transformers
 from safetensors.torch import load_file
 from training_harness import (
     ACCELERATE,
-    LAUNCH,
     ROOT,
     SIZES,
+    TWO,
     assert_same_weights,
     in_processes,
     order_files,
@@ -280,7 +280,7 @@ def test_what_was_trained_in_bfloat16_answers_everywhere(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "launch", "state"),
-    [(TRAINER, ACCELERATE, "checkpoint-10/rng_state_1.pth"), (LOOP, LAUNCH, "checkpoint-1/random_states_1.pkl")],
+    [(TRAINER, ACCELERATE, "checkpoint-10/rng_state_1.pth"), (LOOP, TWO, "checkpoint-1/random_states_1.pkl")],
     ids=["trainer", "loop"],
 )
 def test_two_processes_end_in_the_model_of_one(
