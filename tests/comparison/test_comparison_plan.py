@@ -33,7 +33,7 @@ def test_plans_that_come_along_are_plans():
     for name in known_plans():
         assert len(about(name)) > 40
         plan = read_plan(name, checked=name != "practitioner_pretrained")  # whose checkpoints aren't here
-        assert len(plan.seeds) >= 2
+        assert len(plan.seeds) >= 2 or name == "quick"  # the quick start ranks nothing
         for task in plan.tasks:
             assert plan.train_length_of(task) >= SHORTEST
     assert set(read_plan("probes").schemes) <= set(POSITIONS)
