@@ -218,7 +218,7 @@ def fuzz_checkpoint(folder, name, content, tmp_path, is_json=True, whole=bytes):
         read_checkpoint(tmp_path)
 
     read(content)
-    fuzz(damaged(content, is_json), read, [str(tmp_path)], 150)
+    fuzz(damaged(content, is_json), read, [str(tmp_path)], 60)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
@@ -273,7 +273,7 @@ def test_data(suffix, tmp_path):
         prepare(tables, options)
 
     strategy = st.one_of(edited_line(content), damaged(content)) if suffix == ".jsonl" else damaged(content)
-    fuzz(strategy, read_it, SAID, 80)
+    fuzz(strategy, read_it, SAID, 32)
 
 
 # ---- comparisons ----------------------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ def test_run(results, monkeypatch):
             load_runs(results, study.plan)
         assert "nan" not in "".join(str(block) for block in make_report(study))
 
-    fuzz(damaged(path.read_bytes(), True), read, ["run.json", "probes-rope-seed0"], 100)
+    fuzz(damaged(path.read_bytes(), True), read, ["run.json", "probes-rope-seed0"], 40)
 
 
 def test_plan(results):
@@ -310,7 +310,7 @@ def test_plan(results):
             assert Path(run.name).name == run.name
         load_runs(results, plan, {})
 
-    fuzz(damaged(path.read_bytes(), True), read, ["plan.json"], 150)
+    fuzz(damaged(path.read_bytes(), True), read, ["plan.json"], 60)
 
 
 def test_plan_in_yaml(tmp_path):
@@ -329,4 +329,4 @@ scheme_arguments: {rope: {}}
         path.write_bytes(content)
         read_plan(path)
 
-    fuzz(damaged(text.encode()), read, ["plan", "task", "scheme", "seed", "baseline", "rope"], 150)
+    fuzz(damaged(text.encode()), read, ["plan", "task", "scheme", "seed", "baseline", "rope"], 60)

@@ -25,10 +25,13 @@ sys.modules["hf_posenc"] = None  # as if it weren't installed
 sys.path[:0] = sys.argv[3].split(":")
 import torch
 from sentence_transformers import SentenceTransformer
-model = SentenceTransformer(sys.argv[1], trust_remote_code=True, device="cpu")
-assert type(model[0].auto_model).__module__.startswith("transformers_modules.")
-assert model.max_seq_length == %r
-torch.save(model.encode(%r, convert_to_tensor=True), sys.argv[2])
+found = []
+for folder in sys.argv[1:3]:
+    model = SentenceTransformer(folder, trust_remote_code=True, device="cpu")
+    assert type(model[0].auto_model).__module__.startswith("transformers_modules.")
+    assert model.max_seq_length == %r
+    found.append(model.encode(%r, convert_to_tensor=True))
+torch.save(found, sys.argv[4])
 """
 
 
@@ -186,19 +189,16 @@ def test_the_modules_come_from_the_hub_too(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow  # a folder without hf_posenc is loaded by transformers in remote_code/, and by its own code above
-@pytest.mark.parametrize("made", ["saved", "converted"])
-def test_strangers_load_what_it_saves(made: str, encoder: Path, tmp_path: Path) -> None:
-    if made == "saved":
-        model = load(encoder)
-        expected = model.encode(TEXTS, convert_to_tensor=True)
-        model.save_pretrained(str(tmp_path / "saved"))
-    else:
-        source = other(tmp_path / "source", PLAIN, max_seq_length=32)
-        model = sentence_transformers.SentenceTransformer(str(source), device="cpu")
-        expected = model.encode(TEXTS, convert_to_tensor=True)
-        convert(source, tmp_path / "saved", measure=False)
+def test_strangers_load_what_it_saves(encoder: Path, tmp_path: Path) -> None:
+    model = load(encoder)
+    model.save_pretrained(str(tmp_path / "saved"))
+    source = other(tmp_path / "source", PLAIN, max_seq_length=32)
+    convert(source, tmp_path / "converted", measure=False)
+    theirs = sentence_transformers.SentenceTransformer(str(source), device="cpu")
+    expected = [made.encode(TEXTS, convert_to_tensor=True) for made in (model, theirs)]
     extra = str(Path(sentence_transformers.__file__).parents[1])
-    words = [sys.executable, "-I", "-c", STRANGER % (32, TEXTS), tmp_path / "saved", tmp_path / "found", extra]
+    folders = [tmp_path / "saved", tmp_path / "converted"]
+    words = [sys.executable, "-I", "-c", STRANGER % (32, TEXTS), *folders, extra, tmp_path / "found"]
     done = subprocess.run(words, env=clean_environment(tmp_path / "home"), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     torch.testing.assert_close(torch.load(tmp_path / "found"), expected, atol=1e-5, rtol=1e-5)
