@@ -4,6 +4,7 @@ Both are copies of one process that has imported these modules, which takes long
 a word `--then` comes what two further processes run when these have ended.
 """
 
+import gc
 import importlib
 import itertools
 import os
@@ -43,6 +44,7 @@ def main(modules: str, *words: str) -> int:
     """Imports, and runs one after the other; returns 0, or the exit code of the first that fails."""
     for name in modules.split(","):
         importlib.import_module(name)
+    gc.freeze()  # what is there needn't be looked at again
     commands = [list(group) for is_end, group in itertools.groupby(words, "--then".__eq__) if not is_end]
     return next((code for command in commands if (code := run_twice(command))), 0)
 

@@ -33,7 +33,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "P
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
 LAUNCH += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
 _TWO = [sys.executable, str(ROOT / "tests" / "two_processes.py")]
-TWO = [*_TWO, "hf_posenc.cli,hf_posenc.finetuning.train,transformers.trainer,accelerate"]
+TWO = [*_TWO, "hf_posenc.cli,hf_posenc.finetuning.train,transformers.trainer,accelerate,matplotlib.pyplot"]
 SHARDED = [*_TWO, "hf_posenc,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict"]
 """Two processes for half of a launcher's time, for a training and for a model alone."""
 ACCELERATE = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
