@@ -181,6 +181,7 @@ def test_the_targets_command_says_by_its_exit_code_whether_all_pass(tmp_path, mo
     assert capsys.readouterr().out.count("| not measured |") == 5
 
 
+@pytest.mark.slow
 def test_the_page_on_speed_shows_the_measured_numbers(pages, monkeypatch):
     guide = (CARDS.parent / "docs/speed.md").read_text()
     assert "Measured on an AMD EPYC, 2 threads" in guide

@@ -62,6 +62,7 @@ def test_attention_with_dropout_is_left_to_pytorch():
     assert not kernels.gains_from_fusion(q, bias, 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["alibi", "mlp_bias"])
 def test_the_gradient_of_a_bias_in_half_precision_is_as_near_as_eager_attentions(scheme):
     gradients = {}
@@ -77,6 +78,7 @@ def test_the_gradient_of_a_bias_in_half_precision_is_as_near_as_eager_attentions
     assert errors["sdpa"] < 2 * errors["eager"] + 0.01
 
 
+@pytest.mark.slow
 def test_attention_with_a_bias_has_second_derivatives():
     leaves = biased(2, 1, 4)
     assert torch.autograd.gradgradcheck(lambda *inputs: kernels.attend_with_bias(*inputs, 0.3), leaves)

@@ -118,6 +118,7 @@ BODIES = [*((family, shape) for family in GATED for shape in SHAPES), ("gte", {"
 BODIES += [("modernbert", shape) for shape in MODERN]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "shape"), others_slow(BODIES, *BODIES[::3]))  # of each family some
 def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_for_byte(family, shape, tmp_path):
     theirs = tiny_source(tmp_path / "source", family, "fill-mask", **shape)

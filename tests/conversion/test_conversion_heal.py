@@ -272,6 +272,7 @@ def test_what_cannot_heal_is_refused(options, match, source, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", others_slow([True, False], True))
 def test_a_healing_that_diverges_writes_nothing_and_says_what_to_do(source, tmp_path, measure):
     options = {"texts": 40, "measure": measure}

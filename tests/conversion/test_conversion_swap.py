@@ -50,7 +50,7 @@ def hidden(model, ids=TEXTS[0], mask=TEXTS[1]):
 
 
 # Of schemes that are fitted alike, one is quick.
-QUICK = ("none", "sinusoidal", "rope", "t5")
+QUICK = ("none", "rope")
 
 
 @pytest.mark.parametrize("scheme", others_slow([name for name in SCHEMES if name != "learned"], *QUICK))

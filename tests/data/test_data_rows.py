@@ -164,7 +164,7 @@ FILES = {
 """Files as writers make them, and as people make them (written None: quotes wherever they stand)."""
 
 
-@pytest.mark.parametrize("files", [500, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("files", [200, pytest.param(2000, marks=pytest.mark.slow)])
 def test_rows_are_those_of_other_readers_or_refused(tmp_path, files):
     @settings(max_examples=files, deadline=None)
     @given(**FILES)

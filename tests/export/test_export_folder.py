@@ -51,6 +51,7 @@ def files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_the_folder_holds_the_graph_where_servers_look_and_no_code(exported):
     beside = {"config.json", "export.json", "README.md", "tokenizer.json", "tokenizer_config.json"}
     assert files(exported) == {*beside, "onnx/model.onnx", "onnx/model.onnx.data"}
@@ -65,6 +66,7 @@ def test_the_folder_holds_the_graph_where_servers_look_and_no_code(exported):
     assert str(exported.parent) not in "".join(path.read_text() for path in exported.glob("*.*"))
 
 
+@pytest.mark.slow
 def test_its_card_is_whole_and_publish_says_how_it_is_uploaded(exported):
     data = ModelCard.load(exported / "README.md").data
     assert (data.library_name, data.pipeline_tag) == ("onnx", "text-classification")
@@ -73,6 +75,7 @@ def test_its_card_is_whole_and_publish_says_how_it_is_uploaded(exported):
         publish(exported, "me/mine")
 
 
+@pytest.mark.slow
 def test_the_onnx_file_holds_its_weights_and_nothing_of_this_machine(exported):
     import onnx
 
@@ -82,6 +85,7 @@ def test_the_onnx_file_holds_its_weights_and_nothing_of_this_machine(exported):
     assert b".py" not in path.read_bytes()
 
 
+@pytest.mark.slow
 def test_inputs_are_ids_mask_and_types_with_free_batch_and_length(exported):
     import onnx
 
@@ -92,6 +96,7 @@ def test_inputs_are_ids_mask_and_types_with_free_batch_and_length(exported):
         assert all(dim.dim_param and not dim.dim_value for dim in item.type.tensor_type.shape.dim)
 
 
+@pytest.mark.slow
 def test_transformers_exported_model_loads_it_without_remote_code(source, exported):
     from transformers.exporters import ExportedModel
 
@@ -102,6 +107,7 @@ def test_transformers_exported_model_loads_it_without_remote_code(source, export
     assert AutoTokenizer.from_pretrained(exported)(TEXTS)["input_ids"] == tokenizer()(TEXTS)["input_ids"]
 
 
+@pytest.mark.slow
 def test_past_the_table_there_is_an_error_and_no_garbage_in_pytorch_and_in_the_graph(source, exported):
     runtimes = open_backend(source[0], "torch"), open_backend(exported, "onnx")
     np.testing.assert_allclose(*(runtime.logits(batch(3, 64)) for runtime in runtimes), atol=1e-5)
@@ -110,6 +116,7 @@ def test_past_the_table_there_is_an_error_and_no_garbage_in_pytorch_and_in_the_g
             runtime.logits(batch(1, 65))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -124,6 +131,7 @@ def test_a_batch_that_does_not_fit_is_refused(exported, change, words):
         open_backend(exported, "onnx").logits(inputs)
 
 
+@pytest.mark.slow
 def test_a_changed_a_cut_and_a_missing_file_are_named(exported, tmp_path):
     folder = tmp_path / "copy"
     for change in (
@@ -138,6 +146,7 @@ def test_a_changed_a_cut_and_a_missing_file_are_named(exported, tmp_path):
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("manifest", "words"),
     [
@@ -154,6 +163,7 @@ def test_a_manifest_with_values_of_another_type_is_named(exported, tmp_path, man
         open_backend(folder, "onnx")
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_none_is_named_without_a_manifest_too(exported, tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"no graph")
     with pytest.raises(UserError, match="model.onnx' can't be used.*The file is damaged"):
@@ -176,6 +186,7 @@ def test_an_operation_that_the_runtime_lacks_is_not_called_damage_alone(tmp_path
         open_backend(tmp_path, "onnx")
 
 
+@pytest.mark.slow
 def test_a_graph_with_other_inputs_is_refused(exported, tmp_path):
     import onnx
 
@@ -188,6 +199,7 @@ def test_a_graph_with_other_inputs_is_refused(exported, tmp_path):
         open_backend(tmp_path, "onnx")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
@@ -201,6 +213,7 @@ def test_what_a_folder_or_a_runtime_cannot_do_is_said(exported, name, options, w
         open_backend(exported, name, **options)
 
 
+@pytest.mark.slow
 def test_a_missing_package_comes_with_its_pip_line(source, exported, tmp_path, monkeypatch):
     find = backends.importlib.util.find_spec
     monkeypatch.setattr(
@@ -219,6 +232,7 @@ def test_a_missing_package_comes_with_its_pip_line(source, exported, tmp_path, m
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_what_differs_from_pytorch_is_not_kept(source, exported, tmp_path, monkeypatch):
     import onnx
 
@@ -264,6 +278,7 @@ def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
     assert files(tmp_path / "full") == {"mine.txt"}
 
 
+@pytest.mark.slow
 def test_the_command_exports_over_an_older_export_and_says_what_it_did(command):
     done, out = command
     assert done.exit_code == 0, done.output

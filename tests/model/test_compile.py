@@ -94,6 +94,7 @@ def test_packed_rows_longer_than_a_table_compile():
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_compiled_layers_get_tokens_without_padding():
     model = encoder("rope")
     seen = []

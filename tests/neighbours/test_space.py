@@ -226,6 +226,7 @@ def test_on_a_phone_pictures_scroll_at_a_size_that_can_be_read(page: Any) -> Non
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.slow
 def test_words_stand_where_the_model_reads_tokens(checkpoints: dict[str, Path]) -> None:
     app = load_app()
     tokenizer = app.load(str(checkpoints["rope"])).tokenizer

@@ -64,6 +64,7 @@ def test_weights_that_a_checkpoint_lacks_are_initialised(checkpoints: Checkpoint
             assert weight.abs().max() <= 1
 
 
+@pytest.mark.slow
 @every_scheme
 def test_a_scheme_whose_weights_are_missing_starts_as_a_new_one(
     checkpoints: Checkpoints, tmp_path: Path, scheme: str

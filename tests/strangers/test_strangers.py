@@ -17,6 +17,7 @@ STRANGERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", STRANGERS, ids=lambda scheme: scheme.__name__)
 def test_a_strangers_scheme_passes_every_check(scheme):
     checks = [name for name in POSITION_CHECKS if name not in ("export", "remote_code")]

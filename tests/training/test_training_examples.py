@@ -109,7 +109,7 @@ def test_both_classification_scripts_read_alike() -> None:
         assert first == second
 
 
-@pytest.mark.parametrize("scheme", ["rope", "t5"])  # the biases of t5 have a learning rate of their own
+@pytest.mark.parametrize("scheme", [pytest.param("rope", marks=pytest.mark.slow), "t5"])  # t5 has rates of its own
 def test_the_example_trains_the_model_that_the_command_trains(
     labelled: dict[str, str], scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

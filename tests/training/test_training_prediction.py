@@ -340,7 +340,7 @@ def test_semicolons_between_columns_are_said(run, checkpoint, tmp_path):
     assert [(row["id"], row["text"]) for row in read(tmp_path / "out.csv")] == [("1", "who saw karla"), ("2", "b; c")]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=4))
 def test_what_is_written_as_csv_is_read_again(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("written") / "out.csv"
