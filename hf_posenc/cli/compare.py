@@ -85,8 +85,8 @@ def compare(
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 
     Finished runs are skipped: the same command resumes after Ctrl-C, and adds seeds or schemes to a folder. Several
-    processes may share a folder: each run is made by one of them. The last one writes the report; `hf-posenc report`
-    does, too, also while runs are missing. `--plan quick` is the quick start.
+    processes may share a folder: each run is made by one of them. When no run is missing, the report is written;
+    `hf-posenc report` writes it earlier, too. `--plan quick` is the quick start.
     """
     from hf_posenc.comparison.plan import SEARCH_FACTORS, resolve_data
     from hf_posenc.comparison.plan_file import about, check_folder, is_file, known_plans, read_plan
@@ -138,30 +138,27 @@ def _execute(plan: Any, output_dir: str, keep_models: bool) -> None:
     if made.failed:
         plain_console().print("The same command tries those that failed again.")
         raise typer.Exit(1)
-    if made.elsewhere:
-        plain_console().print(f"When they are done: hf-posenc report {output_dir}")
-        return
     _show(output_dir)
 
 
 def _show(folder: str) -> None:
-    """Prints the scores of all schemes and baselines, writes the report, and says what to do next."""
+    """Prints the scores of all schemes and baselines, and writes the report; not while runs are missing."""
     from hf_posenc.comparison.study import Study
     from hf_posenc.markdown import markdown_table
 
     study = Study.read(folder)
+    if study.missing:
+        plain_console().print(f"Runs that are missing: {len(study.missing)}. What is there: hf-posenc report {folder}")
+        return
     scores = [{name: score.mean for name, score in study.rows(task, study.home_length(task))} for task in study.tasks]
-    names = sorted(scores[0], key=lambda name: scores[0][name], reverse=True)
+    names = dict.fromkeys(name for values in scores for name in values)  # by the first task's score
     rows = [(name, *(f"{values[name]:.3f}" if name in values else "" for values in scores)) for name in names]
-    plain_console().print(markdown_table(("positions", *(task.name for task in study.tasks)), rows), soft_wrap=True)
+    plain_console().print(markdown_table(("positions", *(task.name for task in study.tasks)), rows))
     try:
         report(folder)
     except UserError as error:  # pictures need matplotlib
-        plain_console().print(f"No report: {error}", soft_wrap=True)
-    best = next(name for name in names if name in study.schemes)
-    plain_console().print(
-        f"Next, your own file: hf-posenc train -o runs/mine --data mine.csv --scheme {best}", soft_wrap=True
-    )
+        plain_console().print(f"No report: {error}")
+    plain_console().print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
 
 
 @app.command()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
@@ -158,6 +159,17 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
         yield True
 
 
+@contextlib.contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Computes in so many processor threads; None: in as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, console: Console) -> dict[str, Any] | str:
     """Makes a run, and records it. Returns what was recorded, or the error, recorded where the disk allows.
 
@@ -169,7 +181,7 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, conso
         for trial in trials:
             with _lock(folder, trial.name, wait=True):  # another process may be making it
                 pass
-        with silence():
+        with silence(), _threads(plan.threads):
             chosen = choose_rate(plan, run, folder) if trials else None
             result = run_one(plan, run, place, folder / DATA_NAME, chosen)
             finish(place, result, keep_models and run.factor is None)

@@ -55,8 +55,6 @@ def run_one(
         Interrupted: Ctrl-C; the checkpoint is in `model`.
         UserError: something is wrong with the data or the options.
     """
-    if plan.threads is not None:
-        torch.set_num_threads(plan.threads)
     started, code = time.time(), commit()
     work = folder / MODEL_NAME
     resumed = (work / OPTIONS_NAME).is_file() and bool(checkpoints(work))

@@ -1,13 +1,16 @@
 """`hf-posenc compare` and `hf-posenc report`: exit codes, messages, and a small comparison from end to end."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from comparison_harness import made_up, toy
+from filelock import FileLock
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED
 from hf_posenc.comparison.plan_file import read_plan
+from hf_posenc.comparison.results_folder import record_plan
 
 
 def test_runs_can_be_listed_without_being_made(command, tmp_path):
@@ -76,6 +79,38 @@ def test_failed_runs_make_the_exit_code_1(command, tmp_path, pretended, monkeypa
     assert "tries those that failed again" in out
 
 
+def test_the_scores_and_the_report_come_when_no_run_is_missing(command, tmp_path, pretended, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", lambda *_: [])
+    results = tmp_path / "results"
+    words = (
+        "compare",
+        "-o",
+        results,
+        "--plan",
+        "quick",
+        "--data",
+        "halves",
+        "--data",
+        "probes",
+        "--schemes",
+        "none,rope",
+    )
+    (results / ".locks").mkdir(parents=True)
+    record_plan(read_plan("quick", tasks=["halves", "probes"]), tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "plan.json", results)
+    with FileLock(results / ".locks" / "halves-rope-seed0.lock"):  # another process makes it
+        code, out, _ = command(*words)
+    assert (code, "3 runs made, 0 were there, 1 are another process's" in out) == (0, True)
+    assert "Runs that are missing: 1. What is there: hf-posenc report" in out
+    assert not (results / "report.md").exists()
+    code, out, _ = command(*words)
+    assert (code, "1 runs made, 3 were there" in out) == (0, True)
+    assert "| positions | halves | probes |" in out
+    assert {line.split()[1] for line in out.splitlines() if line.startswith("| ")} >= {"none", "rope"}
+    assert (results / "report.md").exists()
+
+
 def test_the_report_is_written_and_its_absence_explained(command, tmp_path):
     pytest.importorskip("matplotlib")
     folder = made_up(tmp_path / "results", toy(seeds=2), {"none": 0.5, "rope": 0.9})
@@ -102,5 +137,5 @@ def test_the_quick_plan_from_end_to_end(command, tmp_path):
     assert (tmp_path / "results" / "report.md").exists()
     assert list((tmp_path / "results" / "report_pictures").glob("*.png"))
     assert (tmp_path / "results" / "runs" / "blimp_order-rope-seed0" / "model" / "config.json").exists()
-    assert out.rstrip().endswith("hf-posenc train -o runs/mine --data mine.csv --scheme rope")
+    assert out.rstrip().endswith("hf-posenc train -o runs/mine --data mine.csv")
     assert "0 runs made, 2 were there" in command(*words)[1]

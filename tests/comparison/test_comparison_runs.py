@@ -1,6 +1,7 @@
 """Runs: only positions change, what is done stays done, and what fails stays alone."""
 
 import errno
+import functools
 import json
 import os
 import re
@@ -278,6 +279,20 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
     assert cut["loss"] == whole["loss"]
     assert [test.get("units") for test in cut["tests"]] == [test.get("units") for test in whole["tests"]]
     assert not work.exists()
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (None, 2)])
+def test_a_run_computes_in_the_threads_of_the_plan_and_what_follows_in_those_of_before(
+    tmp_path, monkeypatch, threads, expected, request
+):
+    request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(2)
+    seen = []
+    monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", lambda *_: [])
+    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", lambda *_: seen.append(torch.get_num_threads()))
+    plan = replace(read_plan("quick", tasks=["halves"], schemes=["none"]), threads=threads)
+    execute(plan, tmp_path, console=quiet())
+    assert (seen, torch.get_num_threads()) == ([expected], 2)
 
 
 def test_interrupted_baselines_go_on_with_the_next(tmp_path, monkeypatch, capsys):

@@ -137,7 +137,9 @@ def test_a_regression_is_scored_by_correlation(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("head", "to"), [("ForQuestionAnswering", "onnx"), ("ForMultipleChoice", "openvino")])
+@pytest.mark.parametrize(
+    ("head", "to"), [("Model", "onnx"), ("ForQuestionAnswering", "onnx"), ("ForMultipleChoice", "openvino")]
+)
 def test_other_heads_are_measured_by_the_cosine_of_their_outputs_and_gated_networks_agree(head, to, tmp_path):
     checkpoint(tmp_path / "model", "rope", head, **SIZES, **GATED)
     report = export(tmp_path / "model", tmp_path / "out", to, quantize="int8")
