@@ -28,7 +28,7 @@ def test_a_quote_that_is_not_closed_swallows_no_row(tmp_path, every):
         return f"text{mark}label\n" + "".join(f"{text}{mark}{'xy'[row % 2]}\n" for row, text in enumerate(texts))
 
     path = write_file(tmp_path / "a.csv", content(","))
-    with pytest.raises(UserError, match=r"a.csv, line 2: a quote opens there.*--quoting none"):
+    with pytest.raises(UserError, match=r"a.csv, line 2.*--quoting none"):
         rows_in(path)
     assert len(rows_in(path, quoting="none")) == 300
     assert [row["text"] for row in rows_in(write_file(tmp_path / "a.tsv", content("\t")))] == texts
@@ -38,7 +38,9 @@ def test_every_second_line_is_not_joined_to_the_one_before(tmp_path):
     """Python's csv, pandas and arrow read these 200 lines as 100 rows, and strict readers find nothing wrong."""
     lines = "".join(f'"good {row},pos\nbad {row}",neg\n' for row in range(100))
     path = write_file(tmp_path / "a.csv", "text,label\n" + lines)
-    with pytest.raises(UserError, match="line 2: a quote opens there, closes in line 3, and line 2 has a cell without"):
+    with pytest.raises(
+        UserError, match="line 2: a quote opens there and closes in a later line, and line 2 has a cell without"
+    ):
         rows_in(path)
     assert len(rows_in(path, quoting="csv")) == 100
     assert len(rows_in(path, quoting="none")) == 200
@@ -58,10 +60,10 @@ def test_cells_of_several_lines_are_read_where_every_cell_is_in_quotes(tmp_path)
     examples = [{"text": f"Dear all, hi,\n\nit's {row}\r\nbye", "label": "xy"[row % 2]} for row in range(50)]
     table = read_file(write_csv(tmp_path / "a.csv", examples, quoting=csv.QUOTE_ALL))
     assert rows_of(table) == examples
-    assert table.info.description == "50 rows from 201 lines (50 of several lines)"
+    assert table.info.description == "50 rows from 201 lines"
     assert table[LINE][1] == 6
     path = write_csv(tmp_path / "b.csv", examples)
-    with pytest.raises(UserError, match="line 2: a quote opens there, closes in line 5, and line 2 has a cell without"):
+    with pytest.raises(UserError, match="line 2: a quote opens there and closes in a later line"):
         rows_in(path)
     assert rows_in(path, quoting="csv") == examples
 
@@ -90,16 +92,16 @@ def test_what_a_spreadsheet_writes_is_read_as_it_is_written(tmp_path, content, r
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'text,label\na,x\n"say \\"hi\\"",y\n', "line 3 has quotes .*a backslash before a quote has no meaning here"),
-        (b'text,label\n"Great" film,x\n', "line 2 has quotes that don't enclose a cell"),
-        (b'text,label\na,x\n"b,y\nc,x\n', "line 3: a quote opens there, and no quote that ends a cell follows up to"),
+        (b'text,label\na,x\n"say \\"hi\\"",y\n', r"line 3: .* quotes inside are written double \(\"\"\), not"),
+        (b'text,label\n"Great" film,x\n', "line 2: .* A quote that opens a cell must close it"),
+        (b'text,label\na,x\n"b,y\nc,x\n', "line 3: unexpected end of data. A quote that opens a cell must close it"),
         (b"text,label\na,x\nb\0c,y\n", "line 3 holds a NUL byte"),
         (b"text,label\na,x\nb\n", "line 3 has 1 cell, the first row has 2"),
-        (b"text,label\na, b,x\n", r"line 2 has 3 cells, the first row has 2 \('text', 'label'\). Put cells"),
-        (b"text;label\na, b;x\n", "line 2 has 2 cells, the first row has 1 .* say --delimiter ';' "),
-        (b"text,text,label\na,b,x\n", "line 1 names the column 'text' twice"),
+        (b"text,label\na, b,x\n", r"line 2 has 3 cells, the first row has 2 \(text, label\). Put cells"),
+        (b"text;label\na, b;x\n", "line 2 has 2 cells, the first row has 1 .* --delimiter ';' "),
+        (b"text,text,label\na,b,x\n", "the first row names the column 'text' twice"),
         (b"text,label\na,x\ncaf\xe9,y\n", "line 3 isn't UTF-8 text: .*--encoding latin-1"),
-        ("text,label\na,x\n".encode("utf-16"), "line 1 isn't UTF-8 text: .*--encoding utf-16"),
+        ("text,label\na,x\n".encode("utf-16"), "line 1 isn't UTF-8 text: .*--encoding .*utf-16"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(tmp_path, content, message):

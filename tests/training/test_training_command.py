@@ -68,7 +68,7 @@ BAD = [
     without_gpu("--set fp16=true", "--set fp16=true needs a GPU. Use --bf16"),
     without_gpu("--device cuda", "--device 'cuda' can't be trained on. This machine has cpu alone."),
     ("--text-column body", "no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with --text-col"),
-    ("--data empty.jsonl", "'empty.jsonl' is empty"),
+    ("--data empty.jsonl", "'empty.jsonl' has no rows"),
     (
         "--scheme learned --set max_position_embeddings=32 --max-length 33",
         "--max-length 33 is too long: 'learned' has 32 positions. Repeat its table with --set max",

@@ -225,7 +225,7 @@ def test_empty_lines_of_plain_text_are_skipped_and_said(run, checkpoint, tmp_pat
     (tmp_path / "in.txt").write_text("a\n\nb\n  \n")
     _, out, err = run("predict", checkpoint, "--data", tmp_path / "in.txt", "--json")
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["a", "b"]
-    assert "in.txt: Text: text; 2 rows from 4 lines (2 empty lines left out)." in err
+    assert "in.txt: Text: text; 2 rows from 4 lines." in err
 
 
 def test_columns_are_named_or_refused(run, checkpoint, tmp_path):
