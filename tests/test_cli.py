@@ -327,7 +327,7 @@ def test_evaluate_says_what_it_scores_and_lists_every_wrong_answer(run, refused,
     assert code == 0, err
     assert f"{folder}: 14 examples" in out
     assert "accuracy" in out
-    assert "1 test row without a text left out" in err
+    assert "test 15 rows from 16 lines, 1 left out" in err
     (answer,) = predict(checkpoint, "who saw karla")
     right = ({"acceptable", "unacceptable"} - {answer["label"]}).pop()
     with errors.open(newline="") as file:

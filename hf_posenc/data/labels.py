@@ -3,7 +3,6 @@
 import logging
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,22 +13,22 @@ from datasets import Dataset
 from ..errors import UserError
 from ..options import Options
 from .columns import Columns, require_columns
-from .reading import classes_of, where
+from .reading import classes_of, counted, where
 
 logger = logging.getLogger(__name__)
 
 MOST_NUMBERED = 50
 """More different whole numbers than this need --task."""
-_NAME_LABELS = "Name the right one with --label-column."
 _MISSING_VALUES = {"NA", "N/A", "#N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "\\N"}
 """What R, pandas, databases and spreadsheets write for a missing cell."""
 _MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """What columns of 0 and 1 may hold."""
 # A csv has no types. 007, +5 and 1e5 may be names, so they stay strings.
 _WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
-_REAL = re.compile(r"[+-]?(0|[1-9]\d*)\.\d*([eE][+-]?\d+)?|[+-]?\.\d+([eE][+-]?\d+)?|[+-]?[1-9]\d*[eE][+-]\d+")
+_NUMBER = re.compile(
+    r"0|-?[1-9]\d{0,17}|[+-]?(0|[1-9]\d*)\.\d*(e[+-]?\d+)?|[+-]?\.\d+(e[+-]?\d+)?|[+-]?[1-9]\d*e[+-]\d+|nan|-?inf", re.I
+)
 _COMMA = re.compile(r"[+-]?\d[\d.]*,\d+")
-_NO_NUMBER = ("nan", "inf", "-inf")
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,11 @@ class Labels:
     def numbers(self) -> dict[str, int]:
         """Each label's number."""
         return {name: number for number, name in enumerate(self.names)}
+
+    def sentence(self) -> str:
+        """How many there are, and the first ones."""
+        listed = ", ".join(self.names[:5]) + ", ..." * (len(self.names) > 5)
+        return f"{len(self.names)} labels ({listed})" if self.names else "numbers to predict"
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,6 @@ class _Column:
         """All labels, repeated for each text that has them."""
         return [item for value in self.present for item in value] if self.is_list else self.present
 
-    @property
-    def are_numbers(self) -> bool:
-        """Whether each row has one number."""
-        return self.kind != "words" and not self.is_list
-
 
 def encode_labels(
     splits: Mapping[str, Dataset],
@@ -101,7 +100,7 @@ def encode_labels(
     Whole numbers keep their order, words are sorted; `--label-names` says what 0, 1, ... mean, in order.
 
     Args:
-        splits: any of train, validation and test. Test alone may lack labels.
+        splits: any of train, validation and test, in this order. Test alone may lack labels.
         columns: where the labels are.
         options: the task, names for numbered labels, and whether rows without a label are left out.
         label_names: of a trained model. They keep their order if they are the data's. Where there is no training
@@ -116,37 +115,30 @@ def encode_labels(
         UserError: a label is missing, unknown, or could be meant in two ways.
     """
     options = options or Options()
+    problem_type = problem_type or "single_label_classification"
     labelled: list[_Column] = []
     for split, table in splits.items():
         if split == "test" and not set(columns.labels) <= set(table.column_names):
             continue
         column = _read(table, columns, split, options)
         missing = [row for row, value in enumerate(column.values) if value is None]
-        if len(missing) == len(table):
-            if split == "test":
-                continue
-            raise UserError(f"No row of the {split} data has a label in column {columns.label!r}. {_NAME_LABELS}")
-        if missing and not options.skip_missing:
-            more = len(missing) - 1
-            others = "" if not more else ", nor has 1 other" if more == 1 else f", nor have {more} others"
+        if split == "test" and len(missing) == len(table):
+            continue
+        if missing and (len(missing) == len(table) or not options.skip_missing):
             raise UserError(
-                f"Missing label in the {split} data: {where(table, missing[0])} has none in column {columns.label!r}"
-                f"{others}. Fill it in, or leave such rows out with --skip-missing."
+                f"Missing label in the {split} data: {where(table, missing[0])} has none in column {columns.label!r} "
+                f"({counted(len(missing), 'row')} in all). Fill it in, leave such rows out with --skip-missing, or "
+                "name another column with --label-column."
             )
         labelled.append(column)
     if columns.one_hot and all(len(value) == 1 for column in labelled for value in column.values):
         labelled = [replace(column, values=[name for (name,) in column.values], is_list=False) for column in labelled]
     if not labelled:
-        if not label_names:
-            raise UserError(
-                "The data has no labels, and no trained model says what they are. Give labelled training data."
-            )
-        return Labels(problem_type or "single_label_classification", tuple(label_names)), dict.fromkeys(splits)
-    source = next((column for column in labelled if column.split == "train"), labelled[0])
-    if source.split == "train":
-        labels = _of_training(source, columns, options, tuple(label_names))
+        return Labels(problem_type, tuple(label_names)), dict.fromkeys(splits)
+    if labelled[0].split == "train":
+        labels = _of_training(labelled[0], columns, options, tuple(label_names))
     else:
-        labels = _of_a_model(source, tuple(label_names), problem_type, options)
+        labels = _of_a_model(labelled[0], tuple(label_names), problem_type, options)
     return labels, dict.fromkeys(splits) | {column.split: _numbered(labels, column) for column in labelled}
 
 
@@ -160,17 +152,18 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Co
     if columns.one_hot:
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True, "words")
     cells, known = table[name][:], classes_of(table, name)
-    if columns.label_delimiter is not None:
-        cells = [_parts_of(cell, columns.label_delimiter) for cell in cells]
+    if (delimiter := columns.label_delimiter) is not None:  # an empty cell says that none applies
+        cells = [
+            cell if isinstance(cell, list) else [part.strip() for part in (cell or "").split(delimiter) if part.strip()]
+            for cell in cells
+        ]
     elif table.info.builder_name == "csv":
         cells = _as_written(cells, numbers=options.task != "classification")
     cells = [None if is_missing(cell) else cell for cell in cells]
-    present = [cell for cell in cells if cell is not None]
-    is_list = any(isinstance(cell, list) for cell in present)
-    if is_list and known is None and (length := _marks_per_list(present)):
-        cells = [None if cell is None else _marked(cell, said, length, name) for cell in cells]
-        present = [cell for cell in cells if cell is not None]
-    items = [item for cell in present for item in cell] if is_list else present
+    is_list = any(isinstance(cell, list) for cell in cells)
+    if is_list and known is None:
+        cells = _names_of_marks(cells, said, name)
+    items = [item for cell in cells if cell is not None for item in (cell if is_list else [cell])]
     if odd := [item for item in items if not isinstance(item, str | int | float)]:
         raise UserError(
             f"Column {name!r} of the {split} data has {odd[0]!r:.60}, which is no label. Write words or numbers."
@@ -199,12 +192,11 @@ def _as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:
 
     With `numbers=False` floats stay strings unless all are whole: as names, 1.10 and 1.1 differ.
     """
-    stripped = [cell.strip() or None if isinstance(cell, str) else cell for cell in cells]
+    stripped = [None if is_missing(cell) else cell.strip() for cell in cells]
     present = {cell for cell in stripped if cell is not None}
-    if present and all(_WHOLE.fullmatch(cell) for cell in present):
+    if all(map(_WHOLE.fullmatch, present)):
         return [None if cell is None else int(cell) for cell in stripped]
-    real = any(_REAL.fullmatch(cell) for cell in present)
-    if real and all(_WHOLE.fullmatch(cell) or _REAL.fullmatch(cell) or cell.lower() in _NO_NUMBER for cell in present):
+    if all(map(_NUMBER.fullmatch, present)):
         values = [None if cell is None else float(cell) for cell in stripped]
         if numbers or all(value is None or math.isnan(value) or value.is_integer() for value in values):
             return values
@@ -218,13 +210,6 @@ def is_missing(value: Any) -> bool:
         or (isinstance(value, str) and not value.strip())
         or (isinstance(value, float) and math.isnan(value))
     )
-
-
-def _parts_of(cell: Any, delimiter: str) -> Any:
-    """The labels of one cell; an empty cell says that none applies."""
-    if cell is None:
-        return []
-    return [part.strip() for part in cell.split(delimiter) if part.strip()] if isinstance(cell, str) else cell
 
 
 def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str]]:
@@ -243,23 +228,21 @@ def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str]]:
     return labels
 
 
-def _marks_per_list(lists: Sequence[Sequence[Any]]) -> int:
-    """The length of the lists, where all are equally long, of more than one item, and hold 0 and 1 alone; else 0."""
-    (length, *others) = {len(items) for items in lists}
-    marks = not others and length > 1
-    return length if marks and all(type(item) is not str and item in (0, 1) for it in lists for item in it) else 0
-
-
-def _marked(marks: Sequence[Any], said: tuple[str, ...], length: int, column: str) -> list[str]:
-    """The names of the labels that a list of 0 and 1 marks."""
+def _names_of_marks(cells: list[Any], said: tuple[str, ...], column: str) -> list[Any]:
+    """Lists that hold 0 and 1 alone and are equally long, of more than one item, as the names that they mark."""
+    lists = [cell for cell in cells if cell is not None]
+    length = len(lists[0])
+    if length < 2 or any(len(marks) != length for marks in lists):
+        return cells
+    if any(isinstance(item, str) or item not in (0, 1) for marks in lists for item in marks):
+        return cells
     if len(said) != length:
-        names = ",".join("abcdefgh"[:length]) if length <= 8 else "a,b,..."
         raise UserError(
-            f"Column {column!r} holds lists of {length} numbers 0 and 1, such as {list(marks)}: a mark for each label, "
-            f"or the names of labels? For marks, name the {length} labels in order: --label-names {names}. Else write "
-            "the labels' names as strings."
+            f"Column {column!r} holds lists of {length} numbers 0 and 1, such as {lists[0]}: a mark for each label, or "
+            f"the names of labels? For marks, name the {length} labels in order: --label-names a,b,... Else write the "
+            "labels' names as strings."
         )
-    return [name for name, mark in zip(said, marks, strict=True) if mark]
+    return [cell and [name for name, mark in zip(said, cell, strict=True) if mark] for cell in cells]
 
 
 # ---- the task and the names -----------------------------------------------------------------------------------------
@@ -270,78 +253,34 @@ def _of_training(column: _Column, columns: Columns, options: Options, trained: t
     if _task_of(column, options.task) == "regression":
         return Labels("regression")
     problem = "multi_label_classification" if column.is_list else "single_label_classification"
-    names = columns.one_hot or options.named_labels or column.known or _sorted_names(column)
-    if set(trained) == set(names):
-        names = trained
+    seen = set(column.items())
+    in_order = sorted(seen) if column.kind == "words" else map(str, sorted(seen, key=float))
+    names = columns.one_hot or options.named_labels or column.known or tuple(in_order)
     if not names:
-        raise UserError(f"No training example has a label in column {column.name!r}. {_NAME_LABELS}")
-    if len(names) < 2 and not column.is_list:
-        raise UserError(
-            f"All training examples have the label {names[0]!r}. Give examples of at least two labels, or the right "
-            "column with --label-column."
+        raise UserError(f"No training row has a label. Name another column than {column.name!r} with --label-column.")
+    if nothing := sorted(_MISSING_VALUES & seen):
+        logger.warning(
+            f"Column {column.name!r} has the label {nothing[0]!r}, which counts as a label. If it means that there is "
+            "none, empty these cells and give --skip-missing."
         )
-    _warn_of_odd_labels(column)
-    return Labels(problem, names)
-
-
-def _of_a_model(column: _Column, trained: tuple[str, ...], problem_type: str | None, options: Options) -> Labels:
-    """The labels of a trained model, as the data calls them.
-
-    Raises:
-        UserError: labels don't fit the model's task, or it has no names for them.
-    """
-    problem_type = problem_type or "single_label_classification"
-    single = not column.is_list and column.kind != "real"
-    fits, does, way_out = {
-        "regression": (column.are_numbers, "predicts a number", "Give data with one number per text"),
-        "multi_label_classification": (
-            column.is_list,
-            "gives each text several labels",
-            "Write lists of labels, say what separates labels in one cell with --label-delimiter",
-        ),
-    }.get(problem_type, (single, "gives each text one label", "Give data with one label per text"))
-    if not fits:
-        raise UserError(
-            f"The model {does}, column {column.name!r} has {column.present[0]!r}. {way_out}, or name the right column "
-            "with --label-column."
-        )
-    if problem_type == "regression":
-        return Labels(problem_type)
-    labels = set(column.items())
-    if trained != tuple(f"LABEL_{number}" for number in range(len(trained))) or labels <= set(trained):
-        return Labels(problem_type, trained)
-    if len(options.named_labels) == len(trained):
-        return Labels(problem_type, options.named_labels)
-    numbers = tuple(map(str, range(len(trained))))
-    if labels <= set(numbers) and not options.named_labels:
-        return Labels(problem_type, numbers)
-    raise UserError(
-        f"The model has {len(trained)} labels without names (LABEL_0, ...), column {column.name!r} has "
-        f"{', '.join(map(repr, sorted(labels)[:5]))}. Say what the model's labels are called, in their order: "
-        f"--label-names {','.join(sorted(labels)[:5])}."
-    )
+    return Labels(problem, trained if set(trained) == set(names) else names)
 
 
 def _task_of(column: _Column, asked: str | None) -> str:
-    """The task that labels are written for, or that was asked for.
+    """The task that was asked for, or that labels are written for.
 
     Raises:
-        UserError: they may be written for either, or aren't for the one that was asked for.
+        UserError: they may be written for either.
     """
-    if asked == "regression" and not column.are_numbers:
-        words = [value for value in column.present if isinstance(value, str) and _as_written([value]) == [value]]
-        raise UserError(
-            f"--task regression needs one number per text, column {column.name!r} has "
-            f"{(words or column.present)[0]!r}. Leave it out to predict labels."
-        )
     if asked is not None:
         return asked
-    if not column.are_numbers:
-        is_text = column.table.info.builder_name == "csv" and column.known is None
-        if is_text and (cell := _decimal_comma(column.present)):
+    if column.kind == "words" or column.is_list:
+        is_text = column.table.info.builder_name == "csv" and column.known is None and not column.is_list
+        commas = [cell for cell in column.present if is_text and _COMMA.fullmatch(cell)]
+        if commas and all(_NUMBER.fullmatch(cell) for cell in {*column.present} - {*commas}):
             raise UserError(
-                f"Column {column.name!r} has {cell}, which may be a number. Write numbers with a decimal point and "
-                "nothing between thousands; --task classification takes such cells as words."
+                f"Column {column.name!r} has {commas[0]}, which may be a number. Write numbers with a decimal point "
+                "and nothing between thousands; --task classification takes such cells as words."
             )
         return "classification"
     if column.kind == "real":
@@ -354,44 +293,22 @@ def _task_of(column: _Column, asked: str | None) -> str:
     return "classification"
 
 
-def _decimal_comma(cells: Sequence[Any]) -> str | None:
-    """A cell such as 5,4, where all cells are numbers if that is one."""
-    commas = [cell for cell in cells if isinstance(cell, str) and _COMMA.fullmatch(cell)]
-    if not commas:
-        return None
-    others = {*cells} - {*commas}
-    return commas[0] if all(_WHOLE.fullmatch(cell) or _REAL.fullmatch(cell) for cell in others) else None
-
-
-def _sorted_names(column: _Column) -> tuple[str, ...]:
-    seen = set(column.items())
-    if column.kind == "words":
-        return tuple(sorted(seen))
-    return tuple(map(str, sorted(seen, key=float)))
-
-
-def _warn_of_odd_labels(column: _Column) -> None:
-    """Warns of labels that look like one label in two spellings, like numbers among words, or like a missing cell."""
-    counts = Counter(map(str, column.items()))
-    spellings: dict[str, list[str]] = {}
-    for label in counts:
-        spellings.setdefault(label.casefold(), []).append(label)
-    if alike := [labels for labels in spellings.values() if len(labels) > 1]:
-        logger.warning(
-            f"Column {column.name!r} has the labels {' and '.join(map(repr, alike[0]))}, which count as different "
-            "labels."
-        )
-    numbers = [label for label in counts if _WHOLE.fullmatch(label) or _REAL.fullmatch(label)]
-    if numbers and (words := [label for label in counts if label not in numbers]):
-        logger.warning(
-            f"Column {column.name!r} has numbers, such as {numbers[0]!r}, and words, such as {words[0]!r}: each counts "
-            "as a label."
-        )
-    if nothing := sorted(_MISSING_VALUES.intersection(counts)):
-        logger.warning(
-            f"Column {column.name!r} has the label {nothing[0]!r} in {counts[nothing[0]]:,} rows, which counts as a "
-            "label. If it means that there is none, empty these cells and give --skip-missing."
-        )
+def _of_a_model(column: _Column, trained: tuple[str, ...], problem_type: str, options: Options) -> Labels:
+    """The labels of a trained model, as the data calls them; refuses others where the model has no names for them."""
+    if problem_type == "regression":
+        return Labels(problem_type)
+    labels, numbers = set(map(str, column.items())), tuple(map(str, range(len(trained))))
+    if trained != tuple(f"LABEL_{number}" for number in numbers) or labels <= set(trained):
+        return Labels(problem_type, trained)
+    if len(options.named_labels) == len(trained):
+        return Labels(problem_type, options.named_labels)
+    if labels <= set(numbers) and not options.named_labels:
+        return Labels(problem_type, numbers)
+    raise UserError(
+        f"The model has {len(trained)} labels without names (LABEL_0, ...), column {column.name!r} has "
+        f"{', '.join(map(repr, sorted(labels)[:5]))}. Say what the model's labels are called, in their order: "
+        f"--label-names {','.join(sorted(labels)[:5])}."
+    )
 
 
 # ---- the numbers ----------------------------------------------------------------------------------------------------
@@ -401,63 +318,42 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
     """The numbers of a split's labels, as `encode_labels` returns them.
 
     Raises:
-        UserError: a label is unknown, or of another type than those of the training data.
+        UserError: a label is unknown, or of another type than the task's.
     """
-    several, numbers = labels.problem_type == "multi_label_classification", labels.numbers()
-    if labels.problem_type == "regression":
-        return _finite_numbers(column)
-    if column.is_list != several:
-        raise UserError(
-            f"Mixed label types: column {column.name!r} has {column.present[0]!r} in the {column.split} data, unlike "
-            f"what was trained on ({'lists of labels' if several else 'one label per text'}). Write both alike."
+    one_number, several = labels.problem_type == "regression", labels.problem_type == "multi_label_classification"
+    if column.is_list != several or (one_number and column.kind == "words"):
+        odd = next((value for value in column.present if not _NUMBER.fullmatch(str(value))), column.present[0])
+        wanted = (
+            "one number for each text" if one_number else "lists of labels" if several else "one label for each text"
         )
-    result: list[Any] = []
-    unknown: list[tuple[str, int]] = []
+        raise UserError(
+            f"The {column.split} data has {odd!r} in column {column.name!r}, and the task is "
+            f"{labels.problem_type.replace('_', ' ')}: write {wanted}, or name another --label-column, "
+            "--label-delimiter or --task."
+        )
+    if one_number:
+        if bad := next((row for row, value in enumerate(column.values) if value and math.isinf(float(value))), None):
+            raise UserError(f"{column.name!r} is infinite in {where(column.table, bad)} of the {column.split} data.")
+        return [None if value is None else float(value) for value in column.values]
+    numbers, result = labels.numbers(), list[Any]()
     for row, value in enumerate(column.values):
         named = () if value is None else [str(item) for item in (value if several else (value,))]
-        if column.kind == "whole":  # 1 is the 1.0 of a training column that has 0.5, too
-            named = [label if label in numbers or f"{label}.0" not in numbers else f"{label}.0" for label in named]
-        unknown += [(label, row) for label in named if label not in numbers]
         if len(set(named)) < len(named):
             raise UserError(
                 f"The {column.split} data names a label twice in {where(column.table, row)}: {value!r}. Give each text "
                 "a list of the labels that apply (not a 0 or 1 for each label)."
             )
+        if unknown := [label for label in named if label not in numbers]:
+            raise UserError(
+                f"The {column.split} data has the label {unknown[0]!r} in {where(column.table, row)}. Known are "
+                f"{', '.join(map(repr, labels.names[:10]))}{', ...' * (len(labels.names) > 10)}: from the training "
+                "data, the model or --label-names. Name it there, or leave such rows out."
+            )
         if value is None or not several:
-            result.append(numbers.get(named[0]) if named else None)
+            result.append(numbers[named[0]] if named else None)
         else:
             result.append([float(name in named) for name in labels.names])
-    if unknown:
-        ((label, count),) = Counter(label for label, _ in unknown).most_common(1)
-        first = next(row for name, row in unknown if name == label)
-        often = "once" if count == 1 else f"{count} times"
-        if column.split == "train":  # all that is there is known, unless an option names the labels
-            raise UserError(
-                f"The data has the label {label!r} ({often}, first in {where(column.table, first)}), which "
-                f"--label-names doesn't list: {', '.join(map(repr, labels.names[:10]))}. Name what 0, 1, ... mean, or "
-                "leave it out."
-            )
-        raise UserError(
-            f"The {column.split} data has the label {label!r} ({often}, first in {where(column.table, first)}), "
-            f"which training never saw. It knows {', '.join(map(repr, labels.names[:10]))}"
-            f"{', ...' if len(labels.names) > 10 else ''}. Add examples to the training data or leave these rows out."
-        )
     return result
-
-
-def _finite_numbers(column: _Column) -> list[Any]:
-    if not column.are_numbers:
-        raise UserError(
-            f"Mixed label types: column {column.name!r} has numbers in the training data and {column.present[0]!r} in "
-            f"the {column.split} data. Write numbers in both."
-        )
-    values = [None if value is None else float(value) for value in column.values]
-    if bad := [row for row, value in enumerate(values) if value is not None and not math.isfinite(value)]:
-        raise UserError(
-            f"The {column.split} data has {values[bad[0]]} in column {column.name!r}, {where(column.table, bad[0])}. "
-            "Give a finite number."
-        )
-    return values
 
 
 def standard_units(numbers: Iterable[float | None]) -> tuple[float, float]:

@@ -231,7 +231,7 @@ def _read_delimited(
             if len(cells) != len(names):
                 raise UserError(
                     f"{path}, line {first} has {counted(len(cells), 'cell')}, the first row has {len(names)} "
-                    f"({', '.join(names)}). Put cells that hold {delimiter!r} in quotes, and name every column. If another character "
+                    f"({', '.join(names)}). Put cells that hold {delimiter!r} in quotes. If another character "
                     "separates the columns: --delimiter ';' (or '|', tab). If quotes enclose lines: --quoting csv."
                 )
             if cells == names:

@@ -1,12 +1,13 @@
 """Which rows are validated on, equal texts on one side; repeated texts, and texts that two splits share."""
 
-import heapq
 import math
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
+
+import pandas as pd
 
 from ..errors import UserError
 
@@ -25,19 +26,11 @@ def marks_of(*texts: Iterable[str]) -> list[int]:
     return list(map(mark_of, *texts))
 
 
-def repeated(marks: Sequence[int], labels: Sequence[Any] | None) -> tuple[int, int]:
+def repeated(marks: Sequence[int], labels: Sequence[Any]) -> tuple[int, int]:
     """How many rows repeat an earlier text with its label, and how many texts stand there with different labels."""
-    first: dict[int, int] = {}
-    others: dict[int, set[str]] = {}  # of the few texts that come again
-    copies = 0
-    for row, mark in enumerate(marks):
-        if (before := first.setdefault(mark, row)) == row or labels is None:
-            copies += before != row
-            continue
-        kinds = others.setdefault(mark, {str(labels[before])})
-        copies += str(labels[row]) in kinds
-        kinds.add(str(labels[row]))
-    return copies, sum(len(kinds) > 1 for kinds in others.values())
+    rows = pd.DataFrame({"mark": marks, "label": list(map(str, labels))})
+    distinct = rows.drop_duplicates()
+    return len(rows) - len(distinct), int((distinct["mark"].value_counts() > 1).sum())
 
 
 def choose_texts(
@@ -75,11 +68,16 @@ def choose_texts(
     least = min(2, len(spare)) if len(groups) > 1 else min(2, total // 4)
     wanted = max(math.ceil(round(total * share, 6)), least, 1)
     chosen: set[int] = set()
-    rows, waiting = 0, [iter(texts) for texts in spare]
-    for number in proportional_order([len(texts) for texts in spare]):
+    rows = 0
+    # In proportion: each label once, the largest first, then the one furthest behind its share (Sainte-Lague).
+    turns = (
+        (turn > 0, -len(texts) / (2 * turn + 1), number, mark)
+        for number, texts in enumerate(spare)
+        for turn, mark in enumerate(texts)
+    )
+    for *_, mark in sorted(turns):
         if rows >= wanted:
             break
-        mark = next(waiting[number])
         if rows + sizes[mark] <= wanted or (not chosen and sizes[mark] < total):
             chosen.add(mark)
             rows += sizes[mark]
@@ -96,19 +94,3 @@ def _strata(marks: Sequence[int], labels: Sequence[Any] | None, problem_type: st
     several = {mark: [number for number, on in enumerate(label) if on] for mark, label in first.items()}
     counts = Counter(number for numbers in several.values() for number in numbers)
     return {mark: min(numbers, key=lambda n: (counts[n], n), default=None) for mark, numbers in several.items()}
-
-
-def proportional_order(sizes: Sequence[int]) -> Iterator[int]:
-    """Yields groups in proportion to their sizes: each once, largest first, then the one furthest behind its share.
-
-    Sainte-Lague's method: the shares are near after any number of turns.
-    """
-    turns: list[tuple[int, float, int]] = [(0, -size, number) for number, size in enumerate(sizes) if size]
-    heapq.heapify(turns)
-    taken = [0] * len(sizes)
-    while turns:
-        number = heapq.heappop(turns)[2]
-        yield number
-        taken[number] += 1
-        if taken[number] < sizes[number]:
-            heapq.heappush(turns, (1, -sizes[number] / (2 * taken[number] + 1), number))

@@ -68,7 +68,7 @@ def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, option
         ([True, False], [True], {}, ("False", "True"), ([1, 0], [1])),
         ([0.0, 1.0, 2.0] * 2, [2, 0], {}, ("0", "1", "2"), ([0, 1, 2] * 2, [2, 0])),
         ([0, 1, 2], [2.0, 0.0], {}, ("0", "1", "2"), ([0, 1, 2], [2, 0])),
-        ([0.5, 1.0, 10.5], [1.0], {"task": "classification"}, ("0.5", "1.0", "10.5"), ([0, 1, 2], [1])),
+        ([0.5, 1.0, 10.5], [0.5], {"task": "classification"}, ("0.5", "1.0", "10.5"), ([0, 1, 2], [0])),
         ([["b", "a"], [], ["c"]], [["c"]], {}, ("a", "b", "c"), ([[1, 1, 0], [0, 0, 0], [0, 0, 1]], [[0, 0, 1]])),
         (["b|a", None], ["b"], {"delimiter": "|"}, ("a", "b"), ([[1, 1], [0, 0]], [[0, 1]])),
         (["a|", "a| b"], ["b"], {"delimiter": "|"}, ("a", "b"), ([[1, 0], [1, 1]], [[0, 1]])),
@@ -113,7 +113,7 @@ def test_labels_that_the_data_set_names_keep_their_order(several):
 def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
     _, numbers = numbered(cells, skip_missing=True)
     assert [value is None for value in numbers["train"]] == [False, True, False]
-    with pytest.raises(UserError, match="row 2 has none in column 'label'. Fill it in, or leave such rows out with --"):
+    with pytest.raises(UserError, match="row 2 has none in column 'label' .* Fill it in, leave such rows out with --"):
         numbered(cells)
 
 
@@ -123,21 +123,40 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
 @pytest.mark.parametrize(
     ("train", "test", "options", "message"),
     [
-        (["a", None, None, "b"], None, {}, "the train data: row 2 has none in column 'label', nor has 1 other. Fill"),
-        ([None, None], None, {"skip_missing": True}, "No row of the train data has a label in column 'label'. Name"),
+        (["a", None, None, "b"], None, {}, r"the train data: row 2 has none in column 'label' \(2 rows in all\). Fill"),
+        ([None, None], None, {"skip_missing": True}, r"Missing label .* \(2 rows in all\). .* or name another column"),
         ([0.5, float("nan")], None, {}, "Missing label in the train data: row 2 has none"),
-        (["a", "b"], ["a", "z"], {}, r"'z' \(once, first in row 2\), which training never saw. It knows 'a', 'b'"),
-        (["a", "b"], [1, 2], {}, "'1' .*which training never saw"),
-        ([["a"], ["b"]], ["a"], {}, "Mixed label types: column 'label' has 'a' in the test data, unlike"),
-        ([0.5, 1.0], ["a"], {}, "Mixed label types: column 'label' has numbers in the training data and 'a'"),
-        ([0.5, float("inf")], None, {}, "has inf in column 'label', row 2"),
-        (["a", "a"], None, {}, "All training examples have the label 'a'"),
+        (
+            ["a", "b"],
+            ["a", "z"],
+            {},
+            "The test data has the label 'z' in row 2. Known are 'a', 'b': from the training data, the",
+        ),
+        (["a", "b"], [1, 2], {}, "the label '1' in row 1. Known are 'a', 'b'"),
+        (
+            [["a"], ["b"]],
+            ["a"],
+            {},
+            "The test data has 'a' in column 'label', and the task is multi label classification: write lists",
+        ),
+        (
+            [0.5, 1.0],
+            ["a"],
+            {},
+            "The test data has 'a' in column 'label', and the task is regression: write one number for",
+        ),
+        ([0.5, float("inf")], None, {}, "'label' is infinite in row 2 of the train data"),
         ([["a", "b", "a"]], None, {}, "names a label twice in row 1"),
-        ([[], []], None, {}, "No training example has a label in column 'label'"),
+        ([[], []], None, {}, "No training row has a label"),
         ([{"a": 1}], None, {}, "Column 'label' of the train data has {'a': 1}, which is no label. Write words or"),
-        (["1", "NA"], None, {"task": "regression"}, "regression needs one number per text, column 'label' has 'NA'"),
-        ([["a"]], None, {"task": "regression"}, r"column 'label' has \['a'\]. Leave it out to predict labels"),
-        ([1, 2], [2.5], {}, r"'2.5' \(once, first in row 1\), which training never saw"),
+        (
+            ["1", "NA"],
+            None,
+            {"task": "regression"},
+            "has 'NA' in column 'label', and the task is regression: write one number",
+        ),
+        ([["a"]], None, {"task": "regression"}, r"has \['a'\] in column 'label', and the task is regression"),
+        ([1, 2], [2.5], {}, "has the label '2.5' in row 1"),
     ],
 )
 def test_labels_that_cannot_be_are_refused(train, test, options, message):
@@ -161,26 +180,14 @@ def test_labels_that_may_be_classes_or_numbers_need_a_task(tmp_path, cells, mess
     assert labelled(tmp_path, cells, task="classification").labels.names
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (["Pos", "pos", "x"] * 4, "has the labels 'Pos' and 'pos', which count as different labels"),
-        (["0", "1", "five"] * 4, "has numbers, such as '0', and words, such as 'five': each counts as a label"),
-        *(
-            (["a", "b", nothing] * 4, f"has the label {nothing!r} in 4 rows, which counts as a label")
-            for nothing in ("NA", "NULL", "\\N", "nan")
-        ),
-    ],
-)
-def test_labels_that_may_be_meant_otherwise_are_said(tmp_path, caplog, values, message):
-    labelled(tmp_path, values)
-    assert message in caplog.text
+@pytest.mark.parametrize("nothing", ["NA", "NULL", "\\N", "nan"])
+def test_labels_that_may_mean_none_are_said(tmp_path, caplog, nothing):
+    labelled(tmp_path, ["a", "b", nothing] * 4)
+    assert f"has the label {nothing!r}, which counts as a label" in caplog.text
 
 
 def test_names_of_labels_that_the_data_lacks_are_refused(tmp_path):
-    with pytest.raises(
-        UserError, match=r"'no' \(2 times, first in line 2\), which --label-names doesn't list: 'a', 'b'"
-    ):
+    with pytest.raises(UserError, match="The train data has the label 'no' in line 2. Known are 'a', 'b'"):
         labelled(tmp_path, ["no", "b"] * 2, label_names="a,b")
 
 
@@ -191,7 +198,7 @@ MARKS = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
 
 def test_lists_of_marks_and_lists_of_names_are_told_apart_by_an_option(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", rows_with(MARKS))
-    with pytest.raises(UserError, match=r"lists of 3 numbers 0 and 1, such as \[0, 1, 0\].*--label-names a,b,c"):
+    with pytest.raises(UserError, match=r"lists of 3 numbers 0 and 1, such as \[0, 1, 0\].*--label-names a,b,"):
         prepared(path)
     data = prepared(path, label_names="a,b,c")
     assert (data.labels.names, data.labels.problem_type) == (("a", "b", "c"), "multi_label_classification")
@@ -241,7 +248,7 @@ def test_one_hot_columns_are_labels(tmp_path):
         (["LABEL_1", "LABEL_0"], ["LABEL_1", "LABEL_0"], None, [0, 1]),  # their real names
         (["LABEL_0", "LABEL_1"], ["neg", "pos"], None, "2 labels without names.*--label-names neg,pos"),
         (["LABEL_0", "LABEL_1"], [0, 2], None, "2 labels without names"),
-        (["pos", "neg"], [0, 1], None, "has the label '[01]' .* It knows 'pos', 'neg'"),
+        (["pos", "neg"], [0, 1], None, "has the label '0' in line 1. Known are 'pos', 'neg'"),
         (["pos", "neg"], ["good", "neg"], None, "has the label 'good'"),
         (["pos", "neg"], ["pos", "neg"], "pos", "--label-names 'pos' must list each label once"),
     ],
@@ -264,10 +271,14 @@ def test_labels_to_score_must_be_the_models_names(tmp_path, names, cells, said, 
 @pytest.mark.parametrize(
     ("task", "cell", "message"),
     [
-        ("regression", "a", "The model predicts a number, column 'label' has 'a'. Give data with one number per"),
-        ("multi_label_classification", "a", "gives each text several labels, column 'label' has 'a'. Write lists"),
-        ("single_label_classification", ["a"], "gives each text one label, column 'label' has ['a']. Give data"),
-        ("single_label_classification", 0.5, "gives each text one label, column 'label' has 0.5. Give data with"),
+        ("regression", "a", "'a' in column 'label', and the task is regression: write one number for each text"),
+        ("multi_label_classification", "a", "and the task is multi label classification: write lists of labels, or"),
+        (
+            "single_label_classification",
+            ["a"],
+            "has ['a'] in column 'label', and the task is single label classification",
+        ),
+        ("single_label_classification", 0.5, "has the label '0.5' in row 1. Known are 'a', 'b'"),
     ],
 )
 def test_a_trained_model_is_not_scored_on_another_task(task, cell, message):
