@@ -1,6 +1,5 @@
 """Columns of text and label: named, remembered in a checkpoint, or of the usual names."""
 
-import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,21 +49,21 @@ class Columns:
         """The texts of all rows: `(first,)`, or `(first, second)` of pairs; a missing text is an empty one.
 
         Raises:
-            UserError: a column isn't there, or holds lists, objects or bytes, or numbers among texts.
+            UserError: a column isn't there, or holds lists, objects or bytes.
         """
         require_columns(table, self.text, "--text-column")
         columns = []
         for name in self.text:
             cells = table[name][:]
-            _check_text(table, name, cells)
+            if odd := next((row for row, cell in enumerate(cells, start=1) if not isinstance(cell, _CELL)), None):
+                raise UserError(
+                    f"Column {name!r} holds {cells[odd - 1]!r:.60} in {where(table, odd - 1)}, which is no text. Write "
+                    "one string there, joining the parts of a list, or name another column with --text-column."
+                )
             columns.append(["" if cell is None else str(cell) for cell in cells])
-        return self.joined(columns)
-
-    def joined(self, columns: Sequence[Sequence[str]]) -> tuple[list[str], ...]:
-        """The columns as the model takes them: joined to one text, or as they are."""
         if self.separator is not None:
-            return ([self.separator.join(cells) for cells in zip(*columns, strict=True)],)
-        return tuple(map(list, columns))
+            return (list(map(self.separator.join, zip(*columns, strict=True))),)
+        return tuple(columns)
 
     def sentence(self, names: Sequence[str]) -> str:
         """In words, with the columns that aren't used."""
@@ -74,6 +73,10 @@ class Columns:
         label = f"; label: {', '.join(self.labels)}" if set(self.labels) <= set(names) else ""
         more = f", ... ({len(unused)} columns)" if len(unused) > _SHOWN else ""
         return f"Text: {text}{label}" + (f"; not used: {', '.join(unused[:_SHOWN])}{more}" if unused else "")
+
+
+_CELL = (str, int, float, type(None))
+"""What a column of texts may hold."""
 
 
 def find_columns(
@@ -95,94 +98,80 @@ def find_columns(
             the columns and the options for all that is missing.
     """
     names = names_of(table)
-    label, one_hot = _named_label(table, options.label_column, known)
-    text, separator = _named_text(table, options, known)
-    usual_texts, usual_labels = _usual(names, _TEXTS), _usual(names, _LABELS)
-    lacks_text = not text and len(usual_texts) != 1
-    lacks_label = label is None and needs_label and len(usual_labels) != 1
-    if lacks_text or lacks_label:
-        raise _unnamed(table, usual_texts if lacks_text else None, usual_labels if lacks_label else None)
-    if not text:
-        text = usual_texts[0]
-        _require_alike(text, known)
-    if label is None:
-        label = usual_labels[0][0] if len(usual_labels) == 1 else known.label if known is not None else _LABELS[0][0]
+    text = _named(table, options.text_column, "--text-column")
+    labels = _named(table, options.label_column, "--label-column")
+    if known is not None and not text and set(known.text) <= set(names):
+        text = known.text
+    if known is not None and not labels and set(known.labels) <= set(names):
+        labels = known.labels
+    texts, usual_labels = _usual(names, _TEXTS, text), _usual(names, _LABELS, labels)
+    if len(texts) != 1 or (needs_label and len(usual_labels) != 1):
+        raise _unnamed(table, texts, usual_labels if needs_label else [labels])
+    if not text and known is not None:
+        _require_alike(texts[0], known)
+    text = texts[0]
+    labels = usual_labels[0] if len(usual_labels) == 1 else known.labels if known is not None else _LABELS[0]
     if options.join is not None and len(text) < 2:
         raise UserError(f"--join {options.join!r} joins several columns of text, and there is {text[0]!r} alone.")
-    if options.label_column is None and needs_label:
-        _refuse_answers(table, label)
-    if label in text or set(one_hot) & set(text):
-        raise UserError(f"Column {label!r} can't be both text and label. Name another with --label-column.")
-    delimiter = options.label_delimiter or (known.label_delimiter if known else None)
-    return Columns(text, label, separator, delimiter, one_hot)
-
-
-def _refuse_answers(table: Dataset, label: str) -> None:
-    """Refuses to take the answers of `hf-posenc predict` for labels that no option names."""
-    names = names_of(table)
-    if label in names and (f"input_{label}" in names or "confidence" in names):
-        right = f"input_{label}" if f"input_{label}" in names else "NAME"
+    if len(text) > 2 and options.join is None and (known is None or known.text != text):
+        raise UserError(f"--text-column names {len(text)} columns. Give one, two for pairs, or join them: --join ' '.")
+    answers = {f"input_{labels[0]}", "confidence"} & {*names}
+    if answers and labels[0] in names and needs_label and options.label_column is None:
         raise UserError(
-            f"{table.info.dataset_name}: column {label!r} seems to hold answers of `hf-posenc predict`, for there is "
-            f"{f'input_{label}' if right != 'NAME' else 'confidence'!r} too. Say which holds the labels: "
-            f"--label-column {right}."
+            f"{table.info.dataset_name}: column {labels[0]!r} seems to hold answers of `hf-posenc predict`. Say which "
+            "column holds the labels: --label-column NAME."
         )
+    if set(labels) & set(text):
+        raise UserError(f"Column {labels[0]!r} can't be both text and label. Name another with --label-column.")
+    delimiter, separator = options.label_delimiter, options.join
+    if known is not None:
+        delimiter = delimiter or known.label_delimiter
+        separator = known.separator if separator is None and text == known.text else separator
+    return Columns(text, ", ".join(labels), separator, delimiter, labels if len(labels) > 1 else ())
 
 
-def _usual(names: Sequence[str], usual: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """The usual names that are there; a part of a pair that is there doesn't count by itself."""
-    there = [columns for columns in usual if set(columns) <= set(names)]
+def _named(table: Dataset, option: str | None, spelt: str) -> tuple[str, ...]:
+    """The column that an option names, or several joined by commas."""
+    if option is None:
+        return ()
+    names = (option,) if option in table.column_names else tuple(words(option))
+    require_columns(table, names, spelt)
+    return names
+
+
+def _usual(names: Sequence[str], usual: Sequence[tuple[str, ...]], chosen: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The columns that were chosen, or those of usual names; a part of a pair doesn't count by itself."""
+    there = [chosen] if chosen else [columns for columns in usual if set(columns) <= set(names)]
     return [columns for columns in there if not any(set(columns) < set(others) for others in there)]
 
 
-def _unnamed(table: Dataset, texts: list[tuple[str, ...]] | None, labels: list[tuple[str, ...]] | None) -> UserError:
-    """The error of columns that must be named; None: these needn't be."""
+def _unnamed(table: Dataset, texts: list[tuple[str, ...]], labels: list[tuple[str, ...]]) -> UserError:
+    """The error of columns that must be named: exactly one choice isn't missing."""
     names, head = names_of(table), table[:100]
+    longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]))
+    fewest = min((name for name in names if name != longest), key=lambda name: len({*map(str, head[name])}), default="")
     wanted, options = [], []
-    longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]), default="")
-    others = [name for name in names if name != longest]
-    fewest = min(others, key=lambda name: len(set(map(str, head[name]))), default="")
     for found, what, name, option in (
         (texts, "text or sentence, nor a pair such as text and text_pair", longest, "--text-column"),
-        (labels, "label or labels", fewest, "--label-column"),
+        (labels, "label or labels", fewest or "NAME", "--label-column"),
     ):
-        if found is not None:
+        if len(found) != 1:
             several = " and ".join(", ".join(columns) for columns in found)
             wanted.append(f"{several} could all be meant" if found else f"no column is called {what}")
-            options.append(f"{option} {','.join(found[0]) if found else name or 'NAME'}")
-    first = {name: next((cell for cell in head[name] if cell is not None), None) for name in names}
-    cells = [f"{name} ({first[name]!r:.40})" for name in names]
+            options.append(f"{option} {','.join(found[0]) if found else name}")
+    cells = [f"{name} ({next((cell for cell in head[name] if cell is not None), None)!r:.40})" for name in names]
     more = f", ... ({len(cells)} columns)" if len(cells) > _SHOWN else ""
-    divided = next((mark for mark in (";", "\t", "|") if len(cells) == 1 and mark in names[0]), None)
-    separated = "" if divided is None else f" If {divided!r} separates the columns: --delimiter {divided!r}."
+    separated = ""
+    if table.info.builder_name == "csv":
+        separated = " If these are no names, write a first row of names; if they are several, say --delimiter ';'."
     return UserError(
         f"{table.info.dataset_name}: {'; '.join(wanted)}. It has {', '.join(cells[:_SHOWN])}{more}. Say which: such as "
-        f"{' '.join(options)}.{separated}{_no_names(table)}"
+        f"{' '.join(options)}.{separated}"
     )
 
 
-def _named_text(table: Dataset, options: Options, known: Columns | None) -> tuple[tuple[str, ...], str | None]:
-    """The text columns by option, or of the checkpoint, and what joins them."""
-    if options.text_column is None:
-        if known is not None and set(known.text) <= set(table.column_names):
-            return known.text, known.separator if options.join is None else options.join
-        return (), options.join
-    text = _listed(table, options.text_column)
-    require_columns(table, text, "--text-column")
-    if len(text) > 2 and options.join is None:
-        raise UserError(
-            f"--text-column {','.join(text)} names {len(text)} columns. Give one, two for pairs, or join them with "
-            "--join ' '."
-        )
-    if known is not None and known.text == text and options.join is None:
-        return text, known.separator
-    return text, options.join
-
-
-def _require_alike(text: tuple[str, ...], known: Columns | None) -> None:
+def _require_alike(text: tuple[str, ...], known: Columns) -> None:
     """Refuses to read one text for a model of pairs, pairs for one of texts, or others than the columns it joins."""
-    if known is None:
-        return
     shared, is_joined = set(text) & set(known.text), known.separator is not None
     if is_joined or known.is_pair != (len(text) == 2) or (shared and len(shared) < len(known.text)):
         raise UserError(
@@ -191,47 +180,17 @@ def _require_alike(text: tuple[str, ...], known: Columns | None) -> None:
         )
 
 
-def _named_label(table: Dataset, option: str | None, known: Columns | None) -> tuple[str | None, tuple[str, ...]]:
-    """The label column by option or of the checkpoint, and one-hot columns."""
-    if option is not None:
-        names = _listed(table, option)
-        require_columns(table, names, "--label-column")
-        return (names[0], ()) if len(names) == 1 else (", ".join(names), names)
-    if known is not None and known.one_hot and set(known.one_hot) <= set(table.column_names):
-        return known.label, known.one_hot
-    return (known.label if known is not None and known.label in table.column_names else None), ()
-
-
-def _check_text(table: Dataset, name: str, cells: Sequence[Any]) -> None:
-    """Refuses lists, objects or bytes, and numbers among texts."""
-    kinds = {type(cell) for cell in cells if cell is not None}
-    if kinds <= {str} or kinds <= {int, float, bool} or all(issubclass(kind, datetime.date) for kind in kinds):
-        return
-    row, cell = next((n, cell) for n, cell in enumerate(cells) if cell is not None and not isinstance(cell, str))
-    raise UserError(
-        f"Column {name!r} holds {cell!r:.60} in {where(table, row)}, which is no text. Write one string there, joining "
-        "the parts of a list, or name another column with --text-column."
-    )
-
-
-def _listed(table: Dataset, option: str) -> tuple[str, ...]:
-    """The column that an option names, or several joined by commas."""
-    return (option,) if option in table.column_names else tuple(words(option))
-
-
 def require_columns(table: Dataset, names: Sequence[str], option: str, split: str = "") -> None:
     """Raises a UserError if a column isn't there; the message lists those that are."""
     if missing := [name for name in names if name not in table.column_names]:
         there = ", ".join(map(repr, names_of(table)))
         raise UserError(
             f"{f'The {split} data' if split else table.info.dataset_name} has no column {missing[0]!r}. It has "
-            f"{there}: name one with {option}.{_no_names(table)}"
+            f"{there}: name one with {option}."
         )
 
 
-def _no_names(table: Dataset) -> str:
-    return " If these are no names, write a first row of names." if table.info.builder_name == "csv" else ""
-
+# ---- what a checkpoint remembers ------------------------------------------------------------------------------------
 
 _OURS = "hf_posenc"
 
@@ -246,11 +205,8 @@ def notes_of(config: Any) -> dict[str, Any]:
 
 def note(config: Any, **values: Any) -> None:
     """Writes values in our name into a model's configuration, which is saved with the weights."""
-    others = getattr(config, "task_specific_params", None)
-    config.task_specific_params = {
-        **(others if isinstance(others, dict) else {}),
-        _OURS: {**notes_of(config), **values},
-    }
+    others = getattr(config, "task_specific_params", None) or {}
+    config.task_specific_params = {**others, _OURS: {**notes_of(config), **values}}
 
 
 def remember_columns(config: Any, columns: Columns) -> None:
@@ -266,15 +222,13 @@ def remember_columns(config: Any, columns: Columns) -> None:
 
 
 def remembered_columns(config: Any) -> Columns | None:
-    """The columns that a checkpoint was trained on; None if its configuration has none in our form."""
+    """The columns that a checkpoint was trained on; None if its configuration has none."""
     noted = notes_of(config)
-    text, label = noted.get("text_columns"), noted.get("label_column")
+    if not isinstance(noted.get("text_columns"), list):
+        return None
     marks = noted.get("text_separator"), noted.get("label_delimiter")
-    if not (isinstance(text, list) and text and all(isinstance(name, str) for name in (*text, label))):
-        return None
-    if not all(mark is None or isinstance(mark, str) for mark in marks):
-        return None
-    return Columns(tuple(text), str(label), *marks, tuple(noted.get("one_hot_columns") or ()))
+    text, label, one_hot = noted["text_columns"], noted.get("label_column"), noted.get("one_hot_columns") or ()
+    return Columns(tuple(text), str(label), *marks, tuple(one_hot))
 
 
 def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | None) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
         else:
             columns = {"text": [lines[place - 1].rstrip("\r\n") for place in places]}
     arrays = {name: _array(path, name, cells) for name, cells in columns.items()}
+    kind = "csv" if kind in _DELIMITERS else kind
     return as_table(Dataset(pa.table(arrays)), str(path), kind, places, len(lines))
 
 
@@ -76,7 +77,7 @@ def as_table(
     Args:
         dataset: the rows.
         source: what messages call it.
-        kind: the suffix of its file.
+        kind: the suffix of its file; of a .tsv, too, csv: its cells have no types.
         places: where its rows stand. None: they are numbered.
         lines: how many its file has, where that is one of lines.
 

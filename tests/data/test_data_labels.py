@@ -52,8 +52,9 @@ def labelled(tmp_path, values, **options):
         (["0.0", "1.0"] * 2, {"task": "regression"}, ()),
     ],
 )
-def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, options, names, tmp_path):
-    path = write_file(tmp_path / "a.csv", "text,label\n" + "".join(f"t,{cell}\n" for cell in cells))
+@pytest.mark.parametrize(("kind", "mark"), [("csv", ","), ("tsv", "\t")])
+def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, options, names, tmp_path, kind, mark):
+    path = write_file(tmp_path / f"a.{kind}", f"text{mark}label\n" + "".join(f"t{mark}{cell}\n" for cell in cells))
     labels, numbers = numbers_of({"train": read_file(path)}, **options)
     assert labels.names == names
     assert labels.problem_type == ("single_label_classification" if names else "regression")

@@ -332,7 +332,7 @@ def test_a_model_of_pairs_misses_the_second_text(run, tmp_path):
 def test_semicolons_between_columns_are_said(run, checkpoint, tmp_path):
     (tmp_path / "in.csv").write_text('id;text\n1;who saw karla\n2;"b; c"\n')
     code, _, err = run("predict", checkpoint, "--data", tmp_path / "in.csv", "-o", tmp_path / "out.csv")
-    assert (code, "If ';' separates the columns: --delimiter ';'." in err) == (2, True)
+    assert (code, "if they are several, say --delimiter ';'." in err) == (2, True)
     assert (
         run("predict", checkpoint, "--data", tmp_path / "in.csv", "-o", tmp_path / "out.csv", "--delimiter", ";")[0]
         == 0
