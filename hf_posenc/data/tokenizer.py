@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from itertools import chain, islice
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -10,7 +9,6 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from ..errors import UserError, check_local, sentence
 
-TOKENIZER_TYPES = ("wordpiece", "bpe")
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -24,39 +22,28 @@ MAX_ALPHABET = 1000
 
 def train_tokenizer(
     texts: Iterable[str],
-    tokenizer_type: str = "wordpiece",
     vocab_size: int = 8000,
     *,
     model_max_length: int = DEFAULT_MAX_LENGTH,
     do_lower_case: bool = True,
 ) -> PreTrainedTokenizerFast:
-    """Trains a tokenizer; the same text gives the same tokenizer.
+    """Trains a WordPiece tokenizer; the same text gives the same tokenizer.
 
-    `wordpiece` splits, normalises and marks as BERT's does ([CLS] a [SEP] b [SEP]); `bpe` works on bytes, so that no
-    text is unknown, and marks in the same way. It reloads with `AutoTokenizer` and needs no remote code.
+    It splits, normalises and marks as BERT's does ([CLS] a [SEP] b [SEP]), reloads with `AutoTokenizer` and needs no
+    remote code.
 
     Args:
         texts: the training text.
-        tokenizer_type: `wordpiece` or `bpe`.
-        vocab_size: most tokens that the vocabulary may have, special ones included.
+        vocab_size: most tokens that the vocabulary may have, special ones and single characters apart.
         model_max_length: inputs are truncated to this many tokens.
-        do_lower_case: wordpiece only: ignore case and accents.
+        do_lower_case: ignore case and accents.
 
     Raises:
-        UserError: an argument is out of range, or there is no text.
+        UserError: no text fits into the length, or there is none.
     """
-    if tokenizer_type not in TOKENIZER_TYPES:
-        raise UserError(f"tokenizer_type={tokenizer_type!r} is unknown. Choose one of {', '.join(TOKENIZER_TYPES)}.")
-    least = len(SPECIAL_TOKENS) + (256 if tokenizer_type == "bpe" else 1)
-    if not least <= vocab_size <= 2**24:
-        raise UserError(f"vocab_size={vocab_size} is out of range. For {tokenizer_type} give {least} to {2**24}.")
     if model_max_length < 3:
         raise UserError(f"max_length={model_max_length} leaves no room for text. Give at least 3 tokens.")
-    backend = (
-        _train_wordpiece(texts, vocab_size, do_lower_case)
-        if tokenizer_type == "wordpiece"
-        else _train_bpe(texts, vocab_size)
-    )
+    backend = _train_wordpiece(texts, vocab_size, do_lower_case)
     cls, sep = SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"]
     backend.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
@@ -79,7 +66,8 @@ def _train_wordpiece(texts: Iterable[str], vocab_size: int, do_lower_case: bool)
     words: Counter[str] = Counter()
     for text in texts:
         words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
-    _require(words)
+    if not words:
+        raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer.")
     # The trainer numbers characters and their ## forms in the order of a hash table that differs from process to
     # process, and breaks ties by number. Numbering them beforehand makes the same text give the same vocabulary.
     counts: Counter[str] = Counter()
@@ -111,28 +99,6 @@ def _train_wordpiece(texts: Iterable[str], vocab_size: int, do_lower_case: bool)
     backend.pre_tokenizer = splitter
     backend.decoder = decoders.WordPiece(prefix="##")
     return backend
-
-
-def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    iterator = iter(texts)
-    first = list(islice(iterator, 1))
-    _require(first)
-    backend = Tokenizer(models.BPE(unk_token=SPECIAL_TOKENS["unk_token"]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS.values()),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    backend.train_from_iterator(chain(first, iterator), trainer)
-    return backend
-
-
-def _require(text: Any) -> None:
-    if not text:
-        raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer.")
 
 
 def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:

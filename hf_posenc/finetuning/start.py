@@ -41,7 +41,7 @@ _CONFIG = frozenset(
     and item.type is not None
     and name not in PreTrainedConfig.__dataclass_fields__
 )
-_OF_TOKENIZERS = ("vocab_size", "tokenizer_type", "do_lower_case")
+_OF_TOKENIZERS = ("vocab_size", "do_lower_case")
 """What `--set` may name of a tokenizer that is trained."""
 _OF_A_CONVERSION = ("rope_parameters", "max_position_embeddings")
 """Fields of the configuration that change positions: a checkpoint is converted for them."""

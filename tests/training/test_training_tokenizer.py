@@ -11,9 +11,8 @@ from hf_posenc.errors import UserError
 TEXTS = ["Whose cup does Emily fix?", "the dog chased the cat, naïvely.", "All hills are there existing."] * 5
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
-def test_a_trained_tokenizer_reloads_the_same(kind, tmp_path):
-    tokenizer = train_tokenizer(TEXTS, kind, 400, model_max_length=24)
+def test_a_trained_tokenizer_reloads_the_same(tmp_path):
+    tokenizer = train_tokenizer(TEXTS, 400, model_max_length=24)
     tokenizer.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     texts = [*TEXTS[:3], "unseen words, 漢字 and 🙂"]
@@ -23,9 +22,8 @@ def test_a_trained_tokenizer_reloads_the_same(kind, tmp_path):
     assert (again.pad_token_id, again.mask_token) == (0, "[MASK]")
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
-def test_pairs_are_marked_as_bert_marks_them(kind):
-    tokenizer = train_tokenizer(TEXTS, kind, 400)
+def test_pairs_are_marked_as_bert_marks_them():
+    tokenizer = train_tokenizer(TEXTS, 400)
     encoded = tokenizer("the dog", "the cat")
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
     assert (tokens[0], tokens[-1], tokens.count("[SEP]")) == ("[CLS]", "[SEP]", 2)
@@ -34,12 +32,9 @@ def test_pairs_are_marked_as_bert_marks_them(kind):
 
 
 def test_text_comes_back_from_its_tokens():
-    text = "Whose CUP does naïve Emily fix? 🙂"
-    bpe = train_tokenizer(TEXTS, "bpe", 400)
-    assert bpe.decode(bpe(text)["input_ids"], skip_special_tokens=True) == text
-    wordpiece = train_tokenizer(TEXTS, "wordpiece", 400)
-    assert wordpiece.decode(wordpiece("Emily's dog")["input_ids"], skip_special_tokens=True).startswith("emily")
-    cased = train_tokenizer(TEXTS, "wordpiece", 400, do_lower_case=False)
+    uncased = train_tokenizer(TEXTS, 400)
+    assert uncased.decode(uncased("Emily's dog")["input_ids"], skip_special_tokens=True).startswith("emily")
+    cased = train_tokenizer(TEXTS, 400, do_lower_case=False)
     assert cased.convert_ids_to_tokens(cased("naïvely")["input_ids"])[1] == "naïvely"
 
 
@@ -54,12 +49,11 @@ NUMBERING = """
 import hashlib
 from hf_posenc.data.tokenizer import train_tokenizer
 texts = [f"word{i} {chr(97 + i % 26) * 3} ba{chr(98 + i % 20)}na" for i in range(300)]
-for kind in ("wordpiece", "bpe"):
-    print(hashlib.sha256(train_tokenizer(texts, kind, 500).backend_tokenizer.to_str().encode()).hexdigest())
+print(hashlib.sha256(train_tokenizer(texts, 500).backend_tokenizer.to_str().encode()).hexdigest())
 """
 
 
-@pytest.mark.slow  # three processes
+@pytest.mark.slow  # another process
 def test_the_same_text_gives_the_same_tokenizer_in_every_process(capsys):
     """The WordPiece trainer of `tokenizers` numbers pieces by a hash that differs from process to process."""
     exec(NUMBERING, {})
@@ -67,14 +61,12 @@ def test_the_same_text_gives_the_same_tokenizer_in_every_process(capsys):
     other_process = subprocess.run(
         [sys.executable, "-c", NUMBERING], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert other_process.stdout.split()[-2:] == local_output
+    assert other_process.stdout.split()[-1:] == local_output
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tokenizer_type": "unigram"}, "tokenizer_type='unigram' is unknown. Choose one of wordpiece, bpe"),
-        ({"vocab_size": 3}, "vocab_size=3 is out of range. For wordpiece give 6 to"),
         ({"model_max_length": 2}, "max_length=2 leaves no room"),
         ({"texts": []}, "no text to train a tokenizer on"),
     ],
