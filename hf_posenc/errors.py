@@ -1,7 +1,6 @@
 """Errors in one line: `UserError` for what the user can correct, and exit codes."""
 
 import contextlib
-import errno
 import os
 import re
 import sys
@@ -75,15 +74,6 @@ def check_is_checkpoint(checkpoint: str) -> None:
         raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")
 
 
-def with_home(words: Iterable[str]) -> list[str]:
-    """A command line in which `--option=~/name` names the home folder, as `--option ~/name` does in every shell.
-
-    After `=` shells leave `~` as it is, and a folder of that name would be made. `--text-pair=~/name` is a text.
-    """
-    home = os.path.expanduser("~")
-    return [re.sub(r"^(--(?!text-pair=)[\w-]+=)~(?=/)", lambda match: match[1] + home, word) for word in words]
-
-
 def one_line(error: BaseException) -> str:
     """The message of an error, without line breaks."""
     return " ".join(str(error).split())
@@ -95,6 +85,12 @@ def sentence(error: BaseException) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
+_UNWRITTEN = (
+    *("No space left on device", "Not enough disk space", "File too large", "Disk quota exceeded"),
+    *("Read-only file system", "PytorchStreamWriter failed", "unexpected pos"),
+)
+
+
 def disk_error(error: BaseException) -> str | None:
     """Why a write failed, by `error` or an error that caused it; None if it isn't about a write.
 
@@ -102,22 +98,11 @@ def disk_error(error: BaseException) -> str | None:
     """
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
-            return seen.strerror or str(seen)
         if isinstance(seen, PermissionError):
             return one_line(seen)
-        text = str(seen)
-        for sign in (
-            "No space left on device",
-            "Not enough disk space",
-            "File too large",
-            "Disk quota exceeded",
-            "Read-only file system",
-        ):
-            if sign in text:
+        for sign in _UNWRITTEN:
+            if sign in str(seen):
                 return sign
-        if "PytorchStreamWriter failed" in text or "unexpected pos" in text:
-            return "the file could not be written to its end"
         seen = seen.__cause__ or seen.__context__
     return None
 
@@ -158,7 +143,6 @@ def leave_process_group() -> None:
 
 def run_script(main: Callable[[], object]) -> NoReturn:
     """Runs a script's `main`; an error becomes one line on standard error and an exit code (see `format_cli_error`)."""
-    sys.argv[1:] = with_home(sys.argv[1:])
     try:
         main()
     except (Exception, KeyboardInterrupt) as error:

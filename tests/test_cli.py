@@ -262,19 +262,6 @@ def test_ctrl_c_while_training_says_what_is_left(run, monkeypatch, tmp_path):
     assert err.strip().splitlines()[-1] == "Interrupted: 'run/checkpoint-7'."
 
 
-def test_home_is_found_after_an_equals_sign_where_shells_leave_it(run, checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "texts.txt").write_text("a text\n")
-    code, _, err = run("predict", str(checkpoint), "--data=~/texts.txt", "--output=~/out.csv")
-    assert (code, (tmp_path / "out.csv").is_file()) == (0, True), err
-    code, out, _ = run("predict", str(checkpoint), "a", "--text-pair=~/b", "--json")
-    assert json.loads(out)["text_pair"] == "~/b"
-    code, _, err = run("train", "--output=~/run", "--data=~/gone.csv")
-    assert (code, str(tmp_path / "gone.csv") in err) == (2, True)
-    assert not (tmp_path / "~").exists()
-
-
 @pytest.mark.parametrize("name", ["./nope", "../nope", "~/nope", "/nope/nope", "a/b/c", "a folder"])
 @pytest.mark.parametrize(
     "words",
@@ -339,7 +326,7 @@ def test_evaluate_says_what_it_scores_and_lists_every_wrong_answer(run, refused,
         line for line, row in enumerate(rows, 3) if row.endswith(f",{right}")
     ]
     assert float(wrong[0]["confidence"]) == pytest.approx(answer["confidence"])
-    assert "line 2 has none. Fill it in" in refused("evaluate", checkpoint, "--data", folder / "extra.csv")
+    assert "line 2 has none (1 row in all). Fill it in" in refused("evaluate", checkpoint, "--data", folder / "extra.csv")
     _, out, _ = run("evaluate", checkpoint, "--data", folder / "extra.csv", "--json", "--skip-missing")
     scores = json.loads(out)
     assert (scores["data"], scores["examples"]) == (str(folder / "extra.csv"), 14)
@@ -356,7 +343,7 @@ def test_what_is_no_text_is_named(refused, checkpoint, tmp_path):
     line = refused("predict", str(checkpoint), "--data", str(tmp_path / "a.txt"))
     assert "a.txt, line 2 isn't UTF-8 text: " in line
     line = refused("predict", str(checkpoint), "--data", "-", "--format", "txt", stdin="who \udcff")
-    assert "Standard input isn't UTF-8 text: " in line
+    assert "-, line 1 isn't UTF-8 text: " in line
 
 
 @pytest.mark.parametrize(("head", "task"), [("MaskedLM", "fill-mask"), ("TokenClassification", "token-classification")])

@@ -27,7 +27,7 @@ from hf_posenc.options import (
     TrustOption,
 )
 
-from .application import app, loading, plain_console, show_metrics
+from .application import app, loading, plain_console
 from .options import Checkpoint, data_options
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
@@ -262,7 +262,11 @@ def evaluate(
         print(json.dumps({"data": data, "examples": found.examples} | found.metrics))
     else:
         plain_console().print(f"{data}: {found.examples:,} examples")
-        show_metrics(found.metrics)
+        table = Table("metric", "value")
+        table.columns[1].justify = "right"
+        for name, value in found.metrics.items():
+            table.add_row(name, f"{value:.4f}")
+        Console().print(table)
     if errors is not None:
         answers = [row.pop("answer") for row in found.errors]
         written = write_answers(errors, found.errors, answers, classifier.label_names)
