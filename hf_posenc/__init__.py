@@ -67,67 +67,11 @@ if not is_main_process():  # the first one's notices are enough
 _source = Path(__file__).with_name("model") / "configuration_posenc.py"
 __version__ = re.findall(r'^POSENC_VERSION = "(.+)"', _source.read_text(encoding="utf-8"), re.MULTILINE)[0]
 
-__all__ = [
-    "POSITIONS",
-    "POSITION_CHECKS",
-    "PRESETS",
-    "AddedPosition",
-    "AlibiPosition",
-    "CablePosition",
-    "CheckResult",
-    "ConversionReport",
-    "DebertaPosition",
-    "DistanceBias",
-    "DualTrianglePosition",
-    "ExportReport",
-    "FirePosition",
-    "FourierPosition",
-    "KerplePosition",
-    "LSPEPosition",
-    "LearnedPosition",
-    "MLPBiasPosition",
-    "NoPosition",
-    "PoPEPosition",
-    "PosEncClassifier",
-    "PosEncConfig",
-    "PosEncForMaskedLM",
-    "PosEncForMultipleChoice",
-    "PosEncForQuestionAnswering",
-    "PosEncForSequenceClassification",
-    "PosEncForTokenClassification",
-    "PosEncModel",
-    "PosEncPreTrainedModel",
-    "PosEncRegressor",
-    "PositionReport",
-    "PositionScheme",
-    "RelativeKeyPosition",
-    "RelativeKeyQueryPosition",
-    "RotaryPosition",
-    "SinusoidalPosition",
-    "T5Position",
-    "ToeplitzPosition",
-    "Tokens",
-    "TupePosition",
-    "WindowPosition",
-    "add_positions",
-    "apply_rotary",
-    "check_position",
-    "convert",
-    "export",
-    "fit",
-    "load",
-    "make_position",
-    "register_position",
-    "register_scheme_file",
-    "scale_position_learning_rates",
-    "sinusoidal_table",
-]
-
 __getattr__ = lazy_names(__name__, __file__)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__getattr__("__all__")})
 
 
 def _register_adapters(constants: ModuleType) -> None:

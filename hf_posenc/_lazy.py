@@ -11,7 +11,8 @@ from typing import Any
 def lazy_names(package: str, file: str) -> Callable[[str], Any]:
     """A package's `__getattr__` (PEP 562) for the names that it imports under `if TYPE_CHECKING:`.
 
-    They are read from its source, so that type checkers and Python go by one list (as lazy_loader's `attach_stub`).
+    They are read from its source, so that type checkers and Python go by one list (as lazy_loader's `attach_stub`), and
+    are its `__all__` where it has none.
 
     Args:
         package: its `__name__`.
@@ -35,6 +36,8 @@ def lazy_names(package: str, file: str) -> Callable[[str], Any]:
             return value
         if name in packages:
             return importlib.import_module(f".{name}", package)
+        if name == "__all__":
+            return sorted(modules)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return __getattr__

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,9 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=WRITING)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}{WRITING}")
     try:
         yield temporary
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -115,12 +113,6 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     """Writes a file whole or not at all; makes its folder."""
     with written_whole(path) as temporary:
         temporary.write_bytes(content)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_json(path: str | Path, value: Any) -> None:

@@ -1,3 +1,0 @@
-"""What the pictures show, as numbers: see `hf_posenc.schemes.panels`."""
-
-from .schemes.panels import *  # noqa: F403
