@@ -33,9 +33,9 @@ def load_isolated(
     checkpoint: str,
     auto_class: str,
     *,
-    texts: Sequence[str] | None = None,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any],
     environment: Mapping[str, str],
+    texts: Sequence[str] | None = None,
     hidden: Sequence[str] = (),
     weights: bool = False,
     timeout: float = 1800,
@@ -47,9 +47,9 @@ def load_isolated(
         folder: a folder for job.json, inputs and outputs, the files that are exchanged.
         checkpoint: a folder, or a name whose files are in the process's cache.
         auto_class: the class of transformers that loads it.
-        texts: what its tokenizer reads, and the model if there are no inputs.
         inputs: tensors for the model.
         environment: of the process.
+        texts: what its tokenizer reads.
         hidden: further packages that the process can't import.
         weights: whether to return the weights too.
         timeout: seconds until the process is stopped; a large model may take minutes.
@@ -63,8 +63,7 @@ def load_isolated(
     job = {"checkpoint": checkpoint, "auto_class": auto_class, "options": dict(options or {}), "weights": weights}
     job |= {"texts": None if texts is None else list(texts), "hidden": ["hf_posenc", *hidden]}
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
-    if inputs is not None:
-        save_file({name: value.contiguous() for name, value in inputs.items()}, folder / "inputs")
+    save_file({name: value.contiguous() for name, value in inputs.items()}, folder / "inputs")
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-X", "utf8", __file__, str(folder)],
@@ -112,16 +111,14 @@ def _load_and_run(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     if info["missing_keys"] or info["unexpected_keys"]:
         missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
         return {"error": f"missing weights {missing}, unexpected {unexpected}"}
-    read = None
+    token_ids = None
     if job["texts"] is not None:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(job["checkpoint"], **options)
-        read = tokenizer(job["texts"], padding=len(job["texts"]) > 1, return_tensors="pt")
-    inputs = load_file(folder / "inputs") if (folder / "inputs").exists() else dict(read)  # type: ignore[arg-type]
+        token_ids = transformers.AutoTokenizer.from_pretrained(job["checkpoint"], **options)(job["texts"])["input_ids"]
     tensors = {f"weight:{name}": value for name, value in model.state_dict().items()} if job["weights"] else {}
-    tensors["output"] = first_output(model, **inputs)
+    tensors["output"] = first_output(model, **load_file(folder / "inputs"))
     assert not any(module and name.partition(".")[0] == "hf_posenc" for name, module in sys.modules.items())
     save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "outputs")
-    return {"error": None, "token_ids": None if read is None else read["input_ids"].tolist()}
+    return {"error": None, "token_ids": token_ids}
 
 
 def _main(folder: Path) -> None:

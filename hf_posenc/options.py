@@ -194,7 +194,6 @@ class Options:
             self.delimiter = "\t"
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise UserError(f"--delimiter {self.delimiter!r} can't separate columns. Give one character, or tab.")
-        _check_encoding(self.encoding)
         names = self.named_labels
         if self.label_names is not None and (len(names) < 2 or len({*names}) < len(names)):
             raise UserError(f"--label-names {self.label_names!r} must list each label once, in order: no,yes.")
@@ -283,12 +282,3 @@ def _assignments(given: Any) -> dict[str, Any] | None:
         except json.JSONDecodeError:
             assigned[name] = text
     return assigned or None
-
-
-def _check_encoding(name: str | None) -> None:
-    if name is None:
-        return
-    try:
-        "a".encode(name).decode(name)
-    except (LookupError, UnicodeError, AttributeError, TypeError) as error:
-        raise UserError(f"--encoding {name!r} is unknown. Give utf-8, latin-1, cp1252, utf-16, ...") from error

@@ -326,7 +326,7 @@ def test_evaluate_says_what_it_scores_and_lists_every_wrong_answer(run, refused,
         line for line, row in enumerate(rows, 3) if row.endswith(f",{right}")
     ]
     assert float(wrong[0]["confidence"]) == pytest.approx(answer["confidence"])
-    assert "line 2 has none (1 row in all). Fill it in" in refused("evaluate", checkpoint, "--data", folder / "extra.csv")
+    assert "line 2 has none (1 row in all)" in refused("evaluate", checkpoint, "--data", folder / "extra.csv")
     _, out, _ = run("evaluate", checkpoint, "--data", folder / "extra.csv", "--json", "--skip-missing")
     scores = json.loads(out)
     assert (scores["data"], scores["examples"]) == (str(folder / "extra.csv"), 14)

@@ -41,4 +41,4 @@ def test_the_loading_process_of_publishing_gets_no_token_and_no_settings(tmp_pat
 
 def test_a_stranger_that_takes_too_long_is_given_up(tmp_path):
     with pytest.raises(IsolatedLoadFailed, match=r"took more than 0\.01 s"):
-        load_isolated(tmp_path, "nowhere", "AutoModel", environment={}, timeout=0.01)
+        load_isolated(tmp_path, "nowhere", "AutoModel", inputs={}, environment={}, timeout=0.01)

@@ -109,44 +109,31 @@ def predict(
     if classifier.backend != "torch":
         errors.print(f"Backend: {classifier.backend}{', in bfloat16' if bf16 else ''}.", style="dim")
     if data is None:
-        _answer_texts(classifier, texts or [], text_pair, output, as_json, batch_size, asked)
+        rows, inputs, remarks = _of_texts(classifier, texts or [], text_pair)
     else:
-        _answer_file(classifier, options, split, output, as_json, batch_size, asked)
+        rows, inputs, remarks = _of_file(classifier, options, split)
+    _give(classifier, rows, inputs, output, as_json, batch_size, asked)
+    for remark in remarks:
+        errors.print(remark)
 
 
-def _answer_texts(
-    classifier: Any,
-    texts: list[str],
-    text_pair: str | None,
-    output: str | None,
-    as_json: bool,
-    batch_size: int,
-    asked: dict[str, Any],
-) -> None:
-    """Answers texts of the command line; a single text is taken as already joined."""
+_Rows = tuple[Any, list[tuple[str, ...]], list[str]]
+"""Rows, the inputs that the model reads for them, and what is said of them in the end."""
+
+
+def _of_texts(classifier: Any, texts: list[str], text_pair: str | None) -> _Rows:
+    """Texts of the command line; a single text is taken as already joined."""
     from hf_posenc.data.columns import as_input
 
-    errors = plain_console(stderr=True)
+    remarks = [f"Text {number} is empty, {_NO_TEXT}" for number, text in enumerate(texts, 1) if not text.strip()]
     if text_pair is None and classifier.columns is not None and classifier.columns.is_pair:
-        errors.print("The model was trained on pairs of texts. Give the second one with --text-pair.")
+        remarks.append("The model was trained on pairs of texts. Give the second one with --text-pair.")
     rows = [{"text": text} | ({} if text_pair is None else {"text_pair": text_pair}) for text in texts]
-    inputs = [as_input([*row.values()], classifier.columns) for row in rows]
-    _give(classifier, rows, inputs, output, as_json, batch_size, asked)
-    for number, text in enumerate(texts, 1):
-        if not text.strip():
-            errors.print(f"Text {number} is empty, {_NO_TEXT}")
+    return rows, [as_input([*row.values()], classifier.columns) for row in rows], remarks
 
 
-def _answer_file(
-    classifier: Any,
-    options: Options,
-    split: str,
-    output: str | None,
-    as_json: bool,
-    batch_size: int,
-    asked: dict[str, Any],
-) -> None:
-    """Answers every row of a file, in order."""
+def _of_file(classifier: Any, options: Options, split: str) -> _Rows:
+    """Every row of a file, in order."""
     from hf_posenc.data.columns import find_columns
     from hf_posenc.data.reading import LINE, names_of, read_file, where
     from hf_posenc.data.sources import read_split
@@ -154,15 +141,13 @@ def _answer_file(
     table = read_file("-", options) if options.data == "-" else read_split(options, split)
     columns = find_columns(table, options, classifier.columns, needs_label=False)
     inputs = list(zip(*columns.texts(table), strict=True))
-    _give(classifier, table.remove_columns(LINE), inputs, output, as_json, batch_size, asked)
-    errors = plain_console(stderr=True)
-    errors.print(f"{table.info.dataset_name}: {columns.sentence(names_of(table))}; {table.info.description}.")
-    empty = [row for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]
-    if empty:
-        many = "1 text is" if len(empty) == 1 else f"{len(empty):,} texts are"
+    name = table.info.dataset_name
+    remarks = [f"{name}: {columns.sentence(names_of(table))}; {table.info.description}."]
+    if empty := [row for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]:
         places = [where(table, empty[0]), *(str(table[LINE][row]) for row in empty[1:_NAMED_ROWS])]
         listed = ", ".join(places) + ", ..." * (len(empty) > _NAMED_ROWS)
-        errors.print(f"{table.info.dataset_name}: {many} empty ({listed}), {_NO_TEXT}")
+        remarks.append(f"{name}: {len(empty):,} empty ({listed}), {_NO_TEXT}")
+    return table.remove_columns(LINE), inputs, remarks
 
 
 def _give(

@@ -160,7 +160,7 @@ def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
             content = gzip.decompress(content) if Path(path).suffix.lower() == ".gz" else content
     try:
         text = content.decode(encoding or "utf-8").removeprefix("\ufeff")
-    except UnicodeError as error:
+    except (UnicodeError, LookupError) as error:
         number = content.count(b"\n", 0, getattr(error, "start", 0)) + 1
         raise UserError(
             f"{path}, line {number} isn't {encoding or 'UTF-8'} text: {sentence(error)} Convert it, or name its "

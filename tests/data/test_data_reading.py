@@ -231,6 +231,10 @@ def test_files_that_cannot_be_read_are_refused(name, content, message, tmp_path,
         ({"data": "a.jsonl", "delimiter": ";"}, "--delimiter ';' is for .csv and .tsv files, 'a.jsonl' is none. Leave"),
         ({"data": "a.jsonl", "quoting": "csv"}, "--quoting 'csv' is for .csv and .tsv files"),
         ({"data": "a.parquet", "encoding": "utf-8"}, "--encoding 'utf-8' is for files of text, 'a.parquet' is none"),
+        (
+            {"data": "a.csv", "encoding": "nonsense"},
+            "isn't nonsense text: unknown encoding: nonsense. .*--encoding latin-1",
+        ),
         ({"data": "saved", "encoding": "utf-8"}, "--encoding 'utf-8' is for files of text, --data 'saved' is none"),
     ],
 )

@@ -208,7 +208,7 @@ def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_
     write(tmp_path / name, [{"text": text, "id": n} for n, text in enumerate(["a", "", "b", " ", None])])
     code, _, err = run("predict", checkpoint, "--data", tmp_path / name, "-o", tmp_path / "out.jsonl")
     assert code == 0, err
-    assert f"{name}: 3 texts are empty ({places}), and answered all the same" in err
+    assert f"{name}: 3 empty ({places}), and answered all the same" in err
     rows = read_jsonl(tmp_path / "out.jsonl")
     assert len(rows) == 5
     assert all(row["label"] for row in rows)
@@ -387,7 +387,7 @@ def test_a_run_that_stops_leaves_the_file_that_was_there(run, checkpoint, tmp_pa
 @pytest.mark.parametrize(
     ("name", "content", "words", "message"),
     [
-        ("a.jsonl", '{"text": "x"}\n{"text": 1}\n', (), "a.jsonl: column 'text' has 'x' (row 1) and 1 (row 2)"),
+        ("a.jsonl", '{"text": "x"}\n{"text": 1}\n', (), "a.jsonl: column 'text' can't be read: "),
         ("a.jsonl", '{"text": "x"}\nx\n', (), "a.jsonl, line 2 is no JSON: "),
         ("a.jsonl", '{"text": {"a": 1}}\n', (), "Column 'text' holds {'a': 1} in line 1, which is no text"),
         ("a.txt", "\n\n", (), "'a.txt' has no rows"),
