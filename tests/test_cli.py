@@ -379,7 +379,7 @@ def test_a_plot_of_a_classifier_reports_no_weights_as_unexpected(run, checkpoint
 
 
 def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkeypatch):
-    code, out, _ = run("check", "alibi", "--only", "padding", "--only", "shift", "--kwargs", '{"learned": true}')
+    code, out, _ = run("check", "alibi", "--only", "padding", "--only", "shift", "--scheme-kwargs", '{"learned": true}')
     assert code == 0
     assert "alibi(learned=True): 2 of 2 checks ran" in out
     assert "padding" in out
@@ -389,8 +389,8 @@ def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkey
     assert code == 1
     assert "1 failed" in out
     for arguments, message in (
-        (("alibi", "--kwargs", "[1]"), "--kwargs '[1]' is no JSON object"),
-        (("alibi", "--kwargs", "{x"), "--kwargs '{x' is no JSON (Expecting property name"),
+        (("alibi", "--scheme-kwargs", "[1]"), "--scheme-kwargs '[1]' is no JSON object"),
+        (("alibi", "--scheme-kwargs", "{x"), "--scheme-kwargs '{x' is no JSON (Expecting property name"),
         (("alibi", "--only", "paddings"), "checks: 'paddings' is no check. Choose from signature"),
         (("alib",), "Did you mean 'alibi'?"),
     ):

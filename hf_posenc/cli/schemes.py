@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hf_posenc.errors import UserError, about_options, dashed, one_line
+from hf_posenc.errors import UserError, about_options, one_line
 from hf_posenc.options import (
     RevisionOption,
     SchemeFileOption,
@@ -61,9 +61,6 @@ def plot(
     ] = None,
     size: SizeOption = "base",
     scheme_kwargs: SchemeKwargsOption = None,
-    rope_parameters: Annotated[
-        str | None, typer.Option(metavar="JSON", help='For rope, such as {"rope_theta": 160000}.', show_default=False)
-    ] = None,
     revision: RevisionOption = None,
     scheme_file: SchemeFileOption = None,
     trust_remote_code: TrustOption = False,
@@ -79,23 +76,21 @@ def plot(
     check_picture_path(output)
     if scheme_file is not None:
         register_scheme_file(scheme_file, "+".join(sources))
-    given = {"scheme_kwargs": scheme_kwargs, "rope_parameters": rope_parameters}
-    parsed = {name: json_object(name, text) for name, text in given.items() if text is not None}
-    if parsed and (len(sources) > 1 or not is_scheme(sources[0])):
-        raise UserError(f"{dashed(next(iter(parsed)))} goes with one scheme's name. A checkpoint has its own.")
-    fields = {"position_embedding_kwargs" if name == "scheme_kwargs" else name: value for name, value in parsed.items()}
+    if scheme_kwargs is not None and (len(sources) > 1 or not is_scheme(sources[0])):
+        raise UserError("--scheme-kwargs goes with one scheme's name. A checkpoint has its own.")
+    fields = {"position_embedding_kwargs": json_object("scheme_kwargs", scheme_kwargs)}
     options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
     try:
-        with without_bars(), about_options(fields.keys() - {"rope_parameters"}):
-            read: list[Any] = [
-                PosEncConfig.from_preset(size or "base", position_embedding_type=source, **fields)
-                if is_scheme(source)
-                else load_any(source, revision=revision, trust_remote_code=True)
-                if trust_remote_code
-                else source
-                for source in sources
-            ]
         with without_bars():
+            with about_options(fields):
+                read: list[Any] = [
+                    PosEncConfig.from_preset(size or "base", position_embedding_type=source, **fields)
+                    if is_scheme(source)
+                    else load_any(source, revision=revision, trust_remote_code=True)
+                    if trust_remote_code
+                    else source
+                    for source in sources
+                ]
             figure = plot_position(read[0], **options) if len(read) == 1 else plot_comparison(read, **options)
     except (ImportError, OSError) as error:
         raise UserError(one_line(error)) from error
@@ -111,7 +106,7 @@ def check(
             autocompletion=complete(*known_schemes()), help="A positional scheme: see `schemes`.", show_default=False
         ),
     ],
-    kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="The scheme's own arguments.")] = None,
+    scheme_kwargs: SchemeKwargsOption = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
     scheme_file: SchemeFileOption = None,
 ) -> None:
@@ -125,7 +120,7 @@ def check(
     if scheme_file is not None:
         register_scheme_file(scheme_file, scheme)
     with loading("Running the checks, which takes up to a minute"):
-        report = check_position(scheme, kwargs=json_object("kwargs", kwargs) or {}, checks=only or None)
+        report = check_position(scheme, kwargs=json_object("scheme_kwargs", scheme_kwargs) or {}, checks=only or None)
     Console().print(report)
     if not report.ok:
         raise typer.Exit(1)

@@ -347,8 +347,7 @@ def test_a_comparison_takes_a_list():
     [
         (("rope", "-o", "a.jpg"), "names no format"),
         (("rope", "alibi", "-o", "a.png", "--scheme-kwargs", "{}"), "goes with one scheme's name"),
-        (("rope", "-o", "a.png", "--rope-parameters", "{theta"), "is no JSON"),
-        (("rope", "-o", "a.png", "--rope-parameters", '{"theta": 3}'), "rope_parameters has no 'theta'"),
+        (("rope", "-o", "a.png", "--scheme-kwargs", "{theta"), "is no JSON"),
         (("somebody/nothing", "-o", "a.png"), "Error: "),
     ],
 )
