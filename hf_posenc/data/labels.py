@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -205,27 +205,22 @@ def _as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:
 
 def is_missing(value: Any) -> bool:
     """Whether a cell holds nothing."""
-    return (
-        value is None
-        or (isinstance(value, str) and not value.strip())
-        or (isinstance(value, float) and math.isnan(value))
-    )
+    return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN differs from itself
 
 
 def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str]]:
     """For each row the names of the columns that hold 1."""
-    labels: list[list[str]] = [[] for _ in range(len(table))]
-    for name in names:
-        for row, cell in enumerate(table[name][:]):
-            mark = _MARKS.get(str(cell).strip().lower())
-            if mark is None:
-                raise UserError(
-                    f"--label-column names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
-                    f"{where(table, row)}."
-                )
-            if mark:
-                labels[row].append(name)
-    return labels
+    columns = {name: [_MARKS.get(str(cell).strip().lower()) for cell in table[name][:]] for name in names}
+    for name, marks in columns.items():
+        if None in marks:
+            row = marks.index(None)
+            raise UserError(
+                f"--label-column names several columns of 0 and 1: column {name!r} has {table[name][row]!r:.40} in "
+                f"{where(table, row)}."
+            )
+    return [
+        [name for name, mark in zip(names, row, strict=True) if mark] for row in zip(*columns.values(), strict=True)
+    ]
 
 
 def _names_of_marks(cells: list[Any], said: tuple[str, ...], column: str) -> list[Any]:
@@ -356,12 +351,12 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
     return result
 
 
-def standard_units(numbers: Iterable[float | None]) -> tuple[float, float]:
-    """Mean and standard deviation (over n, not n - 1) of numbers, computed in float64; None doesn't count.
+def standard_units(numbers: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation (over n, not n - 1) of numbers, computed in float64.
 
     Numbers that float32 can't tell apart have a standard deviation of 1, by which one may divide.
     """
-    values = np.fromiter((number for number in numbers if number is not None), dtype=np.float64)
+    values = np.asarray(numbers, np.float64)
     mean, std = float(values.mean()), float(values.std())
     smallest = max(abs(mean) * np.finfo(np.float32).eps, np.finfo(np.float32).tiny)
     return mean, std if std > smallest else 1.0
