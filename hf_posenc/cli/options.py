@@ -11,15 +11,9 @@ Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its n
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the model in OUT.")]
 
 
-_OF_DATA = (
-    *("data", "data_config", "text_column", "join", "label_column", "label_delimiter", "label_names", "skip_missing"),
-    *("delimiter", "quoting", "encoding", "format"),
-)
-
-
 def data_options(context: typer.Context) -> Options:
-    """The options of the data among a command's own."""
-    return Options(**{name: value for name, value in context.params.items() if name in _OF_DATA})
+    """The options of the data, and others of a training, among a command's own."""
+    return Options(**{name: value for name, value in context.params.items() if name in Options.__dataclass_fields__})
 
 
 def numbers(option: str, text: str | None) -> list[int] | None:
