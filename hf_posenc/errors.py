@@ -124,11 +124,11 @@ def format_cli_error(error: BaseException) -> tuple[str, int]:
         raise error
     text = one_line(error)
     if isinstance(error, KeyboardInterrupt):
-        return f"interrupted: {text or 'nothing was written.'}" if is_main_process() else "", 130
+        return f"Interrupted: {text or 'nothing was written.'}" if is_main_process() else "", 130
     if isinstance(error, UserError):
-        return f"error: {text}" if is_main_process() else "", 2
+        return f"Error: {text}" if is_main_process() else "", 2
     process = "" if is_main_process() else f"process {os.environ['RANK']}: "
-    return f"error: {process}{type(error).__name__}: {text} (HF_POSENC_TRACEBACK=1 shows where)", 1
+    return f"Error: {process}{type(error).__name__}: {text} (HF_POSENC_TRACEBACK=1 shows where)", 1
 
 
 def leave_process_group() -> None:

@@ -23,7 +23,7 @@ class Answer:
     output: Any
     """The first tensor that the model returns."""
     weights: dict[str, Any]
-    """Weights by name, if they were asked for."""
+    """By name."""
     token_ids: list[list[int]] | None
     """The texts' token ids."""
 
@@ -37,7 +37,6 @@ def load_isolated(
     environment: Mapping[str, str],
     texts: Sequence[str] | None = None,
     hidden: Sequence[str] = (),
-    weights: bool = False,
     timeout: float = 1800,
     options: Mapping[str, Any] | None = None,
 ) -> Answer:
@@ -51,7 +50,6 @@ def load_isolated(
         environment: of the process.
         texts: what its tokenizer reads.
         hidden: further packages that the process can't import.
-        weights: whether to return the weights too.
         timeout: seconds until the process is stopped; a large model may take minutes.
         options: for `from_pretrained`.
 
@@ -60,7 +58,7 @@ def load_isolated(
     """
     from safetensors.torch import load_file, save_file
 
-    job = {"checkpoint": checkpoint, "auto_class": auto_class, "options": dict(options or {}), "weights": weights}
+    job: dict[str, Any] = {"checkpoint": checkpoint, "auto_class": auto_class, "options": dict(options or {})}
     job |= {"texts": None if texts is None else list(texts), "hidden": ["hf_posenc", *hidden]}
     (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
     save_file({name: value.contiguous() for name, value in inputs.items()}, folder / "inputs")
@@ -114,7 +112,7 @@ def _load_and_run(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     token_ids = None
     if job["texts"] is not None:
         token_ids = transformers.AutoTokenizer.from_pretrained(job["checkpoint"], **options)(job["texts"])["input_ids"]
-    tensors = {f"weight:{name}": value for name, value in model.state_dict().items()} if job["weights"] else {}
+    tensors = {f"weight:{name}": value for name, value in model.state_dict().items()}
     tensors["output"] = first_output(model, **load_file(folder / "inputs"))
     assert not any(module and name.partition(".")[0] == "hf_posenc" for name, module in sys.modules.items())
     save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "outputs")

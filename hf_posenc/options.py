@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin
 
 import typer
 
@@ -32,13 +32,6 @@ COUNT = whole_number(1)
 SEED = whole_number(0, 2**32 - 1)
 POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
 _FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
-_CHOICES = {
-    "task": ("classification", "regression"),
-    "quoting": ("csv", "none"),
-    "format": ("csv", "tsv", "jsonl", "json", "parquet", "txt"),
-    "size": ("tiny", "mini", "small", "base"),
-    "schedule": ("linear", "cosine", "constant", "constant_with_warmup", "one-cycle"),
-}
 _RANGES = {
     "validation_share": Range("a share from 0 to below 1", lambda value: 0 <= value < 1),
     "max_rows": COUNT,
@@ -184,10 +177,11 @@ class Options:
 
     def __post_init__(self) -> None:
         """Checks each value, and reads JSON."""
-        for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            if value is not None and value not in choices:
-                raise UserError(f"{dashed(name)} {value!r} is unknown. Choose one of {', '.join(choices)}.")
+        for item in fields(self):
+            value, kind = getattr(self, item.name), get_args(item.type)[0]
+            literals = [part for part in (kind, *get_args(kind)) if get_origin(part) is Literal]
+            if literals and value is not None and value not in (choices := get_args(literals[0])):
+                raise UserError(f"{dashed(item.name)} {value!r} is unknown. Choose one of {', '.join(choices)}.")
         for name, accepts in _RANGES.items():
             check_range(f"{dashed(name)} {getattr(self, name)}", getattr(self, name), accepts)
         if self.delimiter in ("tab", "\\t"):

@@ -54,7 +54,7 @@ def test_a_fault_in_the_middle_of_a_command_is_not_the_users(where, words, run, 
 
 def test_messages_are_not_rewritten(run):
     path = "/data/--my_file.csv"
-    assert format_cli_error(UserError(f"{path!r} doesn't exist."))[0] == f"error: '{path}' doesn't exist."
+    assert format_cli_error(UserError(f"{path!r} doesn't exist."))[0] == f"Error: '{path}' doesn't exist."
     assert f"Error: '{path}' doesn't exist." in run("train", "-o", "x", "--data", path)[2]
 
 
@@ -70,7 +70,7 @@ def test_one_of_several_processes_speaks(error, monkeypatch):
 
 def test_a_fault_of_one_process_alone_names_it(monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    assert format_cli_error(RuntimeError("no room"))[0].startswith("error: process 1: RuntimeError: no room (HF_POSENC")
+    assert format_cli_error(RuntimeError("no room"))[0].startswith("Error: process 1: RuntimeError: no room (HF_POSENC")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 import hf_posenc
-from hf_posenc.errors import UserError, format_cli_error, leave_process_group
+from hf_posenc.errors import UserError, run_script
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 
@@ -58,33 +58,21 @@ def main() -> None:
     logging.getLogger("hf_posenc").addHandler(cast(logging.Handler, logging.lastResort))  # warnings, as they are
     if "_HF_POSENC_COMPLETE" in os.environ:  # a shell that completes a word
         app(prog_name="hf-posenc")
-    command, code = typer.main.get_command(app), 0
+    run_script(_run)
+
+
+def _run() -> None:
+    """Runs the command that the words of the command line name."""
+    command = typer.main.get_command(app)
     try:
         with command.make_context("hf-posenc", sys.argv[1:] or ["--help"]) as context:
             command.invoke(context)
     except typer.Exit as end:
-        code = end.exit_code
+        if end.exit_code:
+            sys.exit(end.exit_code)
     except BrokenPipeError:  # the reader, such as head, has all that it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (Exception, KeyboardInterrupt) as error:
-        code = _say(error)
-    if not code:
-        leave_process_group()
-    sys.exit(code)
-
-
-def _say(error: BaseException) -> int:
-    """Prints an error in one line; returns the exit code."""
-    from rich.markup import escape
-
-    if isinstance(error, _UsageError):
+    except _UsageError as error:
         where = getattr(getattr(error, "ctx", None), "command_path", "hf-posenc")
         text = str(getattr(error, "format_message", error.__str__)()).rstrip(".").replace("Value error, ", "")
-        error = UserError(f"{text}{'' if text.endswith('?') else '.'} `{where} --help` lists what there is.")
-    line, code = format_cli_error(error)
-    kind, _, text = line.partition(":")
-    if line:
-        errors = Console(stderr=True, highlight=False)
-        errors.soft_wrap = not errors.is_terminal
-        errors.print(f"[red]{kind.capitalize()}:[/red]{escape(text)}")
-    return code
+        raise UserError(f"{text}{'' if text.endswith('?') else '.'} `{where} --help` lists what there is.") from error

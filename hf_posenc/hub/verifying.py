@@ -52,7 +52,6 @@ def load_back(place: Path, repo_id: str, revision: str, sent: Checkpoint) -> Non
             texts=None if sent.token_ids is None else [TEXT],
             inputs={"input_ids": sent.input_ids},
             environment=environment(place),
-            weights=True,
             options={"revision": revision, "code_revision": revision},
         )
         error = _difference(answer, sent)
