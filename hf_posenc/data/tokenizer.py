@@ -88,12 +88,7 @@ def _train_wordpiece(texts: Iterable[str], vocab_size: int, do_lower_case: bool)
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     raw.train_from_iterator(([word] * count for word, count in sorted(words.items())), trainer)
     # Here the pieces are special only to the trainer: a fresh tokenizer knows the five as special.
-    vocabulary = sorted(raw.get_vocab().items(), key=lambda item: item[1])
-    backend = Tokenizer(
-        models.WordPiece(
-            {token: number for number, (token, _) in enumerate(vocabulary)}, unk_token=SPECIAL_TOKENS["unk_token"]
-        )
-    )
+    backend = Tokenizer(models.WordPiece(raw.get_vocab(), unk_token=SPECIAL_TOKENS["unk_token"]))
     backend.add_special_tokens(specials)
     backend.normalizer = normalizer
     backend.pre_tokenizer = splitter
