@@ -26,7 +26,6 @@ from ..quiet import errors_alone, without_bars
 from ..training import run_folder
 from ..training.assessment import PREFIXES, assess, calibrate
 from ..training.baseline import baseline_scores
-from ..training.card import card_of
 from ..training.inference import take_off_autocast
 from ..training.lora import merge
 from ..training.losses import ClassificationLoss, make_loss
@@ -111,7 +110,7 @@ def train(
     encoded = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length), cut.__setitem__)
     recipe = _recipe(options, model, encoded, len(tokenizer), prepared)
     loss = _loss(prepared, options, recipe, model)
-    report = begin_report(model, prepared, encoded, cut, options=plain, tokenizer=tokenizer, recipe=recipe)
+    report = begin_report(model, prepared, encoded, cut, plain, tokenizer)
     report.notes += [*notes, *_decided(loss, prepared, encoded, recipe, model, options)]
     report.recipe, report.processes = _in_words(recipe, model, options), process.num_processes
     if baselines and process.is_main_process:
@@ -193,7 +192,7 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
             return
         if report.assessment is not None:
             report.assessment.draw(folder)
-        files.write_text(folder / "README.md", card_of(report))
+        files.write_text(folder / "README.md", report.card())
         if trained_on is not None:
             np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
         files.write_json(folder / run_folder.RESULTS_NAME, report.to_dict())
@@ -280,10 +279,6 @@ def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:
 
 def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], prepared: PreparedData) -> None:
     """Adds the metrics of validation and test rows, assesses the last of them, and fits the temperature."""
-    losses = [entry["eval_loss"] for entry in report.history if "eval_loss" in entry]
-    advice = [] if report.options["pretrained"] else ["start from pretrained weights (--pretrained)"]
-    if report.position_embedding_type == "none":
-        advice.insert(0, "choose a scheme that knows word order (--scheme)")
     logits: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for split, prefix in PREFIXES.items():
         if split not in encoded:
@@ -299,8 +294,6 @@ def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], 
             problem_type=report.problem_type,
             score=report.metrics[f"{prefix}_{metric}"],
             baselines=report.baselines,
-            losses=losses,
-            advice=advice,
         )
     if report.problem_type == "single_label_classification" and "validation" in logits:
         last = list(logits)[-1]

@@ -103,13 +103,11 @@ def test_results_agree_with_the_model_which_can_be_trained_further(trained, easy
 def test_the_report_counts_what_is_there(order, tmp_path):
     run = train(tmp_path / "run", data=order["data"], scheme="learned", max_length=32, max_steps=1)
     texts = [row["text"] for row in rows("train", 160)]
-    lengths = [len(ids) for ids in run.tokenizer(texts, truncation=True)["input_ids"]]
     longer = sum(len(run.tokenizer(text)["input_ids"]) > 32 for text in texts)
     report = run.report
     assert report.parameters == sum(parameter.numel() for parameter in run.model.parameters())
     assert (report.positional_parameters, report.vocab_size) == (32 * 32, len(run.tokenizer))
     assert (report.examples, report.cut) == ({"train": 160}, {"train": longer})
-    assert report.tokens == sum(lengths) < report.padded_tokens <= max(lengths) * len(lengths)
 
 
 def test_several_labels_per_text(tmp_path):

@@ -41,7 +41,6 @@ def test_a_log_is_short_and_says_nothing_twice(order, tmp_path, capfd):
         "Data ",
         "Model ",
         "Class weights: ",
-        "To beat: majority 0.",
         "loss ",
         "accuracy of words ",
         "test: class",

@@ -301,7 +301,7 @@ def _full(*args, **kwargs):
     [
         ("transformers.Trainer._save_optimizer_and_scheduler", "No space left .*no checkpoint had been saved. The fin"),
         ("hf_posenc.files.swap_in", "failed: No space left on device. Make room .*checkpoint-10'. The same command"),
-        ("hf_posenc.finetuning.train.card_of", "failed: No space left on device. Make room .*checkpoint-10'"),
+        ("hf_posenc.training.report.Report.card", "failed: No space left on device. Make room .*checkpoint-10'"),
         (None, "diverged: .* What is left: no checkpoint had been saved. The finished run in .* is as it was"),
     ],
 )
