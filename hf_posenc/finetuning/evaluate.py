@@ -13,8 +13,8 @@ from ..data.sources import read_split
 from ..errors import UserError
 from ..options import Options
 from ..training.inference import logits_of
-from ..training.losses import ClassificationLoss, LossAndMetrics
-from ..training.metrics import answers_from_logits, require_finite
+from ..training.losses import ClassificationLoss, loss_and_metrics
+from ..training.metrics import answers_from_logits
 from .loading import knowledge
 from .prediction import Classifier, CutTexts
 
@@ -76,9 +76,9 @@ def evaluate(
         truncated=lambda _, tokens: cut.add(tokens),
         progress=progress,
     )
-    logits, labels = require_finite(np.stack(list(answers))), np.asarray(right)
+    logits, labels = np.stack(list(answers)), np.asarray(right)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
-    metrics = LossAndMetrics(loss).of_logits(logits, labels)
+    metrics = loss_and_metrics(loss, logits, labels)
     wrong = [] if kind == "regression" else _wrong(logits, labels, kind)
     given = answers_from_logits(logits[wrong], known.label_names, kind) if wrong else []
     lines = {line: row for row, line in enumerate(table[LINE][:])}

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
+import numpy as np
 import torch
 from datasets import Dataset
 from rich.console import Console
@@ -31,7 +32,8 @@ from transformers.utils import logging
 from ..errors import Diverged, UserError, one_line
 from ..optimizer import scale_position_learning_rates
 from .lora import has_lora, merged_weights
-from .losses import ClassificationLoss, LossAndMetrics
+from .losses import ClassificationLoss, loss_and_metrics
+from .metrics import logits_in
 from .progress import Bar, LogLines, is_live
 from .recipe import Recipe
 from .run_folder import not_finite
@@ -95,7 +97,7 @@ def make_trainer(
         eval_dataset=encoded.get("validation"),
         processing_class=tokenizer,
         compute_loss_func=loss,
-        compute_metrics=LossAndMetrics(loss),
+        compute_metrics=lambda output: loss_and_metrics(loss, logits_in(output), np.asarray(output.label_ids)),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
