@@ -1,6 +1,6 @@
 """Scores a checkpoint on labelled rows."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,11 @@ from ..data.reading import LINE
 from ..data.sources import read_split
 from ..errors import UserError
 from ..options import Options
-from ..training.inference import logits_of
+from ..training.inference import cut_texts_in_words, logits_of
 from ..training.losses import ClassificationLoss, loss_and_metrics
 from ..training.metrics import answers_from_logits
 from .loading import knowledge
-from .prediction import Classifier, CutTexts
+from .prediction import Classifier
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,10 @@ def evaluate(
     right = labels_of(part)
     if right is None:
         raise UserError(f"The data has no labels in column {prepared.columns.label!r}. Name it with --label-column.")
-    cut = CutTexts()
-    answers: Iterable[np.ndarray] = logits_of(
-        classifier.model,
-        classifier.tokenizer,
-        zip(*texts_of(part), strict=True),
-        batch_size,
-        truncated=lambda _, tokens: cut.add(tokens),
-        progress=progress,
+    truncated: dict[int, int] = {}
+    texts = zip(*texts_of(part), strict=True)
+    answers = logits_of(
+        classifier.model, classifier.tokenizer, texts, batch_size, truncated=truncated, progress=progress
     )
     logits, labels = np.stack(list(answers)), np.asarray(right)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
@@ -87,8 +83,8 @@ def evaluate(
         {**{name: value for name, value in row.items() if name != LINE}, "line": row[LINE], "answer": answer}
         for row, answer in zip(rows, given, strict=True)
     ]
-    sentence = cut.sentence(classifier.tokenizer)
-    return Evaluation(metrics, len(part), prepared.summary, sentence, errors)
+    cut = cut_texts_in_words(truncated, classifier.tokenizer)
+    return Evaluation(metrics, len(part), prepared.summary, cut, errors)
 
 
 def _wrong(logits: np.ndarray, labels: np.ndarray, problem_type: str) -> list[int]:

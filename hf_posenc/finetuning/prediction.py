@@ -18,26 +18,6 @@ from .backends import Backend, fastest_backend, open_backend
 from .loading import input_length, load_model, read_config, require_classifier, text_problem_type, trained_labels
 
 
-@dataclass
-class CutTexts:
-    """Counts the texts that were cut at the length limit."""
-
-    count: int = 0
-    longest: int = 0
-    """In tokens."""
-
-    def add(self, tokens: int) -> None:
-        """Counts a text of so many tokens; 0: it wasn't cut."""
-        self.count += tokens > 0
-        self.longest = max(self.longest, tokens)
-
-    def sentence(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        """How many they were, and the longest; empty if there was none."""
-        texts = "1 text has" if self.count == 1 else f"{self.count:,} texts have"
-        limit = f"more than {tokenizer.model_max_length:,} tokens, and only so many were read"
-        return f"{texts} {limit}; the longest has {self.longest:,}." if self.count else ""
-
-
 @dataclass(frozen=True)
 class Classifier:
     """A trained model, in float32 on its device, with its tokenizer.
@@ -162,7 +142,6 @@ def predict(
     threshold: float | None = None,
     top_k: int | None = None,
     calibrated: bool = False,
-    cut: CutTexts | None = None,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """Answers inputs, in order; see `answers_from_logits` for the answers.
@@ -174,8 +153,7 @@ def predict(
         threshold: for several labels per text alone: those with a probability above it are predicted. None: 0.5.
         top_k: how many probabilities are given. None: all.
         calibrated: divide logits by the temperature that training fitted.
-        cut: counts the texts that are cut.
-        **options: `bf16`, `window`, `progress` and, in the place of `cut`, `truncated` of `logits_of`.
+        **options: `bf16`, `window`, `progress` and `truncated` of `logits_of`.
 
     Yields:
         An answer per input.
@@ -196,7 +174,5 @@ def predict(
             "it out."
         )
     scale, least = float(temperature) if calibrated else 1.0, 0.5 if threshold is None else threshold
-    if cut is not None:
-        options["truncated"] = lambda _, tokens: cut.add(tokens)
     for logits in logits_of(classifier.model, classifier.tokenizer, inputs, batch_size, **options):
         yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=least, top_k=top_k)[0]

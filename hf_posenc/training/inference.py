@@ -30,7 +30,7 @@ def logits_of(
     bf16: bool = False,
     window: int = 32,
     progress: Callable[[int], object] | None = None,
-    truncated: Callable[[int, int], object] | None = None,
+    truncated: dict[int, int] | None = None,
 ) -> Iterator[np.ndarray]:
     """The logits of each input, in order, as float32 arrays (C,).
 
@@ -45,8 +45,7 @@ def logits_of(
         bf16: compute in bfloat16 mixed precision: logits are rounded to about three digits.
         window: how many batches' inputs are sorted by length together. 1: a batch is answered before the next is read.
         progress: called with the number of inputs after each batch.
-        truncated: called for each text that is cut, before its answer comes: with its number, from 0, and its length
-            in tokens.
+        truncated: gets the number, from 0, of each text that is cut, with its length in tokens.
 
     Raises:
         UserError: a logit is NaN or infinite.
@@ -67,8 +66,7 @@ def logits_of(
         while chunk := list(islice(iterator, batch_size * window)):
             rows = _encode(tokenizer, chunk)
             if truncated is not None:
-                for number, length in _cut_texts(tokenizer, chunk, rows):
-                    truncated(done + number, length)
+                truncated |= {done + number: length for number, length in _cut_texts(tokenizer, chunk, rows)}
             done += len(chunk)
             longest_first = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]), reverse=True)
             batches = [longest_first[start : start + batch_size] for start in range(0, len(rows), batch_size)]
@@ -123,6 +121,13 @@ def _cut_texts(
         length = len(tokenizer(*parts, verbose=False)["input_ids"])
         if length > len(row["input_ids"]):
             yield number, length
+
+
+def cut_texts_in_words(truncated: Mapping[int, int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """How many texts were cut, by number and length in tokens, and the longest; empty if there was none."""
+    texts = "1 text has" if len(truncated) == 1 else f"{len(truncated):,} texts have"
+    limit = f"more than {tokenizer.model_max_length:,} tokens, and only so many were read"
+    return f"{texts} {limit}; the longest has {max(truncated.values()):,}." if truncated else ""
 
 
 def take_off_autocast(accelerator: Any, model: nn.Module) -> None:

@@ -126,9 +126,7 @@ def test_a_changed_a_cut_and_a_missing_file_are_named(exported, tmp_path):
     ):
         shutil.copytree(exported, folder)
         change(folder / "onnx/model.onnx")
-        with pytest.raises(
-            UserError, match="onnx/model.onnx isn't what was exported|has no onnx/model.onnx"
-        ):
+        with pytest.raises(UserError, match="onnx/model.onnx isn't what was exported|has no onnx/model.onnx"):
             open_backend(folder, "onnx")
         shutil.rmtree(folder)
 
