@@ -177,7 +177,7 @@ def test_names_that_clash_are_kept_under_others(run, checkpoint, tmp_path):
     source = write_jsonl(tmp_path / "in.jsonl", [row])
     run("predict", checkpoint, "--data", source, "-o", tmp_path / "out.jsonl")
     (prediction,) = read(tmp_path / "out.jsonl")
-    assert (prediction["input_input_label"], prediction["input_label"], prediction["input_probabilities"]) == (1, 2, 3)
+    assert (prediction["input_input_label"], prediction["input_label"], prediction["input_probabilities"]) == (2, 1, 3)
     assert prediction["label"] in prediction["probabilities"]
     _, out, _ = run("predict", checkpoint, "--data", source, "--json")
     assert json.loads(out) == prediction
