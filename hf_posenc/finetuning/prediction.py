@@ -15,7 +15,7 @@ from ..quiet import without_bars
 from ..training.inference import logits_of
 from ..training.metrics import answers_from_logits
 from .backends import Backend, fastest_backend, open_backend
-from .loading import input_length, load_model, read_config, require_classifier, text_problem_type, trained_labels
+from .loading import CLASSIFIER, has_head, input_length, load_model, read_config, text_problem_type, trained_labels
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,12 @@ def load_classifier(
     if backend != "torch" and device not in (None, "cpu"):
         raise UserError(f"--backend {backend} runs on the processor, not on --device {device}. Leave one of them out.")
     place = _device("cpu" if backend != "torch" else device)
-    require_classifier(config, checkpoint)
+    if not has_head(config, CLASSIFIER):
+        held = ", ".join(config.architectures or ()) or "no architecture"
+        raise UserError(
+            f"{checkpoint!r} holds {held}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` or "
+            "examples/run_classification.py wrote."
+        )
     model: Any
     if backend == "torch":
         model = load_model(checkpoint, config, revision=revision, trust_remote_code=trust_remote_code)

@@ -11,7 +11,6 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
 
 from ..conversion.convert import convert
 from ..data.labels import Labels
@@ -25,8 +24,6 @@ from ..schemes.scheme_file import register_scheme_file
 from ..training.lora import add_lora
 from ..training.recipe import FIELDS, trainer_fields
 from .loading import CLASSIFIER, has_head, load_model, longest_input, read_config, text_problem_type, trained_labels
-
-logger = logging.get_logger(__name__)
 
 LORA_RANK = 16
 _OWN = ("model_type", "id2label", "label2id", "num_labels", "problem_type", "auto_map", "label_mean", "label_scale")
@@ -185,8 +182,6 @@ def _load(
     fields = _config_fields(options)
     if not keeps_head:
         fields |= {"label_mean": labels.mean, "label_scale": labels.std}
-    elif labels.problem_type == "regression":
-        _warn_of_units(labels, config, source)
     if "attention_probs_dropout_prob" not in fields and config.attention_probs_dropout_prob:
         was = config.attention_probs_dropout_prob
         notes.append(f"Attention dropout is 0 instead of {was:g}: --set attention_probs_dropout_prob={was:g} keeps it.")
@@ -237,16 +232,6 @@ def _task(labels: Labels) -> dict[str, Any]:
     else:
         names = {"num_labels": labels.num_labels}
     return {"problem_type": labels.problem_type, **names}
-
-
-def _warn_of_units(labels: Labels, config: Any, source: str) -> None:
-    """Warns where a trained regression, which keeps its own units, answers in units far from the data's."""
-    mean, std = config.label_mean, config.label_scale
-    if abs(labels.mean - mean) > 5 * std or not std / 5 <= labels.std <= 5 * std:
-        logger.warning(
-            f"The numbers have mean {labels.mean:.6g} and standard deviation {labels.std:.6g}, and {source!r} keeps "
-            f"its own units (mean {mean:.6g}, standard deviation {std:.6g}), so it learns slowly."
-        )
 
 
 def _config_fields(options: Options) -> dict[str, Any]:

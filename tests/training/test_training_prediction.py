@@ -422,7 +422,7 @@ def test_what_cannot_be_read_or_written_is_one_line(
         ("config.json", {"classifier_pooling": None}, "can't be read as a checkpoint: .*'classifier_pooling'"),
         ("config.json", {"auto_map": None}, "can't be read as a checkpoint: "),
         ("model.safetensors.index.json", {"weight_map": {}}, "can't be loaded: KeyError"),
-        ("model.safetensors", None, "can't be loaded: The weights of .* are damaged"),
+        ("model.safetensors", None, "can't be loaded: ValueError: The weights of .* are damaged"),
         ("tokenizer_config.json", {"model_max_length": "many"}, "can't be loaded: "),
     ],
 )
