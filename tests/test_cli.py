@@ -170,7 +170,7 @@ def in_double(checkpoint: Path, text: str) -> float:
 def test_training_picks_bfloat16_where_the_machine_has_it_and_can_be_refused(monkeypatch, tmp_path, best, asked):
     monkeypatch.setattr("hf_posenc.training.recipe.best_dtype", lambda device=None: best)
     options, sizes = Options(output=str(tmp_path), **asked), {"hidden_size": 32, "seen": 1, "examples": 9}
-    recipe = make_recipe(options, **sizes, validates=False, is_classifier=True)
+    recipe = make_recipe(options, **sizes, validates=False, problem_type="regression")
     assert recipe.bf16 == asked.get("bf16", best == torch.bfloat16)
 
 

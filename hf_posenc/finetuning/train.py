@@ -28,7 +28,7 @@ from ..training.assessment import PREFIXES, assess, calibrate
 from ..training.baseline import baseline_scores
 from ..training.inference import take_off_autocast
 from ..training.lora import merge
-from ..training.losses import ClassificationLoss, make_loss
+from ..training.losses import make_loss
 from ..training.memory import check_memory
 from ..training.metrics import METRICS, logits_in
 from ..training.progress import main_console
@@ -94,9 +94,10 @@ def train(
     process, plain = PartialState(cpu=trains_on_cpu(options)), options.to_dict()
     console = main_console(process.process_index, console)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
-    resumed = _resume_point(options, plain)
+    resumed = run_folder.resume_point(output, plain) if options.resume else None
     config = check_start(options)
-    with _first_reads(options):
+    is_here = tables is not None or Path(str(options.data)).exists()  # what comes from the Hub is fetched once
+    with contextlib.nullcontext() if is_here else process.main_process_first():
         tables = read(options) if tables is None else tables
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
@@ -108,11 +109,22 @@ def train(
     remember_columns(model.config, prepared.columns)
     cut: dict[str, int] = {}
     encoded = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length), cut.__setitem__)
-    recipe = _recipe(options, model, encoded, len(tokenizer), prepared)
-    loss = _loss(prepared, options, recipe, model)
+    lengths = list(map(len, encoded["train"]["input_ids"]))
+    recipe = make_recipe(
+        options,
+        hidden_size=model.config.hidden_size,
+        seen=sum(lengths) / len(tokenizer),
+        examples=len(lengths),
+        validates="validation" in encoded,
+        problem_type=prepared.labels.problem_type,
+    )
+    targets = labels_of(prepared.splits["train"])
+    loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
+    loss.label_scale = model.config.label_scale
     report = begin_report(model, prepared, encoded, cut, plain, tokenizer)
-    report.notes += [*notes, *_decided(loss, prepared, encoded, recipe, model, options)]
-    report.recipe, report.processes = _in_words(recipe, model, options), process.num_processes
+    report.notes += [*notes, *loss.sentences(prepared.labels.names)]
+    report.notes += check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
+    report.recipe, report.processes = _in_words(recipe, options), process.num_processes
     if baselines and process.is_main_process:
         report.baselines = _baselines(prepared)
     with run_folder.disk_errors(output):  # the Trainer makes the folder
@@ -132,30 +144,6 @@ def train(
         note(model.config, temperature=report.calibration.temperature)
     save_run(output, report, partial(_save, trainer), prepared.trained_on)
     return TrainingResult(Path(output), report, model, tokenizer, prepared.trained_on)
-
-
-def _loss(prepared: PreparedData, options: Options, recipe: Recipe, model: PreTrainedModel) -> ClassificationLoss:
-    targets = labels_of(prepared.splits["train"])
-    loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
-    loss.label_scale = getattr(model.config, "label_scale", 1.0)
-    return loss
-
-
-def _decided(
-    loss: ClassificationLoss,
-    prepared: PreparedData,
-    encoded: Mapping[str, Dataset],
-    recipe: Recipe,
-    model: PreTrainedModel,
-    options: Options,
-) -> list[str]:
-    """Class weights, and the memory of a step, a sentence each."""
-    lengths = list(map(len, encoded["train"]["input_ids"]))
-    said = check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
-    if loss.weights is None:
-        return said
-    weights = zip(prepared.labels.names, loss.weights.tolist(), strict=True)
-    return [f"Class weights: {', '.join(f'{name} {weight:.3g}' for name, weight in weights)}.", *said]
 
 
 def _fit(trainer: RunTrainer, stop: Stop, report: Report, recipe: Recipe, resumed: Path | None) -> None:
@@ -198,25 +186,6 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         files.write_json(folder / run_folder.RESULTS_NAME, report.to_dict())
 
 
-def _resume_point(options: Options, plain: Mapping[str, Any]) -> Path | None:
-    if not options.resume:
-        return None
-    if options.lora:
-        raise UserError("--resume: the checkpoints of --lora hold merged weights. Start from one with --pretrained.")
-    point = run_folder.resume_point(str(options.output), plain)
-    if point is None:
-        logger.warning(f"No whole checkpoint in {options.output!r}: training starts at the beginning.")
-    return point
-
-
-@contextlib.contextmanager
-def _first_reads(options: Options) -> Iterator[None]:
-    """What comes from the Hub is fetched by the first process."""
-    is_here = options.data is None or Path(options.data).exists()
-    with contextlib.nullcontext() if is_here else PartialState().main_process_first():
-        yield
-
-
 @contextlib.contextmanager
 def _guarded(output: str | Path) -> Iterator[None]:
     """Says what is left after Ctrl-C, on a full disk, or of weights that aren't finite."""
@@ -231,24 +200,7 @@ def _guarded(output: str | Path) -> Iterator[None]:
             raise Diverged(f"{one_line(error)} What is left: {left}") from error
 
 
-def _recipe(
-    options: Options, model: PreTrainedModel, encoded: Mapping[str, Dataset], vocabulary: int, prepared: PreparedData
-) -> Recipe:
-    recipe = make_recipe(
-        options,
-        hidden_size=model.config.hidden_size,
-        seen=sum(map(len, encoded["train"]["input_ids"])) / vocabulary,
-        examples=len(encoded["train"]),
-        validates="validation" in encoded,
-        is_classifier=bool(prepared.labels.names),
-    )
-    best, known = recipe.metric_for_best_model, [metric.key for metric in METRICS[prepared.labels.problem_type]]
-    if best is not None and best.removeprefix("eval_") not in ("loss", *known):
-        raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
-    return recipe
-
-
-def _in_words(recipe: Recipe, model: PreTrainedModel, options: Options) -> dict[str, Any]:
+def _in_words(recipe: Recipe, options: Options) -> dict[str, Any]:
     """How it was trained, for the card; None: it isn't listed."""
     return {
         "learning_rate": recipe.learning_rate,
@@ -260,8 +212,6 @@ def _in_words(recipe: Recipe, model: PreTrainedModel, options: Options) -> dict[
         "schedule": options.schedule,
         "warmup_steps": recipe.warmup_steps,
         "weight_decay": recipe.weight_decay,
-        "hidden_dropout_prob": getattr(model.config, "hidden_dropout_prob", None),
-        "initializer_range": model.config.initializer_range if options.pretrained is None else None,
         "precision": "bfloat16 mixed, scores in float32" if recipe.bf16 else None,
         **{name: value for name, value in trainer_fields(options).items() if isinstance(value, int | float)},
     }
@@ -269,12 +219,13 @@ def _in_words(recipe: Recipe, model: PreTrainedModel, options: Options) -> dict[
 
 def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:
     """Scores of simpler models."""
-    parts = {prefix: prepared.splits[split] for split, prefix in PREFIXES.items() if split in prepared.splits}
-    tests = {prefix: (texts_of(part), labels_of(part) or []) for prefix, part in parts.items()}
-    training = prepared.splits["train"]
+    scored = {prefix: prepared.splits[split] for split, prefix in PREFIXES.items() if split in prepared.splits}
+    training, *tests = (
+        (texts_of(part), labels_of(part) or []) for part in (prepared.splits["train"], *scored.values())
+    )
     if not tests:
         return {}
-    return baseline_scores((texts_of(training), labels_of(training) or []), tests, prepared.labels.problem_type)
+    return baseline_scores(training, dict(zip(scored, tests, strict=True)), prepared.labels.problem_type)
 
 
 def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], prepared: PreparedData) -> None:
@@ -302,14 +253,11 @@ def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], 
 
 def _find_best(state: TrainerState, recipe: Recipe) -> dict[str, Any] | None:
     """Where the weights that were kept are from; None: the last step."""
-    if state.best_model_checkpoint is None or not recipe.load_best_model_at_end:
+    step, metric = state.best_global_step, f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
+    if step is None or not recipe.load_best_model_at_end:
         return None
-    step = int(Path(state.best_model_checkpoint).name.rpartition("-")[2])
-    metric = f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
-    for entry in state.log_history:
-        if entry["step"] == step and metric in entry:
-            return {"metric": metric, "value": entry[metric], "step": step, "epoch": entry["epoch"]}
-    return None
+    epoch = next(entry["epoch"] for entry in state.log_history if entry["step"] == step and metric in entry)
+    return {"metric": metric, "value": state.best_metric, "step": step, "epoch": epoch}
 
 
 def _save(trainer: RunTrainer, folder: str) -> None:

@@ -1,6 +1,7 @@
 """The loss of classification, with class weights and label smoothing, and what is measured with it."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,13 @@ class ClassificationLoss:
         self.weights = weights
         self.label_smoothing = label_smoothing
         self.label_scale = label_scale
+
+    def sentences(self, names: Sequence[str]) -> list[str]:
+        """The class weights in a sentence; none where there are none."""
+        if self.weights is None:
+            return []
+        weights = (f"{name} {weight:.3g}" for name, weight in zip(names, self.weights.tolist(), strict=True))
+        return [f"Class weights: {', '.join(weights)}."]
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss of a model's outputs."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,8 @@ from ..files import CHECKPOINT, REPLACED
 
 if TYPE_CHECKING:  # a folder is checked before PyTorch is imported
     import torch
+
+logger = logging.getLogger(__name__)
 
 RESULTS_NAME = "results.json"
 """Of a finished run."""
@@ -96,6 +99,8 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     Raises:
         UserError: there is no such run, it has ended, or it was begun with other options.
     """
+    if options["lora"]:
+        raise UserError("--resume: the checkpoints of --lora hold merged weights. Start from one with --pretrained.")
     folder, before = Path(output), _read(Path(output) / OPTIONS_NAME)
     if not before:
         ended = (folder / RESULTS_NAME).exists()
@@ -110,7 +115,10 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
                 f"--resume: the run in {output!r} was begun with {name}={before.get(name)!r}, the options now say "
                 f"{now.get(name)!r}. Resume with what it began with, or train elsewhere."
             )
-    return next(reversed(_whole(folder)), None)
+    if whole := _whole(folder):
+        return whole[-1]
+    logger.warning(f"No whole checkpoint in {output!r}: training starts at the beginning.")
+    return None
 
 
 def check_same_data(point: Path, config: Any) -> None:
