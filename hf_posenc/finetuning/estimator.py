@@ -9,7 +9,6 @@
 """
 
 import contextlib
-import io
 import random
 import tempfile
 import warnings
@@ -23,7 +22,6 @@ import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 from pandas import isna
 from pandas.api.types import is_scalar
-from rich.console import Console
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
 from sklearn.preprocessing import MultiLabelBinarizer
@@ -33,14 +31,14 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from ..data.columns import Columns, as_input, note, notes_of, remembered_columns
 from ..data.preparing import TEXTS
 from ..data.reading import as_table
-from ..errors import Interrupted, UserError
+from ..errors import Diverged, Interrupted, UserError
 from ..options import Options
 from ..quiet import silence, without_bars
 from ..training import run_folder
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from .prediction import Classifier, load_classifier
-from .train import TrainingResult, save_run, train
+from .train import save_run, train
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
 _SOURCE = "texts in memory"
@@ -124,8 +122,7 @@ class _Estimator(BaseEstimator):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters of the signature, and the options that were given or set."""
-        names = [name for name in vars(self) if not (name.startswith("_") or name.endswith("_"))]
-        return {**super().get_params(deep), **{name: getattr(self, name) for name in names}}
+        return {name: value for name, value in vars(self).items() if not (name.startswith("_") or name.endswith("_"))}
 
     def set_params(self, **parameters: Any) -> Self:
         """Sets parameters, and options of `hf-posenc train`."""
@@ -139,34 +136,31 @@ class _Estimator(BaseEstimator):
         columns = dict(zip(TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         features = Features({**dict.fromkeys(columns, Value("string")), "label": target})
         table = as_table(Dataset.from_dict({**columns, "label": values}, features=features), _SOURCE)
-        result = self._train(table, {**task, "text_column": ",".join(columns), "label_column": "label"})
+        parameters = {name: value for name, value in self.get_params().items() if value is not None}
+        parameters |= {**task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
+        verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
+        if not self.validation_share:
+            parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
+        with (
+            tempfile.TemporaryDirectory(prefix="posenc-") as folder,
+            _own_randomness(),
+            contextlib.nullcontext() if verbose else silence(),
+        ):
+            options = Options.of(**{**parameters, "output": str(Path(folder) / "posenc-model")})
+            try:
+                result = train(options, tables={"train": table}, baselines=baselines)
+            except Interrupted as interrupt:
+                raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
         self.model_: Any = result.model
         self.tokenizer_ = result.tokenizer
         self.metrics_ = result.metrics
         self.assessment_ = result.report.assessment
         self.history_ = result.history
         self._result = result
-        said = [self.assessment_.warnings if self.assessment_ else (), result.report.data.doubts()]
-        for doubt in () if self.verbose else [*said[0], *said[1]]:
+        doubts = [*(self.assessment_.warnings if self.assessment_ else ()), *result.report.data.doubts()]
+        for doubt in () if verbose else doubts:
             warnings.warn(doubt, stacklevel=3)
         return self
-
-    def _train(self, table: Dataset, task: dict[str, Any]) -> TrainingResult:
-        parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
-        with (
-            tempfile.TemporaryDirectory(prefix="posenc-") as folder,
-            _own_randomness(),
-            contextlib.nullcontext() if verbose else silence(),
-        ):
-            values = {"output": str(Path(folder) / "posenc-model"), "data": _SOURCE, **parameters, **task}
-            if not values["validation_share"]:
-                values["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
-            console = None if verbose else Console(file=io.StringIO())
-            try:
-                return train(Options.of(**values), tables={"train": table}, baselines=baselines, console=console)
-            except Interrupted as interrupt:
-                raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
 
     # ---- predicting -------------------------------------------------------------------------------------------------
 
@@ -192,6 +186,8 @@ class _Estimator(BaseEstimator):
         if result is None:
             raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
         run_folder.check_free(str(folder), overwrite=overwrite, resume=False)
+        if bad := run_folder.not_finite(self.model_.named_parameters()):
+            raise Diverged(f"{bad[0]} holds NaN or infinity: the model isn't saved.")
 
         def save_model(temporary: str) -> None:
             self.model_.save_pretrained(temporary)

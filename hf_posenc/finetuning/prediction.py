@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.columns import Columns, notes_of, remembered_columns
 from ..data.tokenizer import load_tokenizer
-from ..errors import UserError, one_line, sentence
+from ..errors import UserError, one_line
 from ..quiet import without_bars
 from ..training.inference import logits_of
 from ..training.metrics import answers_from_logits
@@ -113,29 +113,24 @@ def load_classifier(
     else:
         model = ExportedModel(open_backend(checkpoint, backend, bf16=bf16, throughput=throughput), config, checkpoint)
     tokenizer = load_tokenizer(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
-    try:
-        if backend == "torch":
-            input_length(model, tokenizer)
-        elif model.backend.max_length is not None:
-            tokenizer.model_max_length = min(tokenizer.model_max_length, model.backend.max_length)
-    except TypeError as error:  # a tokenizer_config.json with words for numbers
-        raise UserError(f"{checkpoint!r} can't be loaded: {sentence(error)}") from error
+    if backend == "torch":
+        input_length(model, tokenizer)
+    elif model.backend.max_length is not None:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, model.backend.max_length)
     return Classifier(model, tokenizer, checkpoint, backend)
 
 
 def _device(name: str | None) -> torch.device:
     """The device of that name, or the best."""
-    best = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name is None:
-        return best or torch.device("cpu")
+        return (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None) or torch.device(
+            "cpu"
+        )
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(
-            f"--device {name!r} can't be used: {one_line(error).split(' at: ')[0][:80].rstrip('.')}. This machine has "
-            f"cpu{f' and {best}' if best else ' alone'}."
-        ) from error
+        raise UserError(f"--device {name!r} can't be used: {one_line(error)[:200]}") from error
     return device
 
 

@@ -1,6 +1,5 @@
 """The tokenizer and the model that a training starts from: new, converted, or one of our checkpoints."""
 
-import difflib
 import tempfile
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +16,7 @@ from ..data.labels import Labels
 from ..data.preparing import Known, PreparedData
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 from ..errors import UserError, about_options, check_local, one_line
-from ..model.hints import scheme_names
+from ..model.hints import did_you_mean, scheme_names
 from ..model.package_config import PosEncConfig, scheme_class
 from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme_file
@@ -66,10 +65,9 @@ def check_start(options: Options) -> Any:
         if name in _POSITIONS:
             raise UserError(f"--set {name} can't be set. Use {_POSITIONS[name]}.")
         if name not in (known := FIELDS | _CONFIG | {*_OF_TOKENIZERS}):
-            near = difflib.get_close_matches(name, known, n=3)
+            near = did_you_mean(name, known)
             raise UserError(
-                f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field."
-                + (f" Did you mean {' or '.join(near)}?" if near else "")
+                f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip()
             )
     if options.scheme_file is not None:
         if not Path(options.scheme_file).is_file():

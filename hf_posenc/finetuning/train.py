@@ -129,12 +129,12 @@ def train(
         report.baselines = _baselines(prepared)
     with run_folder.disk_errors(output):  # the Trainer makes the folder
         trainer, stop = make_trainer(model, tokenizer, encoded, recipe, loss, console)
-    process.wait_for_everyone()  # all have seen that the folder is free
-    if resumed is not None:
-        report.notes.append(f"Goes on from {resumed.name}.")
-    elif process.is_main_process:
-        deleted = run_folder.begin(output, plain, overwrite=options.overwrite)
-        report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
+        process.wait_for_everyone()  # all have seen that the folder is free
+        if resumed is not None:
+            report.notes.append(f"Goes on from {resumed.name}.")
+        elif process.is_main_process:
+            deleted = run_folder.begin(output, plain, overwrite=options.overwrite)
+            report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
     report.show_start(console)
     _fit(trainer, stop, report, recipe, resumed)
     _score(report, trainer, encoded, prepared)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import files
-from ..checkpoint_files import WEIGHTS, open_weights, weight_files
-from ..errors import Diverged, UserError, disk_error
+from ..errors import UserError, disk_error
 from ..files import CHECKPOINT, REPLACED
 
 if TYPE_CHECKING:  # a folder is checked before PyTorch is imported
@@ -142,23 +141,13 @@ def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[s
     deleted = [path.name for path in checkpoints(folder)] if overwrite else []
     if overwrite:
         remove_checkpoints(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files.write_json(folder / OPTIONS_NAME, dict(options))
-    except OSError as error:
-        raise UserError(
-            f"--output {output!r} can't be written to: {error.strerror}. Name a folder of your own."
-        ) from error
+    files.write_json(folder / OPTIONS_NAME, dict(options))
     return deleted
 
 
 @contextlib.contextmanager
 def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
-    """A temporary folder whose files replace those of the folder's earlier run, all or none; checkpoints go last.
-
-    Raises:
-        Diverged: the weights that were written hold NaN or infinity.
-    """
+    """A temporary folder whose files replace those of the folder's earlier run, all or none; checkpoints go last."""
     folder = Path(output)
     old = _read(folder / RESULTS_NAME).get("files", [])
 
@@ -169,22 +158,11 @@ def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
     with files.replaced_together(folder, is_main, earlier) as temporary:
         yield temporary
         if is_main:
-            if bad := _damage(temporary):
-                raise Diverged(f"Training diverged: {bad} holds NaN or infinity. Give a lower --learning-rate.")
             results = _read(temporary / RESULTS_NAME)
             names = sorted({RESULTS_NAME, *(path.name for path in temporary.iterdir())})
             files.write_json(temporary / RESULTS_NAME, {**results, "files": names})
     if is_main:
         remove_checkpoints(folder)
-
-
-def _damage(folder: Path) -> str:
-    """The first weight in a folder's files that holds NaN or infinity; empty if all are finite."""
-    for name in sorted(weight_files(folder)) or [WEIGHTS]:
-        with open_weights(folder / name) as file:
-            if bad := not_finite((key, file.get_tensor(key)) for key in file.keys()):  # noqa: SIM118  (no dictionary)
-                return f"{bad[0]} in {name}"
-    return ""
 
 
 def not_finite(tensors: Iterable[tuple[str, "torch.Tensor"]]) -> list[str]:

@@ -423,7 +423,6 @@ def test_what_cannot_be_read_or_written_is_one_line(
         ("config.json", {"auto_map": None}, "can't be read as a checkpoint: "),
         ("model.safetensors.index.json", {"weight_map": {}}, "can't be loaded: KeyError"),
         ("model.safetensors", None, "can't be loaded: ValueError: The weights of .* are damaged"),
-        ("tokenizer_config.json", {"model_max_length": "many"}, "can't be loaded: "),
     ],
 )
 def test_a_damaged_checkpoint_is_one_error_that_names_it(checkpoint, tmp_path, name, content, message):

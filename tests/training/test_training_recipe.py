@@ -134,7 +134,6 @@ def test_what_cannot_be_begun_with_is_refused_before_data_is_read(given: dict[st
         ({"device": "tpu"}, "--device 'tpu' can't be trained on. This machine has cpu"),
         ({"fp16": True}, "--set fp16=true needs a GPU. Use --bf16"),
         ({"optim": "adamant"}, "adamant is not a valid OptimizerNames, please select"),
-        ({"deepspeed": "none.json"}, "deepspeed"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused(given: dict[str, Any], message: str):
