@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from ..data.preparing import DataSummary, labels_of, prepare, texts_of
 from ..data.reading import LINE
@@ -43,7 +42,6 @@ def evaluate(
     options: Options,
     split: str = "test",
     *,
-    table: Dataset | None = None,
     batch_size: int = 64,
     progress: Callable[[int], object] | None = None,
 ) -> Evaluation:
@@ -53,14 +51,13 @@ def evaluate(
         classifier: what `load_classifier` returned.
         options: of the data.
         split: of a folder or a data set.
-        table: the rows, where they have been read.
         batch_size: texts per forward pass.
         progress: called with the number of texts after each batch.
 
     Raises:
         UserError: the data can't be read, has no labels, or other labels than the model's.
     """
-    table = read_split(options, split) if table is None else table
+    table = read_split(options, split)
     known = knowledge(classifier.model.config, classifier.name)
     prepared = prepare({"test": table}, options, known)
     part, kind = prepared.splits["test"], prepared.labels.problem_type

@@ -187,10 +187,9 @@ def _load(
     with about_options(_CONFIG | _POSITIONS.keys()):
         for name, value in {**_task(labels), **fields}.items():
             setattr(config, name, value)
-    if has_head(config, CLASSIFIER) and not keeps_head:
-        notes.append(f"{source} was trained for other labels: its classifier is learned anew.")
-    elif keeps_head:
-        notes.append(f"{source} was trained for these labels: its classifier is trained further.")
+    if has_head(config, CLASSIFIER):
+        which, how = ("these", "trained further") if keeps_head else ("other", "learned anew")
+        notes.append(f"{source} was trained for {which} labels: its classifier is {how}.")
     if not keeps_head:  # what is in the files is another task's
         config.architectures = [name for name in config.architectures or () if not name.endswith("Classification")]
     model = load_model(

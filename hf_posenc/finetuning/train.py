@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,9 @@ from ..data.columns import note, remember_columns
 from ..data.encoding import encode
 from ..data.preparing import PreparedData, labels_of, prepare, texts_of
 from ..data.sources import read
-from ..errors import Diverged, Interrupted, UserError, one_line
+from ..errors import Interrupted, UserError
 from ..options import Options
-from ..quiet import errors_alone, without_bars
+from ..quiet import without_bars
 from ..training import run_folder
 from ..training.assessment import PREFIXES, assess, calibrate
 from ..training.baseline import baseline_scores
@@ -127,7 +127,7 @@ def train(
     report.recipe, report.processes = _in_words(recipe, options), process.num_processes
     if baselines and process.is_main_process:
         report.baselines = _baselines(prepared)
-    with run_folder.disk_errors(output):  # the Trainer makes the folder
+    with run_folder.guarded(output):  # the Trainer makes the folder
         trainer, stop = make_trainer(model, tokenizer, encoded, recipe, loss, console)
         process.wait_for_everyone()  # all have seen that the folder is free
         if resumed is not None:
@@ -153,7 +153,7 @@ def _fit(trainer: RunTrainer, stop: Stop, report: Report, recipe: Recipe, resume
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     output = str(recipe.output_dir)
-    with _guarded(output), stop:
+    with run_folder.guarded(output), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge(cast(Any, trainer.model))
     if stop.agreed:
@@ -174,7 +174,7 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         trained_on: the marks of the training texts.
     """
     is_main = PartialState().is_main_process
-    with _guarded(output), run_folder.finished(output, is_main=is_main) as folder:
+    with run_folder.guarded(output), run_folder.finished(output, is_main=is_main) as folder:
         save_model(str(folder))
         if not is_main:
             return
@@ -184,20 +184,6 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         if trained_on is not None:
             np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
         files.write_json(folder / run_folder.RESULTS_NAME, report.to_dict())
-
-
-@contextlib.contextmanager
-def _guarded(output: str | Path) -> Iterator[None]:
-    """Says what is left after Ctrl-C, on a full disk, or of weights that aren't finite."""
-    # Checkpoints less than a second apart make the Trainer doubt the file system.
-    with run_folder.disk_errors(output), errors_alone("transformers.trainer_utils"):
-        try:
-            yield
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted(run_folder.what_is_left(output)) from interrupt
-        except Diverged as error:
-            left = run_folder.what_is_left(output, diverged=True)
-            raise Diverged(f"{one_line(error)} What is left: {left}") from error
 
 
 def _in_words(recipe: Recipe, options: Options) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from .metrics import require_finite
+from ..errors import UserError
 
 Row = Mapping[str, Sequence[int]]
 """A tokenizer's output for one input: `input_ids`, and what else the model takes."""
@@ -58,7 +58,12 @@ def logits_of(
         parts: dict[str, Any] = {name: part.to(model.device) for name, part in padded.items()}
         with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             logits = model(**parts).logits.float().cpu().numpy()
-        return [require_finite(own, name) for own in logits]
+        if not np.isfinite(logits).all():  # they would name any label
+            raise UserError(
+                f"{name} answers with numbers that aren't finite (NaN or infinity). Its weights are damaged, or too "
+                "large for half precision: get the checkpoint anew, or leave --bf16 out."
+            )
+        return list(logits)
 
     iterator, done = iter(inputs), 0
     with ThreadPoolExecutor(getattr(model, "streams", 1)) as pool:

@@ -14,8 +14,6 @@ from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_sq
 from transformers import EvalPrediction
 from transformers.trainer_utils import PredictionOutput
 
-from ..errors import UserError
-
 
 class _Metric(evaluate.Metric):
     """What the metrics share. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
@@ -89,20 +87,6 @@ METRICS: dict[str, tuple[type[_Metric], ...]] = {
     "regression": (MSE, Pearson, Spearman),
 }
 """The metrics of each task; the first is the one to quote."""
-
-
-def require_finite(logits: np.ndarray, model: str = "The model") -> np.ndarray:
-    """The logits themselves.
-
-    Raises:
-        UserError: one is NaN or infinite, so that they would name any label.
-    """
-    if not np.isfinite(logits).all():
-        raise UserError(
-            f"{model} answers with numbers that aren't finite (NaN or infinity). Its weights are damaged, or too large "
-            "for half precision: get the checkpoint anew, or leave --bf16 out."
-        )
-    return logits
 
 
 def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:

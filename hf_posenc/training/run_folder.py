@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import files
-from ..errors import UserError, disk_error
+from ..errors import Diverged, Interrupted, UserError, disk_error, one_line
 from ..files import CHECKPOINT, REPLACED
+from ..quiet import errors_alone
 
 if TYPE_CHECKING:  # a folder is checked before PyTorch is imported
     import torch
@@ -173,10 +174,15 @@ def not_finite(tensors: Iterable[tuple[str, "torch.Tensor"]]) -> list[str]:
 
 
 @contextlib.contextmanager
-def disk_errors(output: str | Path) -> Iterator[None]:
-    """Turns a failed write, whichever library reports it, into a `UserError` that says what is left."""
+def guarded(output: str | Path) -> Iterator[None]:
+    """Says what is left after Ctrl-C, of weights that aren't finite, or on a full disk, whoever reports it."""
     try:
-        yield
+        with errors_alone("transformers.trainer_utils"):  # checkpoints within a second make it doubt the file system
+            yield
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(what_is_left(output)) from interrupt
+    except Diverged as error:
+        raise Diverged(f"{one_line(error)} What is left: {what_is_left(output, diverged=True)}") from error
     except UserError:
         raise
     except Exception as error:
