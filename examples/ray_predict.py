@@ -27,7 +27,7 @@ import ray
 from hf_posenc.data.columns import Columns, as_input
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.finetuning.prediction import load_classifier, predict
-from hf_posenc.finetuning.prediction_files import flat_answer, joined_row
+from hf_posenc.finetuning.prediction_files import flat_answer, input_name
 
 READERS = {".parquet": ray.data.read_parquet, ".csv": ray.data.read_csv, ".jsonl": ray.data.read_json}
 
@@ -46,9 +46,7 @@ class Labeller:
         answers = pa.Table.from_pylist([flat_answer(answer, self.classifier.label_names) for answer in given])
         if self.classifier.problem_type == "multi_label_classification":  # in a block that has none, too
             answers = answers.set_column(0, "label", answers["label"].cast(pa.list_(pa.string())))
-        place = {name: number for number, name in enumerate(rows.column_names)}
-        names = {number: name for name, number in joined_row(place, dict.fromkeys(answers.column_names)).items()}
-        kept = [names[place[name]] for name in rows.column_names]
+        kept = [input_name(name, answers.column_names) for name in rows.column_names]
         return pa.table([*rows.columns, *answers.columns], [*kept, *answers.column_names])
 
 

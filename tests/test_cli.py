@@ -170,7 +170,7 @@ def in_double(checkpoint: Path, text: str) -> float:
 def test_training_picks_bfloat16_where_the_machine_has_it_and_can_be_refused(monkeypatch, tmp_path, best, asked):
     monkeypatch.setattr("hf_posenc.training.recipe.best_dtype", lambda device=None: best)
     options, sizes = Options(output=str(tmp_path), **asked), {"hidden_size": 32, "seen": 1, "examples": 9}
-    recipe = make_recipe(options, **sizes, validates=False, is_classifier=True)
+    recipe = make_recipe(options, **sizes, validates=False, problem_type="regression")
     assert recipe.bf16 == asked.get("bf16", best == torch.bfloat16)
 
 
@@ -196,7 +196,7 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
     [
         (("predict", "./nowhere", "a"), "'./nowhere' doesn't exist. Give the folder of a checkpoint"),
         (("predict", __file__, "a"), "is a file. Give the folder of a checkpoint"),
-        (("predict", ".", "a"), "'.' holds an adapter of PEFT alone. Merge it: peft.AutoPeftModelForSequence"),
+        (("predict", ".", "a"), "'.' has no config.json. Give the folder of a checkpoint"),
         (("train", "-o"), "Option '-o' requires an argument. `hf-posenc --help` lists"),
         (("predict", "CHECKPOINT", "a", "--top-k", "x"), "Invalid value for '--top-k': "),
         (("--foo",), "No such option: --foo. `hf-posenc --help` lists what there is."),
@@ -234,7 +234,6 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
 )
 def test_bad_input_is_one_line_and_exit_code_2(refused, checkpoint, arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "adapter_config.json").write_text("{}")
     assert message in refused(*(str(checkpoint) if part == "CHECKPOINT" else part for part in arguments))
 
 
@@ -346,14 +345,12 @@ def test_what_is_no_text_is_named(refused, checkpoint, tmp_path):
     assert "-, line 1 isn't UTF-8 text: " in line
 
 
-@pytest.mark.parametrize(("head", "task"), [("MaskedLM", "fill-mask"), ("TokenClassification", "token-classification")])
-def test_a_model_that_labels_no_texts_is_left_to_its_pipeline(refused, tmp_path, head, task):
-    getattr(hf_posenc, f"PosEncFor{head}")(tiny_config()).save_pretrained(tmp_path)
-    message = f"{str(tmp_path)!r} holds PosEncFor{head}, which doesn't classify texts: use "
-    message += f'pipeline("{task}", {str(tmp_path)!r}) of transformers.'
+def test_a_model_that_labels_no_texts_is_refused(refused, tmp_path):
+    hf_posenc.PosEncForMaskedLM(tiny_config()).save_pretrained(tmp_path)
+    message = f"{str(tmp_path)!r} holds PosEncForMaskedLM, which doesn't classify texts."
     for words in (("predict", str(tmp_path), "text"), ("evaluate", str(tmp_path), "--data", "blimp_order")):
         assert message in refused(*words)  # not with a random head
-    with pytest.raises(UserError, match="of transformers"):
+    with pytest.raises(UserError, match="which doesn't classify texts"):
         hf_posenc.load(tmp_path)
 
 

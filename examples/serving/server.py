@@ -41,9 +41,9 @@ def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) 
     counts = {"texts": 0, "batches": 0}
 
     def answer(texts: list[tuple[str, ...]]) -> list[Any]:
-        cut: set[int] = set()
+        cut: dict[int, int] = {}
         try:
-            answers = list(predict(classifier, texts, batch_size, truncated=lambda number, _: cut.add(number)))
+            answers = list(predict(classifier, texts, batch_size, truncated=cut))
             return [(row, number in cut) for number, row in enumerate(answers)]
         except Exception as error:  # of one text: the others get their answers
             return [error] if len(texts) == 1 else [row for text in texts for row in answer([text])]

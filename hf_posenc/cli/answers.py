@@ -163,12 +163,14 @@ def _give(
     from rich.markup import escape
     from tqdm import tqdm
 
-    from hf_posenc.finetuning.prediction import CutTexts, predict
+    from hf_posenc.finetuning.prediction import predict
     from hf_posenc.finetuning.prediction_files import json_line, write_answers
+    from hf_posenc.training.inference import cut_texts_in_words
 
-    errors, cut = plain_console(stderr=True), CutTexts()
+    errors = plain_console(stderr=True)
+    truncated: dict[int, int] = {}
     with tqdm(desc="Labelling", total=len(inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
-        answers = predict(classifier, inputs, batch_size, cut=cut, progress=bar.update, **asked)
+        answers = predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
         if output is not None:
             written = write_answers(output, rows, answers, classifier.label_names)
             errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
@@ -181,7 +183,7 @@ def _give(
             for texts, answer in zip(inputs, answers, strict=True):
                 table.add_row(*map(escape, (" || ".join(texts), *_cells(answer))))
             Console().print(table)
-    if said := cut.sentence(classifier.tokenizer):
+    if said := cut_texts_in_words(truncated, classifier.tokenizer):
         errors.print(said)
 
 

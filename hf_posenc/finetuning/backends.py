@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..checkpoint_files import GRAPHS, graph_places, graphs_in
-from ..errors import UserError, one_line, sentence
+from ..errors import UserError, one_line
 from ..files import sha256
 
 MANIFEST = "export.json"
@@ -44,15 +44,9 @@ class Backend:
                 (B, S), or (B, C, S) of multiple choice. Other arrays aren't read.
 
         Raises:
-            UserError: an input is missing or has another shape, or the texts are longer than the table of positions.
+            UserError: the texts are longer than the table of positions.
         """
-        for name in INPUTS[:2]:
-            if name not in batch:
-                raise UserError(f"The batch has {', '.join(batch) or 'no inputs'}, and lacks {name!r}. Give it.")
         arrays = {name: np.ascontiguousarray(batch[name], dtype=np.int64) for name in INPUTS if name in batch}
-        shapes = {name: array.shape for name, array in arrays.items()}
-        if len(set(shapes.values())) > 1:
-            raise UserError(f"The inputs differ in shape: {shapes}. Give all as (texts, tokens).")
         length = arrays["input_ids"].shape[-1]
         if self.max_length is not None and length > self.max_length:
             raise UserError(
@@ -119,11 +113,11 @@ def open_backend(
     require_packages(name, _PACKAGES[name])
     folder = Path(folder)
     path = _graph_in(folder, name)
-    own = _own_part(folder)
-    for file, digest in own.get("files", {}).items():
-        if not (folder / file).is_file() or sha256(folder / file) != digest:
-            raise _damaged(folder / file, "it isn't what was exported")
     try:
+        files, max_length = _recorded(folder)
+        for file, digest in files.items():
+            if sha256(folder / file) != digest:
+                raise ValueError(f"{file} isn't what was exported")
         inputs, run, streams = _open_onnx(path, bf16) if name == "onnx" else _open_openvino(path, bf16, throughput)
     except UserError:
         raise
@@ -143,7 +137,7 @@ def open_backend(
         zeros = {"token_type_ids": np.zeros_like(arrays["input_ids"])}
         return run({key: {**zeros, **arrays}[key] for key in inputs})
 
-    return Backend(run_known, own["max_length"] if "max_length" in own else _configured_length(folder), streams)
+    return Backend(run_known, max_length, streams)
 
 
 def require_packages(what: str, *packages: str) -> None:
@@ -247,35 +241,15 @@ def _graph_in(folder: Path, name: str) -> Path:
     )
 
 
-def _damaged(path: Path, reason: str) -> UserError:
-    return UserError(f"{str(path)!r} can't be used: {reason}. The file is damaged: copy the folder or export anew.")
+def _recorded(folder: Path) -> tuple[dict[str, str], int | None]:
+    """The digests of an exported folder's files, and its longest input.
 
-
-def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if there is no such file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (ValueError, OSError) as error:
-        raise _damaged(path, sentence(error).rstrip(".")) from error
-    if not isinstance(value, dict):
-        raise _damaged(path, f"it holds no object, but {value!r:.60}")
-    return value
-
-
-def _own_part(folder: Path) -> dict[str, Any]:
-    """What the manifest says for this package; empty in folders that others wrote."""
-    own = _read_object(folder / MANIFEST).get(OWN_PART, {})
-    kinds = {"files": dict, "max_length": int | None}
-    values = {name: own[name] for name in kinds if name in own} if isinstance(own, dict) else {OWN_PART: own}
-    for name, value in values.items():
-        if not isinstance(value, kinds.get(name, ())):
-            raise _damaged(folder / MANIFEST, f"its {name!r} is {value!r:.60}")
-    return values
-
-
-def _configured_length(folder: Path) -> int | None:
-    """Of a folder that others wrote: the length that its configuration names."""
-    length = _read_object(folder / "config.json").get("max_position_embeddings")
-    return length if isinstance(length, int) else None
+    A folder that others wrote has no digests; its longest input is what the configuration names.
+    """
+    manifest, config = (
+        json.loads((folder / name).read_text(encoding="utf-8")) if (folder / name).is_file() else {}
+        for name in (MANIFEST, "config.json")
+    )
+    if OWN_PART in manifest:
+        return manifest[OWN_PART]["files"], manifest[OWN_PART]["max_length"]
+    return {}, config.get("max_position_embeddings")

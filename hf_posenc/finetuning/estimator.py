@@ -9,11 +9,10 @@
 """
 
 import contextlib
-import io
 import random
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,24 +20,25 @@ from typing import Any, Self
 import numpy as np
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
-from rich.console import Console
+from pandas import isna
+from pandas.api.types import is_scalar
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
 from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from ..data.columns import note, notes_of, remembered_columns
+from ..data.columns import Columns, as_input, note, notes_of, remembered_columns
+from ..data.preparing import TEXTS
 from ..data.reading import as_table
-from ..errors import Interrupted, UserError
+from ..errors import Diverged, Interrupted, UserError
 from ..options import Options
 from ..quiet import silence, without_bars
 from ..training import run_folder
-from ..training.inference import logits_of
+from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
-from .estimator_inputs import checked_columns, inputs_of, is_lists, require_labels
-from .prediction import Classifier, CutTexts, load_classifier
-from .train import TrainingResult, save_run, train
+from .prediction import Classifier, load_classifier
+from .train import save_run, train
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
 _SOURCE = "texts in memory"
@@ -57,11 +57,10 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     Raises:
         UserError: texts, labels or an option aren't accepted.
     """
-    labels = require_labels(labels)
+    require_labels(labels)
     labels = labels if is_lists(labels) else np.asarray(labels)
-    kind: Any = PosEncClassifier
-    if not isinstance(labels, list) and labels.dtype.kind == "f" and type_of_target(labels) == "continuous":
-        kind = PosEncRegressor
+    is_real = not isinstance(labels, list) and labels.dtype.kind == "f" and type_of_target(labels) == "continuous"
+    kind: Any = PosEncRegressor if is_real else PosEncClassifier
     return kind(**{"baseline": True, **parameters}).fit(texts, labels)
 
 
@@ -82,7 +81,7 @@ def load(
         raise UserError(f"There is no folder {str(folder)!r}. Give one that `save` or `hf-posenc train` wrote.")
     classifier = load_classifier(str(folder), device, backend=backend)
     kind: Any = PosEncRegressor if classifier.problem_type == "regression" else PosEncClassifier
-    return kind._loaded(classifier, folder)
+    return kind._loaded(classifier)
 
 
 class _Estimator(BaseEstimator):
@@ -123,8 +122,7 @@ class _Estimator(BaseEstimator):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The parameters of the signature, and the options that were given or set."""
-        names = [name for name in vars(self) if not (name.startswith("_") or name.endswith("_"))]
-        return {**super().get_params(deep), **{name: getattr(self, name) for name in names}}
+        return {name: value for name, value in vars(self).items() if not (name.startswith("_") or name.endswith("_"))}
 
     def set_params(self, **parameters: Any) -> Self:
         """Sets parameters, and options of `hf-posenc train`."""
@@ -134,46 +132,44 @@ class _Estimator(BaseEstimator):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def _fit(self, columns: dict[str, list[str]], values: Any, target: Any, **task: Any) -> Self:
+    def _fit(self, rows: list[tuple[str, ...]], values: list[Any], target: Any, **task: Any) -> Self:
+        columns = dict(zip(TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         features = Features({**dict.fromkeys(columns, Value("string")), "label": target})
         table = as_table(Dataset.from_dict({**columns, "label": values}, features=features), _SOURCE)
-        result = self._train(table, {**task, "text_column": ",".join(columns), "label_column": "label"})
+        parameters = {name: value for name, value in self.get_params().items() if value is not None}
+        parameters |= {**task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
+        verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
+        if not self.validation_share:
+            parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
+        with (
+            tempfile.TemporaryDirectory(prefix="posenc-") as folder,
+            _own_randomness(),
+            contextlib.nullcontext() if verbose else silence(),
+        ):
+            options = Options.of(**{**parameters, "output": str(Path(folder) / "posenc-model")})
+            try:
+                result = train(options, tables={"train": table}, baselines=baselines)
+            except Interrupted as interrupt:
+                raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
         self.model_: Any = result.model
         self.tokenizer_ = result.tokenizer
         self.metrics_ = result.metrics
         self.assessment_ = result.report.assessment
         self.history_ = result.history
         self._result = result
-        said = [self.assessment_.warnings if self.assessment_ else (), result.report.data.doubts()]
-        for doubt in () if self.verbose else [*said[0], *said[1]]:
+        doubts = [*(self.assessment_.warnings if self.assessment_ else ()), *result.report.data.doubts()]
+        for doubt in () if verbose else doubts:
             warnings.warn(doubt, stacklevel=3)
         return self
-
-    def _train(self, table: Dataset, task: dict[str, Any]) -> TrainingResult:
-        parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
-        with (
-            tempfile.TemporaryDirectory(prefix="posenc-") as folder,
-            _own_randomness(),
-            contextlib.nullcontext() if verbose else silence(),
-        ):
-            values = {"output": str(Path(folder) / "posenc-model"), "data": _SOURCE, **parameters, **task}
-            if not values["validation_share"]:
-                values["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
-            console = None if verbose else Console(file=io.StringIO())
-            try:
-                return train(Options.of(**values), tables={"train": table}, baselines=baselines, console=console)
-            except Interrupted as interrupt:
-                raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
 
     # ---- predicting -------------------------------------------------------------------------------------------------
 
     def _logits(self, texts: Any) -> np.ndarray:
         """Logits (n, C)."""
         check_is_fitted(self, "model_")
-        rows, cut = inputs_of(texts, remembered_columns(self.model_.config)), CutTexts()
-        logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=lambda _, tokens: cut.add(tokens)))
-        if said := cut.sentence(self.tokenizer_):
+        rows, truncated = inputs_of(texts, remembered_columns(self.model_.config)), dict[int, int]()
+        logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=truncated))
+        if said := cut_texts_in_words(truncated, self.tokenizer_):
             warnings.warn(said, stacklevel=4)
         return np.stack(logits, dtype=np.float64)
 
@@ -190,6 +186,8 @@ class _Estimator(BaseEstimator):
         if result is None:
             raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
         run_folder.check_free(str(folder), overwrite=overwrite, resume=False)
+        if bad := run_folder.not_finite(self.model_.named_parameters()):
+            raise Diverged(f"{bad[0]} holds NaN or infinity: the model isn't saved.")
 
         def save_model(temporary: str) -> None:
             self.model_.save_pretrained(temporary)
@@ -201,19 +199,10 @@ class _Estimator(BaseEstimator):
         return Path(folder)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        """What `save` wrote, ready to predict; see `hf_posenc.load`."""
-        return cls._loaded(load_classifier(str(folder), "cpu"), folder)
-
-    @classmethod
-    def _loaded(cls, classifier: Classifier, folder: str | Path) -> Self:
+    def _loaded(cls, classifier: Classifier) -> Self:
         estimator = cls()
         estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
-        estimator._restore(notes_of(estimator.model_.config))
         return estimator
-
-    def _restore(self, notes: dict[str, Any]) -> None:
-        """Sets what predictions need beside the model."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -251,7 +240,7 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's names
         """Trains on texts X and labels y, anew whenever it is called."""
-        texts = checked_columns(X, y)
+        rows = checked_rows(X, y)
         if is_lists(y):
             binarizer = MultiLabelBinarizer().fit(y)
             self._form, self.classes_ = "lists", binarizer.classes_
@@ -267,9 +256,9 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
             raise UserError(f"All texts have only one class, {self.classes_.tolist()[0]!r}. Give at least two classes.")
         names = ClassLabel(names=[str(name) for name in self.classes_.tolist()])
         if self._form == "labels":
-            self._fit(texts, np.searchsorted(self.classes_, y).tolist(), names)
+            self._fit(rows, np.searchsorted(self.classes_, y).tolist(), names)
         else:
-            self._fit(texts, [np.flatnonzero(row).tolist() for row in indicators], List(names))
+            self._fit(rows, [np.flatnonzero(row).tolist() for row in indicators], List(names))
         # The checkpoint has names of labels alone; these are the labels as they were given.
         note(self.model_.config, classes=self.classes_.tolist(), label_form=self._form)
         return self
@@ -301,12 +290,13 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
             predicted, y = binarizer.transform(predicted), binarizer.transform(y)
         return float(accuracy_score(y, predicted, sample_weight=sample_weight))
 
-    def _restore(self, notes: dict[str, Any]) -> None:
-        config = self.model_.config
-        names = [config.id2label[number] for number in range(config.num_labels)]
-        several = config.problem_type == "multi_label_classification"
-        self.classes_ = np.array(notes.get("classes", names))
-        self._form = notes.get("label_form", "lists" if several else "labels")
+    @classmethod
+    def _loaded(cls, classifier: Classifier) -> Self:
+        estimator = super()._loaded(classifier)
+        noted, several = notes_of(classifier.model.config), classifier.problem_type == "multi_label_classification"
+        estimator.classes_ = np.array(noted.get("classes", classifier.label_names))
+        estimator._form = noted.get("label_form", "lists" if several else "labels")
+        return estimator
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -319,9 +309,9 @@ class PosEncRegressor(RegressorMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Trains on texts X and numbers y, anew whenever it is called."""
-        texts = checked_columns(X, y)
+        rows = checked_rows(X, y)
         numbers = column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
-        return self._fit(texts, numbers.tolist(), Value("float64"), task="regression")
+        return self._fit(rows, numbers.tolist(), Value("float64"), task="regression")
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each text."""
@@ -338,3 +328,58 @@ def _own_randomness() -> Iterator[None]:
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
+
+
+def checked_rows(texts: Any, labels: Any) -> list[tuple[str, ...]]:
+    """The texts that a model is to be trained on, a label for each."""
+    require_labels(labels)
+    rows = inputs_of(texts)
+    check_consistent_length(rows, labels)
+    return rows
+
+
+def require_labels(labels: Any) -> None:
+    """Refuses missing labels, in words that scikit-learn's own estimators have."""
+    if labels is None:
+        raise UserError("requires y to be passed, but the target y is None")
+    rows = labels if isinstance(labels, Sequence) and not isinstance(labels, str | bytes) else np.asarray(labels)
+    if isinstance(rows, np.ndarray) and rows.ndim == 0:
+        raise UserError(f"y is one value, {str(labels)[:40]!r}. Give a list with one label for each text.")
+    for number, row in enumerate(rows):
+        if np.any(isna(row if is_scalar(row) else np.asarray(row, dtype=object))):
+            raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
+
+
+def is_lists(labels: Any) -> bool:
+    """Whether labels are lists of names, one list per text, and no rows of 0 and 1."""
+    rows = list(labels) if isinstance(labels, Sequence) or hasattr(labels, "iloc") else []
+    if not rows or not all(isinstance(row, list | tuple | set | frozenset) for row in rows):
+        return False
+    alike = len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
+    return not (alike and all(type(item) in (int, bool) and item in (0, 1) for row in rows for item in row))
+
+
+def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]:
+    """Texts, or rows of them, as a model takes them; a missing cell of a frame is an empty text, as in a file.
+
+    Args:
+        texts: strings, or rows of strings.
+        known: the columns that the model was trained on, which are read of a data frame.
+
+    Raises:
+        UserError: there are none, or one is no string.
+    """
+    if isinstance(texts, str):
+        raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
+    if hasattr(texts, "fillna"):
+        if known is not None and set(known.text) <= set(getattr(texts, "columns", ())):
+            texts = texts[list(known.text)]
+        texts = texts.astype(object).fillna("").to_numpy()
+    given = list(texts)
+    if not given:
+        raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
+    rows = [(row,) if isinstance(row, str) else tuple(np.atleast_1d(np.asarray(row, dtype=object))) for row in given]
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]) or not all(isinstance(text, str) for text in row):
+            raise UserError(f"Text {number} is {given[number]!r:.60}. Give a string for each text, or for each a pair.")
+    return [as_input(row, known) for row in rows]

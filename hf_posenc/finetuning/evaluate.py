@@ -1,22 +1,21 @@
 """Scores a checkpoint on labelled rows."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from ..data.preparing import DataSummary, labels_of, prepare, texts_of
 from ..data.reading import LINE
 from ..data.sources import read_split
 from ..errors import UserError
 from ..options import Options
-from ..training.inference import logits_of
-from ..training.losses import ClassificationLoss, LossAndMetrics
-from ..training.metrics import answers_from_logits, require_finite
+from ..training.inference import cut_texts_in_words, logits_of
+from ..training.losses import ClassificationLoss, loss_and_metrics
+from ..training.metrics import answers_from_logits
 from .loading import knowledge
-from .prediction import Classifier, CutTexts
+from .prediction import Classifier
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ def evaluate(
     options: Options,
     split: str = "test",
     *,
-    table: Dataset | None = None,
     batch_size: int = 64,
     progress: Callable[[int], object] | None = None,
 ) -> Evaluation:
@@ -53,32 +51,27 @@ def evaluate(
         classifier: what `load_classifier` returned.
         options: of the data.
         split: of a folder or a data set.
-        table: the rows, where they have been read.
         batch_size: texts per forward pass.
         progress: called with the number of texts after each batch.
 
     Raises:
         UserError: the data can't be read, has no labels, or other labels than the model's.
     """
-    table = read_split(options, split) if table is None else table
+    table = read_split(options, split)
     known = knowledge(classifier.model.config, classifier.name)
     prepared = prepare({"test": table}, options, known)
     part, kind = prepared.splits["test"], prepared.labels.problem_type
     right = labels_of(part)
     if right is None:
         raise UserError(f"The data has no labels in column {prepared.columns.label!r}. Name it with --label-column.")
-    cut = CutTexts()
-    answers: Iterable[np.ndarray] = logits_of(
-        classifier.model,
-        classifier.tokenizer,
-        zip(*texts_of(part), strict=True),
-        batch_size,
-        truncated=lambda _, tokens: cut.add(tokens),
-        progress=progress,
+    truncated: dict[int, int] = {}
+    texts = zip(*texts_of(part), strict=True)
+    answers = logits_of(
+        classifier.model, classifier.tokenizer, texts, batch_size, truncated=truncated, progress=progress
     )
-    logits, labels = require_finite(np.stack(list(answers))), np.asarray(right)
+    logits, labels = np.stack(list(answers)), np.asarray(right)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
-    metrics = LossAndMetrics(loss).of_logits(logits, labels)
+    metrics = loss_and_metrics(loss, logits, labels)
     wrong = [] if kind == "regression" else _wrong(logits, labels, kind)
     given = answers_from_logits(logits[wrong], known.label_names, kind) if wrong else []
     lines = {line: row for row, line in enumerate(table[LINE][:])}
@@ -87,8 +80,8 @@ def evaluate(
         {**{name: value for name, value in row.items() if name != LINE}, "line": row[LINE], "answer": answer}
         for row, answer in zip(rows, given, strict=True)
     ]
-    sentence = cut.sentence(classifier.tokenizer)
-    return Evaluation(metrics, len(part), prepared.summary, sentence, errors)
+    cut = cut_texts_in_words(truncated, classifier.tokenizer)
+    return Evaluation(metrics, len(part), prepared.summary, cut, errors)
 
 
 def _wrong(logits: np.ndarray, labels: np.ndarray, problem_type: str) -> list[int]:

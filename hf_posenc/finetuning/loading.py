@@ -9,11 +9,10 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoint_files import graphs_in
 from ..data.columns import remembered_columns
 from ..data.preparing import Known
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
-from ..errors import UserError, check_is_checkpoint, sentence
+from ..errors import UserError, check_is_checkpoint, one_line
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..quiet import errors_alone
@@ -22,10 +21,6 @@ from ..training.run_folder import TRAINED_ON, not_finite
 
 CLASSIFIER = "text-classification"
 """The task of the models that are trained and scored here; one of `TASKS`."""
-PIPELINES = ("fill-mask", "token-classification")
-"""Tasks of other heads for which transformers has a pipeline of that name."""
-ADAPTER = "adapter_config.json"
-"""What PEFT writes."""
 _NO_LIMIT = 10**6
 """A larger limit of a tokenizer means none."""
 
@@ -35,40 +30,17 @@ def has_head(config: Any, task: str) -> bool:
     return any(architecture.endswith(TASKS[task]) for architecture in config.architectures or ())
 
 
-def require_classifier(config: Any, name: str) -> None:
-    """Refuses a checkpoint without a classifier of texts, which transformers would initialise at random.
-
-    Args:
-        config: its configuration.
-        name: what the user called it.
-
-    Raises:
-        UserError: it was saved from another class.
-    """
-    if has_head(config, CLASSIFIER):
-        return
-    held = f"{name!r} holds {', '.join(config.architectures or ()) or 'no architecture'}, which doesn't classify texts"
-    if task := next((task for task in PIPELINES if has_head(config, task)), None):
-        raise UserError(f'{held}: use pipeline("{task}", {name!r}) of transformers.')
-    raise UserError(f"{held}. Give a checkpoint that `hf-posenc train` or examples/run_classification.py wrote.")
-
-
 def read_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Any:
     """The configuration of a checkpoint, by folder or Hub name.
 
     Raises:
         UserError: it can't be read.
     """
-    if Path(name, ADAPTER).is_file() and not Path(name, "config.json").is_file():
-        raise UserError(
-            f"{name!r} holds an adapter of PEFT alone. Merge it: peft.AutoPeftModelForSequenceClassification"
-            f".from_pretrained({name!r}).merge_and_unload().save_pretrained(...)."
-        )
     check_is_checkpoint(name)
     try:
         return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever a broken file or a failed download raises
-        raise UserError(f"{name!r} can't be read as a checkpoint: {sentence(error)} Give another.") from error
+        raise UserError(f"{name!r} can't be read as a checkpoint: {one_line(error)}") from error
 
 
 def load_model(
@@ -108,20 +80,12 @@ def load_model(
                 trust_remote_code=trust_remote_code,
             )
     except Exception as error:  # transformers and safetensors raise all kinds for files that aren't whole
-        if "trust_remote_code=True" in str(error):
-            raise UserError(sentence(error)) from error
-        if "no file named" in str(error) and (graphs := graphs_in(Path(name))):
-            raise UserError(
-                f"{name!r} is an export for {' and '.join(graphs)}, without weights for PyTorch. Give the checkpoint "
-                f"that was exported, or predict with --backend {graphs[0]}."
-            ) from error
-        kind = "" if isinstance(error, OSError | ValueError | RuntimeError) else f"{type(error).__name__}: "
-        raise UserError(f"{name!r} can't be loaded: {kind}{sentence(error)} Download or train it anew.") from error
+        raise UserError(f"{name!r} can't be loaded: {type(error).__name__}: {one_line(error)}") from error
     poolers = {key for key in loaded["missing_keys"] if key.startswith("pooler.")}
     if poolers:  # a bare encoder saved without one: here it would be random
         model.pooler = None
         loaded["missing_keys"] -= poolers
-    check_complete(model, loaded, source or name, saved_with)
+    _check_complete(model, loaded, source or name, saved_with)
     return model
 
 
@@ -205,20 +169,11 @@ def position_limit(model: PreTrainedModel) -> int | None:
     return table.num_embeddings - (0 if padding is None else padding + 1)
 
 
-def check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:
+def _check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:
     """Refuses a checkpoint whose weights aren't finite, or don't match its configuration.
 
-    Missing weights would be random; surplus ones mean another model. A head that it wasn't
-    saved with may be missing; an unused head or pooler may be surplus.
-
-    Args:
-        model: as it was loaded.
-        loaded: the loading info of `from_pretrained`.
-        name: what the user called the checkpoint.
-        architectures: the classes that its configuration names.
-
-    Raises:
-        UserError: naming the weights.
+    Missing weights would be random; surplus ones mean another model. A head that it wasn't saved with, as its
+    `architectures` say, may be missing; an unused head or pooler may be surplus.
     """
     other_size = {key if isinstance(key, str) else key[0] for key in loaded["mismatched_keys"]}
     missing = sorted(set(loaded["missing_keys"]) - other_size)

@@ -10,32 +10,12 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.columns import Columns, notes_of, remembered_columns
 from ..data.tokenizer import load_tokenizer
-from ..errors import UserError, one_line, sentence
+from ..errors import UserError, one_line
 from ..quiet import without_bars
 from ..training.inference import logits_of
 from ..training.metrics import answers_from_logits
 from .backends import Backend, fastest_backend, open_backend
-from .loading import input_length, load_model, read_config, require_classifier, text_problem_type, trained_labels
-
-
-@dataclass
-class CutTexts:
-    """Counts the texts that were cut at the length limit."""
-
-    count: int = 0
-    longest: int = 0
-    """In tokens."""
-
-    def add(self, tokens: int) -> None:
-        """Counts a text of so many tokens; 0: it wasn't cut."""
-        self.count += tokens > 0
-        self.longest = max(self.longest, tokens)
-
-    def sentence(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        """How many they were, and the longest; empty if there was none."""
-        texts = "1 text has" if self.count == 1 else f"{self.count:,} texts have"
-        limit = f"more than {tokenizer.model_max_length:,} tokens, and only so many were read"
-        return f"{texts} {limit}; the longest has {self.longest:,}." if self.count else ""
+from .loading import CLASSIFIER, has_head, input_length, load_model, read_config, text_problem_type, trained_labels
 
 
 @dataclass(frozen=True)
@@ -120,7 +100,12 @@ def load_classifier(
     if backend != "torch" and device not in (None, "cpu"):
         raise UserError(f"--backend {backend} runs on the processor, not on --device {device}. Leave one of them out.")
     place = _device("cpu" if backend != "torch" else device)
-    require_classifier(config, checkpoint)
+    if not has_head(config, CLASSIFIER):
+        held = ", ".join(config.architectures or ()) or "no architecture"
+        raise UserError(
+            f"{checkpoint!r} holds {held}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` or "
+            "examples/run_classification.py wrote."
+        )
     model: Any
     if backend == "torch":
         model = load_model(checkpoint, config, revision=revision, trust_remote_code=trust_remote_code)
@@ -128,29 +113,24 @@ def load_classifier(
     else:
         model = ExportedModel(open_backend(checkpoint, backend, bf16=bf16, throughput=throughput), config, checkpoint)
     tokenizer = load_tokenizer(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
-    try:
-        if backend == "torch":
-            input_length(model, tokenizer)
-        elif model.backend.max_length is not None:
-            tokenizer.model_max_length = min(tokenizer.model_max_length, model.backend.max_length)
-    except TypeError as error:  # a tokenizer_config.json with words for numbers
-        raise UserError(f"{checkpoint!r} can't be loaded: {sentence(error)}") from error
+    if backend == "torch":
+        input_length(model, tokenizer)
+    elif model.backend.max_length is not None:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, model.backend.max_length)
     return Classifier(model, tokenizer, checkpoint, backend)
 
 
 def _device(name: str | None) -> torch.device:
     """The device of that name, or the best."""
-    best = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if name is None:
-        return best or torch.device("cpu")
+        return (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None) or torch.device(
+            "cpu"
+        )
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(
-            f"--device {name!r} can't be used: {one_line(error).split(' at: ')[0][:80].rstrip('.')}. This machine has "
-            f"cpu{f' and {best}' if best else ' alone'}."
-        ) from error
+        raise UserError(f"--device {name!r} can't be used: {one_line(error)[:200]}") from error
     return device
 
 
@@ -162,7 +142,6 @@ def predict(
     threshold: float | None = None,
     top_k: int | None = None,
     calibrated: bool = False,
-    cut: CutTexts | None = None,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """Answers inputs, in order; see `answers_from_logits` for the answers.
@@ -174,8 +153,7 @@ def predict(
         threshold: for several labels per text alone: those with a probability above it are predicted. None: 0.5.
         top_k: how many probabilities are given. None: all.
         calibrated: divide logits by the temperature that training fitted.
-        cut: counts the texts that are cut.
-        **options: `bf16`, `window`, `progress` and, in the place of `cut`, `truncated` of `logits_of`.
+        **options: `bf16`, `window`, `progress` and `truncated` of `logits_of`.
 
     Yields:
         An answer per input.
@@ -196,7 +174,5 @@ def predict(
             "it out."
         )
     scale, least = float(temperature) if calibrated else 1.0, 0.5 if threshold is None else threshold
-    if cut is not None:
-        options["truncated"] = lambda _, tokens: cut.add(tokens)
     for logits in logits_of(classifier.model, classifier.tokenizer, inputs, batch_size, **options):
         yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=least, top_k=top_k)[0]

@@ -2,12 +2,13 @@
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ..errors import UserError, disk_error, one_line
 from ..files import written_whole
@@ -40,21 +41,13 @@ def check_output(path: str, source: str | None = None, option: str = "--output")
     return kind
 
 
-def joined_row(row: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    """The columns of an input, then its answer; a column that an answer also has is renamed: `input_label`.
+def input_name(name: str, answer: Collection[str]) -> str:
+    """The name of an input's column beside an answer: `input_label` where the answer has a `label` too.
 
-    So are those of an earlier answer, which would read as this one's.
+    Columns of an earlier answer's probabilities, which would read as this one's, are renamed as well.
     """
-    taken, was_answered = {*row, *answer}, "confidence" in row
-    kept = {}
-    for name, value in row.items():
-        new = name
-        is_old = was_answered and name.startswith(("probability_", "probabilities"))
-        while (name in answer or is_old) and new in taken:
-            new = f"input_{new}"
-        taken.add(new)
-        kept[new] = value
-    return kept | answer
+    first = re.sub("^(input_)*", "", name)
+    return f"input_{name}" if first in answer or first.startswith(("probabilities", "probability_")) else name
 
 
 def flat_answer(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
@@ -83,44 +76,33 @@ def write_answers(
         UserError: it can't be written.
     """
     kind = check_output(path)
-    pairs = zip(rows, answers, strict=True)
     try:
         with written_whole(path) as temporary:
             if kind == ".jsonl":
-                with temporary.open("w", encoding="utf-8", newline="") as handle:
-                    lines = (json_line(row, answer) for row, answer in pairs)
-                    return sum(handle.write(f"{line}\n") > 0 for line in lines)
-            flat = [joined_row(row, flat_answer(answer, names)) for row, answer in pairs]
+                lines = [f"{json_line(row, answer)}\n" for row, answer in zip(rows, answers, strict=True)]
+                temporary.write_text("".join(lines), encoding="utf-8", newline="")
+                return len(lines)
+            flat = [_joined(row, flat_answer(answer, names)) for row, answer in zip(rows, answers, strict=True)]
             if kind == ".parquet":
-                _write_parquet(temporary, flat)
-            else:
-                _write_csv(temporary, flat)
+                pd.DataFrame(flat, dtype=object).to_parquet(temporary)
+            else:  # with all cells in quotes a cell of several lines is read again, whatever ends a line in it
+                cells = [{name: _cell(value) for name, value in row.items()} for row in flat]
+                frame = pd.DataFrame(cells, dtype=object)
+                frame.to_csv(temporary, index=False, quoting=csv.QUOTE_ALL, lineterminator="\n")
             return len(flat)
+    except pa.ArrowException as error:
+        raise UserError(f"A .parquet file can't hold these columns: {one_line(error)}. Write .jsonl.") from error
     except OSError as error:
         raise UserError(f"--output {path!r} can't be written: {disk_error(error) or one_line(error)}.") from error
 
 
 def json_line(row: dict[str, Any], answer: dict[str, Any]) -> str:
     """One line of JSON: the columns of the input, then the answer."""
-    return json.dumps(joined_row(row, answer), ensure_ascii=False, default=str)
+    return json.dumps(_joined(row, answer), ensure_ascii=False, default=str)
 
 
-def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    names = dict.fromkeys(name for row in rows for name in row)
-    try:
-        table = pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise UserError(f"A .parquet file can't hold these columns: {one_line(error)}. Write .jsonl.") from error
-    pq.write_table(table, path)
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes all cells in quotes: so a cell of several lines is read again, whatever ends a line in it."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    with path.open("w", encoding="utf-8", newline="") as handle:
-        writer = csv.DictWriter(handle, list(names), quoting=csv.QUOTE_ALL, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+def _joined(row: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    return {input_name(name, answer): value for name, value in row.items()} | answer
 
 
 def _cell(value: Any) -> Any:

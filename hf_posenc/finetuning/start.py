@@ -1,6 +1,5 @@
 """The tokenizer and the model that a training starts from: new, converted, or one of our checkpoints."""
 
-import difflib
 import tempfile
 from pathlib import Path
 from typing import Any, cast
@@ -11,22 +10,19 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
 
 from ..conversion.convert import convert
 from ..data.labels import Labels
 from ..data.preparing import Known, PreparedData
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
 from ..errors import UserError, about_options, check_local, one_line
-from ..model.hints import scheme_names
+from ..model.hints import did_you_mean, scheme_names
 from ..model.package_config import PosEncConfig, scheme_class
 from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme_file
 from ..training.lora import add_lora
 from ..training.recipe import FIELDS, trainer_fields
 from .loading import CLASSIFIER, has_head, load_model, longest_input, read_config, text_problem_type, trained_labels
-
-logger = logging.get_logger(__name__)
 
 LORA_RANK = 16
 _OWN = ("model_type", "id2label", "label2id", "num_labels", "problem_type", "auto_map", "label_mean", "label_scale")
@@ -69,10 +65,9 @@ def check_start(options: Options) -> Any:
         if name in _POSITIONS:
             raise UserError(f"--set {name} can't be set. Use {_POSITIONS[name]}.")
         if name not in (known := FIELDS | _CONFIG | {*_OF_TOKENIZERS}):
-            near = difflib.get_close_matches(name, known, n=3)
+            near = did_you_mean(name, known)
             raise UserError(
-                f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field."
-                + (f" Did you mean {' or '.join(near)}?" if near else "")
+                f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip()
             )
     if options.scheme_file is not None:
         if not Path(options.scheme_file).is_file():
@@ -185,8 +180,6 @@ def _load(
     fields = _config_fields(options)
     if not keeps_head:
         fields |= {"label_mean": labels.mean, "label_scale": labels.std}
-    elif labels.problem_type == "regression":
-        _warn_of_units(labels, config, source)
     if "attention_probs_dropout_prob" not in fields and config.attention_probs_dropout_prob:
         was = config.attention_probs_dropout_prob
         notes.append(f"Attention dropout is 0 instead of {was:g}: --set attention_probs_dropout_prob={was:g} keeps it.")
@@ -194,10 +187,9 @@ def _load(
     with about_options(_CONFIG | _POSITIONS.keys()):
         for name, value in {**_task(labels), **fields}.items():
             setattr(config, name, value)
-    if has_head(config, CLASSIFIER) and not keeps_head:
-        notes.append(f"{source} was trained for other labels: its classifier is learned anew.")
-    elif keeps_head:
-        notes.append(f"{source} was trained for these labels: its classifier is trained further.")
+    if has_head(config, CLASSIFIER):
+        which, how = ("these", "trained further") if keeps_head else ("other", "learned anew")
+        notes.append(f"{source} was trained for {which} labels: its classifier is {how}.")
     if not keeps_head:  # what is in the files is another task's
         config.architectures = [name for name in config.architectures or () if not name.endswith("Classification")]
     model = load_model(
@@ -237,16 +229,6 @@ def _task(labels: Labels) -> dict[str, Any]:
     else:
         names = {"num_labels": labels.num_labels}
     return {"problem_type": labels.problem_type, **names}
-
-
-def _warn_of_units(labels: Labels, config: Any, source: str) -> None:
-    """Warns where a trained regression, which keeps its own units, answers in units far from the data's."""
-    mean, std = config.label_mean, config.label_scale
-    if abs(labels.mean - mean) > 5 * std or not std / 5 <= labels.std <= 5 * std:
-        logger.warning(
-            f"The numbers have mean {labels.mean:.6g} and standard deviation {labels.std:.6g}, and {source!r} keeps "
-            f"its own units (mean {mean:.6g}, standard deviation {std:.6g}), so it learns slowly."
-        )
 
 
 def _config_fields(options: Options) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,16 +20,15 @@ from ..data.columns import note, remember_columns
 from ..data.encoding import encode
 from ..data.preparing import PreparedData, labels_of, prepare, texts_of
 from ..data.sources import read
-from ..errors import Diverged, Interrupted, UserError, one_line
+from ..errors import Interrupted, UserError
 from ..options import Options
-from ..quiet import errors_alone, without_bars
+from ..quiet import without_bars
 from ..training import run_folder
 from ..training.assessment import PREFIXES, assess, calibrate
 from ..training.baseline import baseline_scores
-from ..training.card import card_of
 from ..training.inference import take_off_autocast
 from ..training.lora import merge
-from ..training.losses import ClassificationLoss, make_loss
+from ..training.losses import make_loss
 from ..training.memory import check_memory
 from ..training.metrics import METRICS, logits_in
 from ..training.progress import main_console
@@ -95,9 +94,10 @@ def train(
     process, plain = PartialState(cpu=trains_on_cpu(options)), options.to_dict()
     console = main_console(process.process_index, console)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
-    resumed = _resume_point(options, plain)
+    resumed = run_folder.resume_point(output, plain) if options.resume else None
     config = check_start(options)
-    with _first_reads(options):
+    is_here = tables is not None or Path(str(options.data)).exists()  # what comes from the Hub is fetched once
+    with contextlib.nullcontext() if is_here else process.main_process_first():
         tables = read(options) if tables is None else tables
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
@@ -109,21 +109,32 @@ def train(
     remember_columns(model.config, prepared.columns)
     cut: dict[str, int] = {}
     encoded = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length), cut.__setitem__)
-    recipe = _recipe(options, model, encoded, len(tokenizer), prepared)
-    loss = _loss(prepared, options, recipe, model)
-    report = begin_report(model, prepared, encoded, cut, options=plain, tokenizer=tokenizer, recipe=recipe)
-    report.notes += [*notes, *_decided(loss, prepared, encoded, recipe, model, options)]
-    report.recipe, report.processes = _in_words(recipe, model, options), process.num_processes
+    lengths = list(map(len, encoded["train"]["input_ids"]))
+    recipe = make_recipe(
+        options,
+        hidden_size=model.config.hidden_size,
+        seen=sum(lengths) / len(tokenizer),
+        examples=len(lengths),
+        validates="validation" in encoded,
+        problem_type=prepared.labels.problem_type,
+    )
+    targets = labels_of(prepared.splits["train"])
+    loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
+    loss.label_scale = model.config.label_scale
+    report = begin_report(model, prepared, encoded, cut, plain, tokenizer)
+    report.notes += [*notes, *loss.sentences(prepared.labels.names)]
+    report.notes += check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
+    report.recipe, report.processes = _in_words(recipe, options), process.num_processes
     if baselines and process.is_main_process:
         report.baselines = _baselines(prepared)
-    with run_folder.disk_errors(output):  # the Trainer makes the folder
+    with run_folder.guarded(output):  # the Trainer makes the folder
         trainer, stop = make_trainer(model, tokenizer, encoded, recipe, loss, console)
-    process.wait_for_everyone()  # all have seen that the folder is free
-    if resumed is not None:
-        report.notes.append(f"Goes on from {resumed.name}.")
-    elif process.is_main_process:
-        deleted = run_folder.begin(output, plain, overwrite=options.overwrite)
-        report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
+        process.wait_for_everyone()  # all have seen that the folder is free
+        if resumed is not None:
+            report.notes.append(f"Goes on from {resumed.name}.")
+        elif process.is_main_process:
+            deleted = run_folder.begin(output, plain, overwrite=options.overwrite)
+            report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
     report.show_start(console)
     _fit(trainer, stop, report, recipe, resumed)
     _score(report, trainer, encoded, prepared)
@@ -135,30 +146,6 @@ def train(
     return TrainingResult(Path(output), report, model, tokenizer, prepared.trained_on)
 
 
-def _loss(prepared: PreparedData, options: Options, recipe: Recipe, model: PreTrainedModel) -> ClassificationLoss:
-    targets = labels_of(prepared.splits["train"])
-    loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
-    loss.label_scale = getattr(model.config, "label_scale", 1.0)
-    return loss
-
-
-def _decided(
-    loss: ClassificationLoss,
-    prepared: PreparedData,
-    encoded: Mapping[str, Dataset],
-    recipe: Recipe,
-    model: PreTrainedModel,
-    options: Options,
-) -> list[str]:
-    """Class weights, and the memory of a step, a sentence each."""
-    lengths = list(map(len, encoded["train"]["input_ids"]))
-    said = check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
-    if loss.weights is None:
-        return said
-    weights = zip(prepared.labels.names, loss.weights.tolist(), strict=True)
-    return [f"Class weights: {', '.join(f'{name} {weight:.3g}' for name, weight in weights)}.", *said]
-
-
 def _fit(trainer: RunTrainer, stop: Stop, report: Report, recipe: Recipe, resumed: Path | None) -> None:
     """Trains, and adds to the report what was logged and which weights were kept.
 
@@ -166,7 +153,7 @@ def _fit(trainer: RunTrainer, stop: Stop, report: Report, recipe: Recipe, resume
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     output = str(recipe.output_dir)
-    with _guarded(output), stop:
+    with run_folder.guarded(output), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge(cast(Any, trainer.model))
     if stop.agreed:
@@ -187,69 +174,19 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         trained_on: the marks of the training texts.
     """
     is_main = PartialState().is_main_process
-    with _guarded(output), run_folder.finished(output, is_main=is_main) as folder:
+    with run_folder.guarded(output), run_folder.finished(output, is_main=is_main) as folder:
         save_model(str(folder))
         if not is_main:
             return
         if report.assessment is not None:
             report.assessment.draw(folder)
-        files.write_text(folder / "README.md", card_of(report))
+        files.write_text(folder / "README.md", report.card())
         if trained_on is not None:
             np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
         files.write_json(folder / run_folder.RESULTS_NAME, report.to_dict())
 
 
-def _resume_point(options: Options, plain: Mapping[str, Any]) -> Path | None:
-    if not options.resume:
-        return None
-    if options.lora:
-        raise UserError("--resume: the checkpoints of --lora hold merged weights. Start from one with --pretrained.")
-    point = run_folder.resume_point(str(options.output), plain)
-    if point is None:
-        logger.warning(f"No whole checkpoint in {options.output!r}: training starts at the beginning.")
-    return point
-
-
-@contextlib.contextmanager
-def _first_reads(options: Options) -> Iterator[None]:
-    """What comes from the Hub is fetched by the first process."""
-    is_here = options.data is None or Path(options.data).exists()
-    with contextlib.nullcontext() if is_here else PartialState().main_process_first():
-        yield
-
-
-@contextlib.contextmanager
-def _guarded(output: str | Path) -> Iterator[None]:
-    """Says what is left after Ctrl-C, on a full disk, or of weights that aren't finite."""
-    # Checkpoints less than a second apart make the Trainer doubt the file system.
-    with run_folder.disk_errors(output), errors_alone("transformers.trainer_utils"):
-        try:
-            yield
-        except KeyboardInterrupt as interrupt:
-            raise Interrupted(run_folder.what_is_left(output)) from interrupt
-        except Diverged as error:
-            left = run_folder.what_is_left(output, diverged=True)
-            raise Diverged(f"{one_line(error)} What is left: {left}") from error
-
-
-def _recipe(
-    options: Options, model: PreTrainedModel, encoded: Mapping[str, Dataset], vocabulary: int, prepared: PreparedData
-) -> Recipe:
-    recipe = make_recipe(
-        options,
-        hidden_size=model.config.hidden_size,
-        seen=sum(map(len, encoded["train"]["input_ids"])) / vocabulary,
-        examples=len(encoded["train"]),
-        validates="validation" in encoded,
-        is_classifier=bool(prepared.labels.names),
-    )
-    best, known = recipe.metric_for_best_model, [metric.key for metric in METRICS[prepared.labels.problem_type]]
-    if best is not None and best.removeprefix("eval_") not in ("loss", *known):
-        raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
-    return recipe
-
-
-def _in_words(recipe: Recipe, model: PreTrainedModel, options: Options) -> dict[str, Any]:
+def _in_words(recipe: Recipe, options: Options) -> dict[str, Any]:
     """How it was trained, for the card; None: it isn't listed."""
     return {
         "learning_rate": recipe.learning_rate,
@@ -261,8 +198,6 @@ def _in_words(recipe: Recipe, model: PreTrainedModel, options: Options) -> dict[
         "schedule": options.schedule,
         "warmup_steps": recipe.warmup_steps,
         "weight_decay": recipe.weight_decay,
-        "hidden_dropout_prob": getattr(model.config, "hidden_dropout_prob", None),
-        "initializer_range": model.config.initializer_range if options.pretrained is None else None,
         "precision": "bfloat16 mixed, scores in float32" if recipe.bf16 else None,
         **{name: value for name, value in trainer_fields(options).items() if isinstance(value, int | float)},
     }
@@ -270,20 +205,17 @@ def _in_words(recipe: Recipe, model: PreTrainedModel, options: Options) -> dict[
 
 def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:
     """Scores of simpler models."""
-    parts = {prefix: prepared.splits[split] for split, prefix in PREFIXES.items() if split in prepared.splits}
-    tests = {prefix: (texts_of(part), labels_of(part) or []) for prefix, part in parts.items()}
-    training = prepared.splits["train"]
+    scored = {prefix: prepared.splits[split] for split, prefix in PREFIXES.items() if split in prepared.splits}
+    training, *tests = (
+        (texts_of(part), labels_of(part) or []) for part in (prepared.splits["train"], *scored.values())
+    )
     if not tests:
         return {}
-    return baseline_scores((texts_of(training), labels_of(training) or []), tests, prepared.labels.problem_type)
+    return baseline_scores(training, dict(zip(scored, tests, strict=True)), prepared.labels.problem_type)
 
 
 def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], prepared: PreparedData) -> None:
     """Adds the metrics of validation and test rows, assesses the last of them, and fits the temperature."""
-    losses = [entry["eval_loss"] for entry in report.history if "eval_loss" in entry]
-    advice = [] if report.options["pretrained"] else ["start from pretrained weights (--pretrained)"]
-    if report.position_embedding_type == "none":
-        advice.insert(0, "choose a scheme that knows word order (--scheme)")
     logits: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for split, prefix in PREFIXES.items():
         if split not in encoded:
@@ -299,8 +231,6 @@ def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], 
             problem_type=report.problem_type,
             score=report.metrics[f"{prefix}_{metric}"],
             baselines=report.baselines,
-            losses=losses,
-            advice=advice,
         )
     if report.problem_type == "single_label_classification" and "validation" in logits:
         last = list(logits)[-1]
@@ -309,14 +239,11 @@ def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], 
 
 def _find_best(state: TrainerState, recipe: Recipe) -> dict[str, Any] | None:
     """Where the weights that were kept are from; None: the last step."""
-    if state.best_model_checkpoint is None or not recipe.load_best_model_at_end:
+    step, metric = state.best_global_step, f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
+    if step is None or not recipe.load_best_model_at_end:
         return None
-    step = int(Path(state.best_model_checkpoint).name.rpartition("-")[2])
-    metric = f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
-    for entry in state.log_history:
-        if entry["step"] == step and metric in entry:
-            return {"metric": metric, "value": entry[metric], "step": step, "epoch": entry["epoch"]}
-    return None
+    epoch = next(entry["epoch"] for entry in state.log_history if entry["step"] == step and metric in entry)
+    return {"metric": metric, "value": state.best_metric, "step": step, "epoch": epoch}
 
 
 def _save(trainer: RunTrainer, folder: str) -> None:

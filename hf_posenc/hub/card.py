@@ -11,7 +11,7 @@ from hf_posenc.errors import UserError, one_line
 from hf_posenc.machine import version_line
 from hf_posenc.markdown import render
 from hf_posenc.tasks import CLASSES
-from hf_posenc.training.card import HERE
+from hf_posenc.training.report import HERE
 
 TEMPLATES = Path(__file__).parent
 _BEGIN, _END = "<!-- hf-posenc publish -->", "<!-- end of hf-posenc publish -->"

@@ -3,5 +3,5 @@
 - `recipe` makes transformers' arguments of the options; `trainer` is the stock Trainer with `losses` and callbacks,
   `lora`, `progress`.
 - `run_folder`: the folder of a run. `inference`: from texts to logits.
-- What a run says of itself: `metrics`, `baseline`, `assessment`, and the `report` that has all, with its `card`.
+- What a run says of itself: `metrics`, `baseline`, `assessment`, and the `report` that has all, which the card shows.
 """

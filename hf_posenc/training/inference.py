@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from .metrics import require_finite
+from ..errors import UserError
 
 Row = Mapping[str, Sequence[int]]
 """A tokenizer's output for one input: `input_ids`, and what else the model takes."""
@@ -30,7 +30,7 @@ def logits_of(
     bf16: bool = False,
     window: int = 32,
     progress: Callable[[int], object] | None = None,
-    truncated: Callable[[int, int], object] | None = None,
+    truncated: dict[int, int] | None = None,
 ) -> Iterator[np.ndarray]:
     """The logits of each input, in order, as float32 arrays (C,).
 
@@ -45,8 +45,7 @@ def logits_of(
         bf16: compute in bfloat16 mixed precision: logits are rounded to about three digits.
         window: how many batches' inputs are sorted by length together. 1: a batch is answered before the next is read.
         progress: called with the number of inputs after each batch.
-        truncated: called for each text that is cut, before its answer comes: with its number, from 0, and its length
-            in tokens.
+        truncated: gets the number, from 0, of each text that is cut, with its length in tokens.
 
     Raises:
         UserError: a logit is NaN or infinite.
@@ -59,7 +58,12 @@ def logits_of(
         parts: dict[str, Any] = {name: part.to(model.device) for name, part in padded.items()}
         with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             logits = model(**parts).logits.float().cpu().numpy()
-        return [require_finite(own, name) for own in logits]
+        if not np.isfinite(logits).all():  # they would name any label
+            raise UserError(
+                f"{name} answers with numbers that aren't finite (NaN or infinity). Its weights are damaged, or too "
+                "large for half precision: get the checkpoint anew, or leave --bf16 out."
+            )
+        return list(logits)
 
     iterator, done = iter(inputs), 0
     with ThreadPoolExecutor(getattr(model, "streams", 1)) as pool:
@@ -67,8 +71,7 @@ def logits_of(
         while chunk := list(islice(iterator, batch_size * window)):
             rows = _encode(tokenizer, chunk)
             if truncated is not None:
-                for number, length in _cut_texts(tokenizer, chunk, rows):
-                    truncated(done + number, length)
+                truncated |= {done + number: length for number, length in _cut_texts(tokenizer, chunk, rows)}
             done += len(chunk)
             longest_first = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]), reverse=True)
             batches = [longest_first[start : start + batch_size] for start in range(0, len(rows), batch_size)]
@@ -123,6 +126,13 @@ def _cut_texts(
         length = len(tokenizer(*parts, verbose=False)["input_ids"])
         if length > len(row["input_ids"]):
             yield number, length
+
+
+def cut_texts_in_words(truncated: Mapping[int, int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """How many texts were cut, by number and length in tokens, and the longest; empty if there was none."""
+    texts = "1 text has" if len(truncated) == 1 else f"{len(truncated):,} texts have"
+    limit = f"more than {tokenizer.model_max_length:,} tokens, and only so many were read"
+    return f"{texts} {limit}; the longest has {max(truncated.values()):,}." if truncated else ""
 
 
 def take_off_autocast(accelerator: Any, model: nn.Module) -> None:

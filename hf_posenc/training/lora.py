@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..errors import UserError, one_line
+from ..errors import UserError
 
 _TARGETS = ["query", "key", "value", "dense"]
 _MARK = ".base_layer."
@@ -20,28 +20,23 @@ def add_lora(model: PreTrainedModel, rank: int) -> None:
     """Adds trainable changes of that rank, and freezes all else but the positional scheme and the classifier.
 
     Raises:
-        UserError: PEFT isn't installed, or the model has no such matrices.
+        UserError: PEFT isn't installed.
     """
     if importlib.util.find_spec("peft") is None:
         raise UserError("--lora needs PEFT, which isn't installed: pip install 'hf-posenc[lora]'.")
     from peft import LoraConfig, inject_adapter_in_model
 
-    body = f"{model.base_model_prefix}."
-    others = "|".join({name.partition(".")[0] for name, _ in model.named_children()} - {model.base_model_prefix})
     config = LoraConfig(
         r=rank,
         lora_alpha=2 * rank,
         target_modules=_TARGETS,
-        # Heads and the scheme's own matrices (tupe has some of these names) are trained whole.
-        exclude_modules=rf"(.*\.)?position\..*|({others or '-'})(\..*)?",
+        # The head and the scheme's own matrices (tupe has some of these names) are trained whole.
+        exclude_modules=r"(.*\.)?position\..*|classifier\..*",
     )
-    try:
-        inject_adapter_in_model(config, model)
-    except ValueError as error:
-        raise UserError(f"--lora: {one_line(error)}") from error
+    inject_adapter_in_model(config, model)
     model.register_load_state_dict_pre_hook(_merge_first)
     for name, parameter in model.named_parameters():
-        if not name.startswith(body) or ".position." in name:
+        if name.startswith("classifier.") or ".position." in name:
             parameter.requires_grad_(True)
 
 

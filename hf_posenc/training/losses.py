@@ -1,17 +1,18 @@
 """The loss of classification, with class weights and label smoothing, and what is measured with it."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import EvalPrediction
 
 from ..data.labels import Labels
 from ..errors import UserError
 from ..options import json_object
-from .metrics import logits_in, score_logits
+from .metrics import score_logits
 
 
 class ClassificationLoss:
@@ -40,6 +41,13 @@ class ClassificationLoss:
         self.label_smoothing = label_smoothing
         self.label_scale = label_scale
 
+    def sentences(self, names: Sequence[str]) -> list[str]:
+        """The class weights in a sentence; none where there are none."""
+        if self.weights is None:
+            return []
+        weights = (f"{name} {weight:.3g}" for name, weight in zip(names, self.weights.tolist(), strict=True))
+        return [f"Class weights: {', '.join(weights)}."]
+
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss of a model's outputs."""
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
@@ -64,25 +72,15 @@ class ClassificationLoss:
         return total / num_items_in_batch
 
 
-class LossAndMetrics:
-    """`compute_metrics` of the Trainer: `loss` and the metrics of the task, each example counting once.
+@torch.no_grad()
+def loss_and_metrics(loss: ClassificationLoss, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """`loss` and the metrics of logits (n, C) against labels in the model's form, each example counting once.
 
     The Trainer's own `eval_loss` averages over batches, which differs if batches differ in size or if examples are
     repeated to fill the last one.
     """
-
-    def __init__(self, loss: ClassificationLoss) -> None:
-        self.loss = loss
-
-    def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        """The numbers of one evaluation."""
-        return self.of_logits(logits_in(prediction), np.asarray(prediction.label_ids))
-
-    @torch.no_grad()
-    def of_logits(self, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """The numbers of logits (n, C) against labels in the model's form."""
-        loss = self.loss((torch.from_numpy(logits).double(),), torch.from_numpy(labels))
-        return {"loss": loss.item(), **score_logits(logits, labels, self.loss.problem_type)}
+    value = loss((torch.from_numpy(logits).double(),), torch.from_numpy(labels))
+    return {"loss": value.item(), **score_logits(logits, labels, loss.problem_type)}
 
 
 def make_loss(
@@ -109,23 +107,14 @@ def make_loss(
         present = counts.clamp(min=1)
         weights = (len(target) - counts) / present if several else len(target) / (labels.num_labels * present)
     else:
-        weights = _weights_by_label(class_weights, labels)
+        given = json_object("class_weights", class_weights) or {}
+        numbers = [weight for weight in given.values() if isinstance(weight, int | float) and 0 < weight < math.inf]
+        if set(given) != set(labels.names) or len(numbers) < len(given):
+            raise UserError(
+                f"--class-weights {class_weights!r}: give balanced, or a positive number for each of "
+                f"{', '.join(labels.names)}."
+            )
+        weights = torch.tensor([float(given[label]) for label in labels.names])
     if not several:
         weights = weights * len(target) / (weights * counts).sum()
     return ClassificationLoss(labels.problem_type, weights, smoothing)
-
-
-def _weights_by_label(text: dict[str, Any] | str, labels: Labels) -> Tensor:
-    if "{" not in str(text):
-        raise UserError(f'--class-weights {text!r} names no labels. Give balanced, or {{"rare": 5, "common": 1}}.')
-    by_label = json_object("class_weights", text) or {}
-    unknown = sorted(set(by_label) ^ set(labels.names))
-    if unknown:
-        raise UserError(
-            f"--class-weights {text!r}: {'no' if unknown[0] in labels.names else 'unknown'} label {unknown[0]!r}. Give "
-            f"a weight for each of {', '.join(labels.names)}, or balanced."
-        )
-    for label, weight in by_label.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-            raise UserError(f"--class-weights: {label!r} has {weight!r}. Give positive numbers, or balanced.")
-    return torch.tensor([float(by_label[label]) for label in labels.names])

@@ -8,13 +8,11 @@ from typing import Any
 import evaluate
 import numpy as np
 from datasets import Features, List, Value
-from scipy.special import expit
+from scipy.special import expit, softmax
 from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
 from transformers import EvalPrediction
 from transformers.trainer_utils import PredictionOutput
-
-from ..errors import UserError
 
 
 class _Metric(evaluate.Metric):
@@ -54,50 +52,34 @@ def _correlation(function: Callable[..., Any], references: Any, predictions: Any
         return float(np.nan_to_num(function(predictions, references).statistic))
 
 
-class Accuracy(_Metric):
-    """Share of examples that are right; with several labels, those in which all labels are right."""
-
-    key = "accuracy"
-    function = staticmethod(accuracy_score)
-
-
-class MacroF1(_Metric):
-    """Mean over the labels of F1 = 2 precision recall / (precision + recall); 0 for a label never predicted."""
-
-    key = "macro_f1"
-    function = staticmethod(partial(f1_score, average="macro", zero_division=0))
+def _metric(key: str, function: Callable[..., Any], description: str, *, real_valued: bool = False) -> type[_Metric]:
+    return type(
+        key,
+        (_Metric,),
+        {"__doc__": description, "key": key, "function": staticmethod(function), "real_valued": real_valued},
+    )
 
 
-class Matthews(_Metric):
-    """Correlation of predicted and right labels, 0 for guessing whatever the balance (Matthews 1975; Gorodkin 2004)."""
-
-    key = "matthews_correlation"
-    function = staticmethod(_matthews)
-
-
-class MSE(_Metric):
-    """Mean squared error."""
-
-    key = "mse"
-    function = staticmethod(mean_squared_error)
-    real_valued = True
-
-
-class Pearson(_Metric):
-    """Linear correlation; 0 where predictions or references don't vary (there it is undefined)."""
-
-    key = "pearson"
-    function = staticmethod(partial(_correlation, pearsonr))
-    real_valued = True
-
-
-class Spearman(_Metric):
-    """Correlation of ranks; 0 where predictions or references don't vary (there it is undefined)."""
-
-    key = "spearman"
-    function = staticmethod(partial(_correlation, spearmanr))
-    real_valued = True
-
+Accuracy = _metric(
+    "accuracy", accuracy_score, "Share of examples that are right; with several labels, those in which all labels are."
+)
+MacroF1 = _metric(
+    "macro_f1",
+    partial(f1_score, average="macro", zero_division=0),
+    "Mean over the labels of F1 = 2 precision recall / (precision + recall); 0 for a label never predicted.",
+)
+Matthews = _metric(
+    "matthews_correlation",
+    _matthews,
+    "Correlation of predicted and right labels, 0 for guessing whatever the balance (Matthews 1975; Gorodkin 2004).",
+)
+MSE = _metric("mse", mean_squared_error, "Mean squared error.", real_valued=True)
+Pearson = _metric(
+    "pearson", partial(_correlation, pearsonr), "Linear correlation; 0 where either doesn't vary.", real_valued=True
+)
+Spearman = _metric(
+    "spearman", partial(_correlation, spearmanr), "Correlation of ranks; 0 where either doesn't vary.", real_valued=True
+)
 
 METRICS: dict[str, tuple[type[_Metric], ...]] = {
     "single_label_classification": (Accuracy, MacroF1, Matthews),
@@ -105,20 +87,6 @@ METRICS: dict[str, tuple[type[_Metric], ...]] = {
     "regression": (MSE, Pearson, Spearman),
 }
 """The metrics of each task; the first is the one to quote."""
-
-
-def require_finite(logits: np.ndarray, model: str = "The model") -> np.ndarray:
-    """The logits themselves.
-
-    Raises:
-        UserError: one is NaN or infinite, so that they would name any label.
-    """
-    if not np.isfinite(logits).all():
-        raise UserError(
-            f"{model} answers with numbers that aren't finite (NaN or infinity). Its weights are damaged, or too large "
-            "for half precision: get the checkpoint anew, or leave --bf16 out."
-        )
-    return logits
 
 
 def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
@@ -135,8 +103,7 @@ def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarr
     logits = logits.astype(np.float64)
     if problem_type == "multi_label_classification":
         return expit(logits)
-    exponents = np.exp(logits - logits.max(-1, keepdims=True))
-    return exponents / exponents.sum(-1, keepdims=True)
+    return softmax(logits, axis=-1)
 
 
 def answers_from_logits(
@@ -188,13 +155,14 @@ def logits_in(prediction: EvalPrediction | PredictionOutput) -> np.ndarray:
 
 def score_logits(logits: np.ndarray, labels: np.ndarray, problem_type: str) -> dict[str, float]:
     """The metrics of logits (n, C) against labels in the form in which the model takes them."""
-    logits = np.asarray(logits, dtype=np.float32)
-    labels = labels.reshape(-1) if problem_type == "regression" else labels
-    return score(predictions_from_logits(logits, problem_type), labels, problem_type)
+    predictions = predictions_from_logits(np.asarray(logits, dtype=np.float32), problem_type)
+    return score(predictions, labels, problem_type)
 
 
 def score(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
-    """`metrics_for(problem_type).compute`, without the Arrow table that evaluate makes of the examples."""
-    dtype = np.float64 if problem_type == "regression" else np.int64
-    predictions, references = np.asarray(predictions, dtype=dtype), np.asarray(references, dtype=dtype)
+    """What the task's `METRICS` compute, without the Arrow table that evaluate makes of the examples."""
+    if problem_type == "regression":
+        predictions, references = (np.ravel(numbers).astype(np.float64) for numbers in (predictions, references))
+    else:
+        predictions, references = (np.asarray(labels, dtype=np.int64) for labels in (predictions, references))
     return {metric.key: float(metric.function(references, predictions)) for metric in METRICS[problem_type]}

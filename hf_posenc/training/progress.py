@@ -54,7 +54,7 @@ class LogLines(TrainerCallback):
         left = (now - self.started) / (state.global_step - self.first_step) * (state.max_steps - state.global_step)
         self._print(
             f"Epoch {state.epoch or 0:.1f}, step {state.global_step:,} of {state.max_steps:,}{self.loss}, "
-            f"{_duration(left)} left"
+            f"{tqdm.format_interval(left)} left"
         )
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
@@ -66,8 +66,6 @@ class LogLines(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> None:
         """Prints the metrics of an evaluation."""
-        if not state.is_world_process_zero or not self.started:
-            return
         epoch = state.epoch or 0.0
         when = f"Epoch {epoch:g}" if epoch.is_integer() else f"Step {state.global_step:,}, epoch {epoch:.2f}"
         scores = ", ".join(
@@ -77,15 +75,6 @@ class LogLines(TrainerCallback):
         )
         self._print(f"{when}{self.loss}; validation: {scores}")
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Prints no more lines."""
-        self.started = 0.0
-
     def _print(self, text: str) -> None:
         with tqdm.external_write_mode(file=self.console.file):  # the bar isn't to be in its way
             self.console.print(text, highlight=False, markup=False, soft_wrap=not self.console.is_terminal)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min {rest} s"

@@ -14,6 +14,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from ..errors import UserError, dashed, one_line
 from ..machine import best_dtype
 from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
+from .metrics import METRICS
 
 MANY = 200
 """Tokens per vocabulary entry from which the data counts as formal language (a small vocabulary)."""
@@ -120,7 +121,7 @@ def default_word_factor(is_trained: bool, seen: float) -> float:
 
 
 def make_recipe(
-    options: Options, *, hidden_size: int, seen: float, examples: int, validates: bool, is_classifier: bool
+    options: Options, *, hidden_size: int, seen: float, examples: int, validates: bool, problem_type: str
 ) -> Recipe:
     """How a run is trained: the options, what `--set` names, and the defaults of what neither says.
 
@@ -133,7 +134,7 @@ def make_recipe(
         seen: training tokens per vocabulary entry.
         examples: of the training split.
         validates: whether there are validation rows.
-        is_classifier: whether labels are predicted, and no numbers.
+        problem_type: the task.
 
     Raises:
         UserError: an option isn't accepted, or not by transformers.
@@ -143,15 +144,11 @@ def make_recipe(
         "output_dir": options.output,
         "per_device_train_batch_size": options.batch_size or 32,
         "per_device_eval_batch_size": 64,
-        "learning_rate": options.learning_rate or default_learning_rate(is_trained, hidden_size, options.lora),
+        "learning_rate": options.learning_rate,
         "lr_scheduler_type": "linear" if options.schedule == "one-cycle" else options.schedule,
         "max_steps": -1 if options.max_steps is None else options.max_steps,
         "seed": options.seed,
-        "do_train": True,
-        "do_eval": validates,
         "warmup_steps": 0.1,
-        "weight_decay": 0.0,
-        "max_grad_norm": 1.0,
         "save_total_limit": 2,
         "eval_accumulation_steps": 64,
         "report_to": "none",
@@ -163,8 +160,8 @@ def make_recipe(
         "position_rate": options.position_rate,
         **_hardware(options, chosen),
     }
-    if options.learning_rate == 0:
-        values["learning_rate"] = 0.0
+    if options.learning_rate is None:
+        values["learning_rate"] = default_learning_rate(is_trained, hidden_size, options.lora)
     values["word_rate"] = default_word_factor(is_trained, seen) if options.word_rate is None else options.word_rate
     if options.patience is not None and not validates:
         raise UserError(f"--patience {options.patience} needs evaluations. Give --validation, or a --validation-share.")
@@ -172,8 +169,10 @@ def make_recipe(
     if asked == "steps" and "save_strategy" not in chosen:
         values |= {"save_strategy": "steps", "save_steps": chosen.get("eval_steps", 500)}
     values["load_best_model_at_end"] = validates and asked != "no" and "save_strategy" not in chosen
-    usual = "macro_f1" if is_classifier and options.patience is None else "loss"
-    best = str(chosen.get("metric_for_best_model", usual))
+    usual = "loss" if problem_type == "regression" or options.patience is not None else "macro_f1"
+    best, known = str(chosen.get("metric_for_best_model", usual)), [metric.key for metric in METRICS[problem_type]]
+    if best.removeprefix("eval_") not in ("loss", *known):
+        raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
     if values["load_best_model_at_end"] or options.patience is not None:
         values["metric_for_best_model"] = best
         values["greater_is_better"] = best.removeprefix("eval_") not in ("loss", "mse")

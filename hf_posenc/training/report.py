@@ -5,22 +5,24 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset
+from huggingface_hub import EvalResult, ModelCardData
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.labels import Labels
 from ..data.preparing import DataSummary, PreparedData
 from ..machine import versions
-from ..model.configuration_posenc import PosEncConfig
-from .assessment import CLASS_HEAD, PREFIXES, Assessment, Calibration, digits, short, to_beat
+from ..markdown import plain, render
+from .assessment import CLASS_HEAD, PREFIXES, Assessment, Calibration, digits, short
 from .metrics import METRICS
 from .progress import NO_SCORES
-from .recipe import Recipe
+
+HERE = "path/to/this/folder"
+"""Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
+_TASK = "text-classification"
+"""The task's name on the Hub."""
 
 
 @dataclass(kw_only=True)
@@ -31,7 +33,6 @@ class Report:
         options: as plain values; paths are cut to their last part.
         base_model: the Hub name of what it started from.
         examples, cut: of each split, how many, and how many of them were cut at `max_length` tokens.
-        tokens, padded_tokens: real tokens of one epoch, and places of its padded batches.
         notes: what was decided for this run, a sentence each.
         best: where the kept weights are from: `metric`, `value`, `step`, `epoch`. None: the last step.
         metrics: `train_...`, `eval_...` (validation) and `test_...` numbers.
@@ -42,12 +43,9 @@ class Report:
     options: dict[str, Any]
     base_model: str | None
     dataset: str
-    model: str
-    position_embedding_type: str | None
+    position_embedding_type: str
     problem_type: str
     labels: tuple[str, ...]
-    label_mean: float
-    label_scale: float
     is_pair: bool
     examples: dict[str, int]
     cut: dict[str, int]
@@ -55,8 +53,6 @@ class Report:
     vocab_size: int
     parameters: int
     positional_parameters: int
-    tokens: int
-    padded_tokens: int
     data: DataSummary
     notes: list[str] = field(default_factory=list)
     recipe: dict[str, Any] = field(default_factory=dict)
@@ -83,24 +79,14 @@ class Report:
                 doubts.append(f"{share} have more than {self.max_length:,} tokens and were cut: --max-length.")
         for doubt in doubts:
             _say(console, f"[yellow]Warning:[/yellow] {escape(doubt)}")
-        scheme = f", positions: {self.position_embedding_type}" if self.position_embedding_type else ""
-        positional = self.positional_parameters / max(self.parameters, 1)
         _say(
             console,
-            f"[bold]Model[/bold] {self.model}{scheme}; {self.parameters:,} parameters, of them positional "
-            f"{self.positional_parameters:,} ({positional:.2%}); {self.vocab_size:,} tokens, inputs of at most "
-            f"{self.max_length:,}; {self.padding()}",
+            f"[bold]Model[/bold] positions: {self.position_embedding_type}; {self.parameters:,} parameters, of them "
+            f"positional {self.positional_parameters:,} ({self.positional_parameters / self.parameters:.2%}); "
+            f"{self.vocab_size:,} tokens, inputs of at most {self.max_length:,}",
         )
         for note in self.notes:
             _say(console, escape(note))
-        if "majority" in self.baselines:
-            _say(console, to_beat(self.baselines, METRICS[self.problem_type][0].key))
-
-    def padding(self) -> str:
-        """Tokens of an epoch, and how much of its padded batches is padding."""
-        share = 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
-        skipped = ", not computed" if self.position_embedding_type is not None else ""
-        return f"{self.tokens:,} tokens an epoch, {share:.0%} of each batch padding{skipped}"
 
     def show(self, console: Console) -> None:
         """Prints what it reached; warnings last, where they are seen."""
@@ -111,13 +97,12 @@ class Report:
                 f"{self.best['metric']}: {self.best['value']:.4g}.",
             )
         if scored := self.scores():
-            console.print(_table(("", *scored), self._score_rows()))
+            console.print(_table(("", *scored), self.score_rows()))
         if self.assessment is not None and self.assessment.classes:
-            assessment = self.assessment
-            rows = assessment.class_rows(lambda label: escape(short(label, 30)))
-            if (more := len(assessment.classes) - len(rows)) > 0:
+            rows = self.assessment.class_rows(lambda label: escape(short(label, 30)))
+            if (more := len(self.assessment.classes) - len(rows)) > 0:
                 rows.append((f"... {more} more in results.json",))
-            console.print(_table((f"{assessment.split}: {CLASS_HEAD[0]}", *CLASS_HEAD[1:]), rows))
+            console.print(_table((f"{self.assessment.split}: {CLASS_HEAD[0]}", *CLASS_HEAD[1:]), rows))
         if self.calibration is not None:
             _say(console, escape(self.calibration.sentence()))
         for warning in self.assessment.warnings if self.assessment else ():
@@ -135,18 +120,56 @@ class Report:
         }
         return {split: scores for split, scores in every.items() if scores}
 
-    def _score_rows(self) -> list[tuple[str, ...]]:
-        """A row for each metric of the model, and for each baseline the metric to quote."""
-        scores = self.scores()
-        names = list(next(iter(scores.values()), {}))
-        rows = [(name, *(digits(scores[split][name]) for split in scores)) for name in names]
-        if self.assessment is not None:
-            metric = self.assessment.metric
-            for baseline, values in self.baselines.items():
-                cells = (values.get(f"{PREFIXES[split]}_{metric}") for split in scores)
-                text = ("-" if value is None else digits(value) for value in cells)
-                rows.append((f"{metric} of {baseline.replace('_', ' ')}", *text))
-        return rows
+    def score_rows(self) -> list[tuple[str, ...]]:
+        """A row for each metric of the model, and for each baseline the metric to quote; a column for each split."""
+        scores, metric = self.scores(), METRICS[self.problem_type][0].key
+        rows = {name: [part[name] for part in scores.values()] for name in next(iter(scores.values()), {})}
+        for baseline, values in self.baselines.items():
+            cells = [values[f"{PREFIXES[split]}_{metric}"] for split in scores]
+            rows[f"{metric} of {baseline.replace('_', ' ')}"] = cells
+        return [(name, *map(digits, cells)) for name, cells in rows.items()]
+
+    def card(self) -> str:
+        """The README of the checkpoint: metadata that the Hub reads, how to load it, results, and how it was made."""
+        metadata = ModelCardData(
+            library_name="transformers",
+            pipeline_tag=_TASK,
+            base_model=self.base_model,
+            tags=["posenc", self.position_embedding_type, "custom_code"],
+            model_name=self.name,
+            eval_results=[
+                EvalResult(
+                    task_type=_TASK,
+                    dataset_type=self.dataset,
+                    dataset_name=self.dataset,
+                    dataset_split=split,
+                    metric_type=metric,
+                    metric_value=round(value, 4),
+                )
+                for split, metrics in self.scores().items()
+                for metric, value in metrics.items()
+                if metric != "loss"
+            ]
+            or None,
+        )
+        trained = {
+            **self.recipe,
+            "class_weights": self.options["class_weights"],
+            "lora": self.options["lora"] or None,
+            "max_length": self.max_length,
+            "seed": self.options["seed"],
+            "weights": self.best and f"best by {self.best['metric']}: epoch {self.best['epoch']:g}",
+            "parameters": f"{self.parameters:,}, positional {self.positional_parameters:,}",
+        }
+        return render(
+            Path(__file__).with_name("model_card.md.jinja"),
+            metadata=metadata.to_yaml(),
+            report=self,
+            place=HERE,
+            class_head=CLASS_HEAD,
+            hyperparameters=[(name, plain(value)) for name, value in trained.items() if value is not None],
+            versions=versions(),
+        )
 
 
 def begin_report(
@@ -154,49 +177,28 @@ def begin_report(
     prepared: PreparedData,
     encoded: Mapping[str, Dataset],
     cut: Mapping[str, int],
-    *,
     options: Mapping[str, Any],
     tokenizer: PreTrainedTokenizerBase,
-    recipe: Recipe,
 ) -> Report:
-    """What is known of a run before its first step: counts parameters, and tokens against padding."""
-    lengths = np.array([len(ids) for ids in encoded["train"]["input_ids"]])
-    shuffled = np.random.default_rng(0).permutation(lengths)
-    size = recipe.train_batch_size
-    batches = [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
-    is_posenc, labels, config = model.config.model_type == PosEncConfig.model_type, prepared.labels, model.config
+    """What is known of a run before its first step."""
     pretrained = options["pretrained"]
     return Report(
         name=Path(str(options["output"])).resolve().name,
         options=plain_options(options),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
         dataset=Path(str(options["data"])).name or "unknown",
-        model=type(model).__name__,
-        position_embedding_type=config.position_embedding_type if is_posenc else None,
-        problem_type=labels.problem_type,
-        labels=labels.names,
-        label_mean=getattr(config, "label_mean", 0.0),
-        label_scale=getattr(config, "label_scale", 1.0),
+        position_embedding_type=model.config.position_embedding_type,
+        problem_type=prepared.labels.problem_type,
+        labels=prepared.labels.names,
         is_pair=prepared.columns.is_pair,
         examples={split: len(part) for split, part in encoded.items()},
         cut=dict(cut),
         max_length=tokenizer.model_max_length,
         vocab_size=len(tokenizer),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        positional_parameters=positional_parameters(model),
-        tokens=int(lengths.sum()),
-        padded_tokens=sum(int(batch.max()) * len(batch) for batch in batches),
+        positional_parameters=sum(part.numel() for name, part in model.named_parameters() if ".position." in name),
         data=prepared.summary,
-        notes=_notes(model, labels),
     )
-
-
-def _notes(model: PreTrainedModel, labels: Labels) -> list[str]:
-    scale = getattr(model.config, "label_scale", 1.0)
-    if labels.problem_type != "regression" or scale == 1.0:
-        return []
-    mean = model.config.label_mean
-    return [f"Targets are standardised: mean {mean:.6g}, standard deviation {scale:.6g} of the training rows."]
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,14 +212,6 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
         return Path(value).name if is_here else value
 
     return {name: plain(value) for name, value in options.items()}
-
-
-def positional_parameters(model: nn.Module) -> int:
-    """How many parameters belong to the positions: those of a PosEnc scheme, or of other models' position tables."""
-    marks = (".position.", "position_embedding", "relative_attention_bias", "distance_embedding", "rel_embeddings")
-    return sum(
-        parameter.numel() for name, parameter in model.named_parameters() if any(mark in f".{name}" for mark in marks)
-    )
 
 
 def _say(console: Console, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import files
-from ..checkpoint_files import WEIGHTS, open_weights, weight_files
-from ..errors import Diverged, UserError, disk_error
+from ..errors import Diverged, Interrupted, UserError, disk_error, one_line
 from ..files import CHECKPOINT, REPLACED
+from ..quiet import errors_alone
 
 if TYPE_CHECKING:  # a folder is checked before PyTorch is imported
     import torch
+
+logger = logging.getLogger(__name__)
 
 RESULTS_NAME = "results.json"
 """Of a finished run."""
@@ -96,6 +99,8 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     Raises:
         UserError: there is no such run, it has ended, or it was begun with other options.
     """
+    if options["lora"]:
+        raise UserError("--resume: the checkpoints of --lora hold merged weights. Start from one with --pretrained.")
     folder, before = Path(output), _read(Path(output) / OPTIONS_NAME)
     if not before:
         ended = (folder / RESULTS_NAME).exists()
@@ -110,7 +115,10 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
                 f"--resume: the run in {output!r} was begun with {name}={before.get(name)!r}, the options now say "
                 f"{now.get(name)!r}. Resume with what it began with, or train elsewhere."
             )
-    return next(reversed(_whole(folder)), None)
+    if whole := _whole(folder):
+        return whole[-1]
+    logger.warning(f"No whole checkpoint in {output!r}: training starts at the beginning.")
+    return None
 
 
 def check_same_data(point: Path, config: Any) -> None:
@@ -134,23 +142,13 @@ def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[s
     deleted = [path.name for path in checkpoints(folder)] if overwrite else []
     if overwrite:
         remove_checkpoints(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files.write_json(folder / OPTIONS_NAME, dict(options))
-    except OSError as error:
-        raise UserError(
-            f"--output {output!r} can't be written to: {error.strerror}. Name a folder of your own."
-        ) from error
+    files.write_json(folder / OPTIONS_NAME, dict(options))
     return deleted
 
 
 @contextlib.contextmanager
 def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
-    """A temporary folder whose files replace those of the folder's earlier run, all or none; checkpoints go last.
-
-    Raises:
-        Diverged: the weights that were written hold NaN or infinity.
-    """
+    """A temporary folder whose files replace those of the folder's earlier run, all or none; checkpoints go last."""
     folder = Path(output)
     old = _read(folder / RESULTS_NAME).get("files", [])
 
@@ -161,22 +159,11 @@ def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
     with files.replaced_together(folder, is_main, earlier) as temporary:
         yield temporary
         if is_main:
-            if bad := _damage(temporary):
-                raise Diverged(f"Training diverged: {bad} holds NaN or infinity. Give a lower --learning-rate.")
             results = _read(temporary / RESULTS_NAME)
             names = sorted({RESULTS_NAME, *(path.name for path in temporary.iterdir())})
             files.write_json(temporary / RESULTS_NAME, {**results, "files": names})
     if is_main:
         remove_checkpoints(folder)
-
-
-def _damage(folder: Path) -> str:
-    """The first weight in a folder's files that holds NaN or infinity; empty if all are finite."""
-    for name in sorted(weight_files(folder)) or [WEIGHTS]:
-        with open_weights(folder / name) as file:
-            if bad := not_finite((key, file.get_tensor(key)) for key in file.keys()):  # noqa: SIM118  (no dictionary)
-                return f"{bad[0]} in {name}"
-    return ""
 
 
 def not_finite(tensors: Iterable[tuple[str, "torch.Tensor"]]) -> list[str]:
@@ -187,10 +174,15 @@ def not_finite(tensors: Iterable[tuple[str, "torch.Tensor"]]) -> list[str]:
 
 
 @contextlib.contextmanager
-def disk_errors(output: str | Path) -> Iterator[None]:
-    """Turns a failed write, whichever library reports it, into a `UserError` that says what is left."""
+def guarded(output: str | Path) -> Iterator[None]:
+    """Says what is left after Ctrl-C, of weights that aren't finite, or on a full disk, whoever reports it."""
     try:
-        yield
+        with errors_alone("transformers.trainer_utils"):  # checkpoints within a second make it doubt the file system
+            yield
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(what_is_left(output)) from interrupt
+    except Diverged as error:
+        raise Diverged(f"{one_line(error)} What is left: {what_is_left(output, diverged=True)}") from error
     except UserError:
         raise
     except Exception as error:

@@ -1,6 +1,5 @@
 """The stock Trainer with our loss, our groups of learning rates, and three callbacks: stop, progress, exact resume."""
 
-import math
 import signal
 import threading
 import time
@@ -9,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
+import numpy as np
 import torch
 from datasets import Dataset
 from rich.console import Console
@@ -31,7 +31,8 @@ from transformers.utils import logging
 from ..errors import Diverged, UserError, one_line
 from ..optimizer import scale_position_learning_rates
 from .lora import has_lora, merged_weights
-from .losses import ClassificationLoss, LossAndMetrics
+from .losses import ClassificationLoss, loss_and_metrics
+from .metrics import logits_in
 from .progress import Bar, LogLines, is_live
 from .recipe import Recipe
 from .run_folder import not_finite
@@ -51,6 +52,16 @@ class RunTrainer(Trainer):
                 cast(Any, self.optimizer), trained, recipe.position_rate, words=recipe.word_rate
             )
         return cast(torch.optim.Optimizer, self.optimizer)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """Makes the one-cycle schedule too, which transformers lacks."""
+        if cast(Recipe, self.args).one_cycle and self.lr_scheduler is None:
+            warmup = self.args.get_warmup_steps(num_training_steps)
+            optimizer = cast(torch.optim.Optimizer, self.optimizer if optimizer is None else optimizer)
+            self.lr_scheduler = cast(Any, one_cycle_schedule(optimizer, num_training_steps, warmup))
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Writes none: the report does."""
@@ -95,7 +106,7 @@ def make_trainer(
         eval_dataset=encoded.get("validation"),
         processing_class=tokenizer,
         compute_loss_func=loss,
-        compute_metrics=LossAndMetrics(loss),
+        compute_metrics=lambda output: loss_and_metrics(loss, logits_in(output), np.asarray(output.label_ids)),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
@@ -106,9 +117,6 @@ def make_trainer(
         trainer.add_callback(callback)
     if recipe.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(recipe.patience))
-    if recipe.one_cycle:
-        batches = len(trainer.get_train_dataloader()) if recipe.max_steps <= 0 else 0
-        trainer.lr_scheduler = cast(Any, one_cycle_schedule(trainer.create_optimizer(), recipe, batches))
     return trainer, stop
 
 
@@ -122,20 +130,15 @@ def _check_schedule(recipe: Recipe) -> None:
 
 
 def one_cycle_schedule(
-    optimizer: torch.optim.Optimizer, recipe: Recipe, batches_per_epoch: int
+    optimizer: torch.optim.Optimizer, steps: int, warmup: int
 ) -> torch.optim.lr_scheduler.LRScheduler:
     """PyTorch's one-cycle policy (Smith and Topin 2017, arXiv 1708.07120); it rises during the warm-up."""
-    steps = recipe.max_steps
-    if steps <= 0:
-        updates = math.ceil(batches_per_epoch / recipe.gradient_accumulation_steps)
-        steps = math.ceil(recipe.num_train_epochs * updates)
-    rise = recipe.warmup_steps if recipe.warmup_steps < 1 else recipe.warmup_steps / steps
     return torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         max_lr=[group["lr"] for group in optimizer.param_groups],
         # The Trainer advances the schedule after the last step too.
         total_steps=steps + 1,
-        pct_start=min(max(rise, 1 / steps), 1.0),
+        pct_start=min(max(warmup, 1) / steps, 1.0),
     )
 
 

@@ -117,21 +117,6 @@ def test_past_the_table_there_is_an_error_and_no_garbage_in_pytorch_and_in_the_g
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda inputs: inputs.pop("attention_mask"), "lacks 'attention_mask'"),
-        (lambda inputs: inputs.update(token_type_ids=np.zeros((1, 4))), r"differ in shape.*\(1, 4\)"),
-    ],
-)
-def test_a_batch_that_does_not_fit_is_refused(exported, change, words):
-    inputs = batch(2, 9)
-    change(inputs)
-    with pytest.raises(UserError, match=words):
-        open_backend(exported, "onnx").logits(inputs)
-
-
-@pytest.mark.slow
 def test_a_changed_a_cut_and_a_missing_file_are_named(exported, tmp_path):
     folder = tmp_path / "copy"
     for change in (
@@ -141,26 +126,9 @@ def test_a_changed_a_cut_and_a_missing_file_are_named(exported, tmp_path):
     ):
         shutil.copytree(exported, folder)
         change(folder / "onnx/model.onnx")
-        with pytest.raises(UserError, match="model.onnx' can't be used|has no onnx/model.onnx"):
+        with pytest.raises(UserError, match="onnx/model.onnx isn't what was exported|has no onnx/model.onnx"):
             open_backend(folder, "onnx")
         shutil.rmtree(folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("manifest", "words"),
-    [
-        ([], r"it holds no object, but \[\]"),
-        ({"hf_posenc": ["a"]}, r"its 'hf_posenc' is \['a'\]"),
-        ({"hf_posenc": {"files": ["onnx/model.onnx"]}}, r"its 'files' is \['onnx/model.onnx'\]"),
-        ({"hf_posenc": {"max_length": "64"}}, "its 'max_length' is '64'"),
-    ],
-)
-def test_a_manifest_with_values_of_another_type_is_named(exported, tmp_path, manifest, words):
-    folder = shutil.copytree(exported, tmp_path / "copy")
-    (folder / "export.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match=f"export.json' can't be used: {words}.* copy the folder or export anew"):
-        open_backend(folder, "onnx")
 
 
 @pytest.mark.slow

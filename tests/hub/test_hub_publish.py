@@ -19,7 +19,7 @@ from hf_posenc import POSITIONS, cli, register_scheme_file
 from hf_posenc.errors import UserError
 from hf_posenc.hub import publish, publishing
 from hf_posenc.hub.other_files import unknown_files
-from hf_posenc.training.card import HERE
+from hf_posenc.training.report import HERE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 

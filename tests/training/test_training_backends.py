@@ -8,7 +8,6 @@ import pytest
 from training_harness import rows, train, write_jsonl
 
 import hf_posenc
-from hf_posenc.checkpoint_files import GRAPHS
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning import prediction
 from hf_posenc.finetuning.prediction import load_classifier, predict
@@ -98,17 +97,3 @@ def test_a_backend_that_cannot_run_it_is_one_error(run, checkpoint, options, mes
     code, _, err = run("predict", checkpoint, "who", *options)
     assert code == 2
     assert re.search(message, " ".join(err.split()))
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_folder_with_a_graph_alone_says_what_runs_it(run, checkpoint, tmp_path, name):
-    folder = shutil.copytree(checkpoint, tmp_path / "folder")
-    (folder / GRAPHS[name]).parent.mkdir()
-    (folder / "model.safetensors").rename(folder / GRAPHS[name])
-    words = f"is an export for {name}, without weights for PyTorch.*--backend {name}"
-    for command in (
-        ("predict", folder, "a", "--backend", "torch"),
-        ("export", folder, tmp_path / "out", "--to", "native"),
-    ):
-        code, _, err = run(*command)
-        assert (code, bool(re.search(words, err))) == (2, True), err

@@ -73,11 +73,10 @@ BAD = [
         "--scheme learned --set max_position_embeddings=32 --max-length 33",
         "--max-length 33 is too long: 'learned' has 32 positions. Repeat its table with --set max",
     ),
-    ("--pretrained weights", "Download or train it anew."),
+    ("--pretrained weights", "'weights' can't be loaded: "),
     ("--pretrained configuration", "can't be read as a checkpoint: "),
     ("--pretrained tokenizer", "--tokenizer"),
     ("--pretrained nobody/nothing", "'nobody/nothing' can't be read as a checkpoint: "),
-    ("--pretrained adapter", "'adapter' holds an adapter of PEFT alone. Merge it: peft.AutoPeftModelForSequenceClass"),
     ("--pretrained weights --size mini", "--size 'mini' is for new encoders, and --pretrained weights has its own"),
     ("--lora", "--lora updates trained weights, and a new encoder has none. Give --pretrained."),
     ("--patience 2", "--patience 2 needs evaluations. Give --validation"),
@@ -105,8 +104,6 @@ def place(tmp_path_factory, checkpoint):
         shutil.copytree(checkpoint, folder / name)
         (folder / name / file).write_bytes((folder / name / file).read_bytes()[: 200 * (name != "tokenizer")])
     (folder / "tokenizer" / "tokenizer.json").unlink()
-    (folder / "adapter").mkdir()
-    (folder / "adapter" / "adapter_config.json").write_text("{}")
     return folder
 
 

@@ -120,7 +120,7 @@ def test_batches_are_of_like_lengths_and_a_generator_is_read_as_it_is_needed(tok
 def test_texts_that_are_truncated_are_named_with_their_length(tokenizer: Any) -> None:
     longer = {number: len(tokenizer(text)["input_ids"]) for number, text in enumerate(TEXTS)}
     cut: dict[int, int] = {}
-    list(logits_of(model_of("texts"), tokenizer, TEXTS * 2, 4, window=2, truncated=cut.__setitem__))
+    list(logits_of(model_of("texts"), tokenizer, TEXTS * 2, 4, window=2, truncated=cut))
     expected = {number: length for number, length in longer.items() if length > 64}
     assert cut == expected | {number + len(TEXTS): length for number, length in expected.items()}
     assert expected

@@ -106,7 +106,7 @@ def test_a_new_encoder_is_what_the_options_say(order):
             {"pretrained": "{ours}", "norm_position": "post"},
             "--set norm_position: .* may be set attention_probs_dropout",
         ),
-        ({"wieght_decay": 1}, "--set wieght_decay: neither .* Did you mean weight_decay"),
+        ({"wieght_decay": 1}, "--set wieght_decay: neither .* Did you mean 'weight_decay'"),
         ({"tokenizer": "{ours}", "vocab_size": 500}, "--set vocab_size is for a tokenizer that is trained. Leave it"),
         ({"pretrained": "{bert}", "tokenizer": "{ours}"}, "--tokenizer '.*' has other tokens than '.*bert.*' was"),
         ({"hidden_dropout_prob": 2}, "--set hidden_dropout_prob=2 is out of range. A probability"),
