@@ -130,7 +130,9 @@ def _device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(f"--device {name!r} can't be used: {one_line(error)[:200]}") from error
+        raise UserError(
+            f"--device {name!r} can't be used: {one_line(error)[:80]}. Leave it out, or give --device cpu."
+        ) from error
     return device
 
 
