@@ -46,7 +46,7 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     for name, option in (("tasks", "data"), ("schemes", "schemes")):
         if not values.get(name):
             raise UserError(f"The plan names no {name}. Give {name}: [...] in the file, or --{option}.")
-    if isinstance(seeds := values.get("seeds"), int):
+    if isinstance(seeds := values.get("seeds"), int) and not isinstance(seeds, bool):
         if seeds > MOST_SEEDS:
             raise UserError(f"The plan has seeds: {seeds}. Give how many, up to {MOST_SEEDS:,}, or a list.")
         values["seeds"] = tuple(range(seeds))
@@ -176,7 +176,7 @@ def _task(entry: Any) -> Task:
     if data is None:
         raise UserError(f"The task {entry!r} names no data. Give data: with a file, a folder or a Hub name.")
     word = Path(data).name or Path(data).resolve().name
-    if not Path(data).is_dir():
+    if Path(data).is_file():
         word = word.partition(".")[0]
     return Task(**{"name": re.sub(r"[^\w.]+", "_", word), **values})
 

@@ -11,13 +11,19 @@ like those that ran.
       v = sum(s^2 / n) / T^2
       degrees of freedom = (sum s^2 / n)^2 / sum((s^2 / n)^2 / (n - 1))      (Satterthwaite 1946)
 
-  and mean / sqrt(v) is compared with Student's t. Each task keeps its own spread. Where no difference varies there is
-  no p-value.
+  and mean / sqrt(v) is compared with Student's t. Each task keeps its own spread. There is no test where no difference
+  varies, nor with fewer than 5 seeds where some runs of the two aren't above the majority: where learning is all or
+  none, few runs agree by chance.
 - **All contrasts of a report are one family**, corrected by Holm's step-down rule (1979).
 - **What could have been found**: the true gap that the test finds in 80 % of cases at the level .05 / m, m being the
   number of contrasts, by the noncentral t; and how many seeds would find the gap that was measured.
 - **k of n**: how many runs are above the majority's answers. For an accuracy by the binomial test, for a Matthews
   correlation R of N examples by R sqrt(N), which is about normal for the majority; one-sided, p < .001.
+
+How far to trust it, by 20,000 simulated reports each (10 schemes that are alike, 17 contrasts, 3, 5 and 8 seeds, 1 to 3
+tasks): a report has a false finding in 2 to 5 % where tasks have one spread, in 4 to 9 % where one task's spread is 25
+times another's, in 3 to 4 % where each run learns a task or stays at chance, in half of the cases each (5 and 8 seeds).
+95 % intervals of differences hold the truth in 94 to 98 % of cases.
 """
 
 import bisect
@@ -36,8 +42,12 @@ from .plan import Plan
 ALPHA, POWER = 0.05, 0.8
 ABOVE_MAJORITY = 0.001
 """The level of "above the majority"."""
+FEW_SEEDS = 5
+"""With fewer, schemes aren't compared where some of their runs aren't above the majority."""
 MOST_SEEDS = 100
 """So many seeds at most are proposed."""
+_TINY = 1e-12
+"""Errors below are the rounding of float64."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +93,12 @@ class Contrast:
 
     @property
     def verdict(self) -> str:
-        """`better`, `worse`, `not decided`, or that there is no test."""
+        """`better`, `worse`, `not decided`, or why there is no test."""
         if self.corrected is None:
-            return "no test: " + ("one seed" if self.interval.low is None else "no difference varies")
+            if self.interval.low is None:
+                return "no test: one seed"
+            varies = self.interval.low < self.interval.mean
+            return f"no test: fewer than {FEW_SEEDS} seeds, and not all learned" if varies else "no test: none varies"
         return ("better" if self.interval.mean > 0 else "worse") if self.is_found else "not decided"
 
 
@@ -149,38 +162,51 @@ def _contrasts(plan: Plan, table: pd.DataFrame) -> Iterator[Contrast]:
                     [first[seed] - second[seed] for seed in first if seed in second]
                     for first, second in zip(of_scheme[scheme], of_scheme[reference], strict=True)
                 ]
-                if all(differences):
-                    made = compare(differences, ALPHA / number)
-                    yield replace(made, group=group, length=length, scheme=scheme, reference=reference)
+                if not all(differences):
+                    continue
+                made = replace(compare(differences), group=group, length=length, scheme=scheme, reference=reference)
+                if len(plan.seeds) < FEW_SEEDS and not _all_learned(table, tasks, (scheme, reference), length):
+                    made = replace(made, p=None)
+                gap, seeds = (None, None) if made.p is None else power(differences, ALPHA / number)
+                yield replace(made, gap=gap, seeds=seeds)
 
 
-def compare(differences: Sequence[Sequence[float]], level: float = ALPHA) -> Contrast:
-    """The contrast of differences paired by seed, a list for each task of the group.
+def _all_learned(table: pd.DataFrame, tasks: Sequence[str], schemes: Sequence[str], length: int) -> bool:
+    """Whether all runs of the schemes are above the majority's answers; so, too, where these weren't measured."""
+    counts = (above_majority(table, task, scheme, length) for task in tasks for scheme in schemes)
+    return all(count is None or count[0] == count[1] for count in counts)
 
-    Args:
-        differences: a scheme's score minus another's.
-        level: at which the smallest gap and the seeds are computed.
-    """
+
+def compare(differences: Sequence[Sequence[float]]) -> Contrast:
+    """The contrast of differences paired by seed: for each task of the group, a scheme's scores minus another's."""
     mean = fmean(map(fmean, differences))
     if min(map(len, differences)) < 2:
         return Contrast("", 0, "", "", Interval(mean, None, None))
-    spreads, counts = [float(np.var(values, ddof=1)) for values in differences], [*map(len, differences)]
-    error, freedom = _error(spreads, counts)
-    if error < 1e-12:  # the rounding of float64
+    error, freedom = _error(differences)
+    if error < _TINY:
         return Contrast("", 0, "", "", Interval(mean, mean, mean))
     half = stats.t.ppf(1 - ALPHA / 2, freedom) * error
     p = float(2 * stats.t.sf(abs(mean) / error, freedom))
-    interval = Interval(mean, float(mean - half), float(mean + half))
-    needed = bisect.bisect_left(
-        range(MOST_SEEDS + 1), True, lo=2, key=lambda n: _gap(*_error(spreads, [n] * len(counts)), level) <= abs(mean)
+    return Contrast("", 0, "", "", Interval(mean, float(mean - half), float(mean + half)), p)
+
+
+def power(differences: Sequence[Sequence[float]], level: float) -> tuple[float, int]:
+    """The true gap that a test at a level finds in 80 % of cases, and the seeds that would find the measured one.
+
+    More than 100 seeds count as 101.
+    """
+    mean = abs(fmean(map(fmean, differences)))
+    seeds = bisect.bisect_left(
+        range(MOST_SEEDS + 1), True, lo=2, key=lambda n: _gap(*_error(differences, n), level) <= mean
     )
-    return Contrast("", 0, "", "", interval, p, None, _gap(error, freedom, level), needed)
+    return _gap(*_error(differences), level), seeds
 
 
-def _error(spreads: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
-    """The standard error of a group's mean, and its degrees of freedom."""
-    parts = [spread / count for spread, count in zip(spreads, counts, strict=True)]
-    below = sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
+def _error(differences: Sequence[Sequence[float]], seeds: int | None = None) -> tuple[float, float]:
+    """The standard error of a group's mean, and its degrees of freedom; with so many seeds (None: as many as ran)."""
+    counts = [seeds or len(values) for values in differences]
+    parts = [float(np.var(values, ddof=1)) / n for values, n in zip(differences, counts, strict=True)]
+    below = sum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True))
     return math.sqrt(sum(parts)) / len(parts), sum(parts) ** 2 / below if below else math.nan
 
 
