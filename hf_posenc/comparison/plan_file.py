@@ -245,10 +245,13 @@ def _check_task(plan: Plan, task: Task) -> None:
         if name not in PROBES:
             raise UserError(f"{where} names the probe {name!r}. Choose from {', '.join(PROBES)}.")
     for name in (*plan.options, *task.options):
-        if not isinstance(name, str):  # YAML reads {learning_rate: 0,001} so
+        if not (isinstance(name, str) and name):  # YAML reads {learning_rate: 0,001} so
             raise UserError(f"{where}: options hold {name!r}, which is no name. Write {{learning_rate: 0.001}}.")
         if name in _OWN_OPTIONS:
             raise UserError(f"{where}: options can't set {name!r}, which the plan itself decides.")
+    for options in (plan.options, task.options):
+        if not isinstance(options.get("set", {}), dict):
+            raise UserError(f"{where}, options: set is {options['set']!r}. Give fields: {{weight_decay: 0.01}}.")
     rate = plan.options_of(task).get("learning_rate", 0)
     if not isinstance(rate, int | float) or isinstance(rate, bool):
         raise UserError(f"{where}, options: the learning_rate {rate!r} is no number. Write 0.001, or 1.0e-3 in YAML.")

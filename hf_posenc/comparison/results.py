@@ -6,6 +6,7 @@ without a score: the inputs are longer than the scheme's table.
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from .plan_file import read_plan
 
 PLAN_NAME, TABLE_NAME = "plan.json", "results.csv"
 RUNS_NAME, TRIALS_NAME, BASELINES_NAME = "runs", "trials", "baselines"
-_OF_A_ROW = ("part", "length", "metric", "score", "examples")
-_OF_A_RUN = ("steps", "seconds", "parameters", "rate", "commit", "processor")
+_NUMBER = (int, float)
+_OF_A_ROW = {"part": str, "length": int, "metric": str, "score": (*_NUMBER, type(None)), "examples": int}
+_OF_A_RUN = dict(zip(("steps", "seconds", "parameters", "rate"), (int, _NUMBER, int, _NUMBER), strict=True))
+_OF_A_RUN |= {"commit": str, "processor": str}
 COLUMNS = ("task", "part", "length", "scheme", "seed", "metric", "score", "examples", *_OF_A_RUN)
 ENDED = ("done", "diverged")
 """The status of runs that aren't repeated; `diverged`: a trial whose learning rate led to NaN."""
@@ -59,8 +62,9 @@ def check_folder(folder: Path) -> None:
     Raises:
         UserError: naming it.
     """
-    if folder.is_file():
-        raise UserError(f"{str(folder)!r} is a file. Name a folder for the results.")
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise UserError(f"{str(folder)!r} can't be written to. Name another folder.")
     if folder.is_dir() and not (folder / PLAN_NAME).exists() and any(folder.iterdir()):
         names = ", ".join(sorted(item.name for item in folder.iterdir())[:4])
         raise UserError(f"{str(folder)!r} holds no results of a comparison, but {names}. Name a new folder.")
@@ -111,15 +115,30 @@ def read_run(folder: Path, plan: Plan, run: PlannedRun) -> dict[str, Any]:
         result = _read_json(path)
     except UserError as error:
         return {"status": "failed", "error": one_line(error)}
-    lacking = [name for name in ("settings", "status") if name not in result]
-    if result.get("status") == "done":
-        lacking += [name for name in ("rows", *_OF_A_RUN) if name not in result]
-        lacking += [name for row in result.get("rows", ()) for name in _OF_A_ROW if name not in row]
-    if lacking:
-        return {"status": "failed", "error": f"{str(path)!r} is damaged: {lacking[0]!r} is missing."}
+    if (fault := _fault(result)) is not None:
+        return {"status": "failed", "error": f"{str(path)!r} is damaged: {fault}."}
     if result["settings"] != _settings(plan, run):
         raise UserError(f"{str(path)!r} is a run of another plan than {PLAN_NAME} says. Take it out of the folder.")
     return result
+
+
+def _fault(result: dict[str, Any]) -> str | None:
+    """What is wrong with a run's JSON; None: nothing."""
+    if result.get("status") not in (*ENDED, "failed"):
+        return f"its status is {result.get('status')!r:.40}"
+    done = result["status"] == "done"
+    rows = result.get("rows") if done else []
+    if not isinstance(rows, list) or (done and not rows) or not all(isinstance(row, dict) for row in rows):
+        return "'rows' is no list of results"
+    kinds = {"settings": str, **({"error": str} if result["status"] == "failed" else {}), **(_OF_A_RUN if done else {})}
+    for record, expected in ((result, kinds), *((row, _OF_A_ROW) for row in rows)):
+        for name, kind in expected.items():
+            value = record.get(name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                return f"{name!r} is {value!r:.40}"
+            if isinstance(value, _NUMBER) and not abs(value) < (1.1 if name == "score" else 2**63):
+                return f"{name!r} is {value!r:.40}"
+    return None
 
 
 def baseline_path(folder: Path, task: str) -> Path:

@@ -216,7 +216,7 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
     (tmp_path / "b" / "thesis.tex").write_text("important")
     with pytest.raises(UserError, match=r"holds no results of a comparison, but thesis.tex. Name a new folder"):
         execute(toy(), tmp_path / "b", console=quiet())
-    with pytest.raises(UserError, match="is a file. Name a folder"):
+    with pytest.raises(UserError, match="can't be written to. Name another"):
         execute(toy(), tmp_path / "b" / "thesis.tex", console=quiet())
     execute(toy(tasks=[{"data": "probes", "train_examples": 28}]), tmp_path / "c", console=quiet())
     name = "runs/probes-none-seed0.json"
