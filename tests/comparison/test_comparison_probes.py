@@ -8,10 +8,10 @@ import pytest
 import torch
 from common import SCHEMES, others_slow, perturb
 from comparison_harness import toy
-from hf_posenc.comparison.references import LINEAR, PLACES, answer_usual
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.comparison import PROBES, make_halves, make_probes
+from hf_posenc.comparison.baselines import LINEAR, PLACES, answer_usual
 from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.probes import OPPOSITES, make_tokenizer
 from hf_posenc.comparison.tasks import training_options

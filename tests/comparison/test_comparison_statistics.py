@@ -137,15 +137,18 @@ def test_the_committed_verdicts_are_those_of_an_independent_computation():
     comparison = Comparison(RESULTS / "practitioner_3000")
     table = comparison.table
     for contrast in comparison.contrasts:
-        means, variances = [], []
+        means, variances, differences = [], [], []
         for task in comparison.plan.groups[contrast.group]:
             wide = table[table["task"] == task].pivot_table("score", "seed", "scheme")
             difference = wide[contrast.scheme] - wide[contrast.reference]
+            differences.append([*difference])
             means.append(difference.mean())
             variances.append(difference.var() / 5)
         freedom = sum(variances) ** 2 / sum(variance**2 / 4 for variance in variances)
         t = np.mean(means) / (np.sqrt(sum(variances)) / len(means))
         assert contrast.p == pytest.approx(2 * stats.t.sf(abs(t), freedom))
+        if contrast.scheme == "pope":
+            assert (contrast.gap, contrast.seeds) == pytest.approx(power(differences, ALPHA / 30))
     order = sorted(comparison.contrasts, key=lambda contrast: contrast.p)
     assert order[0].corrected == pytest.approx(order[0].p * len(order))
     assert len(order) == 2 * (8 + 7)
