@@ -36,7 +36,7 @@ def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, run, monkeypa
         ("hf_posenc.schemes.conformance.check_position", "check rope"),
         ("hf_posenc.data.preparing.find_columns", "train -o run --data mine.csv"),
         ("hf_posenc.finetuning.train.assess", "train -o run --data mine.csv --max-steps 1 --device cpu"),
-        ("hf_posenc.comparison.plan_file.data_options", "compare -o compared --data mine.csv --schemes rope,none"),
+        ("hf_posenc.comparison.plan.Options.of", "compare -o compared --data mine.csv --schemes rope,none"),
     ],
 )
 def test_a_fault_in_the_middle_of_a_command_is_not_the_users(where, words, run, monkeypatch, tmp_path):

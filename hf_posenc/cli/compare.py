@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_posenc.errors import UserError, check_local, dashed, one_line
+from hf_posenc.errors import UserError, check_local, dashed
 from hf_posenc.options import (
     DelimiterOption,
     JoinOption,
@@ -35,9 +35,9 @@ _SchemeFiles = Annotated[
     typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
 ]
 _Baseline = Annotated[
-    str | None, typer.Option(help="What the others are compared with; default: the folder's, or the first.")
+    str | None, typer.Option(help="What the others are compared with; default: none, or the first scheme.")
 ]
-_Preset = Annotated[
+_Size = Annotated[
     str | None,
     typer.Option(
         autocompletion=complete("tiny", "mini", "small", "base"), help="Size: tiny (default), mini, small, base."
@@ -69,27 +69,23 @@ def compare(
     seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
     scheme_file: _SchemeFiles = None,
     baseline: _Baseline = None,
-    size: _Preset = None,
+    size: _Size = None,
     pretrained: _Pretrained = None,
-    train_length: Annotated[int | None, typer.Option(help="Tokens of a training input, at most; default 64.")] = None,
-    test_lengths: Annotated[str | None, typer.Option(help="Lengths of tests; default 64,128,256,512.")] = None,
-    train_examples: Annotated[int | None, typer.Option(help="Training examples per task.")] = None,
-    test_examples: Annotated[int | None, typer.Option(help="Test examples per part and length.")] = None,
     options: _Options = None,
     search: _Search = False,
-    keep_models: Annotated[
-        bool, typer.Option("--keep-models", help="Keep each run's model, in the folder model of its run.")
-    ] = False,
+    keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep each run's model, in models.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
 ) -> None:
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 
     Finished runs are skipped: the same command resumes after Ctrl-C, and adds seeds or schemes to a folder. Several
     processes may share a folder: each run is made by one of them. When no run is missing, the report is written;
-    `hf-posenc report` writes it earlier, too. `--plan quick` is the quick start.
+    `hf-posenc report` writes it earlier, too. Lengths and numbers of examples stand in a plan. `--plan quick` is the
+    quick start.
     """
-    from hf_posenc.comparison.plan import SEARCH_FACTORS, resolve_data
-    from hf_posenc.comparison.plan_file import about, check_folder, is_file, known_plans, read_plan
+    from hf_posenc.comparison.plan import GENERATED, SEARCH_FACTORS, resolve_data
+    from hf_posenc.comparison.plan_file import about, known_plans, read_plan
+    from hf_posenc.comparison.results import check_folder
 
     columns = {"delimiter": delimiter, "text_column": text_column, "join": join, "label_column": label_column}
     columns = {name: value for name, value in columns.items() if value is not None}
@@ -98,7 +94,7 @@ def compare(
     if not dry_run:
         check_folder(Path(output))
     for name in data or ():
-        if not is_file(name):  # an absent file has a better message
+        if name not in GENERATED:
             check_local("--data", resolve_data(name))
     several = numbers("seeds", seeds)
     chosen = read_plan(
@@ -108,12 +104,8 @@ def compare(
         scheme_files=scheme_file or None,
         seeds=several[0] if several and "," not in str(seeds) else several,
         baseline=baseline,
-        preset=size,
+        size=size,
         pretrained=pretrained,
-        train_length=train_length,
-        test_lengths=numbers("test-lengths", test_lengths),
-        train_examples=train_examples,
-        test_examples=test_examples,
         options={**(json_object("options", options) or {}), **columns} or None,
         search=SEARCH_FACTORS if search else None,
     )
@@ -126,39 +118,26 @@ def compare(
     _execute(chosen, output, keep_models)
 
 
-def _execute(plan: Any, output_dir: str, keep_models: bool) -> None:
-    """Makes the runs, says how many there are and shows the scores; exits with 1 if one failed."""
-    from hf_posenc.comparison import execute
+def _execute(plan: Any, folder: str, keep_models: bool) -> None:
+    """Makes the runs and, when none is missing, the report; exits with 1 if one failed."""
+    from hf_posenc.comparison import Comparison, execute
 
-    made = execute(plan, output_dir, keep_models=keep_models)
+    made, console = execute(plan, folder, keep_models=keep_models), plain_console()
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
-    plain_console().print(
-        f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed."
-    )
+    console.print(f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed.")
     if made.failed:
-        plain_console().print("The same command tries those that failed again.")
+        console.print("The same command tries those that failed again.")
         raise typer.Exit(1)
-    _show(output_dir)
-
-
-def _show(folder: str) -> None:
-    """Prints the scores of all schemes and baselines, and writes the report; not while runs are missing."""
-    from hf_posenc.comparison.study import Study
-    from hf_posenc.markdown import markdown_table
-
-    study = Study.read(folder)
-    if study.missing:
-        plain_console().print(f"Runs that are missing: {len(study.missing)}. What is there: hf-posenc report {folder}")
+    comparison = Comparison(folder)
+    if comparison.problems:
+        console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: hf-posenc report {folder}")
         return
-    scores = [{name: score.mean for name, score in study.rows(task, study.home_length(task))} for task in study.tasks]
-    names = dict.fromkeys(name for values in scores for name in values)  # by the first task's score
-    rows = [(name, *(f"{values[name]:.3f}" if name in values else "" for values in scores)) for name in names]
-    plain_console().print(markdown_table(("positions", *(task.name for task in study.tasks)), rows))
+    console.print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
     try:
         report(folder)
     except UserError as error:  # pictures need matplotlib
-        plain_console().print(f"No report: {error}")
-    plain_console().print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
+        console.print(f"No report: {error}")
+    console.print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
 
 
 @app.command()
@@ -168,11 +147,7 @@ def report(
         str | None, typer.Option("--output", "-o", help="Folder for the report; default: the results' own.")
     ] = None,
 ) -> None:
-    """Write the report of a comparison: report.md, with its pictures in report_pictures."""
-    from hf_posenc.comparison.report import write_report
+    """Write the report of a comparison: report.md with its pictures, and all results in results.csv."""
+    from hf_posenc.comparison import write_report
 
-    try:
-        path = write_report(results, output)
-    except ImportError as error:
-        raise UserError(one_line(error)) from error
-    plain_console().print(f"The report is in {path}")
+    plain_console().print(f"The report is in {write_report(results, output)}")

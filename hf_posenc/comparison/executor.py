@@ -1,7 +1,7 @@
 """Runs a plan: skips finished runs, resumes interrupted ones, records failures."""
 
 import contextlib
-import itertools
+import json
 import math
 import shutil
 import statistics
@@ -11,26 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
 
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
-from hf_posenc.files import write_json
+from hf_posenc.files import sha256, write_json
 from hf_posenc.quiet import silence
 
+from .baselines import measure_baselines
 from .checkpoints import convert_checkpoints
 from .plan import Plan, PlannedRun
-from .records import ENDED
-from .references import REFERENCES_NAME, measure_references
-from .results_folder import load_plan, load_runs, read_result, record_plan, run_folder
-from .run import MODEL_NAME, RUN_NAME, finish, learning_rate, run_one
+from .results import ENDED, baseline_path, read_run, record_plan, write_run
+from .run import default_rate, run_one
+from .statistics import what_can_be_found
 from .tasks import check_data
 
-DATA_NAME = "data"
-LOCKS_NAME = ".locks"
+DATA_NAME, LOCKS_NAME, MODELS_NAME = "data", ".locks", "models"
 
 
 @dataclass
@@ -47,19 +45,13 @@ class Execution:
     """Runs that ended in an error, with its message."""
 
 
-def execute(
-    plan: Plan,
-    results: str | Path,
-    *,
-    keep_models: bool = False,
-    console: Console | None = None,
-) -> Execution:
+def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, console: Console | None = None) -> Execution:
     """Makes the plan's missing runs, except those that another process is making.
 
     Args:
         plan: what is compared.
-        results: the folder: `plan.json`, and `runs/<task>-<scheme>-seed<n>/run.json` for each run.
-        keep_models: leave each run's model in `model` in its folder.
+        results: the folder: `plan.json`, and `runs/<task>-<scheme>-seed<n>.json` for each run.
+        keep_models: leave each run's model in `models`.
         console: where the progress goes. None: standard output.
 
     Raises:
@@ -68,79 +60,89 @@ def execute(
     """
     console = console or Console()
     folder, runs, execution = Path(results), plan.work(), Execution()
-    _prepare(plan, folder, console)
-    pending = [run for run in runs if read_result(folder, run).get("status") not in ENDED]
+    _prepare(plan, folder)
+    pending = [run for run in runs if read_run(folder, plan, run)["status"] not in ENDED]
     execution.skipped = [run.name for run in runs if run not in pending]
     if execution.skipped:
-        console.print(f"{len(execution.skipped)} of {len(runs)} runs are done already.")
-    if len(plan.seeds) < 2:
-        console.print("One seed gives no intervals and no comparisons. Give 2 seeds or more.")
-    seconds: dict[str, list[float]] = {}
+        console.print(f"{len(execution.skipped)} of {len(runs)} runs are done already.", highlight=False)
+    seconds = _baselines(plan, folder, console)
+    expected = sum(seconds.get(run.task.name, math.nan) for run in pending)
+    about = f", about {duration(expected)} here" if expected > 0 else ""
+    console.print(f"{len(pending)} runs to make{about}. {what_can_be_found(plan)}", highlight=False, soft_wrap=True)
+    taken: dict[str, list[float]] = {}
     for number, run in enumerate(pending, start=1):
         with _lock(folder, run.name) as mine:
-            if mine and read_result(folder, run).get("status") in ENDED:
+            if mine and read_run(folder, plan, run)["status"] in ENDED:
                 execution.skipped.append(run.name)
                 continue
-            line = f"[{number} of {len(pending)}] {run.name}{time_left(pending[number - 1 :], seconds)}: "
+            line = f"[{number} of {len(pending)}] {run.name}{time_left(pending[number - 1 :], taken)}: "
             console.print(line, markup=False, highlight=False, end="")
             if not mine:
                 execution.elsewhere.append(run.name)
                 console.print("another process is making it", highlight=False)
                 continue
             started = time.time()
-            outcome = _attempt(plan, run, folder, keep_models, console)
-            seconds.setdefault(run.task.name, []).append(time.time() - started)
-            if isinstance(outcome, str):
-                execution.failed[run.name] = outcome
-                console.print(f"[red]failed[/red]: {escape(outcome)}", highlight=False)
+            result = _attempt(plan, run, folder, keep_models, console)
+            taken.setdefault(run.task.name, []).append(time.time() - started)
+            if result["status"] == "failed":
+                execution.failed[run.name] = result["error"]
+                console.print(f"[red]failed[/red]: {escape(result['error'])}", highlight=False)
             else:
                 execution.done.append(run.name)
-                console.print(f"{_score(outcome)}, done in {duration(time.time() - started)}", highlight=False)
+                console.print(f"{_score(result)}, done in {duration(time.time() - started)}", highlight=False)
     return execution
 
 
-def _prepare(plan: Plan, folder: Path, console: Console) -> None:
-    """What all runs need: checked data, the plan in the folder, checkpoints to start from, baselines."""
+def _prepare(plan: Plan, folder: Path) -> None:
+    """What all runs need: checked data, the plan in the folder, checkpoints to start from."""
+    inputs = {f"the scheme file {path!r}": sha256(path) for path in plan.scheme_files}
     for task in plan.tasks:
         with silence():
-            check_data(plan, task)
-    record_plan(plan, folder)
-    load_runs(folder, load_plan(folder))
+            if digest := check_data(plan, task):
+                inputs[f"the data of {task.name!r}"] = digest
+    for scheme in plan.schemes if plan.pretrained is not None else ():
+        path = Path(str(plan.pretrained).format(scheme=scheme))
+        for weights in sorted(path.glob("*.safetensors")):
+            inputs[f"the checkpoint {str(weights)!r}"] = sha256(weights)
+    record_plan(plan, inputs, folder)
     with silence(), _lock(folder, "converted", wait=True):
         convert_checkpoints(plan, folder / DATA_NAME)
-    _add_references(plan, folder, console)
 
 
-def _score(run: dict[str, Any]) -> str:
-    """The mean over the tests of a run at their shortest length; a trial whose rate was too high has none."""
-    tests = [test for test in run.get("tests", []) if "value" in test]
-    if not tests:
-        return "diverged"
-    values = [test["value"] for test in tests if test["length"] == tests[0]["length"]]
-    return f"{tests[0]['metric'].replace('_', ' ')} {np.mean(values):.3f}"
-
-
-def _add_references(plan: Plan, folder: Path, console: Console) -> None:
-    """Measures the baselines of each task once; a failure doesn't touch the runs.
+def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
+    """Measures the baselines of each task once; returns about how long a run of each takes.
 
     Raises:
         Interrupted: Ctrl-C; says what is kept.
     """
+    seconds = {}
     for task in plan.tasks:
-        path = folder / REFERENCES_NAME / f"{task.name}.json"
-        with _lock(folder, f"{REFERENCES_NAME}-{task.name}") as mine:
-            if path.is_file() or not mine:
+        path = baseline_path(folder, task.name)
+        with _lock(folder, f"baselines-{task.name}", wait=True):
+            if path.is_file():
+                seconds[task.name] = json.loads(path.read_text(encoding="utf-8"))["seconds"]
                 continue
-            console.print(f"{task.name}: measuring the baselines", style="dim", markup=False, highlight=False)
             try:
-                with silence():
-                    write_json(path, {"baselines": measure_references(plan, task, folder / DATA_NAME)})
+                with silence(), _threads(plan.threads):
+                    measured = measure_baselines(plan, task, folder / DATA_NAME)
             except KeyboardInterrupt as interrupt:
                 raise Interrupted(
                     f"what was measured before the baselines of {task.name} is kept. The same command goes on there."
                 ) from interrupt
             except Exception as error:  # whatever it is, the runs don't depend on it
                 console.print(f"{task.name} has no baselines: {one_line(error)}", markup=False, highlight=False)
+                continue
+            write_json(path, measured)
+            seconds[task.name] = measured["seconds"]
+            if measured["cut"]:
+                console.print(
+                    f"{task.name}: {measured['cut']:,} of {measured['texts']:,} training texts are cut at "
+                    f"{plan.train_length} tokens (train_length of a plan).",
+                    markup=False,
+                    highlight=False,
+                    soft_wrap=True,
+                )
+    return seconds
 
 
 @contextlib.contextmanager
@@ -170,21 +172,23 @@ def _threads(number: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, console: Console) -> dict[str, Any] | str:
-    """Makes a run, and records it. Returns what was recorded, or the error, recorded where the disk allows.
+def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, console: Console) -> dict[str, Any]:
+    """Makes a run, and records it, or the error, where the disk allows.
 
     Raises:
         Interrupted: Ctrl-C; says what is kept.
     """
-    place, trials = run_folder(folder, run), plan.trials(run.task, run.scheme) if run.factor is None else []
+    work, trials = folder / MODELS_NAME / run.name, plan.trials(run.task, run.scheme) if run.factor is None else []
     try:
         for trial in trials:
             with _lock(folder, trial.name, wait=True):  # another process may be making it
                 pass
         with silence(), _threads(plan.threads):
-            chosen = choose_rate(plan, run, folder) if trials else None
-            result = run_one(plan, run, place, folder / DATA_NAME, chosen)
-            finish(place, result, keep_models and run.factor is None)
+            rate = choose_rate(plan, run, folder) if trials else None
+            result = {"status": "done", **run_one(plan, run, work, folder / DATA_NAME, rate)}
+        if not keep_models or run.factor is not None:
+            shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
+        write_run(folder, plan, run, result)
         return result
     except KeyboardInterrupt as interrupt:
         console.print()  # what is said next has a line of its own
@@ -193,61 +197,57 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, conso
         ) from interrupt
     except Exception as error:  # whatever it is, the other runs don't depend on it
         message = one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
-        reason = disk_error(error)
-        if reason is not None:  # its checkpoints would leave no room for the runs after it, nor for this record
-            shutil.rmtree(place / MODEL_NAME, ignore_errors=True)
+        if (reason := disk_error(error)) is not None:
             message = f"writing failed: {reason}"
-        failure = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "status": "failed", "error": message}
-        tried = isinstance(error, Diverged) and run.factor is not None  # this rate is too high; it isn't tried again
-        if tried:
-            failure |= {"status": "diverged", "learning_rate": learning_rate(plan, run, folder / DATA_NAME)}
-        with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
-            write_json(place / RUN_NAME, {**failure, "settings": plan.settings(run.scheme, run.task)})
-        return failure if tried else message
+        result = {"status": "failed", "error": message}
+        if isinstance(error, Diverged) and run.factor is not None:  # this rate is too high; it isn't tried again
+            result = {"status": "diverged", "rate": default_rate(plan, run, folder / DATA_NAME)}
+    shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
+    with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
+        write_run(folder, plan, run, result)
+    return result
 
 
-def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> dict[str, Any]:
-    """The learning rate whose trial was best, every trial's score, and what they cost.
+def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
+    """The learning rate whose trial was best; of two equal ones, the nearer to the plan's.
 
     Raises:
-        UserError: none of the trials is done.
+        UserError: one of the trials is missing, or none is done.
     """
-    results = (read_result(folder, trial) for trial in plan.trials(run.task, run.scheme))
-    trials = [result for result in results if result]
-    ended = [trial for trial in trials if trial["status"] in ENDED]
-    done = [trial for trial in ended if trial["status"] == "done"]
-    if len(ended) < len(plan.search) or not done:
-        error = next((trial["error"] for trial in trials if trial["status"] != "done"), "another process didn't end it")
+    trials = [read_run(folder, plan, trial) for trial in plan.trials(run.task, run.scheme)]
+    done = [trial for trial in trials if trial["status"] == "done"]
+    if not done or any(trial["status"] not in ENDED for trial in trials):
+        error = next((trial["error"] for trial in trials if "error" in trial), "another process didn't end it")
         raise UserError(f"{len(plan.search) - len(done)} trials of its learning rate are missing: {error}")
-    scores = {}
-    for trial in ended:
-        values = [test["value"] for test in trial.get("tests", [{"value": None}])]
-        scores[trial["learning_rate"]] = float(np.mean(np.array(values, dtype=float)))  # null: NaN
-    middle = learning_rate(plan, run, folder / DATA_NAME)
+    middle = default_rate(plan, run, folder / DATA_NAME)
 
-    def worth(rate: float) -> tuple[float, float]:
-        score = scores[rate]
-        return (-math.inf if math.isnan(score) else score, -abs(math.log(rate / middle)))  # the nearer of two equals
+    def worth(trial: dict[str, Any]) -> tuple[float, float]:
+        scores = [-math.inf if row["score"] is None else row["score"] for row in trial["rows"]]  # None: NaN
+        return statistics.fmean(scores), -abs(math.log(trial["rate"] / middle))
 
-    search = {
-        "seed": done[0]["seed"],
-        "scores": {f"{rate:g}": round(score, 6) for rate, score in sorted(scores.items())},
-        "seconds": round(sum(trial["seconds"] for trial in done), 1),
-    }
-    return {"learning_rate": max(scores, key=worth), "search": search}
+    return float(max(done, key=worth)["rate"])
 
 
-def time_left(pending: list[PlannedRun], seconds: dict[str, list[float]]) -> str:
+def _score(result: dict[str, Any]) -> str:
+    """The mean over the tests of a run at their shortest length; a trial whose rate was too high has none."""
+    if result["status"] == "diverged":
+        return "diverged"
+    first = result["rows"][0]
+    scores = [row["score"] for row in result["rows"] if row["length"] == first["length"] and row["score"] is not None]
+    return f"{first['metric'].replace('_', ' ')} {statistics.fmean(scores):.3f}" if scores else "longer than its table"
+
+
+def time_left(pending: list[PlannedRun], taken: dict[str, list[float]]) -> str:
     """The time left, in words; empty before the first run has ended.
 
     Args:
         pending: the runs to be made.
-        seconds: what each run so far took, by task; the others take the mean over all.
+        taken: what each run so far took in seconds, by task; the others take the mean over all.
     """
-    every = [*itertools.chain.from_iterable(seconds.values())]
+    every = [seconds for of_task in taken.values() for seconds in of_task]
     if not every:
         return ""
-    return f", about {duration(sum(statistics.mean(seconds.get(run.task.name, every)) for run in pending))} left"
+    return f", about {duration(sum(statistics.fmean(taken.get(run.task.name, every)) for run in pending))} left"
 
 
 def duration(seconds: float) -> str:

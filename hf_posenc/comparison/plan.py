@@ -1,11 +1,11 @@
 """A plan: the tasks, schemes and seeds of a comparison, as plain data, and the runs that follow from them.
 
 ```yaml
-tasks: [probes, halves, {data: cola, metric: matthews_correlation}]
+tasks: [sst2, {data: blimp_order, options: {epochs: 3}}]
+groups: {words suffice: [sst2], order decides: [blimp_order]}
 schemes: [none, learned, rope, mine]    # or: all
-scheme_files: [mine.py]                 # custom schemes
+scheme_files: [mine.py]                 # schemes of your own
 seeds: 5                                # 0 to 4, or a list
-baseline: none
 train_length: 64
 test_lengths: [64, 128, 256, 512]
 ```
@@ -15,72 +15,55 @@ A run is one task, one scheme and one seed. All that differs between the runs of
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hf_posenc.errors import UserError
+from hf_posenc.options import Options
 
 DATA_VARIABLE = "HF_POSENC_DATA"
-
-GENERATED_KINDS = ("probes", "halves")
-"""Tasks whose data are generated."""
-GENERATED: dict[str, Any] = {"epochs": 1, "set": {"classifier_pooling": "cls"}}
-"""Options of `hf-posenc train` for generated tasks: a mean over all tokens would hide order, and no example is seen
-twice."""
-
+GENERATED = ("probes", "halves")
+"""Data that are generated: questions about order, and the control, which counting words solves."""
+CONTROL = "halves"
+_OF_GENERATED: dict[str, Any] = {"epochs": 1, "set": {"classifier_pooling": "cls"}}
+"""A mean over all tokens would hide order, and no example is seen twice."""
 SEARCH_FACTORS = (0.3, 1.0, 3.0)
 """What `compare --search` multiplies the learning rate with."""
 DEVELOPMENT_SEED = 1_000_000
 """The seed on which learning rates are chosen; it is never reported."""
+_GROW = ("tasks", "groups", "schemes", "seeds", "baseline", "scheme_files")
+"""Fields that may change when a comparison is extended."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a model learns, and what it is tested on. None: as the plan says."""
+    """What a model learns, and what it is tested on."""
 
     name: str
-    kind: str
-    data: str | None = None
-    """A file, of which a tenth is the test; a folder of split files, one of those in the folder that HF_POSENC_DATA
-    names, or a data set of the Hub."""
-    sha256: str | None = None
-    """Of the file's content, where `data` is a file. Runs after an edit don't compare with earlier ones."""
+    data: str
+    """`probes`, `halves`, a file, of which a tenth is the test, a folder of split files, one of those in the folder
+    that HF_POSENC_DATA names, or a data set of the Hub."""
     metric: str = "accuracy"
-    """`accuracy` or, for text, `matthews_correlation`."""
+    """`accuracy` or `matthews_correlation`."""
     lengths: str = "cut"
     """What a test length is: `cut`, all examples, cut to that many tokens; `buckets`, those that are as long as that or
     shorter, and longer than the next smaller test length."""
     extra_tests: tuple[str, ...] = ()
     """More test files in the folder, such as test_long.jsonl.gz: with `cut` each is a part of its own, in `buckets`
     they are more examples."""
-    group_column: str | None = None
-    """A column with the group of each test example: intervals resample groups."""
     probes: tuple[str, ...] = ()
     """Which probes; none named: all."""
-    train_length: int | None = None
-    test_lengths: tuple[int, ...] | None = None
     train_examples: int | None = None
-    test_examples: int | None = None
+    """The first ones. None: as the plan says."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`, before those of the plan."""
 
     @property
     def is_generated(self) -> bool:
         """Whether its data are generated."""
-        return self.kind in GENERATED_KINDS
-
-
-@dataclass(frozen=True)
-class SchemeFile:
-    """A Python file with schemes of the user's own, as it was when the plan was read."""
-
-    path: str
-    sha256: str
-    """Of its content. Runs after an edit don't compare with earlier ones."""
-    schemes: tuple[str, ...]
-    """Those that it defines."""
+        return self.data in GENERATED
 
 
 @dataclass(frozen=True)
@@ -90,24 +73,26 @@ class Plan:
     tasks: tuple[Task, ...]
     schemes: tuple[str, ...]
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    baseline: str = ""
-    """The scheme that the others are compared with."""
-    preset: str = "tiny"
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Tasks over whose mean schemes are tested, by the group's name. None named: all tasks but the control."""
+    baseline: str | None = None
+    """What the others are compared with, beside `rope`. None: `none`, or the first scheme."""
+    size: str = "tiny"
     pretrained: str | None = None
     """A checkpoint to start from, which is converted to each scheme, not healed; or one for each scheme: a path with
     {scheme} in it, such as converted/{scheme}."""
     train_length: int = 64
-    test_lengths: tuple[int, ...] = (64, 128, 256, 512)
-    table_length: int | None = None
-    """Positions of schemes with a table. None: the train length, so that no position is there untrained."""
+    """Tokens of a training input, at most; also the positions of schemes with a table, unless the options say more."""
+    test_lengths: tuple[int, ...] = ()
+    """None named: the train length."""
     train_examples: int | None = None
-    """Training examples of a task, the first ones; None: all, and 20,000 of a generated one."""
+    """Training examples of a task, the first ones. None: all, and 20,000 of a generated one."""
     test_examples: int | None = None
-    """Test examples of each part and length, drawn from all; None: all, and 400 of a generated one."""
-    scheme_arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """`position_embedding_kwargs` by scheme."""
-    scheme_files: tuple[SchemeFile, ...] = ()
-    """Files with custom schemes; in YAML their paths."""
+    """Test examples of each part and length, drawn from all. None: all, and 400 of a generated one."""
+    scheme_kwargs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The schemes' own arguments."""
+    scheme_files: tuple[str, ...] = ()
+    """Python files with schemes of your own."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`."""
     search: tuple[float, ...] = ()
@@ -115,8 +100,6 @@ class Plan:
     the best one is used. None: one rate for all."""
     threads: int | None = None
     """Processor threads of each run. None: PyTorch's number."""
-    chosen_baseline: bool = field(default=True, compare=False)
-    """Whether the baseline was given; else it is the first scheme, or that of the results folder."""
 
     def runs(self) -> list["PlannedRun"]:
         """Every run, seed by seed, so that early results already compare all schemes."""
@@ -129,15 +112,36 @@ class Plan:
     def work(self) -> list["PlannedRun"]:
         """Every run, each after the trials that it needs."""
         every = (each for run in self.runs() for each in (*self.trials(run.task, run.scheme), run))
-        return list({run.name: run for run in every}.values())
+        return list(dict.fromkeys(every))
 
-    def train_length_of(self, task: Task) -> int:
-        """How many tokens a training input has at most."""
-        return task.train_length or self.train_length
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The schemes that each other one is compared with: the baseline and, from scratch, `rope`, the default."""
+        baseline = self.baseline or ("none" if "none" in self.schemes else self.schemes[0])
+        others = ("rope",) if "rope" in self.schemes and self.pretrained is None else ()
+        return tuple(dict.fromkeys((baseline, *others)))
 
-    def test_lengths_of(self, task: Task) -> tuple[int, ...]:
-        """At how many tokens a task is tested."""
-        return task.test_lengths or self.test_lengths
+    @property
+    def tested_groups(self) -> dict[str, tuple[str, ...]]:
+        """The groups of tasks; none named: all tasks but the control, those with one metric together."""
+        if self.groups:
+            return self.groups
+        by_metric: dict[str, tuple[str, ...]] = {}
+        for task in self.tasks:
+            if task.data != CONTROL:
+                by_metric[task.metric] = (*by_metric.get(task.metric, ()), task.name)
+        whole = {metric: "all tasks" if len(by_metric) == 1 else metric.replace("_", " ") for metric in by_metric}
+        return {names[0] if len(names) == 1 else whole[metric]: names for metric, names in by_metric.items()}
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """At how many tokens models are tested."""
+        return self.test_lengths or (self.train_length,)
+
+    @property
+    def home_length(self) -> int:
+        """The tested length that is the train length, or the next one to it."""
+        return min((length for length in self.lengths if length >= self.train_length), default=self.lengths[-1])
 
     def train_examples_of(self, task: Task) -> int | None:
         """How many training examples; None: all that there are."""
@@ -145,13 +149,10 @@ class Plan:
 
     def test_examples_of(self, task: Task) -> int | None:
         """How many test examples per part and length; None: all that there are."""
-        return task.test_examples or self.test_examples or (400 if task.is_generated else None)
+        return self.test_examples or (400 if task.is_generated else None)
 
     def options_of(self, task: Task) -> dict[str, Any]:
-        """The options of `hf-posenc train` for a task, without scheme, seed, data and folder.
-
-        What a model learns by (sizes, rates, batches, epochs) has the defaults of `train`.
-        """
+        """The options of `hf-posenc train` for a task, without scheme, seed, data and folder."""
         fields: dict[str, Any] = {
             "eval_strategy": "no",
             "save_strategy": "steps",
@@ -160,15 +161,27 @@ class Plan:
             "logging_strategy": "steps",
             "logging_steps": 0.05,
         }
-        options: dict[str, Any] = {"max_length": self.train_length_of(task), "validation_share": 0.0, "bf16": False}
+        options: dict[str, Any] = {"max_length": self.train_length, "validation_share": 0.0, "bf16": False}
         if self.pretrained is None:
-            options["size"] = self.preset
-            fields["max_position_embeddings"] = self.table_length or self.train_length_of(task)
-        layers = [*([GENERATED] if task.is_generated else []), self.options, task.options]
+            options["size"] = self.size
+            fields["max_position_embeddings"] = self.train_length
+        layers = [*([_OF_GENERATED] if task.is_generated else []), self.options, task.options]
         for layer in layers:
             fields |= layer.get("set") or {}
             options |= layer
         return {**options, "set": fields}
+
+    def data_options(self, task: Task) -> Options:
+        """The options of a task, with its data.
+
+        Raises:
+            UserError: an option of the plan doesn't exist, or a value isn't accepted.
+        """
+        try:
+            data = {} if task.is_generated else {"data": resolve_data(task.data)}
+            return Options.of(**self.options_of(task), **data)
+        except UserError as error:
+            raise UserError(f"The task {task.name!r}, options: {error}") from error
 
     def checkpoint(self, scheme: str, data_folder: Path) -> Path:
         """The checkpoint that a scheme starts from."""
@@ -177,22 +190,40 @@ class Plan:
             return Path(self.pretrained.format(scheme=scheme))
         return data_folder / "converted" / scheme
 
-    def settings(self, scheme: str = "", task: Task | None = None) -> dict[str, Any]:
-        """What comparable runs share: all fields but the lists that may grow; the task; a scheme's own code."""
-        grow = ("tasks", "schemes", "seeds", "baseline", "chosen_baseline", "scheme_files")
-        values = {name: value for name, value in asdict(self).items() if name not in grow}
-        values["task"] = {} if task is None else compact({**asdict(task), "data": None})  # it may lie elsewhere
-        values["scheme_code"] = {name: digest for name, digest in self.code().items() if name in scheme.split("+")}
-        return compact(values)
-
-    def code(self) -> dict[str, str]:
-        """SHA-256 of the defining file, for each scheme that isn't built in."""
-        return {name: file.sha256 for file in self.scheme_files for name in file.schemes}
+    def settings(self, task: Task) -> dict[str, Any]:
+        """What runs of a task share that compare: all but the lists that may grow."""
+        values = {name: value for name, value in self.to_dict().items() if name not in _GROW}
+        return {**values, "task": _compact(asdict(task))}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `plan.json`; `read_plan` takes them."""
-        values = {**asdict(self), "tasks": [compact(asdict(task)) for task in self.tasks], "chosen_baseline": None}
-        return compact(json.loads(json.dumps(values)))
+        return _compact(json.loads(json.dumps({**asdict(self), "tasks": [_compact(asdict(t)) for t in self.tasks]})))
+
+    def extended(self, new: "Plan") -> "Plan":
+        """Joins another plan: the tasks, schemes and seeds of both.
+
+        Raises:
+            UserError: they differ in anything else, so that their runs don't compare; the message names it.
+        """
+        before, now = self.to_dict(), new.to_dict()
+        names = [name for name in {**before, **now} if name not in _GROW and before.get(name) != now.get(name)]
+        different = [f"{name} ({before.get(name)!r} there, {now.get(name)!r} here)" for name in names]
+        tasks = {task.name: task for task in self.tasks}
+        different += [f"task {task.name}" for task in new.tasks if tasks.setdefault(task.name, task) != task]
+        if different:
+            raise UserError(
+                f"another plan: it differs in {', '.join(different)}. Runs of both don't compare: name a new folder, "
+                "or give the plan that the folder has."
+            )
+        return replace(
+            new,
+            tasks=tuple(tasks.values()),
+            groups={**self.groups, **new.groups},
+            baseline=new.baseline or self.baseline,
+            schemes=tuple(dict.fromkeys((*self.schemes, *new.schemes))),
+            seeds=tuple(dict.fromkeys((*self.seeds, *new.seeds))),
+            scheme_files=tuple(dict.fromkeys((*self.scheme_files, *new.scheme_files))),
+        )
 
 
 @dataclass(frozen=True)
@@ -207,24 +238,17 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of its files."""
         trial = "" if self.factor is None else f"-rate{self.factor:g}x"
         return f"{self.task.name}-{self.scheme}{trial}-seed{self.seed}"
 
+    def __hash__(self) -> int:
+        return hash(self.name)
 
-def compact(values: Mapping[str, Any]) -> dict[str, Any]:
+
+def _compact(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values without those that are None or empty, as if the field weren't there."""
     return {name: value for name, value in values.items() if value or isinstance(value, bool | int | float)}
-
-
-def _same_content(first: Task, second: Task) -> bool:
-    """Whether two tasks are the same, however the paths of their data are spelled."""
-
-    def place(task: Task) -> str | None:
-        path = Path(resolve_data(task.data or ""))
-        return None if task.sha256 else str(path.resolve()) if task.data and path.exists() else task.data
-
-    return replace(first, data=place(first)) == replace(second, data=place(second))
 
 
 def resolve_data(name: str) -> str:
@@ -233,40 +257,3 @@ def resolve_data(name: str) -> str:
         return name
     folder = Path(os.environ[DATA_VARIABLE]) / name
     return str(folder) if folder.is_dir() else name
-
-
-def extend(old: Plan, new: Plan) -> Plan:
-    """Joins two plans: the tasks, schemes and seeds of both.
-
-    Raises:
-        UserError: they differ in anything else, so that their runs don't compare; the message names it.
-    """
-    before, now = old.settings(), new.settings()
-    different = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    tasks = {task.name: task for task in old.tasks}
-    for task in new.tasks:
-        if task.name in tasks and not _same_content(tasks[task.name], task):
-            different.append(f"task {task.name}")
-        tasks[task.name] = task
-    code = {**old.code(), **new.code()}
-    different += [f"the code of {name}" for name in code if old.code().get(name, code[name]) != code[name]]
-    files = [file for file in old.scheme_files if not set(file.schemes) & new.code().keys()]
-    if different:
-        name = different[0]
-        values = f" ({before.get(name)!r} there, {now.get(name)!r} here)" if name in {**before, **now} else ""
-        raise UserError(
-            f"another plan: it differs in {', '.join(different)}{values}. Runs of both don't compare: name a new "
-            "folder, or give the plan that the folder has."
-        )
-
-    def joined(first: Sequence[Any], second: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(dict.fromkeys((*first, *second)))
-
-    return replace(
-        new,
-        baseline=new.baseline if new.chosen_baseline else old.baseline,
-        tasks=tuple(tasks.values()),
-        schemes=joined(old.schemes, new.schemes),
-        seeds=joined(old.seeds, new.seeds),
-        scheme_files=(*files, *new.scheme_files),
-    )

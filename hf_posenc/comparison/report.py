@@ -1,63 +1,312 @@
-"""The report of a comparison: Markdown, with pictures beside it."""
+"""The report of a comparison: one table, pictures, a few sentences, the tests."""
 
-import re
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
+from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from hf_posenc.errors import UserError
 from hf_posenc.files import write_bytes, write_text
 from hf_posenc.markdown import code, markdown_table, plain
-from hf_posenc.schemes.describe import describe_schemes
+from hf_posenc.schemes.plots import PALETTE
 
-from .charts import are_many, curve_chart, length_chart, metric_name, ranking_chart
-from .findings import (
-    NOTHING,
-    baseline_warning,
-    findings,
-    gap_number,
-    gap_text,
-    in_brackets,
-    interval_text,
-    learned_text,
-    length_heading,
-    quoted,
-    ranking_heading,
-    seeds_number,
-    seeds_text,
-    text_range,
-    what_it_takes,
+from .baselines import BASELINES
+from .results import load_plan, read_table
+from .statistics import (
+    MOST_SEEDS,
+    Contrast,
+    Interval,
+    above_majority,
+    compare,
+    contrasts,
+    group_scores,
+    ranking,
+    scores,
+    tested_lengths,
+    what_can_be_found,
 )
-from .plan import Task
-from .power import power
-from .probes import PROBES, USUAL
-from .records import name_of
-from .statistics import ALPHA, LEARNED, UNDECIDED, Difference
-from .study import Study
 
-REPORT_NAME, PICTURES_NAME = "report.md", "report_pictures"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+REPORT_NAME = "report.md"
+_SMALL, _DPI = 8, 130
+_LINES = ((0, (1, 2)), "--", "-", "-.", (0, (6, 1, 1, 1, 1, 1)))
+"""Of the baselines in pictures."""
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture with alternative text, as it is, and a caption."""
+class Column:
+    """A column of the table of scores: some tasks at a length, or one part of a task."""
 
-    name: str
-    png: bytes
-    text: str
-    caption: str
+    title: str
+    tasks: tuple[str, ...]
+    length: int
+    part: str | None = None
 
-    def __str__(self) -> str:
-        """The Markdown that shows it."""
-        return f"![{plain(self.text)}]({PICTURES_NAME}/{self.name}.png)\n\n*{self.caption}*"
+    def values(self, table: pd.DataFrame, scheme: str) -> list[float]:
+        """A scheme's scores, by seed."""
+        if self.part is not None:
+            table = table[table["part"] == self.part]
+        return list(group_scores(table, self.tasks, scheme, self.length).values())
 
 
-Block = str | Picture
-"""Markdown, or a picture that goes into a file of its own."""
+class Comparison:
+    """The results of a folder, as tables and sentences.
+
+    Attributes:
+        plan: what was compared.
+        table: all results.
+        problems: why runs of the plan aren't among them, by their names.
+        contrasts: the tests.
+        order: the schemes, the best mean first.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Reads a folder of `compare`.
+
+        Raises:
+            UserError: it holds no results, or damaged ones.
+        """
+        self.folder, self.plan = Path(folder), load_plan(folder)
+        self.table, self.problems = read_table(folder)
+        self.contrasts = contrasts(self.plan, self.table)
+        tasks = next(iter(self.plan.tested_groups.values()), (self.plan.tasks[0].name,))
+        ranked = ranking(self.plan, self.table, tasks, self.plan.home_length)
+        self.order = [*ranked, *(scheme for scheme in self.plan.schemes if scheme not in ranked)]
+
+    @property
+    def baselines(self) -> list[str]:
+        """The baselines that were measured."""
+        return [name for name in BASELINES if (self.table["scheme"] == name).any()]
+
+    def columns(self, length: int) -> list[Column]:
+        """The columns of the table at a length: tasks, and groups of several; of a task with parts these, too."""
+        columns = []
+        for task in self.plan.tasks:
+            rows = self.table[(self.table["task"] == task.name) & (self.table["length"] == length)]
+            parts = list(dict.fromkeys(rows["part"]))
+            columns += [Column(part, (task.name,), length, part) for part in parts if len(parts) > 1]
+            if parts:
+                columns.append(Column(task.name if len(parts) == 1 else f"mean of {task.name}", (task.name,), length))
+        groups = {name: tasks for name, tasks in self.plan.tested_groups.items() if len(tasks) > 1}
+        return columns + [Column(f"mean: {name}", tasks, length) for name, tasks in groups.items()]
+
+    def longer_columns(self) -> list[Column]:
+        """Every task at the lengths that aren't the train length."""
+        lengths = [length for length in self.plan.lengths if length != self.plan.home_length]
+        made = [Column(f"{t.name}, {n:,} tokens", (t.name,), n) for t in self.plan.tasks for n in lengths]
+        return [column for column in made if any(column.values(self.table, name) for name in self.order)]
+
+    def score_table(self, columns: Sequence[Column], cost: bool = False) -> str:
+        """Scores: baselines above a line, schemes sorted by their mean, the highest in bold.
+
+        Args:
+            columns: what is scored.
+            cost: whether seconds and weights stand beside them.
+        """
+        cells = {name: [self._cell(column, name) for column in columns] for name in (*self.baselines, *self.order)}
+        for place, column in enumerate(columns):
+            means = {scheme: fmean(v) for scheme in self.order if (v := column.values(self.table, scheme))}
+            for scheme in [name for name, mean in means.items() if mean == max(means.values())]:
+                cells[scheme][place] = f"**{cells[scheme][place]}**"
+        head = ["", *(plain(column.title) for column in columns)]
+        rows = [[plain(name), *cells[name]] for name in self.baselines] + [["—"] * len(head)] * bool(self.baselines)
+        rows += [[code(scheme), *cells[scheme]] for scheme in self.order]
+        if len(columns) == 1 and len(self.plan.seeds) > 1:
+            head += ["95 % interval"]
+            rows = [[*row, self._interval(columns[0], name)] for row, name in zip(rows, self._names(), strict=True)]
+        if cost:
+            head += ["seconds a run", "weights"]
+            rows = [[*row, *self._cost(name)] for row, name in zip(rows, self._names(), strict=True)]
+        return markdown_table(head, rows, "l" + "r" * (len(head) - 1))
+
+    def _names(self) -> list[str]:
+        """The names of the table's rows; the line has none."""
+        return [*self.baselines, *([""] if self.baselines else []), *self.order]
+
+    def _cell(self, column: Column, name: str) -> str:
+        """The mean and, where some runs are above the majority and others aren't, how many."""
+        values = column.values(self.table, name)
+        if not values:
+            return "too long" if self._is_refused(column, name) else ""
+        text = f"{fmean(values):.3f}"
+        if name in self.plan.schemes and len(column.tasks) == 1 and column.part is None:
+            count = above_majority(self.table, column.tasks[0], name, column.length)
+            text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
+        return text
+
+    def _is_refused(self, column: Column, name: str) -> bool:
+        """Whether a scheme's table is too short for a column."""
+        rows = self.table[(self.table["scheme"] == name) & (self.table["length"] == column.length)]
+        return bool(rows[rows["task"].isin(column.tasks)]["score"].isna().any())
+
+    def _interval(self, column: Column, name: str) -> str:
+        values = column.values(self.table, name) if name in self.plan.schemes else []
+        return ends(Interval.of(values)) if values else ""
+
+    def _cost(self, name: str) -> list[str]:
+        """The median seconds of a run's training, and the number of weights."""
+        rows = self.table[self.table["scheme"] == name].dropna(subset="seed")
+        runs = rows.drop_duplicates(["task", "seed"])
+        return ["", ""] if runs.empty else [f"{runs['seconds'].median():,.0f}", f"{runs['parameters'].max():,}"]
+
+    def test_table(self) -> str:
+        """Every planned contrast."""
+        rows = []
+        for contrast in self.contrasts:
+            gap = "" if contrast.gap is None else f"{contrast.gap:.3f}" if contrast.gap <= 1 else "over 1"
+            seeds = "" if contrast.seeds is None or contrast.is_found else seeds_text(contrast.seeds)
+            p = "" if contrast.corrected is None else f"{contrast.corrected:.2g}"
+            difference = f"{contrast.interval.mean:+.3f} {ends(contrast.interval, '+')}"
+            where = (plain(contrast.group), f"{contrast.length:,}", code(contrast.scheme), code(contrast.reference))
+            rows.append((*where, difference, p, contrast.verdict, gap, seeds))
+        head = (
+            "tasks",
+            "tokens",
+            "scheme",
+            "against",
+            "difference",
+            "p (Holm)",
+            "verdict",
+            "gap found",
+            "seeds to find",
+        )
+        return markdown_table(head, rows, "lrllrrlrr")
+
+    def difference_table(self) -> str | None:
+        """Each scheme minus the baseline in each task, with intervals and no verdict; None: there is one task."""
+        columns = [column for column in self.columns(self.plan.home_length) if len(column.tasks) == 1]
+        if len(columns) < 2 or len(self.plan.seeds) < 2:
+            return None
+        baseline, rows = self.plan.references[0], []
+        for scheme in self.order:
+            cells = [self._difference(column, scheme, baseline) for column in columns]
+            rows.append([code(scheme), *cells] if scheme != baseline else None)
+        head = (f"minus {code(baseline)}", *(plain(column.title) for column in columns))
+        return markdown_table(head, [row for row in rows if row is not None])
+
+    def _difference(self, column: Column, scheme: str, other: str) -> str:
+        table = self.table if column.part is None else self.table[self.table["part"] == column.part]
+        first, second = (scores(table, column.tasks[0], name, column.length) for name in (scheme, other))
+        paired = [first[seed] - second[seed] for seed in first if seed in second]
+        interval = compare([paired]).interval if paired else None
+        return "" if interval is None else f"{interval.mean:+.3f} {ends(interval, '+')}"
+
+    def sentences(self) -> Iterator[str]:
+        """What the results answer: which scheme, by how much, how sure, and what it would take to know more."""
+        for group, tasks in self.plan.tested_groups.items():
+            ranked = ranking(self.plan, self.table, tasks, self.plan.home_length)
+            linear = {
+                name: list(group_scores(self.table, tasks, name, self.plan.home_length).values())
+                for name in self.baselines
+            }
+            known = {name: fmean(values) for name, values in linear.items() if values}
+            best = next(iter(ranked), None)
+            top = max(known, key=lambda name: known[name], default=None)
+            if best is None:
+                continue
+            if top is not None and known[top] >= ranked[best]:
+                yield (
+                    f"**{plain(group)}: {plain(top)} is ahead** with {known[top]:.3f}; the highest mean of a scheme is "
+                    f"{code(best)}'s, {ranked[best]:.3f}. More rows or pretrained weights help more than a scheme."
+                )
+            else:
+                than = "" if top is None else f", above {plain(top)} with {known[top]:.3f}"
+                yield f"**{plain(group)}**: the highest mean is {code(best)}'s, {ranked[best]:.3f}{than}."
+        for reference in self.plan.references if len(self.plan.seeds) > 1 else ():
+            tested = [contrast for contrast in self.contrasts if contrast.reference == reference]
+            found = [contrast for contrast in tested if contrast.is_found]
+            if tested:
+                what = "; ".join(self._found(found)) or "no scheme is shown to differ"
+                yield f"Compared with {code(reference)}: {what}."
+        yield from self._undecided()
+
+    def _found(self, found: Sequence[Contrast]) -> Iterator[str]:
+        """The schemes that differ, by verdict, group and length."""
+        keys = dict.fromkeys((contrast.verdict, contrast.group, contrast.length) for contrast in found)
+        for verdict, group, length in keys:
+            members = [c for c in found if (c.verdict, c.group, c.length) == (verdict, group, length)]
+            names = ", ".join(f"{code(c.scheme)} ({c.interval.mean:+.3f})" for c in members)
+            at = f" at {length:,} tokens" if len(tested_lengths(self.plan)) > 1 else ""
+            yield f"{verdict} on {plain(group)}{at} {names}"
+
+    def _undecided(self) -> Iterator[str]:
+        if len(self.plan.seeds) < 2:
+            yield what_can_be_found(self.plan)
+            return
+        undecided = [contrast for contrast in self.contrasts if contrast.verdict == "not decided"]
+        if undecided:
+            gaps = [contrast.gap or 0.0 for contrast in undecided]
+            few = sum((contrast.seeds or 0) <= 2 * len(self.plan.seeds) for contrast in undecided)
+            largest = f"{max(gaps):.3f}" if max(gaps) <= 1 else "over 1"
+            yield (
+                f"{len(undecided)} of {len(self.contrasts)} tests are not decided, which doesn't mean equal: they find "
+                f"gaps from {min(gaps):.3f} to {largest} in 4 of 5 cases. With twice the seeds about {few} of them "
+                "would be decided, if the gaps are as measured."
+            )
+
+    def pictures(self) -> "Iterator[tuple[str, Figure]]":
+        """The pictures, by file name: scores at the train length and, where there are more, against the length."""
+        yield "scores.png", self._draw_scores()
+        if len(self.plan.lengths) > 1:
+            yield "lengths.png", self._draw_lengths()
+
+    def _draw_scores(self) -> "Figure":
+        """A panel for each column, the schemes in one order in all."""
+        columns = [column for column in self.columns(self.plan.home_length) if len(column.tasks) == 1]
+        wide = min(len(columns), 3)
+        deep = -(-len(columns) // wide)
+        figure = _figure(1.2 + 2.3 * wide, 0.7 + deep * (0.5 + 0.19 * len(self.order)))
+        grid = figure.subplots(deep, wide, squeeze=False, sharey=True)
+        for axes, column in zip(grid.flat, columns, strict=False):
+            for place, scheme in enumerate(self.order):
+                values = column.values(self.table, scheme)
+                if values:
+                    interval = Interval.of(values)
+                    low, high = (interval.mean if end is None else end for end in (interval.low, interval.high))
+                    axes.plot([low, high], [place, place], color=PALETTE[0], linewidth=1.4)
+                    axes.plot([interval.mean], [place], "o", color=PALETTE[0], markersize=4)
+            for line, name in zip(_LINES, self.baselines, strict=False):
+                if values := column.values(self.table, name):
+                    axes.axvline(values[0], color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
+            axes.set_title(_literal(column.title), fontsize=_SMALL + 1, loc="left")
+            axes.set_yticks(range(len(self.order)), [_literal(scheme) for scheme in self.order])
+            axes.set_ylim(len(self.order) - 0.5, -0.5)
+        for axes in grid.flat[len(columns) :]:
+            axes.set_visible(False)
+        _finish(figure, [*grid.flat][: len(columns)])
+        return figure
+
+    def _draw_lengths(self) -> "Figure":
+        """A panel for each task: means against the length of the test."""
+        tasks = self.plan.tasks
+        figure = _figure(6.5, 0.9 + 2.6 * len(tasks))
+        grid = figure.subplots(len(tasks), 1, squeeze=False)
+        for axes, task in zip(grid.flat, tasks, strict=True):
+            for place, scheme in enumerate(self.order):
+                points = {n: v for n in self.plan.lengths if (v := scores(self.table, task.name, scheme, n))}
+                style = ("-", "--", ":")[place // len(PALETTE) % 3]
+                means = [fmean(values.values()) for values in points.values()]
+                colour = PALETTE[place % len(PALETTE)]
+                axes.plot([*points], means, style, color=colour, marker="o", markersize=3, label=_literal(scheme))
+            axes.axvline(self.plan.train_length, color="0.7", linewidth=0.8, zorder=0)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(self.plan.lengths, [f"{length:,}" for length in self.plan.lengths])
+            axes.minorticks_off()
+            axes.set_title(_literal(task.name), fontsize=_SMALL + 1, loc="left")
+            axes.set_xlabel("tokens (the line: the train length)", fontsize=_SMALL)
+        _finish(figure, [*grid.flat])
+        return figure
 
 
 def write_report(results: str | Path, output: str | Path | None = None) -> Path:
-    """Writes `report.md` of a results folder, with the pictures in `report_pictures/`.
+    """Writes `report.md` of a results folder, with its pictures and `results.csv`.
 
     Args:
         results: a folder of `compare`; its runs need not all be done.
@@ -67,435 +316,115 @@ def write_report(results: str | Path, output: str | Path | None = None) -> Path:
         `report.md`.
 
     Raises:
-        UserError: the folder holds no results.
-        ImportError: matplotlib isn't installed.
+        UserError: the folder holds no results, or matplotlib isn't installed.
     """
-    study = Study.read(results)
-    blocks = make_report(study)
+    comparison = Comparison(results)
     folder = Path(output or results)
-    for block in blocks:
-        if isinstance(block, Picture):
-            write_bytes(folder / PICTURES_NAME / f"{block.name}.png", block.png)
-    write_text(folder / REPORT_NAME, "\n\n".join(map(str, blocks)) + "\n")
+    names = []
+    for name, figure in comparison.pictures():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+        write_bytes(folder / name, buffer.getvalue())
+        names.append(name)
+    write_text(folder / REPORT_NAME, render_report(comparison, names))
     return folder / REPORT_NAME
 
 
-def make_report(study: Study) -> list[Block]:
-    """The blocks of a report: headings, paragraphs, lists, tables and pictures."""
-    blocks: list[Block] = ["# Positional schemes compared", _introduction(study), _counts(study), *rates(study)]
-    if study.failed or study.missing or study.damaged:
-        blocks.append(_points(_what_is_lacking(study)))
-    sentences = [f"{sentence} [Table](#{anchor(where)})" for where, sentence in findings(study)]
-    blocks += ["## What the numbers allow one to say", _points(sentences or [NOTHING])]
-    blocks += [_how_to_read(study), *_power(study)]
-    if len(study.tasks) + sum(len(study.parts(task)) for task in study.tasks) > 2:
-        blocks += _overview(study)
-    for task in study.tasks:
-        blocks += _task(study, task)
-    return [*blocks, *_cost(study), *_schemes(study), *_made_of(study)]
-
-
-def anchor(text: str) -> str:
-    """The fragment that links to a heading, as GitHub makes it."""
-    return re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
-
-
-def _points(items: Sequence[str]) -> str:
-    return "\n".join(f"- {item}" for item in items)
-
-
-# The sections
-
-
-def _introduction(study: Study) -> str:
-    plan = study.plan
-    start = "pretrained, converted encoders" if plan.pretrained else f"{code(plan.preset)} encoders from scratch"
-    same = "the initial weights (but the scheme's own), the data, their order and the budget are the same; "
-    same += "only positions change, and how fast their own parameters learn"
-    if plan.pretrained and "{scheme}" in plan.pretrained:
-        same = "the data, their order and the budget are the same. Each scheme starts from a checkpoint of its own, "
-        same += f"{code(plan.pretrained)}, so how these were made counts, too"
-    return (
-        f"{len(study.schemes)} schemes, {_count(len(study.tasks), 'task')} and {_count(len(plan.seeds), 'seed')}: "
-        f"{len(study.done)} runs, {start}. For a task and a seed {same}. "
-        f"Each scheme is compared with {' and with '.join(map(code, study.contrasts or [plan.baseline]))}."
-    )
-
-
-def _counts(study: Study) -> str:
-    """Each task's examples, steps, tests, seeds and runs."""
-    rows = []
-    for task in study.tasks:
-        done = [run for run in study.done if run["task"] == task.name]
-        trained = {run["train_examples"] for run in done if run.get("train_examples") is not None}
-        asked = study.plan.train_examples_of(task)
-        shown = trained or ({asked} if asked else set())
-        tests = {(test["part"], test["length"]): test["examples"] for run in done for test in run["tests"]}
-        rows.append(
-            (
-                f"[{plain(task.name)}](#{anchor(task.name)})",
-                _range(shown) or "all",
-                _range({run["steps"] for run in done if "steps" in run}),
-                f"{len(tests):,}",
-                _range(set(tests.values())),
-                f"{len({run['seed'] for run in done})}",
-                f"{len(done)} of {len(study.plan.schemes) * len(study.plan.seeds)}",
-            )
-        )
-    return markdown_table(("task", "training examples", "steps", "tests", "examples a test", "seeds", "runs"), rows)
-
-
-def _range(values: set[int]) -> str:
-    return " to ".join(f"{value:,}" for value in sorted({min(values), max(values)})) if values else ""
-
-
-def rates(study: Study) -> list[str]:
-    """Says whether each scheme has a learning rate of its own, and what follows from that."""
-    if study.plan.search:
-        return _search(study)
-    rates = {run["task"]: run["learning_rate"] for run in study.done}
-    shown = "; ".join(f"{rate:g} in {plain(task)}" for task, rate in rates.items())
-    if len(set(rates.values())) == 1:
-        shown = f"{next(iter(rates.values())):g}"
-    return [
-        f"**One learning rate for all schemes**: {shown}. It was tuned for none of them, and another may change who is "
-        "ahead: `hf-posenc compare --search` chooses a rate for each scheme, on seeds that aren't reported."
+def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
+    """The Markdown."""
+    plan, columns = comparison.plan, comparison.columns(comparison.plan.home_length)
+    blocks = ["# Positional schemes compared", _introduction(comparison), comparison.score_table(columns, cost=True)]
+    blocks += [
+        "Above the line stand the baselines. Bold is the highest mean, which is no verdict. 3/5 after a score: so many "
+        "runs are above the majority's answers, and the others aren't."
     ]
+    blocks += [f"![{_ALT[name]}]({name})" for name in pictures]
+    blocks += ["## Which one, and how sure", "\n".join(f"- {sentence}" for sentence in comparison.sentences())]
+    if comparison.problems:
+        shown = [f"- {code(name)}: {plain(why)}" for name, why in [*comparison.problems.items()][:10]]
+        blocks += [f"**{len(comparison.problems)} runs are missing:**", "\n".join(shown)]
+    if len(plan.seeds) > 1:
+        blocks += ["## Tests", _HOW, comparison.test_table()]
+    if (differences := comparison.difference_table()) is not None:
+        blocks += ["## Task by task", "With 95 % intervals of the paired differences; no verdicts.", differences]
+    if longer := comparison.longer_columns():
+        blocks += ["## At other lengths", comparison.score_table(longer)]
+    blocks += [_COMMAND.format(folder=comparison.folder.as_posix(), seeds=2 * len(plan.seeds))]
+    return "\n\n".join(blocks) + "\n"
 
 
-def _search(study: Study) -> list[str]:
-    """The chosen learning rates, the rates tried, and the seconds that took."""
-    rows, edges = [], []
-    for task in study.tasks:
-        for scheme in study.schemes:
-            for run in study.runs(task, scheme)[:1]:
-                rate, search = run["learning_rate"], run["search"]
-                tried = ", ".join(f"{name}: {score:.3f}" for name, score in search["scores"].items())
-                rows.append((code(scheme), plain(task.name), f"{rate:g}", plain(tried), f"{search['seconds']:,.0f}"))
-                numbers = [float(name) for name in search["scores"]]
-                if rate in (min(numbers), max(numbers)):
-                    edges.append(f"{code(scheme)} in {plain(task.name)}")
-    seed = study.done[0]["search"]["seed"]
-    text = (
-        f"**A learning rate for each scheme**: the best of {len(study.plan.search)} on seed {seed} and on development "
-        "data, neither of which is reported; the same budget for each."
+_ALT = {"scores.png": "Each scheme's mean with its interval", "lengths.png": "Scores against the length of the test"}
+_HOW = (
+    "Differences are paired by seed within each task; each task has its own spread (Satterthwaite). All tests of this "
+    "page are corrected together (Holm, p < .05). They are about these test rows. *Gap found*: the true difference "
+    "that a test finds in 4 of 5 cases. *Seeds to find*: how many the measured difference would take."
+)
+
+
+_COMMAND = """## Again, or with more seeds
+
+```bash
+hf-posenc compare --plan {folder}/plan.json -o {folder} --seeds {seeds}
+hf-posenc report {folder}
+```"""
+
+
+def _introduction(comparison: Comparison) -> str:
+    """What was compared, how, where, and the command."""
+    plan, runs = comparison.plan, comparison.table.dropna(subset="seed")
+    start = f"from {code(plan.pretrained)}" if plan.pretrained else f"{code(plan.size)} encoders from scratch"
+    counts = [plan.train_examples_of(task) for task in plan.tasks]
+    rows = " or ".join(dict.fromkeys("all" if count is None else f"{count:,}" for count in counts))
+    metrics = " and ".join(dict.fromkeys(task.metric.replace("_", " ") for task in plan.tasks))
+    tests = runs.groupby(["part", "length"])["examples"].first()
+    examples = " to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests))))
+    rate = f"the best of {len(plan.search)} for each scheme, chosen on other data" if plan.search else "one for all"
+    commits = ", ".join(code(commit) for commit in sorted(set(runs["commit"].dropna())) if commit)
+    return (
+        f"{_count(len(comparison.order), 'scheme')}, {_count(len(plan.tasks), 'task')} with {rows} training rows, "
+        f"{_count(len(plan.seeds), 'seed')}: {_count(len(runs.drop_duplicates(['task', 'scheme', 'seed'])), 'run')}, "
+        f"{start}, at most {plan.train_length:,} tokens, learning rate: {rate}. For a task and a seed all but the "
+        f"scheme is the same. Scores are the mean {metrics} over seeds, on {examples} test examples. Processor: "
+        f"{', '.join(sorted(set(runs['processor'])))}{f'; commit {commits}' if commits else ''}."
     )
-    if edges:
-        text += f" At the edge of what was tried, so that another may be better still: {', '.join(edges)}."
-    return [text, markdown_table(("scheme", "task", "learning rate", "tried", "seconds"), rows)]
 
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _what_is_lacking(study: Study) -> list[str]:
-    lines = [f"**Failed**: {code(name_of(run))}: {plain(run['error'])}" for run in study.failed]
-    lines += [f"**Damaged, and left out**: {code(name)}: {plain(reason)}" for name, reason in study.damaged.items()]
-    if study.missing:
-        shown = quoted(study.missing[:6])
-        more = f" and {len(study.missing) - 6} others" if len(study.missing) > 6 else ""
-        lines.append(f"**Not run yet**: {shown}{more}.")
-    return lines
-
-
-def _how_to_read(study: Study) -> str:
-    if len(study.plan.seeds) < 2:
-        return "One seed was run: there are no intervals and no comparisons, which need two seeds or more."
-    others = " and with ".join(map(code, study.contrasts))
-    return (
-        "Brackets hold 95 % intervals over seeds and test examples (groups of examples that belong together are drawn "
-        f"together). Each scheme is compared with {others}, and at the longest inputs with itself at the train length: "
-        f"a paired test of the two schemes alone, p < {ALPHA} after Holm's correction for the number of comparisons "
-        "with the same one. The same texts at two lengths are compared in pairs. "
-        f"{UNDECIDED.capitalize()} doesn't mean equal: beside it stands the smallest gap that the test finds in 80 % "
-        "of cases with the spread measured here, and how many seeds would find the difference that was measured (blank "
-        "where the seeds showed no spread, and rough where some runs learned and others didn't). "
-        "Where some runs learned a test and others didn't, intervals of means are for seeds like those that ran, and "
-        "say nothing of how often a run learns: that is k of n runs, with its exact 95 % interval (a run learned a "
-        f"test if p < {LEARNED} against the majority's answers, of a probe against its usual form alone). Of two "
-        "schemes one of which always learned and the "
-        "other never, 4 seeds tell the better, and 8 where many schemes are compared."
-    )
-
-
-def power_table(study: Study) -> str | None:
-    """What each family of comparisons could find, and how many seeds the open ones would take; None: one seed."""
-    rows = []
-    for row in power(study):
-        gaps = sorted(row.gaps.values())
-        ends = text_range((gap, gap_text(gap, row.widest)) for gap in gaps)
-        seeds = text_range((value, seeds_text(value)) for value in row.seeds.values())
-        places = (plain(row.task.name), f"{row.length:,}", code(row.other))
-        middle = gap_text(median(gaps), row.widest)
-        rows.append((*places, middle, ends, f"{row.undecided} of {row.compared}", seeds))
-    head = ("task", "tokens", "compared with", "median gap", "gaps", UNDECIDED, "seeds to decide")
-    return markdown_table(head, rows) if rows else None
-
-
-def _power(study: Study) -> list[str]:
-    table = power_table(study)
-    if table is None:
-        return []
-    text = (
-        "The smallest true difference that a comparison finds in 80 % of cases, with the spread measured here and "
-        f"after correction for all comparisons of its row. {UNDECIDED.capitalize()}: how many weren't told apart, and "
-        "with how many seeds differences like those that were measured would be."
-    )
-    return ["## What this plan can find", text, table]
-
-
-def _about(task: Task) -> str:
-    if task.kind == "halves":
-        return (
-            "The control: are most words from the first half of the vocabulary? Counting words answers it, so that a "
-            "model without positions solves it too. It says nothing about positions."
-        )
-    if task.kind == "probes":
-        names = task.probes or tuple(PROBES)
-        return (
-            "Generated questions about order, one model for all of them. Examples come in pairs that hold the same "
-            "words and have different answers: a model that doesn't see order is right in exactly one half. Each "
-            "question has two forms, which tests ask equally often; training asks the second one in "
-            f"{100 * (1 - USUAL):.0f} % of the pairs. "
-            + " ".join(f"{code(name)}: {PROBES[name].question} ({PROBES[name].needs})." for name in names)
-        )
-    how = "examples of about that length" if task.lengths == "buckets" else "all examples, cut to that length"
-    return f"Text classification on {code(task.data)}; a test length means {how}."
-
-
-def mean_of(parts: Sequence[str] | None, study: Study, task: Task) -> str:
-    """Says what a score averages; None: each length's own parts."""
-    every = study.parts(task, study.home_length(task))
-    if parts is not None and len(parts) < len(every):
-        return f"{'Mean of ' if len(parts) > 1 else ''}{code(', '.join(parts))}"
-    return "Mean of the parts"
-
-
-def _task(study: Study, task: Task) -> list[Block]:
-    home, lengths = study.home_length(task), study.lengths(task)
-    train = study.plan.train_length_of(task)
-    tested = f"tested at {', '.join(f'{n:,}' for n in lengths)}"
-    if same := study.same_lengths(task):
-        tested += f"; at {', '.join(f'{n:,}' for n in same)} every answer is the same"
-    blocks: list[Block] = [
-        f"## {plain(task.name)}",
-        f"{_about(task)} Trained at up to {train:,} tokens, {tested}.",
-    ]
-    if not any(study.ranking(task, length) for length in lengths):
-        return [*blocks, f"Nothing to rank: {plain(study.why_not(task, study.schemes[0], home))}."]
-    metric, several = metric_name(task), len(study.parts(task)) > 1
-    if study.ranking(task, home):
-        blocks.append(f"### {ranking_heading(task, home)}")
-        if (warning := baseline_warning(study, task, home)) is not None:
-            blocks.append(warning)
-        if several:
-            blocks.append("Mean of the parts.")
-        picture, about = ranking_chart(study, task, home), f"{task.name}: {metric} by scheme"
-        blocks += [
-            _ranking_table(study, task, home),
-            Picture(f"{task.name}-ranking", picture, about, f"Means, {_bars(study)}."),
-        ]
-    if len(lengths) > 1:
-        blocks.append(f"### {length_heading(task)}")
-        if several:
-            blocks.append(f"{mean_of(study.curve_parts(task), study, task)}.")
-        picture, about = length_chart(study, task), f"{task.name}: {metric} against length"
-        caption = f"{metric.capitalize()} at each length, {_bars(study)}{_greys(study)}."
-        blocks += [
-            markdown_table(("scheme", *(f"{length:,}" for length in lengths)), length_rows(study, task)),
-            Picture(f"{task.name}-lengths", picture, about, caption),
-        ]
-    picture, about = curve_chart(study, task), f"{task.name}: training loss against steps"
-    caption = f"Training loss: the mean over seeds; the band reaches from the least to the greatest{_greys(study)}."
-    return [
-        *blocks,
-        f"### {plain(task.name)}: learning curves",
-        Picture(f"{task.name}-curves", picture, about, caption),
-    ]
-
-
-def _ranking_table(study: Study, task: Task, length: int) -> str:
-    """Each scheme's score, against the baseline in numbers and against the default scheme in a word."""
-    others = [other for other in study.contrasts_of(task) if other != study.plan.baseline]
-    differences = study.differences(task, length)
-    against = {other: study.differences(task, length, other=other) for other in others}
-    counts = {scheme: _learned(study, task, length, scheme) for scheme in study.schemes}
-    shows = any(counts.values())
-    rows, place = [], 0
-    for scheme, value in study.rows(task, length):
-        name, cells = plain(scheme), ["", "", "", "", "no encoder", *("" for _ in others)]
-        if scheme in study.schemes:
-            place += 1
-            name = f"{place}. {code(scheme)}"
-            cells = _against(differences.get(scheme))
-            cells = ["", "", "", "", "baseline"] if scheme == study.plan.baseline else cells
-            for other in others:
-                tested = against[other].get(scheme)
-                cells.append("" if tested is None else tested.verdict())
-        learned = [counts.get(scheme, "")] if shows else []
-        rows.append((name, interval_text(value), *learned, *cells))
-    head = (
-        *("scheme", metric_name(task), *(["runs that learned it"] if shows else [])),
-        *(f"minus {plain(study.plan.baseline)}", "p (Holm)", "smallest gap", "seeds to decide", "verdict"),
-        *(f"against {plain(other)}" for other in others),
-    )
-    return markdown_table(head, rows)
-
-
-def _learned(study: Study, task: Task, length: int, scheme: str) -> str:
-    """How many runs learned a task that has one part, where some did and others didn't."""
-    (part, *more) = study.parts(task, length)
-    return (
-        ""
-        if more or not study.is_all_or_none(task, length, part)
-        else learned_text(study.learned(task, scheme, length, part))
-    )
-
-
-def _against(difference: Difference | None) -> list[str]:
-    """A difference in numbers, what deciding it takes, and the verdict."""
-    if difference is None:
-        return ["", "", "", "", "not comparable"]
-    shown = (interval_text(difference.interval, signed=True), _p(difference))
-    return [*shown, gap_number(difference), seeds_number(difference), difference.verdict()]
-
-
-def length_rows(study: Study, task: Task) -> list[tuple[str, ...]]:
-    """A row for each baseline and scheme: its score and interval at each length."""
-    rows = []
-    for scheme in (*study.references.get(task.name, {}), *study.schemes):
-        cells = []
-        for length in study.lengths(task):
-            value = study.score(task, scheme, length, study.curve_parts(task))
-            cells.append(plain(study.why_not(task, scheme, length)) if value is None else interval_text(value))
-        rows.append((named(study, scheme), *cells))
-    return rows
-
-
-def named(study: Study, scheme: str) -> str:
-    """A scheme in `code`, a baseline in words."""
-    return code(scheme) if scheme in study.schemes else plain(scheme)
-
-
-def _p(difference: Difference) -> str:
-    if difference.corrected is None:
+def ends(interval: Interval, sign: str = "") -> str:
+    """The ends of an interval, `[0.897, 0.925]`; nothing of one seed."""
+    if interval.low is None or interval.high is None:
         return ""
-    return "< 0.001" if difference.corrected < 0.001 else f"{difference.corrected:.3f}"
+    return f"[{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
 
 
-def _overview(study: Study) -> list[str]:
-    """Every scheme's score in every part of every task."""
-    differences = study.differences_by_part(study.home_length)
-    cells = {scheme: [code(scheme)] for scheme in study.schemes}
-    below = {name: [plain(name)] for task in study.tasks for name in study.references.get(task.name, {})}
-    head = [""]
-    for task in study.tasks:
-        home = study.home_length(task)
-        for part in study.parts(task, home):
-            scores = {scheme: study.score(task, scheme, home, part) for scheme in (*below, *cells)}
-            if not any(scores[scheme] for scheme in cells):
-                continue
-            head.append(plain(part if part.startswith(task.name) else f"{task.name}: {part}"))
-            for scheme, row in {**below, **cells}.items():
-                score, difference = scores[scheme], differences.get((task.name, part, scheme))
-                text = "-" if score is None else f"{score.mean:.3f}"
-                row.append(f"**{text}**" if difference is not None and difference.is_found else text)
-    if len(head) == 1:
-        return []
-    text = (
-        f"At each task's train length, or the next one tested. Bold: differs from {code(study.plan.baseline)} (Holm "
-        "over the whole table)."
-    )
-    return ["## Tasks and schemes", text, markdown_table(head, [*below.values(), *cells.values()])]
+def seeds_text(seeds: int) -> str:
+    """A number of seeds, or that it is more than anybody runs."""
+    return f"over {MOST_SEEDS}" if seeds > MOST_SEEDS else str(seeds)
 
 
-def _bars(study: Study) -> str:
-    return "with 95 % intervals" if len(study.plan.seeds) > 1 else "of one seed: there are no intervals"
+def _figure(width: float, height: float) -> "Figure":
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError('Reports need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
+    return Figure(figsize=(width, height), layout="constrained")
 
 
-def _greys(study: Study) -> str:
-    return "; the others in grey" if are_many(study) else ""
+def _finish(figure: "Figure", grid: "Sequence[Axes]") -> None:
+    """Small labels, one legend for all panels."""
+    for axes in grid:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=_SMALL)
+        axes.grid(axis="both", color="0.93")
+    lines = {str(line.get_label()): line for axes in grid for line in axes.get_lines()}
+    lines = {label: line for label, line in lines.items() if not label.startswith("_")}
+    figure.legend([*lines.values()], [*lines], fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=5)
 
 
-def _cost(study: Study) -> list[str]:
-    """How large the models are, and how long their runs took."""
-    text = (
-        "How large the models are, and how many seconds their runs took, tests included: the mean, and the sum against "
-        "that of `none` with the same seeds. Runs that were resumed are left out. Each run had the machine at another "
-        "time, perhaps beside other work."
-    )
-    blocks = ["## Cost", text]
-    for task in study.tasks:
-        control, rows = _seconds(study, task, "none"), []
-        for scheme in study.schemes:
-            for run in study.runs(task, scheme)[:1]:
-                sizes = (f"{run['parameters']:,}", f"{run['positional_parameters']:,}")
-                seconds = _seconds(study, task, scheme)
-                mean = f"{fmean(seconds.values()):,.1f}" if seconds else ""
-                both = [seed for seed in seconds if seed in control]
-                times = sum(seconds[seed] for seed in both) / sum(control[seed] for seed in both) if both else None
-                rows.append((code(scheme), *sizes, mean, "" if times is None else f"{times:.2f}"))
-        head = ("scheme", "parameters", "positional", "seconds a run", "times none's")
-        blocks += [f"### {plain(task.name)}: cost", markdown_table(head, rows)]
-    return blocks
-
-
-def _seconds(study: Study, task: Task, scheme: str) -> dict[int, float]:
-    """What each run of a scheme took, by seed."""
-    whole = (run for run in study.runs(task, scheme) if run["seconds"] > 0 and not run.get("resumed"))
-    return {run["seed"]: run["seconds"] for run in whole}
-
-
-def _schemes(study: Study) -> list[Block]:
-    """A section for each scheme: what it is, its ranks, and a picture of what it learned."""
-    words = {row.name: row.summary for row in describe_schemes()}
-    pictures = study.pictures()
-    blocks: list[Block] = ["## Schemes"]
-    for scheme in study.schemes:
-        blocks.append(f"### {code(scheme)}")
-        summary = "; ".join(words[part] for part in scheme.split("+") if part in words)
-        if summary:
-            blocks.append(f"{summary}.")
-        blocks.append(_points([_standing(study, task, scheme) for task in study.tasks]))
-        if scheme in pictures:
-            caption = "What it does after training, of one seed, as `hf-posenc plot` draws it."
-            picture = pictures[scheme].read_bytes()
-            blocks.append(Picture(f"learned-{scheme}", picture, f"{scheme}, trained", caption))
-    return blocks
-
-
-def _standing(study: Study, task: Task, scheme: str) -> str:
-    """A scheme's rank in a task, with a link to the table."""
-    home = study.home_length(task)
-    ranking = study.ranking(task, home)
-    place = next((place for place, (name, _) in enumerate(ranking, start=1) if name == scheme), None)
-    if place is None:
-        return f"{plain(task.name)}: {plain(study.why_not(task, scheme, home))}."
-    difference = study.differences(task, home).get(scheme)
-    verdict = ""
-    if difference is not None:
-        verdict = f"; against {code(study.plan.baseline)}: {difference.verdict()}"
-        verdict += in_brackets(what_it_takes([difference]))
-    where = f"[{plain(task.name)}](#{anchor(ranking_heading(task, home))})"
-    score = f"{metric_name(task)} {interval_text(ranking[place - 1][1])}"
-    return f"{where}: place {place} of {len(ranking)} at {home:,} tokens, {score}{verdict}."
-
-
-def _made_of(study: Study) -> list[str]:
-    def every(name: str, key: str) -> str:
-        values = {str(run[name].get(key)) for run in study.done}
-        return plain(", ".join(sorted(values)))
-
-    versions = ", ".join(f"{plain(name)} {every('versions', name)}" for name in study.done[0]["versions"])
-    threads = every("machine", "threads")
-    return [
-        "## How it was made",
-        _points(
-            [
-                f"Seeds {', '.join(map(str, study.plan.seeds))}; the plan is `plan.json`, each run a `run.json`.",
-                f"On {every('machine', 'device')}, {threads} thread{'' if threads == '1' else 's'}.",
-                f"Versions: {versions}.",
-            ]
-        ),
-    ]
+def _literal(name: str) -> str:
+    """Escapes a label: matplotlib reads $...$ as a formula, and leaves labels that begin with _ out of legends."""
+    text = " ".join(name.split()).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text

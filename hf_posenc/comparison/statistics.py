@@ -1,256 +1,250 @@
-"""What runs allow one to say: means, intervals over seeds and examples, differences, and which runs learned.
+"""What the results of a comparison allow one to say: means with intervals, and few planned tests.
 
-The runs of one scheme differ by seed, and all are tested on the same examples: both were drawn, and both vary. How they
-make an interval and a p-value is said in `spread`. The part of the examples comes from a bootstrap whose draws are the
-same for every scheme.
+Every run of a task is tested on the same examples, so that intervals and verdicts are about these test rows, for seeds
+like those that ran.
 
-Whether two schemes differ is asked of their differences per seed, by those two schemes alone: which others are in the
-plan decides nothing but the number of comparisons. The p-values of a family are corrected by Holm's step-down rule
-(1979). What isn't found says little without what would have been: `Difference.gap`, and how many seeds the difference
-that was measured would take: `Difference.seeds`.
+- **A mean** over n seeds has the interval of Student's t, with n - 1 degrees of freedom.
+- **A contrast** compares two schemes on a group of T tasks. In each task the differences are paired by seed; s is their
+  standard deviation and n their number. Over the group
 
-How far to trust it, from the simulations in tests/comparison/test_comparison_simulation.py (3, 5 and 8 seeds, 100 to
-2,000 examples, spreads as in the committed results):
+      mean = sum(means of the tasks) / T
+      v = sum(s^2 / n) / T^2
+      degrees of freedom = (sum s^2 / n)^2 / sum((s^2 / n)^2 / (n - 1))      (Satterthwaite 1946)
 
-- Where runs vary about one level, 95 % intervals of means and differences hold the truth in 94 to 99 % of cases; those
-  of a Matthews correlation in 93 to 99 % (3 and 5 seeds, 527 examples, 70 % of them of one class).
-- Where a run learns with probability q and else stays at chance, intervals of differences of two such schemes hold it
-  in 95 % or more. An interval of a *mean* doesn't, nor one of a difference from a scheme that can't learn (`none`):
-  when all runs learned, as they do in q^n of cases, nothing in them shows that others may not. For q = .5, .8 and .95
-  these hold the truth in 75, 73 and 92 % of cases with 3 seeds, in 94, 67 and 87 % with 5, and in 93, 83 and 86 % with
-  8 (250 pairs of examples). They are intervals for seeds like those that ran. Beside them stands `Learned`, k of n
-  runs, whose exact interval (Clopper and Pearson 1934) holds q in at least 95 % of cases.
-- A family of up to 14 schemes that are all alike has a false finding in at most 5 % of cases, however they learn.
-- The gap that is named as found in 80 % of cases is found in 75 to 90 %, where runs vary about one level. Where
-  learning is all or none it is rough (50 to 90 %): the spread changes with the share of runs that learn.
+  and mean / sqrt(v) is compared with Student's t. Each task keeps its own spread. There is no test where no difference
+  varies, nor with fewer than 5 seeds where some runs of the two aren't above the majority: where learning is all or
+  none, few runs agree by chance.
+- **All contrasts of a report are one family**, corrected by Holm's step-down rule (1979).
+- **What could have been found**: the true gap that the test finds in 80 % of cases at the level .05 / m, m being the
+  number of contrasts, by the noncentral t; and how many seeds would find the gap that was measured.
+- **k of n**: how many runs are above the majority's answers. For an accuracy by the binomial test, for a Matthews
+  correlation R of N examples by R sqrt(N), which is about normal for the majority; one-sided, p < .001.
+
+How far to trust it, by 20,000 simulated reports each (10 schemes that are alike, 17 contrasts, 3, 5 and 8 seeds, 1 to 3
+tasks): a report has a false finding in 2 to 5 % where tasks have one spread, in 4 to 9 % where one task's spread is 25
+times another's, in 3 to 4 % where each run learns a task or stays at chance, in half of the cases each (5 and 8 seeds).
+95 % intervals of differences hold the truth in 94 to 98 % of cases.
 """
 
-import functools
-import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+import bisect
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from statistics import fmean
 
 import numpy as np
-from scipy import stats
+import pandas as pd
+from scipy import optimize, stats
 
-from .outcomes import Outcome, weighted_sums
-from .spread import Spread
+from .baselines import MAJORITY
+from .plan import Plan
 
-DRAWS = 2000
-ALPHA = 0.05
-LEARNED = 0.001
-"""Significance level of `has_learned`."""
-UNDECIDED = "not decided"
-
-Name = TypeVar("Name", bound=Hashable)
+ALPHA, POWER = 0.05, 0.8
+ABOVE_MAJORITY = 0.001
+"""The level of "above the majority"."""
+FEW_SEEDS = 5
+"""With fewer, schemes aren't compared where some of their runs aren't above the majority."""
+MOST_SEEDS = 100
+"""So many seeds at most are proposed."""
+_TINY = 1e-12
+"""Errors below are the rounding of float64."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds, and the interval of it; None where there is one seed."""
+    """A mean over seeds, and the ends of its 95 % interval; None where there is one seed."""
 
     mean: float
     low: float | None
     high: float | None
-    seeds: int
 
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Its ends; the mean twice where there is one seed."""
-        return (self.mean, self.mean) if self.low is None or self.high is None else (self.low, self.high)
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Interval":
+        """The interval of Student's t."""
+        mean = fmean(values)
+        if len(values) < 2:
+            return cls(mean, None, None)
+        half = stats.t.ppf(1 - ALPHA / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+        return cls(mean, float(mean - half), float(mean + half))
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A scheme minus the baseline, on the seeds that both have."""
+class Contrast:
+    """A scheme minus another on the mean over a group of tasks at a length."""
 
+    group: str
+    length: int
+    scheme: str
+    reference: str
     interval: Interval
-    p: float | None
-    """As it is; `holm` corrects a family. None where there is one seed."""
+    p: float | None = None
+    """As it is; None: one seed, or no difference varies."""
     corrected: float | None = None
-    spread: Spread | None = None
-    """None where there is one seed."""
-    widest: float = np.inf
-    """The greatest difference that the metric allows."""
+    """By Holm's rule, over all contrasts of the report."""
     gap: float | None = None
-    """The least true difference that the test finds in 80 % of cases, after correction; None where it found one."""
-    seeds: float | None = None
-    """How many seeds would find the difference that was measured; infinite where too many. None where it was found."""
+    """The true gap that is found in 80 % of cases."""
+    seeds: int | None = None
+    """How many seeds would find the gap that was measured; 101: more than 100."""
 
     @property
     def is_found(self) -> bool:
-        """Whether the schemes differ, by the corrected p-value."""
+        """Whether the two differ."""
         return self.corrected is not None and self.corrected < ALPHA
 
-    def verdict(self) -> str:
-        """`better`, `worse` or `not decided`."""
-        if self.corrected is None:
-            return "one seed: can't be said"
-        if not self.is_found:
-            return UNDECIDED
-        return "better" if self.interval.mean > 0 else "worse"
-
-
-Scores = Mapping[int, Mapping[str, Outcome]]
-"""By seed, and by test (a part at a length): what a scheme did there."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """The values of one scheme for a mean over tests: as measured, and in each bootstrap draw of the test units."""
-
-    seeds: list[int]
-    values: np.ndarray
-    """(n,): one per seed."""
-    drawn: np.ndarray
-    """(B, n): the same with resampled units."""
-    bounds: tuple[float, float] = (-np.inf, np.inf)
-    """The least and the greatest value that there can be."""
-    learned: np.ndarray | None = None
-    """(n, T): which tests each run learned, see `has_learned`. None where that isn't left to chance, or isn't known."""
-
-    @classmethod
-    def of(cls, outcomes: Scores, learned: np.ndarray | None = None) -> "Sample":
-        """The means over tests, which are the same for all seeds."""
-        seeds = sorted(outcomes)
-        tests = sorted(outcomes[seeds[0]])
-        if any(sorted(outcomes[seed]) != tests for seed in seeds):
-            raise ValueError("The seeds have different tests.")
-        values = np.array([np.mean([outcomes[seed][test].value() for test in tests]) for seed in seeds], np.float64)
-        drawn = np.zeros((DRAWS, len(seeds)))
-        for test in tests:
-            weights = unit_weights(test, len(outcomes[seeds[0]][test].units))
-            of_test = [outcomes[seed][test] for seed in seeds]
-            units = np.concatenate([outcome.units for outcome in of_test], axis=1)
-            sums = weighted_sums(weights, units)  # one product for all seeds
-            ends = np.cumsum([outcome.units.shape[1] for outcome in of_test])[:-1]
-            parts = zip(of_test, np.split(sums, ends, axis=1), strict=True)
-            drawn += np.stack([outcome.metric_of(part) for outcome, part in parts], axis=1)
-        return cls(seeds, values, drawn / len(tests), outcomes[seeds[0]][tests[0]].bounds, learned)
-
-    def at(self, seeds: Sequence[int]) -> "Sample":
-        """The same of some of the seeds."""
-        rows = [self.seeds.index(seed) for seed in seeds]
-        learned = None if self.learned is None else self.learned[rows]
-        return replace(self, seeds=list(seeds), values=self.values[rows], drawn=self.drawn[:, rows], learned=learned)
-
-
-@functools.lru_cache(maxsize=8)  # a mean over six parts needs as many for each scheme
-def unit_weights(test: str, units: int) -> np.ndarray:
-    """How often each unit of a test is drawn: (B, U), the same for every scheme and seed."""
-    seed = int.from_bytes(hashlib.sha256(f"{test} {units}".encode()).digest()[:8])
-    draw = np.random.default_rng(seed)
-    drawn = draw.integers(0, units, (DRAWS, units)) + units * np.arange(DRAWS)[:, None]  # a row's own numbers
-    return np.bincount(drawn.ravel(), minlength=DRAWS * units).reshape(DRAWS, units).astype(np.float32)
-
-
-def interval(sample: Sample) -> Interval:
-    """The mean over seeds with its interval."""
-    spread = Spread.of(sample.values, sample.drawn) if len(sample.values) > 1 else None
-    return _interval(float(sample.values.mean()), spread, len(sample.values), sample.bounds)
-
-
-def _interval(
-    mean: float, spread: Spread | None, seeds: int, bounds: tuple[float, float] = (-np.inf, np.inf)
-) -> Interval:
-    if spread is None:
-        return Interval(mean, None, None, seeds)
-    half = spread.half_width(ALPHA, mean)
-    low, high = np.clip([mean - half, mean + half], *bounds)
-    return Interval(mean, float(low), float(high), seeds)
-
-
-def paired(family: Mapping[Name, tuple[Sample, Sample]]) -> dict[Name, Difference]:
-    """The differences of a family: the first of each pair minus the second, seed by seed; p-values as they are.
-
-    Pairs without a common seed are left out.
-    """
-    return {
-        name: _difference(sample.at(seeds), other.at(seeds))
-        for name, (sample, other) in family.items()
-        if (seeds := [seed for seed in sample.seeds if seed in other.seeds])
-    }
-
-
-def _difference(sample: Sample, other: Sample) -> Difference:
-    """Of two samples of the same seeds."""
-    values, drawn = sample.values - other.values, sample.drawn - other.drawn
-    mean, widest = float(values.mean()), sample.bounds[1] - sample.bounds[0]
-    spread = Spread.of(values, drawn, _is_all_or_none(sample, other)) if len(values) > 1 else None
-    p = None if spread is None else spread.p_value(mean)
-    return Difference(_interval(mean, spread, len(values)), p, spread=spread, widest=widest)
-
-
-def _is_all_or_none(sample: Sample, other: Sample) -> bool:
-    """Whether some runs of the two learned a test and others didn't."""
-    if sample.learned is None or other.learned is None:
-        return False
-    share = np.concatenate([sample.learned, other.learned]).mean(0)
-    return bool(((share > 0) & (share < 1)).any())
-
-
-def holm(differences: Mapping[Name, Difference]) -> dict[Name, Difference]:
-    """The same with corrected p-values: the k-th smallest of m, times m - k + 1, never falling.
-
-    One that isn't a number (a scheme whose training diverged) is no finding, and hides none. Where r are found, each of
-    the others would have been at p < ALPHA / (m - r): for that level they get their smallest gap and number of seeds.
-    """
-    tested = [(name, difference.p) for name, difference in differences.items() if difference.p is not None]
-    tested = sorted(((name, 1.0 if np.isnan(p) else p) for name, p in tested), key=lambda entry: entry[1])
-    corrected: dict[Name, float] = {}
-    largest = 0.0
-    for rank, (name, p) in enumerate(tested):
-        largest = max(largest, min(1.0, p * (len(tested) - rank)))
-        corrected[name] = largest
-    missed = sum(p >= ALPHA for p in corrected.values())
-    return {name: _with(difference, corrected.get(name), missed) for name, difference in differences.items()}
-
-
-def _with(difference: Difference, corrected: float | None, missed: int) -> Difference:
-    """The same with its corrected p-value and, where it wasn't found, what finding it takes."""
-    spread, mean = difference.spread, difference.interval.mean
-    gap = seeds = None
-    if spread is not None and corrected is not None and corrected >= ALPHA:
-        gap = spread.smallest_gap(ALPHA / missed)
-        seeds = None if gap is None else spread.seeds_to_find(mean, ALPHA / missed)
-    return replace(difference, corrected=corrected, gap=gap, seeds=seeds)
-
-
-@dataclass(frozen=True)
-class Learned:
-    """How many runs of how many learned a test."""
-
-    runs: int
-    of: int
-
     @property
-    def ends(self) -> tuple[float, float]:
-        """The exact 95 % interval of the probability that a run learns it (Clopper and Pearson 1934)."""
-        low, high = stats.binomtest(self.runs, self.of).proportion_ci(1 - ALPHA, method="exact")
-        return float(low), float(high)
+    def verdict(self) -> str:
+        """`better`, `worse`, `not decided`, or why there is no test."""
+        if self.corrected is None:
+            if self.interval.low is None:
+                return "no test: one seed"
+            varies = self.interval.low < self.interval.mean
+            return f"no test: fewer than {FEW_SEEDS} seeds, and not all learned" if varies else "no test: none varies"
+        return ("better" if self.interval.mean > 0 else "worse") if self.is_found else "not decided"
 
 
-def has_learned(outcome: Outcome, chance: Outcome | None) -> bool | None:
-    """Whether a run knows more than the majority's answers to the same units; None where that can't be said.
+def scores(table: pd.DataFrame, task: str, scheme: str, length: int) -> dict[int, float]:
+    """The mean over the parts of a task at a length, by seed; empty where it can't be tested there.
 
-    Of a probe `chance` is what the usual form of its question alone reaches (`references.USUAL_FORM`).
-
-    For accuracies a sign test of the units in which one of the two has more right, one-sided, p < LEARNED. Where units
-    are pairs of examples with the same words and two answers, it asks whether more pairs have two right than none: one
-    right and one wrong is what the same answer to both gives. For a Matthews correlation R, which is 0 for the
-    majority, R sqrt(N) is compared with the normal distribution (R^2 N is Pearson's chi^2 of two classes).
+    A baseline has the seed -1.
     """
-    if outcome.metric == "matthews_correlation":
-        return bool(stats.norm.sf(outcome.value() * np.sqrt(outcome.units.sum())) < LEARNED)
-    if chance is None:
+    rows = table[(table["task"] == task) & (table["scheme"] == scheme) & (table["length"] == length)]
+    means = rows.groupby(rows["seed"].fillna(-1))["score"].agg(lambda values: values.mean(skipna=False)).dropna()
+    return {int(seed): float(score) for seed, score in means.items()}
+
+
+def group_scores(table: pd.DataFrame, tasks: Sequence[str], scheme: str, length: int) -> dict[int, float]:
+    """The mean over tasks by seed, of the seeds that all of them have."""
+    of_tasks = [scores(table, task, scheme, length) for task in tasks]
+    seeds = sorted(set.intersection(*map(set, of_tasks)))
+    return {seed: fmean(values[seed] for values in of_tasks) for seed in seeds}
+
+
+def above_majority(table: pd.DataFrame, task: str, scheme: str, length: int) -> tuple[int, int] | None:
+    """How many runs of how many are above the majority's answers, in the mean over a task's parts."""
+    rows = table[(table["task"] == task) & (table["length"] == length)]
+    majority, own = rows[rows["scheme"] == MAJORITY], rows[(rows["scheme"] == scheme) & rows["score"].notna()]
+    if own.empty or majority.empty:
         return None
-    ahead = outcome.units[:, 0] - chance.units[:, 0]
-    more, less = (int((ahead * sign > 0).sum()) for sign in (1, -1))
-    return bool(_at_least(more, more + less) < LEARNED)
+    chance, examples, metric = majority["score"].mean(), int(majority["examples"].sum()), majority["metric"].iloc[0]
+    above = 0
+    for score in own.groupby("seed")["score"].mean():
+        if metric == "accuracy":
+            p = stats.binomtest(round(score * examples), examples, min(chance, 1.0), alternative="greater").pvalue
+        else:
+            p = stats.norm.sf(score * math.sqrt(examples))
+        above += bool(p < ABOVE_MAJORITY)
+    return above, own["seed"].nunique()
 
 
-@functools.lru_cache(maxsize=4096)
-def _at_least(heads: int, tosses: int) -> float:
-    """The probability of so many heads, or more."""
-    return float(stats.binom.sf(heads - 1, tosses, 0.5))
+def pairs(plan: Plan) -> list[tuple[str, str]]:
+    """The schemes that are compared, each with each reference; two references once."""
+    chosen = [(scheme, other) for other in plan.references for scheme in plan.schemes if scheme != other]
+    return [pair for place, pair in enumerate(chosen) if pair[::-1] not in chosen[:place]]
+
+
+def tested_lengths(plan: Plan) -> tuple[int, ...]:
+    """The lengths at which schemes are compared: the train length, and the longest."""
+    return tuple(dict.fromkeys((plan.home_length, plan.lengths[-1])))
+
+
+def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
+    """The planned contrasts of a comparison, corrected together."""
+    return _corrected(list(_contrasts(plan, table)))
+
+
+def _contrasts(plan: Plan, table: pd.DataFrame) -> Iterator[Contrast]:
+    number = len(plan.tested_groups) * len(tested_lengths(plan)) * len(pairs(plan))
+    for group, tasks in plan.tested_groups.items():
+        for length in tested_lengths(plan):
+            of_scheme = {scheme: [scores(table, task, scheme, length) for task in tasks] for scheme in plan.schemes}
+            for scheme, reference in pairs(plan):
+                differences = [
+                    [first[seed] - second[seed] for seed in first if seed in second]
+                    for first, second in zip(of_scheme[scheme], of_scheme[reference], strict=True)
+                ]
+                if not all(differences):
+                    continue
+                made = replace(compare(differences), group=group, length=length, scheme=scheme, reference=reference)
+                if len(plan.seeds) < FEW_SEEDS and not _all_learned(table, tasks, (scheme, reference), length):
+                    made = replace(made, p=None)
+                gap, seeds = (None, None) if made.p is None else power(differences, ALPHA / number)
+                yield replace(made, gap=gap, seeds=seeds)
+
+
+def _all_learned(table: pd.DataFrame, tasks: Sequence[str], schemes: Sequence[str], length: int) -> bool:
+    """Whether all runs of the schemes are above the majority's answers; so, too, where these weren't measured."""
+    counts = (above_majority(table, task, scheme, length) for task in tasks for scheme in schemes)
+    return all(count is None or count[0] == count[1] for count in counts)
+
+
+def compare(differences: Sequence[Sequence[float]]) -> Contrast:
+    """The contrast of differences paired by seed: for each task of the group, a scheme's scores minus another's."""
+    mean = fmean(map(fmean, differences))
+    if min(map(len, differences)) < 2:
+        return Contrast("", 0, "", "", Interval(mean, None, None))
+    error, freedom = _error(differences)
+    if error < _TINY:
+        return Contrast("", 0, "", "", Interval(mean, mean, mean))
+    half = stats.t.ppf(1 - ALPHA / 2, freedom) * error
+    p = float(2 * stats.t.sf(abs(mean) / error, freedom))
+    return Contrast("", 0, "", "", Interval(mean, float(mean - half), float(mean + half)), p)
+
+
+def power(differences: Sequence[Sequence[float]], level: float) -> tuple[float, int]:
+    """The true gap that a test at a level finds in 80 % of cases, and the seeds that would find the measured one.
+
+    More than 100 seeds count as 101.
+    """
+    mean = abs(fmean(map(fmean, differences)))
+    seeds = bisect.bisect_left(
+        range(MOST_SEEDS + 1), True, lo=2, key=lambda n: _gap(*_error(differences, n), level) <= mean
+    )
+    return _gap(*_error(differences), level), seeds
+
+
+def _error(differences: Sequence[Sequence[float]], seeds: int | None = None) -> tuple[float, float]:
+    """The standard error of a group's mean, and its degrees of freedom; with so many seeds (None: as many as ran)."""
+    counts = [seeds or len(values) for values in differences]
+    parts = [float(np.var(values, ddof=1)) / n for values, n in zip(differences, counts, strict=True)]
+    below = sum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True))
+    return math.sqrt(sum(parts)) / len(parts), sum(parts) ** 2 / below if below else math.nan
+
+
+def _gap(error: float, freedom: float, level: float) -> float:
+    """The true gap that a test at a level finds in 80 % of cases."""
+    bar = stats.t.ppf(1 - level / 2, freedom)
+    most = 10 * bar + 10
+    return error * float(optimize.brentq(lambda gap: stats.nct.sf(bar, freedom, gap) - POWER, 0, most))
+
+
+def _corrected(made: Sequence[Contrast]) -> list[Contrast]:
+    """The same with corrected p-values: the k-th smallest of m, times m - k + 1, never falling."""
+    tested = sorted((contrast for contrast in made if contrast.p is not None), key=lambda contrast: contrast.p or 0)
+    largest, values = 0.0, {}
+    for rank, contrast in enumerate(tested):
+        largest = max(largest, min(1.0, (contrast.p or 0) * (len(tested) - rank)))
+        values[id(contrast)] = largest
+    return [replace(contrast, corrected=values.get(id(contrast))) for contrast in made]
+
+
+def what_can_be_found(plan: Plan) -> str:
+    """A sentence on what so many seeds can find, before anything is run."""
+    tests, seeds = len(plan.tested_groups) * len(tested_lengths(plan)) * len(pairs(plan)), len(plan.seeds)
+    if not tests:
+        return "Nothing is compared."
+    if seeds < 2:
+        return "One seed gives no intervals and no tests: give 2 seeds or more."
+    tasks = max(map(len, plan.tested_groups.values()))
+    freedom = tasks * (seeds - 1)
+    gap = _gap(1 / math.sqrt(seeds * tasks), freedom, ALPHA / tests)
+    return (
+        f"With {seeds} seeds and {tests} {'test' if tests == 1 else 'tests'} a gap must exceed {gap:.1f} standard "
+        f"deviations{' of one task' if tasks > 1 else ''} to be found in 4 of 5 cases."
+    )
+
+
+def ranking(plan: Plan, table: pd.DataFrame, tasks: Sequence[str], length: int) -> dict[str, float]:
+    """The schemes' means over tasks, the best first."""
+    values: Mapping[str, dict[int, float]] = {s: group_scores(table, tasks, s, length) for s in plan.schemes}
+    means = {scheme: fmean(of_seed.values()) for scheme, of_seed in values.items() if of_seed}
+    return dict(sorted(means.items(), key=lambda item: -item[1]))

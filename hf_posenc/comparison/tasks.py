@@ -4,12 +4,14 @@ import hashlib
 import json
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset, concatenate_datasets
+from sklearn.metrics import accuracy_score, matthews_corrcoef
 from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.data.columns import find_columns, require_columns
@@ -21,16 +23,13 @@ from hf_posenc.data.splitting import choose_texts, marks_of
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
 
-from .plan import DATA_VARIABLE, Plan, PlannedRun, Task, resolve_data
-from .plan_file import data_options
+from .plan import CONTROL, DATA_VARIABLE, Plan, PlannedRun, Task, resolve_data
 from .probes import PROBES, SHORTEST, make_halves, make_probes, make_tokenizer
 
 logger = logging.getLogger(__name__)
 
 TEST_SEED = 2**31
 """Generated test examples are the same for all seeds of a plan, and none of its training examples' seeds is this."""
-
-
 _TEST_SHARE = 0.1
 """Of a file, of which a part is the test."""
 _OF_A_FILE = {"delimiter": None, "quoting": None, "encoding": None, "format": None}
@@ -46,24 +45,22 @@ class TestPart:
     """Inputs have at most so many tokens."""
     dataset: Dataset
     """Token ids and `labels`."""
-    groups: list[Any] | None = None
-    """Which examples belong together; None: each stands alone."""
-
-    def entry(self) -> dict[str, Any]:
-        """What a record of it begins with; `data` is a hash of the examples' tokens and labels."""
-        rows = zip(self.dataset["input_ids"], self.dataset["labels"], strict=True)
-        data = hashlib.sha256(json.dumps([[list(ids), labels] for ids, labels in rows]).encode()).hexdigest()[:12]
-        return {"part": self.name, "length": self.length, "examples": len(self.dataset), "data": data}
 
     @property
     def longest(self) -> int:
         """Tokens of the longest input."""
         return max(len(ids) for ids in self.dataset["input_ids"])
 
-
-def part_names(task: Task) -> list[str]:
-    """The parts of a generated task."""
-    return list(task.probes or PROBES) if task.kind == "probes" else [task.name]
+    def score(self, metric: str, answers: np.ndarray) -> dict[str, Any]:
+        """A row of the results, of the numbers of the labels that were answered."""
+        value = (accuracy_score if metric == "accuracy" else matthews_corrcoef)(self.dataset["labels"], answers)
+        return {
+            "part": self.name,
+            "length": self.length,
+            "metric": metric,
+            "score": float(value),
+            "examples": len(self.dataset),
+        }
 
 
 def training_options(plan: Plan, run: PlannedRun, folder: Path) -> dict[str, Any]:
@@ -72,19 +69,19 @@ def training_options(plan: Plan, run: PlannedRun, folder: Path) -> dict[str, Any
     Raises:
         UserError: the data can't be generated.
     """
-    task, seed = run.task, run.seed
+    task = run.task
     if not task.is_generated:
         if run.factor is not None and (files := development_files(plan, task, folder)) is not None:
             return {"data": str(files[0]), **_OF_A_FILE}
-        options: dict[str, Any] = {"data": resolve_data(str(task.data))}
-        if task.sha256 is not None:  # without the rows that it is tested on
+        options: dict[str, Any] = {"data": resolve_data(task.data)}
+        if Path(options["data"]).is_file():  # without the rows that it is tested on
             options = {"data": str(folder / f"{task.name}-train.jsonl"), **_OF_A_FILE}
             _write_rows(Path(options["data"]), load_task(plan, task)["train"])
         count = plan.train_examples_of(task)
         return options | ({} if count is None else {"max_rows": count})
-    path = folder / f"{task.name}-seed{seed}.jsonl"
+    path = folder / f"{task.name}-seed{run.seed}.jsonl"
     if not path.exists():
-        write_text(path, "".join(f"{json.dumps(row)}\n" for row in _generate(plan, task, seed)))
+        write_text(path, "".join(f"{json.dumps(row)}\n" for row in _generate(plan, task, run.seed)))
     tokenizer = folder / "tokenizer"
     if not (tokenizer / "tokenizer_config.json").exists():
         make_tokenizer().save_pretrained(str(tokenizer))
@@ -98,8 +95,8 @@ def development_files(plan: Plan, task: Task, folder: Path) -> tuple[Path, Path]
         return None
     files = (folder / f"{task.name}-search-train.jsonl", folder / f"{task.name}-search-held-out.jsonl")
     if not all(file.exists() for file in files):
-        count = plan.train_examples_of(task)
-        for file, part in zip(files, _without_held_out(plan, task, _first(splits["train"], count)), strict=True):
+        rows = _first(splits["train"], plan.train_examples_of(task))
+        for file, part in zip(files, _without_held_out(plan, task, rows), strict=True):
             _write_rows(file, part)
     return files
 
@@ -110,8 +107,9 @@ def load_task(plan: Plan, task: Task) -> dict[str, Dataset]:
     Raises:
         UserError: it can't be read.
     """
-    splits = read(data_options(plan, task))
-    if task.sha256 is None:
+    options = plan.data_options(task)
+    splits = read(options)
+    if not Path(str(options.data)).is_file():
         return splits
     train, test = _without_held_out(plan, task, splits["train"])
     return {"train": train, "test": test}
@@ -119,8 +117,7 @@ def load_task(plan: Plan, task: Task) -> dict[str, Dataset]:
 
 def _without_held_out(plan: Plan, task: Task, rows: Dataset) -> tuple[Dataset, Dataset]:
     """The rows without a share of the texts, and those of this share."""
-    data = data_options(plan, task)
-    columns = find_columns(rows, data)
+    columns = find_columns(rows, plan.data_options(task))
     marks = marks_of(*columns.texts(rows))
     held = choose_texts(marks, list(map(str, rows[columns.label])), _TEST_SHARE)
     return (
@@ -141,57 +138,60 @@ def _write_rows(path: Path, rows: Dataset) -> None:
 
 def _generate(plan: Plan, task: Task, seed: int) -> Iterator[dict[str, Any]]:
     """The training examples: half as long as the train length, or longer, up to it."""
-    count, longest = plan.train_examples_of(task), plan.train_length_of(task)
+    count, longest = plan.train_examples_of(task), plan.train_length
     assert count is not None
-    if task.kind == "halves":
+    if task.data == CONTROL:
         yield from make_halves(count, (max(8, longest // 2), longest), seed)
         return
-    names = part_names(task)
+    names = task.probes or tuple(PROBES)
     pairs = max(1, count // (2 * len(names)))
     yield from make_probes(pairs, (max(SHORTEST, longest // 2), longest), seed, names, training=True)
 
 
-def check_data(plan: Plan, task: Task) -> None:
+def check_data(plan: Plan, task: Task) -> str | None:
     """Reads a task's data, so that faults show before any training.
 
+    Returns:
+        A hash of its rows, by which runs on changed data are told; None: it is generated.
+
     Raises:
-        UserError: there is no such data, or a named column isn't there.
+        UserError: there is no such data, or it can't be compared on.
     """
     if task.is_generated:
-        return
+        return None
     try:
         splits = load_task(plan, task)
     except UserError as error:
-        if Path(resolve_data(str(task.data))).exists():
+        if Path(resolve_data(task.data)).exists():
             raise
         raise UserError(
             f"{error} The environment variable {DATA_VARIABLE} can name the folder in which {task.data!r} lies."
         ) from error
     if "train" not in splits:
         raise UserError(f"The task {task.name!r} has no training data: {task.data!r} has {', '.join(splits)}.")
-    tests = _test_splits(task, splits)
-    columns = find_columns(splits["train"], data_options(plan, task))
-    for split, dataset in {"train": splits["train"], **tests}.items():
-        require_columns(dataset, columns.text, "--text-column", split)
-        require_columns(dataset, (columns.label,), "--label-column", split)
-    trained = set(marks_of(*columns.texts(splits["train"])))
-    for name, rows in tests.items():
-        if task.group_column not in (None, *names_of(rows)):
-            has = ", ".join(map(repr, names_of(rows)))
-            raise UserError(
-                f"The task {task.name!r} names the column {task.group_column!r}; its data for {name!r} has {has}."
-            )
-        if shared := sum(mark in trained for mark in marks_of(*columns.texts(rows))):
+    data, tests = plan.data_options(task), _test_splits(task, splits)
+    columns = find_columns(splits["train"], data)
+    digest = hashlib.sha256()
+    trained: set[int] = set()
+    for name, rows in {"train": splits["train"], **tests}.items():
+        require_columns(rows, columns.text, "--text-column", name)
+        require_columns(rows, (columns.label,), "--label-column", name)
+        marks = marks_of(*columns.texts(rows))
+        if name != "train" and (shared := sum(mark in trained for mark in marks)):
             logger.warning(
                 f"The task {task.name!r}: {shared:,} of {len(rows):,} texts of its data for {name!r} stand in its "
                 "training data too."
             )
+        trained |= set(marks) if name == "train" else set()
+        digest.update(json.dumps([name, marks, list(map(str, rows[columns.label]))]).encode())
+    for name, rows in tests.items():
         _check_labels(plan, task, splits["train"], name, rows)
+    return digest.hexdigest()[:16]
 
 
 def _check_labels(plan: Plan, task: Task, train: Dataset, name: str, rows: Dataset) -> None:
     """Refuses a test that couldn't be scored, before training."""
-    data = data_options(plan, task)
+    data = plan.data_options(task)
     labels, numbers = encode_labels({"train": train, "test": rows}, find_columns(train, data), data)
     if labels.problem_type != "single_label_classification":
         raise UserError(
@@ -209,9 +209,9 @@ def _test_splits(task: Task, splits: dict[str, Dataset]) -> dict[str, Dataset]:
         raise UserError(f"The task {task.name!r} has nothing to test on: {task.data!r} has {', '.join(splits)} alone.")
     tests = {"test": splits[name]}
     for file in task.extra_tests:
-        path = Path(resolve_data(str(task.data))) / file
+        path = Path(resolve_data(task.data)) / file
         if Path(file).name != file:  # a plan may be a stranger's
-            raise UserError(f"The task {task.name!r} names {file!r}, a test file outside {str(task.data)!r}.")
+            raise UserError(f"The task {task.name!r} names {file!r}, a test file outside {task.data!r}.")
         if not path.is_file():
             raise UserError(f"The task {task.name!r} names the test file {file!r}, which {str(path.parent)!r} lacks.")
         part = path.name.split(".")[0]
@@ -239,34 +239,46 @@ def test_parts(
         development: the folder of generated data. Then the test is the one on which rates are chosen, at the train
             length.
     """
-    lengths = plan.test_lengths_of(task) if development is None else (plan.train_length_of(task),)
+    lengths = plan.lengths if development is None else (plan.train_length,)
     if task.is_generated:
         for length in lengths:
             seed = TEST_SEED + length if development is None else TEST_SEED - length
             yield from _generated_parts(plan, task, length, tokenizer, labels, seed)
         return
-    data = data_options(plan, task)
+    data = plan.data_options(task)
     splits = load_task(plan, task)
     columns = find_columns(splits["train"], data)
     tests = _named_tests(plan, task, splits) if development is None else _held_out(plan, task, splits, development)
     for name, rows in tests.items():
         numbers = encode_labels({"test": rows}, columns, data, label_names=labels, problem_type=problem_type)[1]["test"]
-        groups = rows[task.group_column][:] if task.group_column and development is None else None
 
         def cut(length: int, rows: Dataset = rows, numbers: Any = numbers, name: str = name) -> Dataset:
             encoded, _ = encode_texts(columns.texts(rows), tokenizer, length, split=name)
-            return encoded if numbers is None else encoded.add_column("labels", numbers)
+            return encoded.add_column("labels", numbers)
 
-        if development is not None:
-            yield TestPart(name, lengths[0], cut(lengths[0]))
+        if task.lengths == "buckets" and development is None:
+            yield from _buckets(name, cut(lengths[-1]), lengths)
             continue
-        yield from _by_length(task, name, cut, groups, lengths)
+        for length in lengths:
+            part = TestPart(name, length, cut(length))
+            yield part
+            if part.longest < length:
+                break  # nothing was cut, so that longer ones would be the same
+
+
+def _buckets(name: str, whole: Dataset, lengths: tuple[int, ...]) -> Iterator[TestPart]:
+    """Those of about each length; what fills the last length to the brim was longer, and has been cut."""
+    sizes = [len(ids) for ids in whole["input_ids"]]
+    for shorter, length in zip((0, *lengths), lengths, strict=False):
+        chosen = [i for i, size in enumerate(sizes) if shorter < size <= length and size < lengths[-1]]
+        if chosen:
+            yield TestPart(name, length, whole.select(chosen))
 
 
 def _held_out(plan: Plan, task: Task, splits: dict[str, Dataset], folder: Path) -> dict[str, Dataset]:
     files = development_files(plan, task, folder)
     rows = splits["validation"] if files is None else read_file(str(files[1]))
-    return {task.name: _sample(rows, plan.test_examples_of(task), None)}
+    return {task.name: _sample(rows, plan.test_examples_of(task))}
 
 
 def _generated_parts(
@@ -275,22 +287,20 @@ def _generated_parts(
     count = plan.test_examples_of(task)
     assert count is not None
     numbers = {label: number for number, label in enumerate(labels)}
-    for name in part_names(task):
-        if task.kind == "halves":
+    for name in [task.name] if task.data == CONTROL else task.probes or PROBES:
+        if task.data == CONTROL:
             rows = list(make_halves(count, (length, length), seed))
         else:
             rows = list(make_probes(max(1, count // 2), (length, length), seed, [name]))
         encoded = tokenizer([row["text"] for row in rows])
         dataset = Dataset.from_dict({**encoded, "labels": [numbers[row["label"]] for row in rows]})
-        yield TestPart(name, length, dataset, [row["group"] for row in rows] if task.kind == "probes" else None)
+        yield TestPart(name, length, dataset)
 
 
 def _named_tests(plan: Plan, task: Task, splits: dict[str, Dataset]) -> dict[str, Dataset]:
-    count = plan.test_examples_of(task)
     named: dict[str, Dataset] = {}
     for name, rows in _test_splits(task, splits).items():
-        part = task.name if name == "test" else f"{task.name}/{name}"
-        named[part] = _sample(rows, count, task.group_column)
+        named[task.name if name == "test" else f"{task.name}/{name}"] = _sample(rows, plan.test_examples_of(task))
     if task.lengths != "buckets":
         return named
     columns = sorted(set.intersection(*(set(rows.column_names) for rows in named.values())))
@@ -301,40 +311,8 @@ def _first(rows: Dataset, count: int | None) -> Dataset:
     return rows if count is None or count >= len(rows) else rows.select(range(count))
 
 
-def _sample(rows: Dataset, count: int | None, group_column: str | None) -> Dataset:
-    """So many rows, drawn from all, the same ones each time and in their order; groups stay whole."""
+def _sample(rows: Dataset, count: int | None) -> Dataset:
+    """So many rows, drawn from all, the same ones each time and in their order."""
     if count is None or count >= len(rows):
         return rows
-    groups = rows[group_column][:] if group_column else range(len(rows))
-    members: dict[Any, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    names = list(members)
-    random.Random(0).shuffle(names)
-    chosen: list[int] = []
-    for name in names:
-        if chosen and len(chosen) + len(members[name]) > count:
-            break
-        chosen += members[name]
-    return rows.select(sorted(chosen))
-
-
-def _by_length(
-    task: Task, name: str, cut: Callable[[int], Dataset], groups: list[Any] | None, lengths: tuple[int, ...]
-) -> Iterator[TestPart]:
-    """One part per length: all examples cut to it as training cuts them, or those of about that length."""
-    whole = cut(lengths[-1])
-    sizes = [len(ids) for ids in whole["input_ids"]]
-    shorter = 0
-    for length in lengths:
-        if task.lengths == "buckets":
-            # What fills the last length to the brim was longer, and has been cut.
-            chosen = [i for i, size in enumerate(sizes) if shorter < size <= length and size < lengths[-1]]
-            shorter = length
-            if chosen:
-                groups_here = None if groups is None else [groups[index] for index in chosen]
-                yield TestPart(name, length, whole.select(chosen), groups_here)
-            continue
-        yield TestPart(name, length, whole if length >= max(sizes) else cut(length), groups)
-        if length >= max(sizes):
-            return  # nothing is cut, so that longer ones would be the same
+    return rows.select(sorted(random.Random(0).sample(range(len(rows)), count)))

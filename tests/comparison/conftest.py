@@ -7,7 +7,6 @@ from accelerate.state import AcceleratorState, GradientState
 from comparison_harness import done_run
 
 from hf_posenc import cli
-from hf_posenc.comparison import run
 
 
 @pytest.fixture(autouse=True)
@@ -16,14 +15,6 @@ def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-
-
-@pytest.fixture(autouse=True)
-def draw_run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """What draws the scheme of a run, which takes longer than the run: nothing, unless a test puts it back."""
-    draw = run._draw
-    monkeypatch.setattr(run, "_draw", lambda *_: None)
-    return draw
 
 
 @pytest.fixture
@@ -52,4 +43,8 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Exception], li
         return done_run(plan, run)
 
     monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
+    monkeypatch.setattr(
+        "hf_posenc.comparison.executor.measure_baselines",
+        lambda *_: {"rows": [], "seconds": 1.0, "texts": 64, "cut": 3},
+    )
     return broken, made

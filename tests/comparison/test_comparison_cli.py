@@ -1,7 +1,6 @@
 """`hf-posenc compare` and `hf-posenc report`: exit codes, messages, and a small comparison from end to end."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from comparison_harness import made_up, toy
@@ -10,7 +9,9 @@ from filelock import FileLock
 from hf_posenc import POSITIONS
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED
 from hf_posenc.comparison.plan_file import read_plan
-from hf_posenc.comparison.results_folder import record_plan
+from hf_posenc.comparison.results import record_plan
+from hf_posenc.comparison.tasks import load_task
+from hf_posenc.data.reading import names_of
 
 
 def test_runs_can_be_listed_without_being_made(command, tmp_path):
@@ -30,15 +31,6 @@ def test_trials_are_listed_before_the_runs_that_need_them(command, tmp_path):
     assert listed[:4] == [*trials, "blimp_order-none-seed0"]
 
 
-def test_the_guide_says_how_many_trainings_the_practitioners_plan_has_at_base_size():
-    plan = read_plan("practitioner", preset="base")
-    work = plan.work()
-    trials = len(work) - len(plan.runs())
-    guide = " ".join((Path(__file__).parents[2] / "docs/comparing.md").read_text().split())
-    assert f"{len(work)} trainings of 512 to 564 steps each; {trials} of the trainings choose learning rates" in guide
-    assert all(plan.options_of(task)["size"] == "base" for task in plan.tasks)
-
-
 def test_options_replace_the_plans(command, tmp_path):
     options = ("--plan", "quick", "--schemes", "all", "--seeds", "1", "--data", "halves", "--baseline", "rope")
     code, out, _ = command("compare", "-o", tmp_path, *options, "--dry-run")
@@ -55,7 +47,6 @@ def test_options_replace_the_plans(command, tmp_path):
         (["--plan", "nowhere.yaml"], "There is no plan 'nowhere.yaml'"),
         (["--plan", "quick", "--schemes", "ropee"], "Did you mean 'rope'?"),
         (["--plan", "quick", "--seeds", "many"], "--seeds 'many' are no whole numbers"),
-        (["--plan", "quick", "--test-lengths", "64,x"], "--test-lengths '64,x'"),
         (["--plan", "quick", "--options", "[1]"], "no JSON object"),
         (["--plan", "quick", "--options", '{"learning_rat": 1}'], "learning_rat"),
         (["--data", "no/where", "--schemes", "rope"], "no/where"),
@@ -69,8 +60,7 @@ def test_bad_input_ends_in_one_line_and_code_2(command, tmp_path, words, message
     assert not (tmp_path / "new").exists()
 
 
-def test_failed_runs_make_the_exit_code_1(command, tmp_path, pretended, monkeypatch):
-    monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", lambda *_: [])
+def test_failed_runs_make_the_exit_code_1(command, tmp_path, pretended):
     pretended[0]["none"] = RuntimeError("it rained")
     code, out, _ = command("compare", "-o", tmp_path / "new", "--plan", "quick", "--schemes", "none", "--seeds", "1")
     assert code == 1
@@ -79,25 +69,13 @@ def test_failed_runs_make_the_exit_code_1(command, tmp_path, pretended, monkeypa
     assert "tries those that failed again" in out
 
 
-def test_the_scores_and_the_report_come_when_no_run_is_missing(command, tmp_path, pretended, monkeypatch):
+def test_the_scores_and_the_report_come_when_no_run_is_missing(command, tmp_path, pretended):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", lambda *_: [])
     results = tmp_path / "results"
-    words = (
-        "compare",
-        "-o",
-        results,
-        "--plan",
-        "quick",
-        "--data",
-        "halves",
-        "--data",
-        "probes",
-        "--schemes",
-        "none,rope",
-    )
+    tasks = ("--data", "halves", "--data", "probes", "--schemes", "none,rope")
+    words = ("compare", "-o", results, "--plan", "quick", *tasks)
     (results / ".locks").mkdir(parents=True)
-    record_plan(read_plan("quick", tasks=["halves", "probes"]), tmp_path / "other")
+    record_plan(read_plan("quick", tasks=["halves", "probes"]), {}, tmp_path / "other")
     shutil.copy(tmp_path / "other" / "plan.json", results)
     with FileLock(results / ".locks" / "halves-rope-seed0.lock"):  # another process makes it
         code, out, _ = command(*words)
@@ -106,20 +84,31 @@ def test_the_scores_and_the_report_come_when_no_run_is_missing(command, tmp_path
     assert not (results / "report.md").exists()
     code, out, _ = command(*words)
     assert (code, "1 runs made, 3 were there" in out) == (0, True)
-    assert "| positions | halves | probes |" in out
-    assert {line.split()[1] for line in out.splitlines() if line.startswith("| ")} >= {"none", "rope"}
-    assert (results / "report.md").exists()
+    assert "|  | halves | probes |" in out
+    assert {line.split()[1] for line in out.splitlines() if line.startswith("| ")} >= {"`none`", "`rope`"}
+    assert {"report.md", "scores.png", "results.csv"} <= {path.name for path in results.iterdir()}
 
 
 def test_the_report_is_written_and_its_absence_explained(command, tmp_path):
     pytest.importorskip("matplotlib")
-    folder = made_up(tmp_path / "results", toy(seeds=2), {"none": 0.5, "rope": 0.9})
+    folder = made_up(tmp_path / "results", toy(seeds=2), lambda run, _: 0.5 + run.seed / 10)
     code, out, _ = command("report", folder, "-o", tmp_path / "out")
-    assert code == 0
-    assert str(tmp_path / "out" / "report.md") in out
-    assert (tmp_path / "out" / "report.md").exists()
+    assert (code, out.split()[-1]) == (0, str(tmp_path / "out" / "report.md"))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "scores.png", "lengths.png"}
     code, _, err = command("report", tmp_path / "nowhere")
     assert (code, "holds no results" in err) == (2, True)
+
+
+def test_columns_and_delimiter_are_options_of_the_command(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.csv").write_text("body;kind\n" + "".join(f"a{n};x\nb{n};y\n" for n in range(20)))
+    seen = []
+    monkeypatch.setattr("hf_posenc.comparison.execute", lambda plan, *_, **__: seen.append(plan) or exit(7))
+    words = ["-o", "new", "--data", "mine.csv", "--schemes", "none", "--delimiter", ";"]
+    code, _, err = command("compare", *words, "--text-column", "body", "--label-column", "kind")
+    assert code == 7, err
+    assert names_of(load_task(seen[0], seen[0].tasks[0])["train"]) == ["body", "kind"]
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow
@@ -131,11 +120,10 @@ def test_the_quick_plan_from_end_to_end(command, tmp_path):
     assert code == 0
     assert len(out.splitlines()) <= 25
     assert "2 runs made, 0 were there, 0 failed" in out
-    rows = dict(line.strip("| ").split(" | ") for line in out.splitlines() if line.startswith("| "))
-    assert rows["none"] == rows["words"] == "0.500"
-    assert float(rows["rope"]) > float(rows["word pairs"]) + 0.05
+    rows = dict(line.strip("| ").split(" | ") for line in out.splitlines() if line.startswith("| ") and "." in line)
+    assert rows["`none`"].split()[0] == rows["words"] == "0.500"
+    assert float(rows["`rope`"].strip("*")) > float(rows["word pairs"]) + 0.05
     assert (tmp_path / "results" / "report.md").exists()
-    assert list((tmp_path / "results" / "report_pictures").glob("*.png"))
-    assert (tmp_path / "results" / "runs" / "blimp_order-rope-seed0" / "model" / "config.json").exists()
+    assert (tmp_path / "results" / "models" / "blimp_order-rope-seed0" / "config.json").exists()
     assert out.rstrip().endswith("hf-posenc train -o runs/mine --data mine.csv")
     assert "0 runs made, 2 were there" in command(*words)[1]

@@ -1,42 +1,62 @@
 """Plans: read from files and dictionaries, refused before anything runs, extended and never mixed."""
 
+from dataclasses import replace
+
 import pytest
 from comparison_harness import TOY, toy
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison import PROBES, read_plan
-from hf_posenc.comparison.plan import DEVELOPMENT_SEED, Task, extend, resolve_data
+from hf_posenc.comparison.plan import DEVELOPMENT_SEED, Task, resolve_data
 from hf_posenc.comparison.plan_file import about, known_plans
-from hf_posenc.comparison.probes import SHORTEST
 from hf_posenc.errors import UserError
 
 
 def test_a_yaml_file_is_the_same_as_its_fields(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "about: mine\ntasks: [probes, halves, {data: cola, metric: matthews_correlation}]\n"
-        "schemes: [none, rope]\nseeds: 2\nbaseline: rope\ntest_lengths: [64, 128]\n"
+        "groups: {order: [probes]}\nschemes: [none, rope]\nseeds: 2\nbaseline: rope\ntest_lengths: [64, 128]\n"
     )
     plan = read_plan(tmp_path / "mine.yaml", seeds=[4, 7])
-    assert [(task.name, task.kind, task.metric) for task in plan.tasks] == [
+    assert [(task.name, task.data, task.metric) for task in plan.tasks] == [
         ("probes", "probes", "accuracy"),
         ("halves", "halves", "accuracy"),
-        ("cola", "text", "matthews_correlation"),
+        ("cola", "cola", "matthews_correlation"),
     ]
-    assert (plan.seeds, plan.baseline, plan.train_length) == ((4, 7), "rope", 64)
+    assert (plan.seeds, plan.references, plan.train_length) == ((4, 7), ("rope",), 64)
+    assert (plan.tested_groups, plan.lengths) == ({"order": ("probes",)}, (64, 128))
     assert read_plan(plan.to_dict()) == plan
     assert [run.name for run in plan.runs()][:3] == ["probes-none-seed4", "probes-rope-seed4", "halves-none-seed4"]
     assert len(plan.runs()) == 2 * 3 * 2
 
 
+def test_tasks_without_groups_are_one_of_each_metric():
+    def groups(*tasks):
+        return read_plan({"tasks": list(tasks), "schemes": ["rope", "none"]}).tested_groups
+
+    cola = {"data": "cola", "metric": "matthews_correlation"}
+    assert groups("trec", "halves") == {"trec": ("trec",)}
+    assert groups("trec", "sst2") == {"all tasks": ("trec", "sst2")}
+    assert groups("trec", "sst2", cola) == {"accuracy": ("trec", "sst2"), "cola": ("cola",)}
+
+
+def test_each_scheme_is_compared_with_none_and_from_scratch_with_rope():
+    assert toy(schemes=["t5", "none", "rope"]).references == ("none", "rope")
+    assert toy(schemes=["t5", "learned"]).references == ("t5",)
+    assert toy(schemes=["t5", "none"], baseline="t5").references == ("t5",)
+    assert replace(toy(), pretrained="somewhere").references == ("none",)
+
+
 def test_plans_that_come_along_are_plans():
-    assert {"quick", "probes"} <= set(known_plans())
+    names = {"practitioner_1000", "practitioner_3000", "practitioner_pretrained"}
+    assert set(known_plans()) == {"quick", "probes", "long", "listops", *names}
     for name in known_plans():
         assert len(about(name)) > 40
         plan = read_plan(name, checked=name != "practitioner_pretrained")  # whose checkpoints aren't here
         assert len(plan.seeds) >= 2 or name == "quick"  # the quick start ranks nothing
-        for task in plan.tasks:
-            assert plan.train_length_of(task) >= SHORTEST
-    assert set(read_plan("probes").schemes) <= set(POSITIONS)
+        pinned = plan.options.keys() | plan.options["set"].keys()
+        assert {"learning_rate", "schedule", "batch_size"} <= pinned  # numbers stay true when defaults move
+        assert all("epochs" in plan.options_of(task) for task in plan.tasks)
     assert {name for task in read_plan("probes").tasks for name in task.probes or PROBES} == set(PROBES)
 
 
@@ -45,9 +65,10 @@ def test_all_schemes_are_those_of_the_table():
 
 
 def test_a_tasks_own_values_go_before_the_plans():
-    plan = toy(tasks=["halves", {"kind": "halves", "name": "own", "train_length": 40, "options": {"max_steps": 3}}])
+    options = {"max_steps": 3, "set": {"max_position_embeddings": 40}}
+    plan = toy(tasks=["halves", {"data": "halves", "name": "own", "train_examples": 8, "options": options}])
     first, own = plan.tasks
-    assert (plan.train_length_of(first), plan.train_length_of(own)) == (32, 40)
+    assert (plan.train_examples_of(first), plan.train_examples_of(own)) == (64, 8)
     assert "max_steps" not in plan.options_of(first)
     assert plan.options_of(own)["max_steps"] == 3
     fields = plan.options_of(own)["set"]
@@ -57,10 +78,9 @@ def test_a_tasks_own_values_go_before_the_plans():
 def test_an_encoder_learns_by_the_defaults_of_train():
     """A comparison measures what a user gets: nothing that a model learns by is set, unless the plan says so."""
     own = {"eval_strategy", "save_strategy", "save_steps", "save_total_limit", "logging_strategy", "logging_steps"}
-    for plan in (toy(options={}), read_plan("quickstart")):
-        options = plan.options_of(Task("mine", "text"))
-        assert options.keys() == {"max_length", "validation_share", "bf16", "size", "set"}
-        assert options["set"].keys() == own | {"max_position_embeddings"}
+    options = toy(options={}).options_of(Task("mine", "mine.csv"))
+    assert options.keys() == {"max_length", "validation_share", "bf16", "size", "set"}
+    assert options["set"].keys() == own | {"max_position_embeddings"}
 
 
 def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
@@ -73,6 +93,9 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
     assert resolve_data(str(tmp_path)) == str(tmp_path)
 
 
+_COLA = {"data": "x", "metric": "matthews_correlation"}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -80,7 +103,7 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
         ({"schemes": None}, "names no schemes"),
         ({"options": None}, "The plan has options: None. Give fields"),
         ({"options": ["a"]}, "The plan has options: ['a']"),
-        ({"scheme_arguments": None}, "The plan has scheme_arguments: None"),
+        ({"scheme_kwargs": None}, "The plan has scheme_kwargs: None"),
         ({"seeds": 1.5}, "The plan has seeds: 1.5. Give a whole number or a list"),
         ({"seeds": True}, "The plan has seeds: True"),
         ({"seeds": None}, "The plan has seeds: None"),
@@ -88,30 +111,33 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
         ({"search": None}, "The plan has search: None. Give a number or a list of such, or leave it out."),
         ({"pretrained": 3}, "The plan has pretrained: 3. Give a word"),
         ({"pretrained": "{x}/{scheme}"}, "is no path in which {scheme} stands for"),
-        ({"train_examples": 0}, "has train_examples 0"),
-        ({"tasks": [{"kind": "probes", "probes": [[]]}]}, "A task has probes: [[]]. Give a word"),
+        ({"train_examples": 0}, "has train_examples: 0"),
+        ({"tasks": [{"data": "probes", "probes": [[]]}]}, "A task has probes: [[]]. Give a word"),
         ({"options": {"learning_rate": []}}, "the learning_rate [] is no number"),
         ({"tasks": [{"data": "x", "name": 5}]}, "A task has name: 5. Give a word"),
-        ({"tasks": [{"kind": "probes", "options": None}]}, "A task has options: None"),
+        ({"tasks": [{"data": "probes", "options": None}]}, "A task has options: None"),
         (
-            {"tasks": [{"kind": "probes", "probes": ["order_near", "order_near"]}]},
+            {"tasks": [{"data": "probes", "probes": ["order_near", "order_near"]}]},
             "probes of 'probes' 'order_near' stands twice",
         ),
-        ({"tasks": [{"kind": "probes", "lengths": "buckets"}]}, "is generated: extra_tests and lengths"),
+        ({"tasks": [{"data": "probes", "lengths": "buckets"}]}, "is generated: extra_tests and lengths"),
         ({"shemes": ["rope"]}, "'shemes', which doesn't exist. Did you mean 'schemes'?"),
         (
-            {"tasks": [{"kind": "probes", "probs": ["order_near"]}]},
+            {"tasks": [{"data": "probes", "probs": ["order_near"]}]},
             "A task has a field 'probs' ... Did you mean 'probes'",
         ),
-        ({"tasks": [{"kind": "prob"}]}, "kind 'prob' is unknown"),
-        ({"tasks": [{"kind": "text"}]}, "names no data"),
+        ({"tasks": [{"metric": "accuracy"}]}, "names no data"),
+        ({"groups": {"a": ["sst2"]}}, "The group 'a' names 'sst2', and the tasks are probes"),
+        ({"groups": {"a": ["probes", "x"]}, "tasks": ["probes", _COLA]}, "'a' has tasks with different metrics"),
+        ({"groups": {"a": ["probes", "probes"]}}, "group 'a' 'probes' stands twice"),
+        ({"threads": 0}, "threads: 0. Give 1 or more"),
         ({"tasks": [3]}, "task 3 is neither a name nor fields"),
-        ({"tasks": [{"kind": "probes", "probes": ["odrer"]}]}, "probe 'odrer'. Choose from order"),
+        ({"tasks": [{"data": "probes", "probes": ["odrer"]}]}, "probe 'odrer'. Choose from order"),
         ({"tasks": ["halves", "halves"]}, "'halves' stands twice. Leave one out. Give one of them a name: of its own"),
-        ({"tasks": [{"kind": "halves", "name": "a-b"}]}, "'a-b' can't name a folder"),
+        ({"tasks": [{"data": "halves", "name": "a-b"}]}, "'a-b' can't name a file"),
         ({"tasks": [{"data": "x", "metric": "f1"}]}, "metric 'f1'. Choose accuracy"),
         (
-            {"tasks": [{"kind": "halves", "metric": "matthews_correlation"}]},
+            {"tasks": [{"data": "halves", "metric": "matthews_correlation"}]},
             "'matthews_correlation'. Choose accuracy.",
         ),
         ({"tasks": [{"data": "x", "lengths": "bucket"}]}, "lengths: 'bucket'. Choose one of cut, buckets"),
@@ -122,31 +148,33 @@ def test_data_is_found_where_the_variable_says(tmp_path, monkeypatch):
         ({"seeds": []}, "no seeds. Give one or more; intervals need two"),
         ({"seeds": [-1]}, "seed -1"),
         ({"seeds": ["a"]}, "seeds: ['a']. Give a whole number or a list of such"),
-        ({"train_length": 16}, "inputs of 16 tokens. Give whole numbers from 32"),
+        ({"train_length": 16}, "has inputs of 16 tokens. Give whole numbers from 32"),
         ({"test_lengths": [64, 48]}, "test_lengths [64, 48]"),
         ({"test_lengths": ["long"]}, "test_lengths: ['long']. Give a whole number"),
         ({"tasks": [{"data": "x", "extra_tests": [3]}]}, "A task has extra_tests: [3]. Give a word"),
-        ({"scheme_files": [3]}, "A scheme file has path: 3. Give a word"),
-        ({"scheme_files": [{"paths": "x.py"}]}, "has a field 'paths' ... Did you mean 'path'"),
+        ({"scheme_files": [3]}, "The plan has scheme_files: [3]. Give a word"),
         ({"search": [1]}, "search [1] is no choice. Give two positive factors or more"),
         ({"search": [1, 1]}, "In the plan's search 1 stands twice"),
         ({"search": [0, 1]}, "search [0, 1] is no choice"),
         ({"search": ["x", 1]}, "The plan has search: ['x', 1]. Give a number"),
         ({"search": True}, "The plan has search: True. Give a number or a list of such"),
         ({"search": [1, 2], "seeds": [DEVELOPMENT_SEED]}, "is the one that search chooses on. Report others"),
-        ({"train_examples": 1}, "train_examples 1"),
-        ({"table_length": 16, "schemes": ["learned"]}, "'learned' has 16 positions, the task 'probes' trains at 32"),
-        ({"scheme_arguments": {"t5": {}}}, "scheme_arguments names 't5'"),
-        ({"scheme_arguments": {"rope": {"bucket": 3}}}, "'bucket'"),
+        ({"train_examples": 1}, "train_examples: 1"),
+        (
+            {"options": {"set": {"max_position_embeddings": 16}}, "schemes": ["learned"]},
+            "'learned' has 16 positions, the plan trains at 32 tokens",
+        ),
+        ({"scheme_kwargs": {"t5": {}}}, "scheme_kwargs names 't5'"),
+        ({"scheme_kwargs": {"rope": {"bucket": 3}}}, "'bucket'"),
         ({"options": {"seed": 3}}, "can't set 'seed'"),
         ({"options": {"learning_rat": 3}}, "options: ... learning_rat"),
         ({"options": {"learning_rate": 0, 1: None}}, "options hold 1, which is no name. Write {learning_rate: 0.001}"),
         ({"options": {"learning_rate": -1.0}}, "learning-rate -1.0 is out of range"),
         ({"options": {"learning_rate": "1e-3"}}, "learning_rate '1e-3' is no number. Write 0.001, or 1.0e-3 in YAML"),
         ({"seeds": 10**12}, "seeds: 1000000000000. Give how many, up to 10,000, or a list"),
-        ({"schemes": ["../none"], "baseline": "../none"}, "'../none' can't name a folder"),
-        ({"preset": "huge"}, "'huge' is unknown"),
-        ({"pretrained": "checkpoint", "preset": "base"}, "has its own size. Leave preset 'base' out"),
+        ({"schemes": ["../none"], "baseline": "../none"}, "'../none' can't name a file"),
+        ({"size": "huge"}, "'huge' is unknown"),
+        ({"pretrained": "checkpoint", "size": "base"}, "has its own size. Leave size 'base' out"),
         ({"pretrained": "nowhere/{scheme}"}, "no checkpoint in 'nowhere/none'"),
     ],
 )
@@ -166,13 +194,14 @@ def test_a_file_that_is_no_plan_is_named(tmp_path, text):
 
 def test_plans_grow_and_are_not_mixed():
     old, new = toy(schemes=["none"], seeds=2), toy(schemes=["rope"], seeds=[5], tasks=["halves"])
-    both = extend(old, new)
+    both = old.extended(new)
     assert (both.schemes, both.seeds) == (("none", "rope"), (0, 1, 5))
     assert [task.name for task in both.tasks] == ["probes", "halves"]
     with pytest.raises(UserError, match="differs in train_length .32 there, 40 here."):
-        extend(old, toy(train_length=40))
+        old.extended(toy(train_length=40))
+    assert (both.references, old.extended(toy(baseline="rope")).references) == (("none", "rope"), ("rope",))
     with pytest.raises(UserError, match="differs in task probes"):
-        extend(old, toy(tasks=[{"kind": "probes", "probes": ["order_near"]}]))
+        old.extended(toy(tasks=[{"data": "probes", "probes": ["order_near"]}]))
 
 
 def test_a_folder_of_the_same_name_hides_no_plan(tmp_path, monkeypatch):

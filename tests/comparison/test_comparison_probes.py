@@ -11,9 +11,9 @@ from comparison_harness import toy
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.comparison import PROBES, make_halves, make_probes
+from hf_posenc.comparison.baselines import LINEAR, PLACES, answer_usual
 from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.probes import OPPOSITES, make_tokenizer
-from hf_posenc.comparison.references import LINEAR, PLACES, answer_usual
 from hf_posenc.comparison.tasks import training_options
 from hf_posenc.errors import UserError
 

@@ -3,25 +3,26 @@
 import errno
 import functools
 import json
-import os
 import re
 import shutil
-import tempfile
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from common import SCHEMES
 from comparison_harness import (
+    SMALL,
     TEXT,
     TOY,
-    change_json,
     done_run,
     printed,
     quiet,
     read_rows,
     read_run,
+    row,
     toy,
     write_rows,
     write_text_data,
@@ -31,25 +32,31 @@ from idle_scheme import Idle
 from transformers import BertConfig, BertModel, set_seed
 
 import hf_posenc
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.comparison import execute, tasks
-from hf_posenc.comparison import run as run_module
-from hf_posenc.comparison.plan import PlannedRun
-from hf_posenc.comparison.plan_file import read_plan
+from hf_posenc import POSITIONS, PosEncConfig, PosEncForSequenceClassification, register_scheme_file
+from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_table, tasks
+from hf_posenc.comparison.baselines import _segments, measure_baselines
+from hf_posenc.comparison.executor import choose_rate
+from hf_posenc.comparison.plan import DEVELOPMENT_SEED, SEARCH_FACTORS, PlannedRun
 from hf_posenc.comparison.probes import make_tokenizer
-from hf_posenc.comparison.results_folder import load_plan, load_runs, record_plan
-from hf_posenc.comparison.tasks import training_options
+from hf_posenc.comparison.results import record_plan, write_run
+from hf_posenc.comparison.run import default_rate
+from hf_posenc.comparison.tasks import development_files, load_task, training_options
 from hf_posenc.data.preparing import prepare
 from hf_posenc.data.reading import read_file
 from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.errors import Interrupted, UserError
-from hf_posenc.files import write_json
+from hf_posenc.errors import Diverged, Interrupted, UserError
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.start import start as begin
 from hf_posenc.machine import commit
 from hf_posenc.options import Options
 from hf_posenc.training.trainer import Stop
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+# What all runs share
 
 
 def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
@@ -80,44 +87,35 @@ def test_data_order_and_budget_are_equal_too(tmp_path):
     if "test_idle" not in hf_posenc.POSITIONS:
         hf_posenc.register_position("test_idle", Idle)
     plan = toy(schemes=["none", "test_idle"])
-    assert execute(plan, tmp_path, console=quiet()).failed == {}
+    assert execute(plan, tmp_path, keep_models=True, console=quiet()).failed == {}
     none, idle = (read_run(tmp_path, f"probes-{scheme}-seed0") for scheme in plan.schemes)
-    assert len(none["loss"]) == 8
-    assert none["loss"] == idle["loss"]
-    assert none["tests"][0]["units"] == idle["tests"][0]["units"]
-    assert idle["positional_parameters"] == 32 * 32 + 32
-    for result in (none, idle):
-        for test in result["tests"]:
-            # Each pair has one right answer, whatever was learned: exactly one half, at every length.
-            assert test["units"] == {"right": "1x10", "of": "2x10"}
-            assert test["value"] == 0.5
+    assert none["rows"] == idle["rows"]
+    assert idle["parameters"] - none["parameters"] == 32 * 32 + 32
+    # Each pair has one right answer, whatever was learned: exactly one half, at every length.
+    assert {entry["score"] for entry in none["rows"]} == {0.5}
+    models = [
+        PosEncForSequenceClassification.from_pretrained(tmp_path / "models" / f"probes-{scheme}-seed0").state_dict()
+        for scheme in plan.schemes
+    ]
+    assert all(torch.equal(models[1][name], value) for name, value in models[0].items())
 
 
-def test_a_run_says_all_about_itself(tmp_path, monkeypatch, draw_run):
-    monkeypatch.setattr(run_module, "_draw", draw_run)
-    plan = toy(schemes=["learned"], scheme_arguments={"learned": {"std": 0.1}})
-    made, make = [], os.makedirs
-    monkeypatch.setattr(os, "makedirs", lambda path, *args, **kw: (made.append(Path(path)), make(path, *args, **kw)))
+def test_a_run_says_all_about_itself(tmp_path):
+    plan = toy(schemes=["learned"], scheme_kwargs={"learned": {"std": 0.1}})
     execute(plan, tmp_path, console=quiet())
-    # The Trainer makes its folder even where it writes nothing.
-    writable = (tmp_path, Path(tempfile.gettempdir()), Path.home())
-    assert made
-    assert not [path for path in made if not any(path.absolute().is_relative_to(folder) for folder in writable)]
     run = read_run(tmp_path, "probes-learned-seed0")
-    assert (run["status"], run["steps"], run["max_length"]) == ("done", 8, 32)
+    assert (run["status"], run["steps"], run["rate"], run["commit"]) == ("done", 8, 0.001, commit()[:12])
     tests = [("order_near", 32), ("parity", 32), ("order_near", 48), ("parity", 48)]
-    assert [(test["part"], test["length"]) for test in run["tests"]] == tests
-    assert run["tests"][2]["skipped"] == "learned has 32 positions"
-    assert run["tests"][0]["metrics"].keys() == {"accuracy", "macro_f1", "matthews_correlation"}
-    assert run["parameters"] > run["positional_parameters"] == 32 * 32
-    assert run["config"]["position_embedding_kwargs"]["std"] == 0.1
-    assert run["settings"]["train_length"] == 32
-    assert run["versions"]["torch"]
-    assert run["commit"] == commit()
-    assert run["machine"]["threads"] >= 1
-    assert run["resumed"] is False
-    folder = tmp_path / "runs" / "probes-learned-seed0"
-    assert {path.name for path in folder.iterdir()} == {"run.json", "learned.png"}
+    assert [(entry["part"], entry["length"]) for entry in run["rows"]] == tests
+    assert [entry["score"] is None for entry in run["rows"]] == [False, False, True, True]  # its table ends
+    assert {entry["examples"] for entry in run["rows"]} == {20}
+    table, problems = read_table(tmp_path)
+    assert problems == {}
+    baselines = ["majority", "words", "word pairs", "words at places", "usual form alone"]
+    assert [*table["scheme"].unique()] == [*baselines, "learned"]
+    usual = table[(table["scheme"] == "usual form alone") & (table["length"] == 48)]
+    assert [*usual["score"]] == [0.75, 0.75]
+    assert not any((tmp_path / "models").iterdir())
 
 
 def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
@@ -131,6 +129,9 @@ def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
     assert [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns] == before
 
 
+# What is made, skipped, shared, and tried again
+
+
 def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, pretended):
     broken, made = pretended
     broken["rope"] = ValueError("rope  has\nno bananas")
@@ -138,23 +139,26 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
     first = execute(plan, tmp_path, console=console)
     assert len(first.done) == 4
     assert first.failed == dict.fromkeys(["probes-rope-seed0", "probes-rope-seed1"], "rope has no bananas")
-    failure = {"task": "probes", "scheme": "rope", "seed": 0, "status": "failed", "error": "rope has no bananas"}
-    settings = json.loads(json.dumps(plan.settings("rope", plan.tasks[0])))
-    assert read_run(tmp_path, "probes-rope-seed0") == {**failure, "settings": settings}
-    assert re.search(r"\[2 of 6\] probes-rope-seed0, about \d+ s left", printed(console))
-    assert "failed: rope has no bananas" in printed(console)
+    failure = read_run(tmp_path, "probes-rope-seed0")
+    assert (failure["status"], failure["error"]) == ("failed", "rope has no bananas")
+    assert "6 runs to make, about 6 s here. With 2 seeds and 6 tests a gap must exceed" in printed(console)
+    assert "probes: 3 of 64 training texts are cut at 32 tokens" in printed(console)
+    assert re.search(r"\[2 of 6\] probes-rope-seed0, about \d+ s left: failed: rope has no bananas", printed(console))
     del broken["rope"], made[:]
     again = execute(plan, tmp_path, console=console)
     assert again.done == made == ["probes-rope-seed0", "probes-rope-seed1"]
     assert len(again.skipped) == 4
     assert "4 of 6 runs are done already" in printed(console)
+    (tmp_path / "runs" / "probes-t5-seed0.json").write_text('{"status": "do')  # cut in the middle
+    assert read_table(tmp_path)[1].keys() == {"probes-t5-seed0"}
+    assert execute(plan, tmp_path, console=console).done == ["probes-t5-seed0"]
 
 
 @pytest.mark.promise("Files", "Processes that compare in one folder share its runs, each trained once")
 def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
     _, made = pretended
     plan = toy(schemes=["none", "rope", "t5"])
-    record_plan(plan, tmp_path / "first")
+    record_plan(plan, {}, tmp_path / "first")
     (tmp_path / "first" / ".locks").mkdir()
     console = quiet()
     with FileLock(tmp_path / "first" / ".locks" / "probes-rope-seed0.lock"):
@@ -167,15 +171,14 @@ def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
     assert (again.done, again.elsewhere) == (["probes-rope-seed0"], [])
 
 
-def test_a_run_that_another_process_made_in_the_meantime_is_not_made_again(tmp_path, monkeypatch):
+def test_a_run_that_another_process_made_in_the_meantime_is_not_made_again(tmp_path, pretended, monkeypatch):
     plan = toy(schemes=["none", "rope"])
 
-    def pretend(plan, run, folder, data_folder, chosen=None):
-        other = plan.runs()[1]
-        write_json(tmp_path / "runs" / other.name / "run.json", done_run(plan, other))
+    def pretend(plan, run, *_):
+        write_run(tmp_path, plan, plan.runs()[1], {"status": "done", **done_run(plan, plan.runs()[1])})
         return done_run(plan, run)
 
-    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
+    monkeypatch.setattr(executor, "run_one", pretend)
     outcome = execute(plan, tmp_path, console=quiet())
     assert (outcome.done, outcome.skipped) == (["probes-none-seed0"], ["probes-rope-seed0"])
 
@@ -184,66 +187,25 @@ def test_without_locks_a_process_makes_all_runs(tmp_path, pretended, monkeypatch
     def none_here(*_):
         raise NotImplementedError("FileSystem does not appear to support flock")
 
-    monkeypatch.setattr("hf_posenc.comparison.executor.FileLock", none_here)
+    monkeypatch.setattr(executor, "FileLock", none_here)
     assert len(execute(toy(schemes=["none", "rope"]), tmp_path, console=quiet()).done) == 2
 
 
 def test_a_full_disk_costs_one_run_and_nothing_else(tmp_path, pretended, monkeypatch):
-    broken, _ = pretended
-    broken["rope"] = OSError(errno.ENOSPC, "No space left on device")
+    write = executor.write_run
 
-    def no_room(path, value):
-        if "probes-" in str(path):
+    def no_room(folder, plan, run, result):
+        if run.scheme == "rope":
             raise OSError(errno.ENOSPC, "No space left on device")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(value))
+        write(folder, plan, run, result)
 
-    monkeypatch.setattr("hf_posenc.comparison.executor.write_json", no_room)
-    outcome = execute(toy(schemes=["none", "rope", "t5"]), tmp_path, console=quiet())
+    plan = toy(schemes=["none", "rope", "t5"])
+    with monkeypatch.context() as patched:
+        patched.setattr(executor, "write_run", no_room)
+        outcome = execute(plan, tmp_path, console=quiet())
     assert outcome.done == ["probes-none-seed0", "probes-t5-seed0"]
     assert "No space left on device" in outcome.failed["probes-rope-seed0"]
-    assert read_run(tmp_path, "probes-none-seed0")["status"] == "done"
-    broken.clear()
-    assert execute(toy(schemes=["none", "rope", "t5"]), tmp_path, console=quiet()).done == ["probes-rope-seed0"]
-
-
-def test_a_result_that_has_no_room_gets_that_of_the_checkpoints(tmp_path, monkeypatch):
-    work = tmp_path / "model"
-    work.mkdir()
-    write = run_module.write_text
-
-    def no_room(path, text):
-        if work.exists():
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, text)
-
-    monkeypatch.setattr(run_module, "write_text", no_room)
-    run_module.finish(tmp_path, {"status": "done"})
-    assert json.loads((tmp_path / "run.json").read_text()) == {"status": "done"}
-
-
-def test_a_folder_keeps_its_baseline_unless_one_is_named(tmp_path, pretended):
-    steps = (("none", None, "none"), ("t5", None, "none"), ("t5", "t5", "t5"), ("none", None, "t5"))
-    for scheme, baseline, kept in steps:
-        execute(toy(schemes=[scheme], baseline=baseline), tmp_path, console=quiet())
-        assert load_plan(tmp_path).baseline == kept
-    assert load_plan(tmp_path).schemes == ("none", "t5")
-
-
-def test_runs_of_another_task_or_of_other_data_do_not_mix(tmp_path, pretended):
-    execute(toy(), tmp_path / "a", console=quiet())
-    execute(toy(seeds=[1], tasks=[{"kind": "probes", "train_examples": 28}]), tmp_path / "b", console=quiet())
-    name = "probes-none-seed1"
-    shutil.copytree(tmp_path / "b" / "runs" / name, tmp_path / "a" / "runs" / name)
-    with pytest.raises(UserError, match=f"{name}' is a run of another plan than plan.json says: it differs in task"):
-        execute(toy(seeds=2), tmp_path / "a", console=quiet())
-    shutil.rmtree(tmp_path / "a" / "runs" / name)
-    plan = toy(seeds=2)
-    for run, data in zip(plan.runs(), ("abc", "abd") * 2, strict=False):
-        test = {"part": "order_near", "length": 32, "examples": 2, "data": data, "skipped": "too long"}
-        write_json(tmp_path / "a" / "runs" / run.name / "run.json", done_run(plan, run, [test]))
-    with pytest.raises(UserError, match="was tested on other examples of 'order_near' than .*the data has changed"):
-        execute(plan, tmp_path / "a", console=quiet())
+    assert execute(plan, tmp_path, console=quiet()).done == ["probes-rope-seed0"]
 
 
 def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pretended):
@@ -254,8 +216,30 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
     (tmp_path / "b" / "thesis.tex").write_text("important")
     with pytest.raises(UserError, match=r"holds no results of a comparison, but thesis.tex. Name a new folder"):
         execute(toy(), tmp_path / "b", console=quiet())
-    with pytest.raises(UserError, match="can't be written to"):
+    with pytest.raises(UserError, match="can't be written to. Name another"):
         execute(toy(), tmp_path / "b" / "thesis.tex", console=quiet())
+    execute(toy(tasks=[{"data": "probes", "train_examples": 28}]), tmp_path / "c", console=quiet())
+    name = "runs/probes-none-seed0.json"
+    shutil.copy(tmp_path / "c" / name, tmp_path / "a" / name)
+    with pytest.raises(UserError, match=f"{name}' is a run of another plan than plan.json says"):
+        execute(toy(), tmp_path / "a", console=quiet())
+    read_table(tmp_path / "c")
+    shutil.rmtree(tmp_path / "c" / "runs")
+    assert len(read_table(tmp_path / "c")[0]) == 2  # a table alone can be read
+    with pytest.raises(UserError, match="holds a table whose runs aren't there"):
+        execute(toy(), tmp_path / "c", console=quiet())
+
+
+def test_data_that_has_changed_is_refused(tmp_path, pretended):
+    folder = write_text_data(tmp_path / "colours")
+    plan = toy(**{**TEXT, "tasks": [{"data": str(folder)}]})
+    execute(plan, tmp_path / "results", console=quiet())
+    assert len(execute(plan, tmp_path / "results", console=quiet()).skipped) == 2
+    path = folder / "test.jsonl"
+    first, *others = read_rows(path)
+    write_rows(path, [{**first, "text": first["text"] + " grey"}, *others])
+    with pytest.raises(UserError, match="the data of 'colours' has changed since the first runs"):
+        execute(plan, tmp_path / "results", console=quiet())
 
 
 @pytest.mark.promise("Resuming", "An interrupted comparison resumes and ends in the same results")
@@ -271,60 +255,61 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
         patched.setattr(Stop, "on_step_end", stop)
         with pytest.raises(Interrupted, match="probes-rope-seed0 keeps .* The same command goes on"):
             execute(plan, tmp_path / "cut", console=quiet())
-    work = tmp_path / "cut" / "runs" / "probes-rope-seed0" / "model"
+    work = tmp_path / "cut" / "models" / "probes-rope-seed0"
     assert [path.name for path in work.glob("checkpoint-*")] == ["checkpoint-2"]
+    seen, one = [], executor.run_one
+    monkeypatch.setattr(executor, "run_one", lambda *given: seen.append([*work.glob("checkpoint-*")]) or one(*given))
     assert execute(plan, tmp_path / "cut", console=quiet()).done == ["probes-rope-seed0"]
     whole, cut = (read_run(tmp_path / name, "probes-rope-seed0") for name in ("whole", "cut"))
-    assert (whole["resumed"], cut["resumed"]) == (False, True)
-    assert cut["loss"] == whole["loss"]
-    assert [test.get("units") for test in cut["tests"]] == [test.get("units") for test in whole["tests"]]
+    assert (len(seen[0]), cut["rows"], cut["steps"]) == (1, whole["rows"], whole["steps"])
     assert not work.exists()
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(1, 1), (None, 2)])
 def test_a_run_computes_in_the_threads_of_the_plan_and_what_follows_in_those_of_before(
-    tmp_path, monkeypatch, threads, expected, request
+    tmp_path, monkeypatch, pretended, threads, expected, request
 ):
     request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
     torch.set_num_threads(2)
     seen = []
-    monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", lambda *_: [])
-    monkeypatch.setattr("hf_posenc.comparison.executor.run_one", lambda *_: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr(
+        executor, "run_one", lambda plan, run, *_: seen.append(torch.get_num_threads()) or done_run(plan, run)
+    )
     plan = replace(read_plan("quick", tasks=["halves"], schemes=["none"]), threads=threads)
     execute(plan, tmp_path, console=quiet())
     assert (seen, torch.get_num_threads()) == ([expected], 2)
 
 
-def test_interrupted_baselines_go_on_with_the_next(tmp_path, monkeypatch, capsys):
+def test_interrupted_baselines_go_on_with_the_next(tmp_path, monkeypatch, pretended):
     plan, seen = read_plan("quick", tasks=["probes", "halves"]), []
 
     def measure(_, task, *__):
         seen.append(task.name)
         if len(seen) == 2:
             raise KeyboardInterrupt
-        return []
+        return {"rows": [], "seconds": 1.0, "cut": 0}
 
-    monkeypatch.setattr("hf_posenc.comparison.executor.measure_references", measure)
-    first, second = (task.name for task in plan.tasks)
-    with pytest.raises(Interrupted, match=f"before the baselines of {second} is kept. The same command goes on"):
-        execute(plan, tmp_path)
-    assert [path.stem for path in (tmp_path / "baselines").iterdir()] == [first]
-    assert [f"{name}: measuring the baselines" for name in seen] == capsys.readouterr().out.splitlines()
-    monkeypatch.setattr("hf_posenc.comparison.executor._attempt", lambda *_: "left out")
-    execute(plan, tmp_path)
-    assert seen == [first, second, second]
+    monkeypatch.setattr(executor, "measure_baselines", measure)
+    with pytest.raises(Interrupted, match="before the baselines of halves is kept. The same command goes on"):
+        execute(plan, tmp_path, console=quiet())
+    assert [path.stem for path in (tmp_path / "baselines").iterdir()] == ["probes"]
+    execute(plan, tmp_path, console=quiet())
+    assert seen == ["probes", "halves", "halves"]
+
+
+# What is tested
 
 
 def parts_of(folder, **task):
     """The tests of a task, without a model."""
-    plan = toy(**{**TEXT, "tasks": [{"data": str(folder), **task}]})
-    texts = [row["text"] for row in read_rows(folder / "train.jsonl")]
+    plan = toy(**{**TEXT, "test_examples": task.pop("test_examples", None), "tasks": [{"data": str(folder), **task}]})
+    texts = [entry["text"] for entry in read_rows(folder / "train.jsonl")]
     tokenizer = train_tokenizer([*texts, "first second"], model_max_length=512)
-    labels = ("bad", "good")
-    parts = {}
-    for part in tasks.test_parts(plan, plan.tasks[0], tokenizer, labels, "single_label_classification", None):
-        parts[part.name, part.length] = (tokenizer.batch_decode(list(part.dataset["input_ids"])), part)
-    return parts
+    arguments = (plan, plan.tasks[0], tokenizer, ("bad", "good"), "single_label_classification", None)
+    return {
+        (part.name, part.length): (tokenizer.batch_decode(list(part.dataset["input_ids"])), part)
+        for part in tasks.test_parts(*arguments)
+    }
 
 
 def test_a_pair_is_cut_as_in_training(tmp_path):
@@ -332,27 +317,24 @@ def test_a_pair_is_cut_as_in_training(tmp_path):
     folder = write_text_data(tmp_path / "colours")
     for name in ("train", "test"):
         path = folder / f"{name}.jsonl"
-        write_rows(path, [{**row, "text_pair": "first second"} for row in read_rows(path)])
+        write_rows(path, [{**entry, "text_pair": "first second"} for entry in read_rows(path)])
     parts = parts_of(folder)
     assert [length for _, length in parts] == [24, 36, 48]
     for (_, length), (texts, part) in parts.items():
         assert part.longest == min(length, 46)
         assert all(text.endswith("first second [SEP]") for text in texts)
+    assert _segments([101, 7, 8, 102, 9, 102, 0, 0], {101, 102, 0}) == [[7, 8], [9], []]
+    assert _segments([0, 7, 2, 2, 9, 2], {0, 2}) == [[7], [9], []]
 
 
-def test_some_of_the_tests_are_drawn_from_all_and_groups_stay_whole(tmp_path):
+def test_some_of_the_tests_are_drawn_from_all(tmp_path):
     folder = write_text_data(tmp_path / "colours")
     path = folder / "test.jsonl"
-    write_rows(path, sorted(read_rows(path), key=lambda row: row["label"]))
-    (_, part), *_ = parts_of(folder, test_examples=20).values()
+    write_rows(path, sorted(read_rows(path), key=lambda entry: entry["label"]))
+    (texts, part), *_ = parts_of(folder, test_examples=20).values()
     assert len(part.dataset) == 20
     assert 5 <= sum(part.dataset["labels"]) <= 15  # the first 20 rows have one label
-    (_, part), *_ = parts_of(folder, test_examples=21, group_column="pair").values()
-    assert sorted(part.groups) == sorted(2 * list(set(part.groups)))
-    assert len(part.groups) == 20
-    again = next(iter(parts_of(folder, test_examples=21, group_column="pair").values()))[1]
-    other = next(iter(parts_of(folder).values()))[1]
-    assert again.entry()["data"] == part.entry()["data"] != other.entry()["data"]
+    assert next(iter(parts_of(folder, test_examples=20).values()))[0] == texts
 
 
 def test_buckets_hold_the_examples_of_all_test_files(tmp_path):
@@ -368,15 +350,89 @@ def test_buckets_hold_the_examples_of_all_test_files(tmp_path):
 def test_a_test_without_examples_fails_and_says_so(tmp_path):
     folder = write_text_data(tmp_path / "colours")
     path = folder / "test.jsonl"
-    write_rows(path, [{**row, "text": "good " * 60} for row in read_rows(path)])
-    options = {**TOY["options"], "max_steps": 1}
-    tasks = [{"data": str(folder), "lengths": "buckets"}]
-    plan = toy(**{**TEXT, "tasks": tasks, "schemes": ["none"], "options": options})
+    write_rows(path, [{**entry, "text": f"{'good ' * 60}{number}"} for number, entry in enumerate(read_rows(path))])
+    task = {"data": str(folder), "lengths": "buckets"}
+    plan = toy(**{**TEXT, "tasks": [task], "schemes": ["none"], "options": {**SMALL, "max_steps": 1}})
     outcome = execute(plan, tmp_path / "results", console=quiet())
     assert "No test example of 'colours' is of one of the lengths [24, 36, 48]" in outcome.failed["colours-none-seed0"]
 
 
-SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path):
+    task = {"data": str(write_text_data(tmp_path / "colours")), "extra_tests": "test_long.jsonl"}
+    plan = toy(**{**TEXT, "tasks": [task], "options": {**SMALL, "max_steps": 1}})
+    measured = measure_baselines(plan, plan.tasks[0], tmp_path / "data")
+    assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
+    run = read_run(tmp_path / "results", "colours-none-seed0")
+    keys = ("part", "length", "examples")
+    for name, score in {"majority": 0.5, "words": 1.0, "word pairs": 1.0}.items():  # "good" and "bad" are words
+        rows = [entry for entry in measured["rows"] if entry["scheme"] == name]
+        assert [[entry[key] for key in keys] for entry in rows] == [
+            [entry[key] for key in keys] for entry in run["rows"]
+        ]
+        assert {entry["score"] for entry in rows} == {score}
+    assert (measured["texts"], measured["cut"]) == (64, 0)
+    assert 0 < measured["seconds"] < 60
+
+
+def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
+    rows = [f"{number} {'good' if number % 2 else 'bad'} film,{'yes' if number % 2 else 'no'}" for number in range(40)]
+    (tmp_path / "mine.csv").write_text("\n".join(["body,kind", *rows]) + "\n")
+    options = {**SMALL, "text_column": "body", "label_column": "kind", "max_steps": 2}
+    fields = {"train_length": 8, "test_lengths": [8], "train_examples": None, "test_examples": None}
+    plan = toy(tasks=[str(tmp_path / "mine.csv")], schemes=["none"], options=options, **fields)
+    (task,) = plan.tasks
+    assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
+    run = read_run(tmp_path / "results", "mine-none-seed0")
+    assert [(entry["part"], entry["examples"]) for entry in run["rows"]] == [("mine", 4)]
+    parts = load_task(plan, task)
+    assert sorted([*parts["train"]["body"], *parts["test"]["body"]]) == sorted(line.split(",")[0] for line in rows)
+    trained = {entry["body"] for entry in read_rows(Path(training_options(plan, plan.runs()[0], tmp_path)["data"]))}
+    assert (len(trained), trained & set(parts["test"]["body"])) == (36, set())
+    assert sorted(parts["test"]["kind"]) == ["no", "no", "yes", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"data": "nowhere"}, "'nowhere' can't be read: .* HF_POSENC_DATA can name the folder in which 'nowhere' lies"),
+        ({"data": "colours", "extra_tests": "test_short.jsonl"}, "names the test file 'test_short.jsonl'"),
+        ({"data": "colours", "extra_tests": "../elsewhere.jsonl"}, "'../elsewhere.jsonl', a test file outside"),
+        ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
+        ({"data": "colours", "extra_tests": "/etc/passwd"}, "names '/etc/passwd', a test file outside"),
+        ({"data": "colours", "options": {"text_column": "body"}}, "no column 'body'"),
+        ({"data": "colours", "options": {"label_column": "class"}}, "no column 'class'"),
+        ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
+        ({"data": "many"}, "'many' is multi label classification, which has no accuracy"),
+        ({"data": "alike"}, "All training examples have the label 'good'"),
+        ({"data": "unseen"}, "purple"),
+        ({"data": "unlabelled"}, "its data for 'test' has no labels"),
+        ({"data": "untested"}, "has nothing to test on"),
+        ({"data": "untrained"}, "has no training data"),
+    ],
+)
+def test_wrong_data_is_named_before_any_run(tmp_path, monkeypatch, task, message):
+    monkeypatch.setenv("HF_POSENC_DATA", str(tmp_path))
+    for name in ("colours", "untested", "untrained"):
+        write_text_data(tmp_path / name)
+    changes = {
+        "stars": lambda entry: {"label": 0.5 + (entry["label"] == "good")},
+        "many": lambda entry: {"label": [entry["label"]]},
+        "alike": lambda entry: {"label": "good"},
+        "unseen": lambda entry: {"label": "purple"},
+        "unlabelled": lambda entry: {"label": None},
+    }
+    for name, change in changes.items():
+        for path in write_text_data(tmp_path / name).glob("*.jsonl"):
+            if path.stem != "train" or name in ("stars", "many", "alike"):
+                write_rows(path, [{**entry, **change(entry)} for entry in read_rows(path)])
+    (tmp_path / "untested" / "test.jsonl").unlink()
+    (tmp_path / "untrained" / "train.jsonl").unlink()
+    with pytest.raises(UserError, match=message):
+        execute(toy(**{**TEXT, "tasks": [task]}), tmp_path / "results", console=quiet())
+    assert not (tmp_path / "results").exists()
+
+
+# From pretrained weights
 
 
 @pytest.mark.slow
@@ -388,8 +444,9 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
         tokenizer.save_pretrained(tmp_path / scheme)
     options = {"batch_size": 8, "device": "cpu", "max_steps": 2}
     plan = toy(pretrained=str(tmp_path / "{scheme}"), options=options)
-    assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
-    assert read_run(tmp_path / "results", "probes-rope-seed0")["config"]["num_hidden_layers"] == 1
+    assert execute(plan, tmp_path / "results", keep_models=True, console=quiet()).failed == {}
+    made = PosEncConfig.from_pretrained(tmp_path / "results" / "models" / "probes-rope-seed0")
+    assert made.num_hidden_layers == 1
     shutil.copytree(tmp_path / "none", tmp_path / "wrong" / "rope")
     with pytest.raises(UserError, match=r"/rope' has the scheme 'none', not 'rope'"):
         toy(pretrained=str(tmp_path / "wrong" / "{scheme}"), schemes=["rope"])
@@ -405,65 +462,208 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
     plan = toy(pretrained=str(tmp_path / "bert"), schemes=["learned", "rope"], options=options)
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
     for scheme in plan.schemes:
-        config = read_run(tmp_path / "results", f"probes-{scheme}-seed0")["config"]
-        assert config.get("position_embedding_type", "learned") == scheme
         made = hf_posenc.PosEncModel.from_pretrained(tmp_path / "results" / "data" / "converted" / scheme)
+        assert made.config.position_embedding_type == scheme
         words = made.get_input_embeddings().weight
         torch.testing.assert_close(words[5:], bert.get_input_embeddings().weight[5:])  # [CLS] may take its place in
     with pytest.raises(UserError, match="'learned' has 40 positions, .* trains at 48 tokens"):
         execute(toy(pretrained=str(tmp_path / "bert"), schemes=["learned"], train_length=48), tmp_path / "long")
-    (tmp_path / "results" / "data" / "converted" / "half.tmp").mkdir()  # as a process that was killed leaves it
-    execute(plan, tmp_path / "results", console=quiet())
-    starts = {read_run(tmp_path / "results", f"probes-{scheme}-seed0")["source_sha256"] for scheme in plan.schemes}
-    assert len(starts) == 1
     torch.nn.init.normal_(bert.embeddings.word_embeddings.weight)
     bert.save_pretrained(tmp_path / "bert")
-    with pytest.raises(UserError, match="has changed since the first schemes in .*converted"):
-        execute(replace(plan, schemes=("none",), baseline="none"), tmp_path / "results", console=quiet())
-    change_json(tmp_path / "results" / "runs" / "probes-rope-seed0" / "run.json", source_sha256="0" * 64)
-    with pytest.raises(UserError, match="started from other weights than .*probes-learned-seed0"):
-        load_runs(tmp_path / "results", plan)
+    with pytest.raises(UserError, match="the checkpoint '.*model.safetensors' has changed since the first runs"):
+        execute(plan, tmp_path / "results", console=quiet())
     with pytest.raises(UserError, match="'nowhere' can't be converted to 'none'"):
         execute(toy(pretrained="nowhere"), tmp_path / "other")
 
 
+# A scheme of one's own
+
+
+@pytest.fixture
+def forget():
+    """What a process has registered and imported ends with it."""
+    before, modules = dict(POSITIONS), set(sys.modules)
+
+    def end():
+        POSITIONS.clear()
+        POSITIONS.update(before)
+        for name in ("recency", "mine"):
+            if name not in modules:
+                sys.modules.pop(name, None)
+
+    yield end
+    end()
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A copy of the example, to be edited."""
+    return Path(shutil.copy(EXAMPLE, tmp_path / "recency.py"))
+
+
+@pytest.mark.slow
+def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, command):
+    (tmp_path / "plan.yaml").write_text(json.dumps({**TOY, "schemes": ["none"]}))  # JSON is YAML
+    results, words = tmp_path / "out", ["--schemes", "none,recency", "--scheme-file", own]
+    code, _, err = command("compare", "-o", results, "--plan", tmp_path / "plan.yaml", *words)
+    assert code == 0, err
+    none, recency = (read_run(results, f"probes-{name}-seed0") for name in ("none", "recency"))
+    assert (none["status"], recency["parameters"] - none["parameters"]) == ("done", 2)
+    forget()
+    own.unlink()
+    assert len(read_table(results)[0]) > 8  # needs neither the file nor the class
+
+
+def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
+    fields = {"schemes": ["none", "recency"], "scheme_files": str(own)}
+    execute(toy(**fields), tmp_path / "out", console=quiet())
+    assert len(execute(toy(**fields), tmp_path / "out", console=quiet()).skipped) == 2  # the same again
+    own.write_text(own.read_text() + "# edited\n")
+    with pytest.raises(UserError, match="has changed since this process read it. Start a new one"):
+        toy(**fields)
+    forget()
+    edited = toy(**fields)
+    with pytest.raises(UserError, match="the scheme file '.*recency.py' has changed since the first runs"):
+        execute(edited, tmp_path / "out", console=quiet())
+    # Without the scheme the folder can be used, and keeps what it says of it.
+    execute(toy(schemes=["t5"]), tmp_path / "out", console=quiet())
+    assert load_plan(tmp_path / "out").schemes == ("none", "recency", "t5")
+    assert load_plan(tmp_path / "out").scheme_files == (str(own),)
+
+
+def test_a_checkpoint_of_ones_own_scheme_needs_the_file(tmp_path, own, forget):
+    fields = {"schemes": ["recency"], "pretrained": str(tmp_path / "{scheme}")}
+    register_scheme_file(own, "recency")
+    PosEncConfig.from_preset("tiny", position_embedding_type="recency").save_pretrained(tmp_path / "recency")
+    assert toy(**fields, scheme_files=[str(own)]).schemes == ("recency",)
+    forget()
+    with pytest.raises(UserError, match="isn't a scheme of hf_posenc. Give the file that defines it: --scheme-file"):
+        toy(**fields)
+
+
+MINE = """
+from hf_posenc import PositionScheme
+
+
+class Mine(PositionScheme):
+    def embed(self, x, tokens):
+        return x + 1
+"""
+
+
 @pytest.mark.parametrize(
-    ("task", "message"),
+    ("text", "schemes", "message"),
     [
-        ({"data": "nowhere"}, "'nowhere' can't be read: .* HF_POSENC_DATA can name the folder in which 'nowhere' lies"),
-        ({"data": "colours", "extra_tests": "test_short.jsonl"}, "names the test file 'test_short.jsonl'"),
-        ({"data": "colours", "extra_tests": "../elsewhere.jsonl"}, "'../elsewhere.jsonl', a test file outside"),
-        ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
-        ({"data": "colours", "extra_tests": "/etc/passwd"}, "names '/etc/passwd', a test file outside"),
-        ({"data": "colours", "group_column": "id"}, "names the column 'id'; its data for 'test' has 'text', 'label'"),
-        ({"data": "colours", "options": {"text_column": "body"}}, "no column 'body'"),
-        ({"data": "colours", "options": {"label_column": "class"}}, "no column 'class'"),
-        ({"data": "colours", "group_column": "pair", "extra_tests": "extra.jsonl"}, "its data for 'extra' has"),
-        ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
-        ({"data": "many"}, "'many' is multi label classification, which has no accuracy"),
-        ({"data": "unseen"}, "purple"),
-        ({"data": "unlabelled"}, "its data for 'test' has no labels"),
-        ({"data": "untested"}, "has nothing to test on"),
-        ({"data": "untrained"}, "has no training data"),
+        (None, ["none", "mine"], "mine.py' is no file"),
+        ("x = 1\n", ["none", "mine"], "defines no scheme"),
+        ("import nothing_like_this\n", ["none", "mine"], "can't be imported: ModuleNotFoundError"),
+        (MINE + "    name = 'mine'\n", ["none", "rope"], "defines mine, and the schemes are"),
+        (MINE, ["none", "rope"], "it isn't clear what to call Mine"),
+        (MINE, ["none", "mine", "other"], "it isn't clear what to call Mine"),
+        (MINE + "    name = 'rope'\n", ["none", "rope"], "name='rope' is taken"),
+        (MINE.replace("import P", "import PosEncModel, P"), ["none", "mine"], "can't travel with a model"),
+        (MINE + "    def __init__(self): 1 / 0\n", ["none", "mine"], "'mine' can't be built: ZeroDivisionError"),
     ],
 )
-def test_wrong_data_is_named_before_any_run(tmp_path, monkeypatch, task, message):
-    monkeypatch.setenv("HF_POSENC_DATA", str(tmp_path))
-    for name in ("colours", "untested", "untrained"):
-        write_text_data(tmp_path / name)
-    (tmp_path / "colours" / "extra.jsonl").write_text('{"text": "good f1", "label": "good"}\n')
-    changes = {
-        "stars": lambda row: {"label": 0.5 + (row["label"] == "good")},
-        "many": lambda row: {"label": [row["label"]]},
-        "unseen": lambda row: {"label": "purple"},
-        "unlabelled": lambda row: {"label": None},
-    }
-    for name, change in changes.items():
-        for path in write_text_data(tmp_path / name).glob("*.jsonl"):
-            if path.stem != "train" or name in ("stars", "many"):
-                write_rows(path, [{**row, **change(row)} for row in read_rows(path)])
-    (tmp_path / "untested" / "test.jsonl").unlink()
-    (tmp_path / "untrained" / "train.jsonl").unlink()
+def test_files_that_can_not_be_compared_are_refused_before_any_run(tmp_path, forget, text, schemes, message):
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(UserError, match=message):
-        execute(toy(**{**TEXT, "tasks": [task]}), tmp_path / "results", console=quiet())
-    assert not (tmp_path / "results").exists()
+        toy(schemes=schemes, scheme_files=[str(path)])
+
+
+# A learning rate for each scheme
+
+
+def test_a_rate_that_the_plan_leaves_open_is_that_of_train(tmp_path):
+    plan = toy(options={"set": {"hidden_size": 512}, "device": "cpu"})
+    run = PlannedRun(plan.tasks[0], "rope", 0)
+    assert default_rate(plan, run, tmp_path) == 5e-4  # of an encoder so wide
+    assert default_rate(toy(), replace(run, factor=3.0), tmp_path) == 3e-3
+    started = replace(plan, pretrained=f"{tmp_path}/{{scheme}}")
+    PosEncConfig(hidden_size=768, num_attention_heads=12).save_pretrained(tmp_path / "rope")
+    assert default_rate(started, run, tmp_path) == 5e-5
+
+
+@pytest.mark.slow  # six runs
+def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
+    plan = toy(search=[0.5, 2], test_lengths=[32], tasks=[{"data": "probes", "probes": ["order_near"]}])
+    made = execute(plan, tmp_path, console=quiet())
+    assert made.failed == {}
+    trials = [trial.name for scheme in plan.schemes for trial in plan.trials(plan.tasks[0], scheme)]
+    assert sorted(path.stem for path in (tmp_path / "trials").iterdir()) == sorted(trials)
+    assert len(made.done) == len(trials) + 2
+    for scheme in plan.schemes:
+        of_scheme = [json.loads(path.read_text()) for path in (tmp_path / "trials").glob(f"probes-{scheme}-*")]
+        scores = {trial["rate"]: trial["rows"][0]["score"] for trial in of_scheme}
+        assert scores.keys() == {0.0005, 0.002}
+        assert scores[read_run(tmp_path, f"probes-{scheme}-seed0")["rate"]] == max(scores.values())
+    first, second = ((tmp_path / "data" / f"probes-seed{seed}.jsonl").read_text() for seed in (0, DEVELOPMENT_SEED))
+    assert first != second
+    assert execute(plan, tmp_path, console=quiet()).done == []
+    assert set(read_table(tmp_path)[0]["seed"].dropna()) == {0}
+
+
+def write_trial(tmp_path, plan, trial, score, status="done"):
+    result = done_run(plan, trial, [row(plan, trial, score)], rate=round(1e-3 * (trial.factor or 1), 9))
+    write_run(tmp_path, plan, trial, {**result, "status": status, "error": "it rained"})
+
+
+@pytest.mark.parametrize(
+    ("scores", "rate"),
+    [((0.5, 0.7, 0.6), 0.001), ((0.5, 0.7, 0.9), 0.003), ((0.7, 0.5, 0.7), 0.003), ((np.nan, 0.1, 0.1), 0.001)],
+)
+def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, scores, rate):
+    plan = toy(search=SEARCH_FACTORS)
+    run = PlannedRun(plan.tasks[0], "rope", 0)
+    for trial, score in zip(plan.trials(run.task, run.scheme), scores, strict=True):
+        write_trial(tmp_path, plan, trial, score)
+    assert choose_rate(plan, run, tmp_path) == rate
+
+
+def test_a_trial_that_failed_fails_the_run_and_says_why(tmp_path):
+    plan = toy(search=[1, 2])
+    run = PlannedRun(plan.tasks[0], "rope", 0)
+    for trial, status in zip(plan.trials(run.task, run.scheme), ("done", "failed"), strict=True):
+        write_trial(tmp_path, plan, trial, 0.5, status)
+    with pytest.raises(UserError, match="1 trials of its learning rate are missing: it rained"):
+        choose_rate(plan, run, tmp_path)
+
+
+def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, pretended, monkeypatch):
+    def diverges(plan, run, *given):
+        if run.factor == 2:
+            raise Diverged("no numbers any more")
+        return done_run(plan, run, rate=0.001 if run.factor else given[-1])
+
+    monkeypatch.setattr(executor, "run_one", diverges)
+    for tried in (3, 0):
+        made = execute(toy(search=[1, 2], schemes=["rope"]), tmp_path, console=quiet())
+        assert (made.failed, len(made.done)) == ({}, tried)
+    assert read_run(tmp_path, "probes-rope-seed0")["rate"] == 0.001
+
+
+def texts_of(tmp_path, plan, factor):
+    options = training_options(plan, PlannedRun(plan.tasks[0], "none", 0, factor), tmp_path)
+    return read(Options.of(**options))["train"]["text"][:]
+
+
+@pytest.mark.parametrize("has_validation", [False, True])
+def test_rates_are_chosen_on_what_is_not_reported(tmp_path, has_validation):
+    """A validation split beside a test split; else a tenth that is held out of the training rows."""
+    data = write_text_data(tmp_path / "colours")
+    if has_validation:
+        write_rows(data / "validation.jsonl", read_rows(data / "train.jsonl")[:8])
+    plan = toy(tasks=[{"data": str(data)}], train_examples=60, search=[1, 2], train_length=32, test_examples=None)
+    every, tried = texts_of(tmp_path, plan, None), texts_of(tmp_path, plan, 2.0)
+    files = development_files(plan, plan.tasks[0], tmp_path)
+    tokenizer = train_tokenizer(every, vocab_size=400)
+    arguments = (plan, plan.tasks[0], tokenizer, ("bad", "good"), "single_label_classification")
+    (part,) = tasks.test_parts(*arguments, tmp_path)
+    if has_validation:
+        assert (files, tried == every, len(part.dataset)) == (None, True, 8)
+        return
+    assert (len(every), len(tried)) == (64, 54)  # the option max_rows keeps the first 60
+    assert sorted(tried + read_file(files[1])["text"][:]) == sorted(every[:60])
+    assert (part.length, len(part.dataset)) == (32, 6)

@@ -22,10 +22,8 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.comparison import charts, read_plan
-from hf_posenc.comparison.report import make_report
-from hf_posenc.comparison.results_folder import load_plan, load_runs
-from hf_posenc.comparison.study import Study
+from hf_posenc.comparison import Comparison, load_plan, read_plan
+from hf_posenc.comparison.report import render_report
 from hf_posenc.conversion.loading import load
 from hf_posenc.data.columns import find_columns
 from hf_posenc.data.preparing import prepare
@@ -281,23 +279,22 @@ def test_data(suffix, tmp_path):
 
 @pytest.fixture
 def results(tmp_path):
-    return made_up(tmp_path / "results", toy(schemes=["none", "rope"], seeds=2), {"none": 0.5, "rope": 0.9}, units=20)
+    plan = toy(schemes=["none", "rope"], seeds=2)
+    return made_up(tmp_path / "results", plan, lambda run, _: 0.5 + 0.1 * run.seed, majority=0.5)
 
 
-def test_run(results, monkeypatch):
+def test_run(results):
     """A report leaves it out, or holds what it says."""
-    monkeypatch.setattr(charts, "_png", lambda figure: b"")
-    path = results / "runs" / "probes-rope-seed0" / "run.json"
+    path = results / "runs" / "probes-rope-seed0.json"
 
     def read(content):
         path.write_bytes(content)
-        study = Study.read(results)
-        assert ("probes-rope-seed0" in study.damaged) == (len(study.done) + len(study.failed) < 4)
-        if study.damaged:
-            load_runs(results, study.plan)
-        assert "nan" not in "".join(str(block) for block in make_report(study))
+        comparison = Comparison(results)
+        runs = comparison.table.dropna(subset="seed").groupby(["scheme", "seed"])
+        assert ("probes-rope-seed0" in comparison.problems) == (runs.ngroups < 4)
+        assert "nan" not in render_report(comparison, [])
 
-    fuzz(damaged(path.read_bytes(), True), read, ["run.json", "probes-rope-seed0"], 40)
+    fuzz(damaged(path.read_bytes(), True), read, ["probes-rope-seed0.json"], 40)
 
 
 def test_plan(results):
@@ -305,10 +302,8 @@ def test_plan(results):
 
     def read(content):
         path.write_bytes(content)
-        plan = load_plan(results)
-        for run in plan.runs():
+        for run in load_plan(results).runs():
             assert Path(run.name).name == run.name
-        load_runs(results, plan, {})
 
     fuzz(damaged(path.read_bytes(), True), read, ["plan.json"], 60)
 
@@ -322,7 +317,7 @@ train_length: 32
 test_lengths: [32, 48]
 baseline: none
 options: {learning_rate: 0.001}
-scheme_arguments: {rope: {}}
+scheme_kwargs: {rope: {}}
 """
 
     def read(content):

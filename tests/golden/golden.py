@@ -270,12 +270,12 @@ def exported(folder: Path, target: str) -> dict[str, list[Any]]:
 
 
 def compared(folder: Path) -> dict[str, Any]:
-    """The scores and losses of a comparison's runs: two schemes, two seeds, 20 steps each."""
+    """The scores of a comparison's runs: two schemes, two seeds, 20 steps each."""
     write_data(folder)
     (folder / "plan.yaml").write_text(
         json.dumps(
             {
-                "tasks": [{"kind": "text", "name": "order", "data": str(folder)}],
+                "tasks": [{"name": "order", "data": str(folder)}],
                 "schemes": ["none", "rope"],
                 "seeds": 2,
                 "train_length": 32,
@@ -292,10 +292,10 @@ def compared(folder: Path) -> dict[str, Any]:
     )
     command("compare", "--plan", folder / "plan.yaml", "-o", folder / "results")
     runs = {}
-    for path in sorted((folder / "results").glob("runs/*/run.json")):
-        run = json.loads(path.read_text())
-        (test,) = run["tests"]
-        runs[f"{run['scheme']} {run['seed']}"] = {"score": test["value"], "losses": run["loss"]}
+    for path in sorted((folder / "results" / "runs").glob("*.json")):
+        _, scheme, seed = path.stem.split("-")
+        (row,) = json.loads(path.read_text())["rows"]
+        runs[f"{scheme} {seed.removeprefix('seed')}"] = row["score"]
     return runs
 
 

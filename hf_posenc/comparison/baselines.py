@@ -1,0 +1,134 @@
+"""What every scheme has to beat: the majority, words and word pairs (TF-IDF, logistic regression).
+
+Beside the probes stand two more: words at places, and the usual form of a question alone. The baselines are tested on
+the examples of the runs. They read the models' tokens, decoded: all inputs are cut alike.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hf_posenc.data.encoding import encode
+from hf_posenc.data.preparing import prepare
+from hf_posenc.data.sources import read
+from hf_posenc.finetuning.loading import input_length
+from hf_posenc.finetuning.start import check_start, known_labels, start
+from hf_posenc.options import Options
+from hf_posenc.training.baseline import BagOfWords, WordPairs, WordsAtPlaces, most_frequent
+from hf_posenc.training.recipe import Recipe, make_recipe
+
+from .plan import Plan, PlannedRun, Task
+from .probes import OPPOSITES
+from .tasks import test_parts, training_options
+
+MAJORITY, WORDS, WORD_PAIRS, PLACES = "majority", "words", "word pairs", "words at places"
+USUAL_FORM = "usual form alone"
+"""Answers the usual form of a probe's question, and says no to its opposite: it is right in three quarters."""
+LINEAR: dict[str, type[BagOfWords]] = {WORDS: BagOfWords, WORD_PAIRS: WordPairs, PLACES: WordsAtPlaces}
+"""The linear models, by name."""
+BASELINES = (MAJORITY, *LINEAR, USUAL_FORM)
+_TIMED_STEPS = 4
+
+
+def measure_baselines(plan: Plan, task: Task, data_folder: Path) -> dict[str, Any]:
+    """The baselines of a classification; linear models only where the texts allow them.
+
+    Args:
+        plan, task: what is compared. Generated training examples are those of the first seed.
+        data_folder: where generated data and converted checkpoints lie.
+
+    Returns:
+        `rows` of the results, `seconds` that a run will take about, by a few steps with the first scheme, and how many
+        of its `texts` are `cut` at the train length.
+
+    Raises:
+        UserError: the data can't be read.
+    """
+    run = PlannedRun(task, plan.schemes[0] if plan.pretrained else "none", plan.seeds[0])
+    values = {**plan.options_of(task), **training_options(plan, run, data_folder)}
+    if plan.pretrained is not None:
+        values["pretrained"] = str(plan.checkpoint(run.scheme, data_folder))
+    else:
+        values["scheme"] = "none"  # no scheme of the user's own has to be built
+    options = Options.of(**values, output=str(data_folder / "timed"))
+    config = check_start(options)
+    prepared = prepare(read(options), options, known_labels(config))
+    tokenizer, model, _ = start(options, prepared, config)
+    cut: dict[str, int] = {}
+    limit = input_length(model, tokenizer, options.max_length)
+    train: Any = encode(prepared, tokenizer, limit, cut.__setitem__)["train"]
+    labels, names, problem_type = list(train["labels"]), prepared.labels.names, prepared.labels.problem_type
+    most, columns = most_frequent(labels, problem_type), len(prepared.columns.text)
+    texts = _texts(train, tokenizer, columns)
+    models: dict[str, BagOfWords] = {}
+    for name in LINEAR if task.data == "probes" else (WORDS, WORD_PAIRS):
+        with contextlib.suppress(ValueError):  # no word in the texts, or one class
+            models[name] = LINEAR[name](problem_type).fit(texts, labels)
+    rows = []
+    for part in test_parts(plan, task, tokenizer, names, problem_type, None):
+        right = np.asarray(part.dataset["labels"])
+        texts = _texts(part.dataset, tokenizer, columns)
+        answers = {MAJORITY: np.full(len(right), most)}
+        answers |= {name: fitted.predict(texts) for name, fitted in models.items()}
+        if task.data == "probes":
+            answers[USUAL_FORM] = answer_usual(texts[0], right, names.index("no"))
+        rows += [{"scheme": name, **part.score(task.metric, given)} for name, given in answers.items()]
+    seen = sum(map(len, train["input_ids"])) / len(tokenizer)
+    width = model.config.hidden_size
+    recipe = make_recipe(
+        options, hidden_size=width, seen=seen, examples=len(train), validates=False, is_classifier=True
+    )
+    seconds = _run_seconds(model, tokenizer, train, recipe)
+    return {"task": task.name, "rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0)}
+
+
+def _run_seconds(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, train: Dataset, recipe: Recipe) -> float:
+    """About how long a run trains, by the time of a few of its steps."""
+    model.train().to(device=recipe.device)
+    size = recipe.train_batch_size
+    steps = recipe.max_steps if recipe.max_steps > 0 else math.ceil(len(train) / size) * recipe.num_train_epochs
+    seconds = []
+    for step in range(_TIMED_STEPS):
+        rows = train.select([(step * size + row) % len(train) for row in range(size)])
+        batch = tokenizer.pad(rows.to_dict(), return_tensors="pt").to(recipe.device)
+        started = time.perf_counter()
+        model(**batch).loss.backward()
+        if recipe.device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - started)
+    return sum(seconds[1:]) / (_TIMED_STEPS - 1) * steps  # the first one is slower
+
+
+def answer_usual(texts: Sequence[str], right: np.ndarray, no: int) -> np.ndarray:
+    """The answers of `USUAL_FORM`, (n,), to texts of probes with these right answers; `no` is that label's number."""
+    return np.where([text.split()[1] in OPPOSITES for text in texts], no, right)
+
+
+def _texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, columns: int) -> list[list[str]]:
+    """The texts that a model reads, for pairs the first ones and the second ones."""
+    special = set(tokenizer.all_special_ids)
+    texts: list[list[str]] = [[] for _ in range(columns)]
+    for ids in dataset["input_ids"]:
+        segments = _segments(list(ids), special - {tokenizer.unk_token_id})
+        for column in range(columns):
+            segment = segments[column] if column < len(segments) else []
+            texts[column].append(str(tokenizer.decode(segment)))
+    return texts
+
+
+def _segments(ids: Sequence[int], special: set[int]) -> list[list[int]]:
+    segments: list[list[int]] = [[]]
+    for token in ids:
+        if token not in special:
+            segments[-1].append(token)
+        elif segments[-1]:
+            segments.append([])
+    return segments

@@ -1,0 +1,204 @@
+"""The folder of a comparison: its plan, a JSON file for each run, and all results as one table.
+
+`results.csv` has a row for each task, part, length, scheme and seed; baselines are schemes without a seed. A row
+without a score: the inputs are longer than the scheme's table.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hf_posenc.errors import UserError, one_line
+from hf_posenc.files import finite, write_json, write_text
+
+from .plan import Plan, PlannedRun
+from .plan_file import read_plan
+
+PLAN_NAME, TABLE_NAME = "plan.json", "results.csv"
+RUNS_NAME, TRIALS_NAME, BASELINES_NAME = "runs", "trials", "baselines"
+_NUMBER = (int, float)
+_OF_A_ROW = {"part": str, "length": int, "metric": str, "score": (*_NUMBER, type(None)), "examples": int}
+_OF_A_RUN = dict(zip(("steps", "seconds", "parameters", "rate"), (int, _NUMBER, int, _NUMBER), strict=True))
+_OF_A_RUN |= {"commit": str, "processor": str}
+COLUMNS = ("task", "part", "length", "scheme", "seed", "metric", "score", "examples", *_OF_A_RUN)
+ENDED = ("done", "diverged")
+"""The status of runs that aren't repeated; `diverged`: a trial whose learning rate led to NaN."""
+
+
+def record_plan(plan: Plan, inputs: dict[str, str], folder: Path) -> None:
+    """Writes the plan into a results folder, with the tasks, schemes and seeds that are there already.
+
+    Args:
+        plan: what is compared.
+        inputs: a hash of each file or data set that runs depend on, by its name.
+        folder: of the results.
+
+    Raises:
+        UserError: the folder holds another plan's results, or something else; or an input has changed.
+    """
+    check_folder(folder)
+    if (folder / PLAN_NAME).exists():
+        before = _read_json(folder / PLAN_NAME).get("inputs", {})
+        if changed := [name for name, digest in inputs.items() if before.get(name, digest) != digest]:
+            raise UserError(
+                f"{', '.join(changed)} has changed since the first runs in {str(folder)!r}: runs of both don't "
+                "compare. Name a new folder, or restore it."
+            )
+        try:
+            plan = load_plan(folder).extended(plan)
+        except UserError as error:
+            raise UserError(f"{str(folder)!r} holds {error}") from error
+        inputs = {**before, **inputs}
+    write_json(folder / PLAN_NAME, {**plan.to_dict(), "inputs": inputs})
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder for results that holds something else, or a table without its runs.
+
+    Raises:
+        UserError: naming it.
+    """
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise UserError(f"{str(folder)!r} can't be written to. Name another folder.")
+    if folder.is_dir() and not (folder / PLAN_NAME).exists() and any(folder.iterdir()):
+        names = ", ".join(sorted(item.name for item in folder.iterdir())[:4])
+        raise UserError(f"{str(folder)!r} holds no results of a comparison, but {names}. Name a new folder.")
+    if (folder / TABLE_NAME).is_file() and not (folder / RUNS_NAME).is_dir():
+        raise UserError(f"{str(folder)!r} holds a table whose runs aren't there, so none can be added. Name a new one.")
+
+
+def load_plan(folder: str | Path) -> Plan:
+    """The plan of a results folder.
+
+    Raises:
+        UserError: there is none.
+    """
+    path = Path(folder) / PLAN_NAME
+    if not path.is_file():
+        raise UserError(f"{str(folder)!r} holds no results: {PLAN_NAME} is missing. Give a folder of `compare`.")
+    try:
+        return read_plan(_read_json(path), checked=False)
+    except UserError as error:
+        raise UserError(f"{str(path)!r} is no plan: {one_line(error)}") from error
+
+
+def run_path(folder: Path, run: PlannedRun) -> Path:
+    """The file of a run's results, or of a trial's."""
+    return folder / (RUNS_NAME if run.factor is None else TRIALS_NAME) / f"{run.name}.json"
+
+
+def write_run(folder: Path, plan: Plan, run: PlannedRun, result: dict[str, Any]) -> None:
+    """Writes a run's JSON, whole or not at all."""
+    write_json(run_path(folder, run), finite({"settings": _settings(plan, run), **result}))
+
+
+def _settings(plan: Plan, run: PlannedRun) -> str:
+    """A hash of what runs share that compare."""
+    return hashlib.sha256(json.dumps(plan.settings(run.task), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def read_run(folder: Path, plan: Plan, run: PlannedRun) -> dict[str, Any]:
+    """A run's JSON; its status is `missing` without one, and `failed` if it can't be read.
+
+    Raises:
+        UserError: it is a run of another plan.
+    """
+    path = run_path(folder, run)
+    if not path.is_file():
+        return {"status": "missing"}
+    try:
+        result = _read_json(path)
+    except UserError as error:
+        return {"status": "failed", "error": one_line(error)}
+    if (fault := _fault(result)) is not None:
+        return {"status": "failed", "error": f"{str(path)!r} is damaged: {fault}."}
+    if result["settings"] != _settings(plan, run):
+        raise UserError(f"{str(path)!r} is a run of another plan than {PLAN_NAME} says. Take it out of the folder.")
+    return result
+
+
+def _fault(result: dict[str, Any]) -> str | None:
+    """What is wrong with a run's JSON; None: nothing."""
+    if result.get("status") not in (*ENDED, "failed"):
+        return f"its status is {result.get('status')!r:.40}"
+    done = result["status"] == "done"
+    rows = result.get("rows") if done else []
+    if not isinstance(rows, list) or (done and not rows) or not all(isinstance(row, dict) for row in rows):
+        return "'rows' is no list of results"
+    kinds = {"settings": str, **({"error": str} if result["status"] == "failed" else {}), **(_OF_A_RUN if done else {})}
+    for record, expected in ((result, kinds), *((row, _OF_A_ROW) for row in rows)):
+        for name, kind in expected.items():
+            value = record.get(name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                return f"{name!r} is {value!r:.40}"
+            if isinstance(value, _NUMBER) and not abs(value) < (1.1 if name == "score" else 2**63):
+                return f"{name!r} is {value!r:.40}"
+    return None
+
+
+def baseline_path(folder: Path, task: str) -> Path:
+    """The file of a task's baselines."""
+    return folder / BASELINES_NAME / f"{task}.json"
+
+
+def read_table(folder: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
+    """All results of a folder, and why runs of the plan aren't among them, by their names; writes `results.csv`.
+
+    A folder without `runs` is one whose table alone was kept.
+
+    Raises:
+        UserError: there are no results, or they are damaged.
+    """
+    folder, plan = Path(folder), load_plan(folder)
+    path = folder / TABLE_NAME
+    if path.is_file() and not (folder / RUNS_NAME).is_dir():
+        table = _read_csv(path)
+        there = set(zip(table["task"], table["scheme"], table["seed"], strict=True))
+        absent = [run.name for run in plan.runs() if (run.task.name, run.scheme, run.seed) not in there]
+        return table, dict.fromkeys(absent, "not run yet")
+    rows: list[dict[str, Any]] = []
+    for task in plan.tasks:
+        if (measured := baseline_path(folder, task.name)).is_file():
+            rows += [{"task": task.name, **row} for row in _read_json(measured).get("rows", ())]
+    problems = {}
+    for run in plan.runs():
+        result = read_run(folder, plan, run)
+        if result["status"] != "done":
+            problems[run.name] = result.get("error", "not run yet")
+            continue
+        shared = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed}
+        shared |= {name: result[name] for name in _OF_A_RUN}
+        rows += [{**shared, **row} for row in result["rows"]]
+    if not any("seed" in row for row in rows):
+        why = next((f" {name}: {reason}" for name, reason in problems.items() if reason != "not run yet"), "")
+        raise UserError(f"No run in {str(folder)!r} is done.{why} Run `hf-posenc compare` first.")
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"seed": "Int64", "steps": "Int64", "parameters": "Int64"})
+    write_text(path, table.to_csv(index=False))
+    return table, problems
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(path, dtype={"seed": "Int64", "steps": "Int64", "parameters": "Int64", "score": float})
+    except ValueError as error:  # pandas' own errors are of this kind
+        raise UserError(f"{str(path)!r} is damaged: {one_line(error)}") from error
+    if lacking := [name for name in COLUMNS if name not in table]:
+        raise UserError(f"{str(path)!r} is no table of results: the column {lacking[0]!r} is missing.")
+    if cut := [*table.index[table["examples"].isna() | (table["seed"].notna() & table["processor"].isna())]]:
+        raise UserError(f"{str(path)!r} is damaged: line {cut[0] + 2} isn't whole.")
+    return table
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{str(path)!r} is damaged: {one_line(error)} Delete it, and run `compare` again.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{str(path)!r} is damaged: it holds no object. Delete it, and run `compare` again.")
+    return value
