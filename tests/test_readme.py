@@ -46,9 +46,6 @@ RUN_ELSEWHERE = {
     "make gpu": "needs a GPU; tests/test_gpu_target.py, and the target is checked below",
     "pip install torch": "needs a network; the name is checked below",
     "pip install -e .": "is how this is installed",
-    "hf-posenc compare --plan quickstart -o results/quickstart": "86 minutes; tests/comparison checks its plan",
-    "hf-posenc compare --plan practitioner --size base -o results/practitioner_base": "tests/comparison/"
-    "test_comparison_cli.py lists its runs",
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
@@ -245,6 +242,7 @@ LINKED = [
     "examples/accelerate/README.md",
     "examples/serving/README.md",
     "examples/space/README.md",
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "model_cards").glob("*.md"))),
 ]
 
 
