@@ -41,8 +41,8 @@ UNWRITTEN = "TO BE WRITTEN: when to choose this scheme, and when not, in two to 
 """Stands in a new card; a test fails until it has been replaced."""
 UNSEEN = ("none",)
 """Schemes that have nothing to draw."""
-MASKS = {"window": 1, "dual_triangle": 0}
-"""Schemes that hide tokens, of which attention is drawn, and the layer that does."""
+MASKS = {"window": (1, 192), "dual_triangle": (0, 16)}
+"""Schemes that hide tokens, of which attention is drawn: in which layer, among how many tokens."""
 _WHERE = {
     "nothing": "nothing",
     "embeddings": "embeddings, once",
@@ -230,8 +230,9 @@ def papers(scheme: type) -> list[tuple[str, str]]:
 def draw(name: str) -> Any:
     """The picture of a scheme; where its weights start at random, those of a short training."""
     if name in MASKS:
-        title = f"{name}: attention among equal tokens, initial weights"
-        return plot_attention(PosEncModel(_config(name)), torch.full((1, 192), 7), layer=MASKS[name], title=title)
+        layer, length = MASKS[name]
+        title = f"{name}: attention among equal tokens"
+        return plot_attention(PosEncModel(_config(name)), torch.full((1, length), 7), layer=layer, title=title)
     trained = read_trained().get(name)
     if trained is None:
         return plot_position(_config(name))
