@@ -1,7 +1,7 @@
 """Makes the model cards of the schemes, `model_cards/<scheme>.md`, and their pictures.
 
     python -m model_cards.make_cards            # cards and pictures
-    python -m model_cards.make_cards --train    # first the weights that pictures show: half an hour of a core
+    python -m model_cards.make_cards --train    # first the weights that pictures show: 15 minutes of a core
 
 Facts come from the code, results from the tables in `results/`, papers from `references.bib`. "When to choose it" is
 written by hand and kept. A scheme without a card gets one.
