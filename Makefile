@@ -56,7 +56,7 @@ benchmark: $(INSTALLED) ## speed of this machine against transformers' encoders;
 
 speed: $(INSTALLED) ## measure anew what model_cards/speed.md shows, without serving: its own commands, half an hour
 	grep '^python -m model_cards.benchmark' model_cards/speed.md | grep -v serving | while read -r line; do $(BIN)/$$line || exit 1; done
-	$(BIN)/python -m model_cards.generate.pages
+	$(BIN)/python -m model_cards.make_pages
 
 gpu: ## on a GPU machine with torch and transformers, nothing is installed: its tests, speed, and targets as pass or fail
 	$(PYTHON) tests/gpu.py
@@ -67,10 +67,9 @@ format: $(INSTALLED) ## let ruff rewrite
 
 cards: model-cards
 
-model-cards: $(INSTALLED) ## the model cards, the evidence, and the tables in README, docs and speed page, from the code and the committed results
-	$(BIN)/python -m model_cards.generate.cards
-	$(BIN)/python -m model_cards.generate.evidence
-	$(BIN)/python -m model_cards.generate.pages
+model-cards: $(INSTALLED) ## the model cards, and the tables in README, docs and speed page, from the code and the committed results
+	$(BIN)/python -m model_cards.make_cards
+	$(BIN)/python -m model_cards.make_pages
 
 clean: ## remove what the commands made
 	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -23,9 +23,9 @@ TINY = {"sizes": ("tiny",), "rounds": 2, "device": "cpu"}
 @pytest.fixture
 def pages():
     """What makes the pages, which needs more than a bare image has."""
-    from model_cards.generate import pages
+    from model_cards import make_pages
 
-    return pages
+    return make_pages
 
 
 def test_batches_have_the_lengths_of_sst2_and_repeat():
@@ -188,7 +188,7 @@ def test_the_page_on_speed_shows_the_measured_numbers(pages, monkeypatch):
     for name in set(POSITIONS) - set(SCHEMES):  # of other tests
         monkeypatch.delitem(POSITIONS, name)
     for path, text in pages.render_pages(CARDS).items():
-        assert path.read_text(encoding="utf-8") == text, "run `make cards`"
+        assert path.read_text(encoding="utf-8") == text, "run `make model-cards`"
 
 
 def test_make_speed_measures_what_is_committed():

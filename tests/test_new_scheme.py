@@ -125,12 +125,12 @@ def test_the_tests_hold_it_to_its_reference(run, tree):
 ASKED = """
 import contextlib, sys
 from hf_posenc.cli import main
-from model_cards.generate import cards, pages
+from model_cards import make_cards, make_pages
 with contextlib.suppress(SystemExit):
     sys.argv = ["hf-posenc", "check", "inverse"]
     main()
-print(pages.short_table(), pages.scheme_table())
-cards.write_cards(".", ["inverse"])
+print(make_pages.short_table(), make_pages.scheme_table())
+make_cards.write_cards(".", ["inverse"])
 """
 
 
@@ -150,9 +150,9 @@ def test_it_passes_every_check(made):
 def test_tables_cards_and_pictures_have_it(made):
     printed, folder = made
     assert printed.count("| `inverse` | inverse of the distance |") == 2
-    page = (folder / "README.md").read_text()
-    assert "| [`inverse`](inverse.md) | Inverse of the distance | attention logits" in page
     card = (folder / "inverse.md").read_text()
+    assert "| acts on | attention logits" in card
+    assert "TO BE WRITTEN" in card
     assert "`b_h(i, j) = w_h / (1 + |i - j|) to the left, v_h / (1 + |i - j|) to the right`" in card
     assert "https://arxiv.org/abs/3101.00001" in card
     assert (folder / "pictures/inverse.png").stat().st_size > 10_000

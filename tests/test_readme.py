@@ -10,10 +10,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from remote_code_harness import tiny_tokenizer
 from transformers import BertConfig, BertModel
 
 from hf_posenc import cli
+from hf_posenc.comparison import read_plan
 from hf_posenc.training.recipe import LEAST
 
 ROOT = Path(__file__).parent.parent
@@ -46,9 +48,6 @@ RUN_ELSEWHERE = {
     "make gpu": "needs a GPU; tests/test_gpu_target.py, and the target is checked below",
     "pip install torch": "needs a network; the name is checked below",
     "pip install -e .": "is how this is installed",
-    "hf-posenc compare --plan quickstart -o results/quickstart": "86 minutes; tests/comparison checks its plan",
-    "hf-posenc compare --plan practitioner --size base -o results/practitioner_base": "tests/comparison/"
-    "test_comparison_cli.py lists its runs",
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
@@ -109,13 +108,19 @@ classify = pipeline("text-classification", "runs/mine", trust_remote_code=True)
 def test_every_block_and_every_command_is_run_by_a_test(page):
     kinds = [kind for kind, _ in BLOCKS[page]]
     assert PAGES[page].count("```") == 2 * len(kinds)  # none is indented, where it wouldn't be found
-    assert set(kinds) <= {"bash", "python", "text"}
+    assert set(kinds) <= {"bash", "python", "text", "yaml"}
     python = {block for kind, block in BLOCKS[page] if kind == "python"}
     examples = EXAMPLES.get(page, [])
     assert python - {LOADS} == {code for code, _ in examples}
     assert kinds.count("text") == len(examples)
     for command in COMMANDS[page]:
         assert command in RUN_ELSEWHERE or command == LAUNCHED or _is_run_here(command), command
+
+
+def test_the_plan_that_is_shown_is_one():
+    (text,) = [block for kind, block in BLOCKS["docs/comparing.md"] if kind == "yaml"]
+    plan = read_plan(yaml.safe_load(text))
+    assert plan.tested_groups == {"short": ("mine",)}
 
 
 def test_what_is_run_elsewhere_is_still_said_and_names_its_test():
@@ -245,6 +250,7 @@ LINKED = [
     "examples/accelerate/README.md",
     "examples/serving/README.md",
     "examples/space/README.md",
+    *(path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "model_cards").glob("*.md"))),
 ]
 
 

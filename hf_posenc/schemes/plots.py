@@ -141,30 +141,6 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata:
     write_bytes(path, buffer.getvalue())
 
 
-def small_png(figure: Any, description: str) -> bytes:
-    """A figure as a png in the colours of the plots; `description` is its only metadata."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_rgb
-    from PIL import Image
-    from PIL.PngImagePlugin import PngInfo
-
-    # A palette computed for each picture would shift its colours against the colour bars.
-    ramps = (("RdBu_r", 112), ("viridis", 64), ("gray", 24))
-    full = [colormaps[name](np.linspace(0, 1, count))[:, :3] for name, count in ramps]
-    lines = np.concatenate([full[1][::3], [to_rgb(colour) for colour in PALETTE]])
-    # 112 + 64 + 24 + 28 of the curves' soft edges + 6 = 234 of 256.
-    colours = np.concatenate([*full, (lines + 1) / 2, lines[-len(PALETTE) :]])
-    palette = Image.new("P", (1, 1))
-    palette.putpalette((colours * 255).round().astype(int).ravel().tolist())
-    drawn, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=100)
-    info = PngInfo()
-    info.add_text("Description", description)
-    picture = Image.open(drawn).convert("RGB").quantize(palette=palette, dither=Image.Dither.NONE)
-    picture.save(small, format="png", optimize=True, pnginfo=info)
-    return small.getvalue()
-
-
 @contextlib.contextmanager
 def drawing(what: str) -> Iterator[None]:
     """Turns an error while a run's plot is drawn into a warning, so that the run doesn't fail.

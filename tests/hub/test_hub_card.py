@@ -10,12 +10,12 @@ import pytest
 from hub_server import WRITER, Hub
 
 import hf_posenc
-from model_cards.generate import cards
+from model_cards.make_cards import FOLDER
 
 
 @pytest.mark.slow
 def test_the_code_of_the_page_loads_what_it_publishes(hub: Hub, checkpoint: Path, tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (cards.FOLDER / "README.md").read_text(), flags=re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (FOLDER / "README.md").read_text(), flags=re.DOTALL)
     (tmp_path / "runs").mkdir()
     checkpoint.rename(tmp_path / "runs" / "mine")
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}

@@ -1,0 +1,252 @@
+"""Fills the tables between marks in README.md, docs/ and model_cards/: schemes, scores, speed, conversions, promises.
+
+python -m model_cards.make_pages
+"""
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_posenc.comparison import Comparison
+from hf_posenc.files import write_text
+from hf_posenc.markdown import markdown_table
+from hf_posenc.model.package_config import PosEncConfig
+from hf_posenc.model.positions import make_position
+from hf_posenc.model.scheme_table import SCHEMES
+from hf_posenc.schemes.describe import describe_schemes
+from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, rows_table
+from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
+from model_cards.studies.conversion import long_table, long_words, table
+from model_cards.studies.passkey import table as passkey_table
+from model_cards.studies.recipe import pretrained_table, scratch_table, stock_gap
+
+IN_README = ("none", "learned", "rope")
+"""The schemes in README's table of scores."""
+
+
+def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
+    """The pages as they should be, by path.
+
+    Raises:
+        ValueError: a page has lost a mark.
+        OSError: results aren't there.
+    """
+    root, compared = folder.parent, read_comparisons(folder)
+    names = ("", "_bfloat16", "_sizes", "_schemes", "_2048", "_8192", "_serving")
+    speeds = {name: read_results(folder, f"benchmark{name}") for name in names}
+    converted, recipe = read_results(folder, "conversion"), read_results(folder, "recipe")
+    sizes = speeds["_sizes"]["settings"]["sizes"]
+    pages = {
+        folder / "README.md": {
+            "scores": scores(compared["practitioner_3000"]),
+            "schemes": short_table("[`{0}`]({0}.md)"),
+        },
+        folder / "speed.md": {
+            "sizes": "\n\n".join(f"{size}:\n\n{ratio_table(speeds['_sizes'], size)}" for size in sizes),
+            "bfloat16": ratio_table(speeds["_bfloat16"]),
+            "processors": "\n\n".join(processor_tables(folder)),
+            "gpu": gpu_tables(folder),
+            "serving": f"{rows_table(speeds['_serving']['rows'], SERVING)}\n\n{machine_line(speeds['_serving'])}",
+            "schemes": cost_table(speeds["_schemes"]),
+            "memory": memory_table([speeds["_2048"], speeds["_8192"]]),
+        },
+        root / "README.md": {"scores": few_scores(compared["practitioner_3000"]), "schemes": short_table()},
+        root / "docs" / "serving.md": {"file": file_speeds(speeds["_serving"])},
+        root / "docs" / "positions.md": {"schemes": scheme_table()},
+        root / "docs" / "speed.md": {"speed": f"{ratio_table(speeds[''])}\n\n{machine_line(speeds[''])}"},
+        root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
+        root / "docs" / "pretrained-weights.md": {
+            "conversion": table(converted),
+            "healed": scores(compared["practitioner_pretrained"]),
+            "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
+            "passkey": passkey_table(read_results(folder, "passkey")),
+        },
+        root / "docs" / "promises.md": promise_tables(root / "tests"),
+        root / "docs" / "recipe.md": {
+            "scratch": scratch_table(recipe),
+            "pretrained": f"{pretrained_table(recipe)}\n\n{stock_gap(recipe)}",
+        },
+    }
+    return {page: fill_marks(page, page.read_text(encoding="utf-8"), filled) for page, filled in pages.items()}
+
+
+def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
+    """Puts each part between its mark, `<!-- generated: NAME -->`, and the next `<!-- end -->`.
+
+    Raises:
+        ValueError: a mark isn't there.
+    """
+    for name, part in parts.items():
+        mark = f"<!-- generated: {name} -->\n"
+        before, separator, rest = text.partition(mark)
+        _, end, after = rest.partition("<!-- end -->")
+        if not separator or not end:
+            raise ValueError(f"{path}: the mark {mark.strip()!r}, or the end mark after it, is lost. Put them back.")
+        text = f"{before}{mark}\n{part.rstrip()}\n\n{end}{after}"
+    return text
+
+
+# Comparisons
+
+
+def scores(comparison: Comparison) -> str:
+    """All scores at the train length."""
+    return comparison.score_table(comparison.columns(comparison.plan.home_length))
+
+
+def few_scores(comparison: Comparison) -> str:
+    """The means over groups of tasks, and one task, of a few schemes."""
+    comparison.order = [scheme for scheme in comparison.order if scheme in IN_README]
+    columns = comparison.columns(comparison.plan.home_length)
+    return comparison.score_table([c for c in columns if c.title == "blimp_order" or c.title.startswith("mean: ")])
+
+
+# Speed
+
+
+def ratio_table(results: dict[str, Any], size: str | None = None) -> str:
+    """How fast each contender is, a column for each work and mode of one size (None: the first)."""
+    first = results["settings"]["contenders"][0]
+    return _by_work(results, "ratio", "{:.2f}", f"times as fast as `{first}`", size)
+
+
+def _by_work(results: dict[str, Any], value: str, form: str, title: str, size: str | None = None) -> str:
+    """A row for each contender, a column for each work and mode."""
+    size = size or results["settings"]["sizes"][0]
+    columns: dict[tuple[str, str], dict[str, float]] = {}
+    for row in results["rows"]:
+        if row["size"] == size:
+            columns.setdefault((row["work"], row["mode"]), {})[row["contender"]] = row[value]
+    names = results["settings"]["contenders"]
+    rows = [(f"`{name}`", *(form.format(cells[name]) for cells in columns.values())) for name in names]
+    return markdown_table((title, *(f"{work} {mode}" for work, mode in columns)), rows)
+
+
+def cost_table(results: dict[str, Any]) -> str:
+    """What each scheme adds: its time as a multiple of that of `none`, a column for each batch."""
+    works, costs = results["settings"]["works"], {(r["contender"], r["work"]): r["cost"] for r in results["rows"]}
+    names = results["settings"]["contenders"]
+    return markdown_table(
+        ("", *works), [(f"`{name}`", *(f"{costs[name, work]:.2f}" for work in works)) for name in names]
+    )
+
+
+def memory_table(results: Sequence[dict[str, Any]]) -> str:
+    """Peak memory of a step, a column for each batch; empty where a scheme wasn't measured."""
+    peaks = {(row["contender"], row["work"]): row["peak_mb"] for result in results for row in result["rows"]}
+    names, works = (list(dict.fromkeys(key[place] for key in peaks)) for place in (0, 1))
+    cells = [
+        ["" if peaks.get((name, work)) is None else f"{peaks[name, work]:,.0f}" for work in works] for name in names
+    ]
+    return markdown_table(("peak MB", *works), [(f"`{name}`", *row) for name, row in zip(names, cells, strict=True)])
+
+
+def machine_line(results: dict[str, Any]) -> str:
+    """Where the numbers come from."""
+    m = results["machine"]
+    return (
+        f"Measured on an {m['gpu'] or m['processor']}, {m['threads']} threads, {m['instructions']}, torch "
+        f"{m['torch']}, transformers {m['transformers']}."
+    )
+
+
+def processor_tables(folder: Path) -> list[str]:
+    """For each processor that is measured under its own name: its float32 and bfloat16 tables, and what it is."""
+    parts = []
+    for path in sorted((folder / "results").glob("benchmark_on_*.json"), key=lambda path: path.stem):
+        results = read_results(folder, path.stem)
+        kind = "bfloat16, BERT too" if path.stem.endswith("_bfloat16") else "float32"
+        shares = _by_work(results, "linear_share", "{:.0%}", "share of the linear layers")
+        parts.append(f"{kind}:\n\n{ratio_table(results)}\n\n{shares}\n\n{machine_line(results)}")
+    return parts
+
+
+def gpu_tables(folder: Path) -> str:
+    """What `make gpu` measured, its targets first; a sentence where it hasn't run."""
+    if not (folder / "results" / "benchmark_gpu.json").is_file():
+        return "Nothing has been measured on a GPU yet."
+    results = read_results(folder, "benchmark_gpu")
+    tables = (rows_table(results["targets"], JUDGED), rows_table(results["rows"], SPEED))
+    return "\n\n".join((machine_line(results), *tables))
+
+
+def file_speeds(results: dict[str, Any]) -> str:
+    """How fast a file of texts is predicted in each runtime, and what that costs in accuracy."""
+    rows = {row["contender"]: row for row in results["rows"] if row["work"] == "file"}
+    shown = []
+    for contender, row in rows.items():
+        model, _, runtime = contender.partition(":")
+        if model.startswith("posenc"):
+            stock = next(
+                (f"{r['ratio']:.1f}" for name, r in rows.items() if r is not row and name.endswith(f":{runtime}")), ""
+            )
+            shown.append((runtime.replace(":", ", "), f"{row['ratio']:.1f}", stock, f"{row['accuracy']:.3f}"))
+    head = ("runtime, precision", "a checkpoint with `rope`", "stock BERT of its size", "accuracy of the checkpoint")
+    return f"{markdown_table(head, shown)}\n\n{machine_line(results)}"
+
+
+# Schemes and promises
+
+SCHEME_HEAD = ("`position_embedding_type`", "what it is")
+
+
+def short_table(name: str = "`{0}`") -> str:
+    """The schemes and what each is, from the first words of the class."""
+    return markdown_table(SCHEME_HEAD, [(name.format(row.name), _lower(row.summary)) for row in describe_schemes()])
+
+
+def scheme_table() -> str:
+    """The same with papers, weights and longest input."""
+    rows = []
+    for row in describe_schemes():
+        longest = "any" if row.max_length is None else "`max_position_embeddings`"
+        papers = papers_of(SCHEMES[row.name])
+        rows.append((f"`{row.name}`", _lower(row.summary), papers, f"{row.parameters:,}", longest))
+    return markdown_table((*SCHEME_HEAD, "papers", "weights at base size", "longest input"), rows)
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+def attention_table() -> str:
+    """Which attention runs on a GPU: a row for the schemes of each kind of bias."""
+    kinds: dict[bool, list[str]] = {}
+    for name in SCHEMES:
+        scheme = make_position(PosEncConfig(position_embedding_type=name))
+        biased = scheme.uses("bias") or scheme.uses("layer_bias")
+        kinds.setdefault(biased, []).append(f"`{name}`")
+    rows = []
+    for biased, names in kinds.items():
+        on_rows = "padded rows, the bias in the mask"
+        half = on_rows if biased else "PyTorch's varlen attention, real tokens; without padding its FlashAttention"
+        single = on_rows if biased else "padded rows, with a mask"
+        flash = "refused: it takes no bias" if biased else "real tokens; float32: not at all"
+        rows.append((", ".join(names), half, single, flash))
+    head = ("schemes", "`sdpa`, bfloat16 and float16", "`sdpa`, float32", "`flash_attention_2`")
+    return markdown_table(head, rows)
+
+
+def promise_tables(tests: Path) -> dict[str, str]:
+    """For each part of the page the promises, and the test that keeps each: from `pytest.mark.promise(part, text)`."""
+    rows: dict[str, list[tuple[str, str]]] = {}
+    for path in sorted(tests.rglob("test_*.py")):
+        name = path.relative_to(tests.parent).as_posix()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            test = f"{name}::{node.name}" if isinstance(node, ast.FunctionDef) else name
+            for call in ast.walk(node):
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.promise":
+                    part, promise = map(ast.literal_eval, call.args)
+                    rows.setdefault(part, []).append((promise, f"`{test}`"))
+    return {part: markdown_table(("promise", "test"), kept) for part, kept in rows.items()}
+
+
+def main() -> None:
+    """The command."""
+    for path, text in render_pages().items():
+        write_text(path, text)
+
+
+if __name__ == "__main__":
+    main()
