@@ -84,7 +84,7 @@ def measure_baselines(plan: Plan, task: Task, data_folder: Path) -> dict[str, An
     seen = sum(map(len, train["input_ids"])) / len(tokenizer)
     width = model.config.hidden_size
     recipe = make_recipe(
-        options, hidden_size=width, seen=seen, examples=len(train), validates=False, is_classifier=True
+        options, hidden_size=width, seen=seen, examples=len(train), validates=False, problem_type=problem_type
     )
     seconds = _run_seconds(model, tokenizer, train, recipe)
     return {"task": task.name, "rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0)}

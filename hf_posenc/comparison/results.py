@@ -21,9 +21,17 @@ from .plan_file import read_plan
 PLAN_NAME, TABLE_NAME = "plan.json", "results.csv"
 RUNS_NAME, TRIALS_NAME, BASELINES_NAME = "runs", "trials", "baselines"
 _NUMBER = (int, float)
-_OF_A_ROW = {"part": str, "length": int, "metric": str, "score": (*_NUMBER, type(None)), "examples": int}
-_OF_A_RUN = dict(zip(("steps", "seconds", "parameters", "rate"), (int, _NUMBER, int, _NUMBER), strict=True))
-_OF_A_RUN |= {"commit": str, "processor": str}
+_OF_A_ROW: dict[str, Any] = {
+    "part": str,
+    "length": int,
+    "metric": str,
+    "score": (*_NUMBER, type(None)),
+    "examples": int,
+}
+_OF_A_RUN: dict[str, Any] = {
+    **{"steps": int, "seconds": _NUMBER, "parameters": int},
+    **{"rate": _NUMBER, "commit": str, "processor": str},
+}
 COLUMNS = ("task", "part", "length", "scheme", "seed", "metric", "score", "examples", *_OF_A_RUN)
 ENDED = ("done", "diverged")
 """The status of runs that aren't repeated; `diverged`: a trial whose learning rate led to NaN."""
