@@ -78,7 +78,7 @@ def test_cards_hold_facts_and_numbers():
 
 
 STATED = {  # case: plan, tasks, scheme, length, part
-    "Pretrained weights": [("practitioner_pretrained", ("blimp_order",), name, 64) for name in ("learned", "none")],
+    "Pretrained weights": [("practitioner_pretrained", ("trec", "subj"), name, 64) for name in ("learned", "none")],
     "From scratch, few": [("practitioner_1000", ("sst2", "trec", "subj"), name, 64) for name in ("pope", "word pairs")],
     "From scratch, many": [("listops", ("listops",), name, 128) for name in ("rope", "none")],
     "Exact places": [("probes", ("probes",), name, 64, "place") for name in ("learned", "rope")],
@@ -102,7 +102,8 @@ def test_the_answers_hold(compared):
         (row,) = re.findall(rf"^\| {case}.*", PAGE, re.MULTILINE)
         assert all(f"{mean(*where):.3f}" in row for where in numbers)
     tuned = verdicts("practitioner_pretrained", "learned")
-    assert all((verdict == "worse") == (scheme == "none") for (_, scheme), verdict in tuned.items())
+    assert [pair for pair, verdict in tuned.items() if verdict in ("better", "worse")] == [("words suffice", "none")]
+    assert mean("practitioner_pretrained", ["blimp_order"], "none", 64) == 0.5
     for plan in ("practitioner_1000", "practitioner_3000"):
         for tasks in compared[plan].plan.tested_groups.values():
             best = max(mean(plan, tasks, scheme, 64) for scheme in compared[plan].order)
@@ -114,6 +115,6 @@ def test_the_answers_hold(compared):
     assert "better" not in verdicts("listops", "rope", 128).values()
     assert verdicts("probes", "rope")["probes", "learned"] == "worse"
     for plan, length in (("listops", 1024), ("long", 2048)):
-        assert {c.verdict for c in compared[plan].contrasts if c.length == length} == {"not decided"}
+        assert not any(c.is_found for c in compared[plan].contrasts if c.length == length)
     for scheme in compared["listops"].order:
         assert mean("listops", ["listops"], scheme, 1024) < mean("listops", ["listops"], scheme, 128)

@@ -91,7 +91,7 @@ RUN_ELSEWHERE = {
     "hf-posenc train --scheme-file my_scheme.py --scheme recency -o runs/recency --data mine.csv": OWN_SCHEME,
     'hf-posenc predict runs/recency "A text to classify." --trust-remote-code': OWN_SCHEME,
     "hf-posenc compare --scheme-file my_scheme.py --schemes none,rope,recency --data mine.csv "
-    "-o results/recency": "tests/comparison/test_comparison_scheme_file.py",
+    "-o results/recency": "tests/comparison/test_comparison_runs.py",
     "python examples/own_scheme/run.py --output runs/recency": OWN_SCHEME,
     "python -m model_cards.studies.recipe --data FOLDER --output try.json --parts scratch/comparisons "
     """--seeds 1 --options '{"epochs": 20, "set": {"initializer_range": 0.05, "hidden_dropout_prob": 0.1}}'""": "tests/"
