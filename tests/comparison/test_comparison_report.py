@@ -107,7 +107,7 @@ def test_missing_and_failed_runs_are_named(tmp_path):
     text = write_report(folder).read_text()
     assert "**2 runs are missing:**" in text
     assert "`probes-rope-seed1`: not run yet" in text
-    assert "'settings' is missing" in text
+    assert "its status is None" in text
     assert "no test: one seed" not in text  # the two have no seed in common
     for path in (folder / "runs").glob("*"):
         path.unlink()
