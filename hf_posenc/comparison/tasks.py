@@ -198,6 +198,8 @@ def _check_labels(plan: Plan, task: Task, train: Dataset, name: str, rows: Datas
             f"The task {task.name!r} is {labels.problem_type.replace('_', ' ')}, which has no {task.metric}. Compare "
             "on data with one label per text; numbers that are classes have to be whole ones, or words."
         )
+    if len(labels.names) < 2:
+        raise UserError(f"The task {task.name!r} has one label alone, {labels.names[0]!r}: nothing can be learned.")
     if numbers["test"] is None:
         raise UserError(f"The task {task.name!r}: its data for {name!r} has no labels. Give a test split that has.")
 
