@@ -29,8 +29,12 @@ _OF_A_ROW: dict[str, Any] = {
     "examples": int,
 }
 _OF_A_RUN: dict[str, Any] = {
-    "steps": int, "seconds": _NUMBER, "parameters": int,
-    "rate": _NUMBER, "commit": str, "processor": str,
+    "steps": int,
+    "seconds": _NUMBER,
+    "parameters": int,
+    "rate": _NUMBER,
+    "commit": str,
+    "processor": str,
 }
 COLUMNS = ("task", "part", "length", "scheme", "seed", "metric", "score", "examples", *_OF_A_RUN)
 ENDED = ("done", "diverged")
