@@ -160,8 +160,8 @@ def _results(name: str, comparison: Comparison) -> Iterator[tuple[str, ...]]:
             }
             best = max((other for other in comparison.baselines if other in scored), key=lambda other: scored[other])
             verdicts = [
-                f"{contrast.verdict.partition(':')[0]} {'than' if contrast.is_found else 'against'} `{contrast.reference}` "
-                f"({contrast.interval.mean:+.3f})"
+                f"{contrast.verdict.partition(':')[0]} {'than' if contrast.is_found else 'against'} "
+                f"`{contrast.reference}` ({contrast.interval.mean:+.3f})"
                 for contrast in comparison.contrasts
                 if (contrast.group, contrast.length, contrast.scheme) == (group, length, name)
             ]
