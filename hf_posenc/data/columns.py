@@ -210,7 +210,8 @@ def note(config: Any, **values: Any) -> None:
 
 
 def remember_columns(config: Any, columns: Columns) -> None:
-    """Writes into a model's configuration how its texts were put together, and where the labels were."""
+    """Writes into a model's configuration how its texts were put together; what an earlier training noted goes."""
+    config.task_specific_params = {**(getattr(config, "task_specific_params", None) or {}), _OURS: {}}
     note(
         config,
         text_columns=list(columns.text),

@@ -42,6 +42,9 @@ from .train import save_run, train
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
 _SOURCE = "texts in memory"
+_OF_FILES = {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "text_column", "join"}
+_OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encoding", "format", "skip_missing"}
+"""Options that say nothing of texts in memory."""
 
 
 def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEncRegressor":
@@ -137,6 +140,10 @@ class _Estimator(BaseEstimator):
         features = Features({**dict.fromkeys(columns, Value("string")), "label": target})
         table = as_table(Dataset.from_dict({**columns, "label": values}, features=features), _SOURCE)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
+        if given := sorted(_OF_FILES & parameters.keys()):
+            raise UserError(
+                f"{given[0]}={parameters[given[0]]!r} is for files; these texts are in memory. Leave it out."
+            )
         parameters |= {**task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
         verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
         if not self.validation_share:
@@ -363,17 +370,23 @@ def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]
     """Texts, or rows of them, as a model takes them; a missing cell of a frame is an empty text, as in a file.
 
     Args:
-        texts: strings, or rows of strings.
-        known: the columns that the model was trained on, which are read of a data frame.
+        texts: strings, or rows of strings. Of a data frame these columns are read: those that the model was trained on,
+            else `text` and `text_pair`, else all.
+        known: the columns that the model was trained on.
 
     Raises:
-        UserError: there are none, or one is no string.
+        UserError: there are none, one is no string, or they aren't what the model was trained on.
     """
     if isinstance(texts, str):
         raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
     if hasattr(texts, "fillna"):
-        if known is not None and set(known.text) <= set(getattr(texts, "columns", ())):
-            texts = texts[list(known.text)]
+        there = list(getattr(texts, "columns", ()))
+        wanted = [name for name in TEXTS if name in there] if known is None else known.text
+        if wanted and set(wanted) <= set(there):
+            texts = texts[list(wanted)]
+        elif there and known is not None and len(known.text) > 1 and known.text != TEXTS:
+            missing = next(name for name in known.text if name not in there)
+            raise UserError(f"X has no column {missing!r}, but {', '.join(map(str, there))}. The model takes it.")
         texts = texts.astype(object).fillna("").to_numpy()
     given = list(texts)
     if not given:
@@ -382,4 +395,8 @@ def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]) or not all(isinstance(text, str) for text in row):
             raise UserError(f"Text {number} is {given[number]!r:.60}. Give a string for each text, or for each a pair.")
-    return [as_input(row, known) for row in rows]
+    inputs = [as_input(row, known) for row in rows]
+    if known is not None and len(inputs[0]) != 1 + known.is_pair:
+        trained = "pairs of texts" if known.is_pair else "one text each"
+        raise UserError(f"X has {len(rows[0])} texts in a row, and the model was trained on {trained}.")
+    return inputs

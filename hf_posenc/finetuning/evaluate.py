@@ -16,6 +16,10 @@ from ..training.losses import ClassificationLoss, loss_and_metrics
 from ..training.metrics import answers_from_logits
 from .loading import knowledge
 from .prediction import Classifier
+from .prediction_files import input_name
+
+_ADDED = ("line", "answer")
+"""What stands beside the columns of a row that is answered wrongly."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ def evaluate(
     lines = {line: row for row, line in enumerate(table[LINE][:])}
     rows = [table[lines[part[LINE][number]]] for number in wrong]
     errors = [
-        {**{name: value for name, value in row.items() if name != LINE}, "line": row[LINE], "answer": answer}
+        {input_name(name, _ADDED): value for name, value in row.items() if name != LINE}
+        | {"line": row[LINE], "answer": answer}
         for row, answer in zip(rows, given, strict=True)
     ]
     cut = cut_texts_in_words(truncated, classifier.tokenizer)

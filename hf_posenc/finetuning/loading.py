@@ -123,7 +123,10 @@ def text_problem_type(config: Any) -> str:
 def knowledge(config: Any, checkpoint: str) -> Known:
     """What a trained classifier knows of its data, and of the texts that it was trained on."""
     path = Path(checkpoint) / TRAINED_ON
-    marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
+    try:
+        marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{str(path)!r} is damaged. Delete it, and no text counts as trained on.") from error
     return Known(remembered_columns(config), trained_labels(config), text_problem_type(config), marks)
 
 

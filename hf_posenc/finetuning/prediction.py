@@ -1,5 +1,6 @@
 """Labels with probabilities for texts, from a checkpoint."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -165,7 +166,7 @@ def predict(
     """
     names, problem_type = classifier.label_names, classifier.problem_type
     temperature: Any = notes_of(classifier.model.config).get("temperature")
-    if calibrated and not isinstance(temperature, int | float):
+    if calibrated and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
         raise UserError(
             f"{classifier.name!r} has no temperature to calibrate by: `hf-posenc train` fits one on validation rows of "
             "one label per text. Leave --calibrated out."
@@ -175,6 +176,8 @@ def predict(
             f"--threshold {threshold} is for several labels per text, and {classifier.name!r} gives one answer. Leave "
             "it out."
         )
+    if top_k is not None and problem_type == "regression":
+        raise UserError(f"--top-k {top_k} is for labels, and {classifier.name!r} predicts numbers. Leave it out.")
     scale, least = float(temperature) if calibrated else 1.0, 0.5 if threshold is None else threshold
     for logits in logits_of(classifier.model, classifier.tokenizer, inputs, batch_size, **options):
         yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=least, top_k=top_k)[0]

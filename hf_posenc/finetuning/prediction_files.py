@@ -36,8 +36,9 @@ def check_output(path: str, source: str | None = None, option: str = "--output")
         raise UserError(f"{option} {path!r} names no format that is written. End it in {', '.join(_WRITTEN)}.")
     if file.is_dir():
         raise UserError(f"{option} {path!r} is a folder. Give the name of a file.")
-    if source not in (None, "-") and file.exists() and file.samefile(str(source)):
-        raise UserError(f"{option} {path!r} is the file that is read. Name another.")
+    read = Path(source or "-")
+    if file.exists() and read.exists() and any(place.samefile(read) for place in (file, file.parent)):
+        raise UserError(f"{option} {path!r} is a file of the data that is read. Name another.")
     return kind
 
 

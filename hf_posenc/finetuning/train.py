@@ -1,6 +1,8 @@
 """The road from a file to a checkpoint: read, prepare, start, encode, train, report."""
 
 import contextlib
+import hashlib
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -104,8 +106,10 @@ def train(
     prepared = prepare(tables, options, known_labels(config))
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, config)
+    targets = labels_of(prepared.splits["train"])
+    rows = hashlib.sha256(json.dumps([prepared.trained_on, targets]).encode()).hexdigest()[:16]
     if resumed is not None:
-        run_folder.check_same_data(resumed, model.config)
+        run_folder.check_same_data(resumed, model.config, rows)
     remember_columns(model.config, prepared.columns)
     cut: dict[str, int] = {}
     encoded = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length), cut.__setitem__)
@@ -118,7 +122,6 @@ def train(
         validates="validation" in encoded,
         problem_type=prepared.labels.problem_type,
     )
-    targets = labels_of(prepared.splits["train"])
     loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
     report = begin_report(model, prepared, encoded, cut, plain, tokenizer)
@@ -133,7 +136,7 @@ def train(
         if resumed is not None:
             report.notes.append(f"Goes on from {resumed.name}.")
         elif process.is_main_process:
-            deleted = run_folder.begin(output, plain, overwrite=options.overwrite)
+            deleted = run_folder.begin(output, plain, rows, overwrite=options.overwrite)
             report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
     report.show_start(console)
     _fit(trainer, stop, report, recipe, resumed)

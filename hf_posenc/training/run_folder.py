@@ -26,7 +26,8 @@ OPTIONS_NAME = "run.json"
 TRAINED_ON = "_trained_on.npy"
 """Hashes of a run's training texts, so that an evaluation says which it shares. Never published."""
 _STATE = "trainer_state.json"
-_MAY_DIFFER = ("output", "overwrite", "resume", "device", "trust_remote_code")
+_ROWS = "rows"
+_MAY_DIFFER = ("output", "overwrite", "resume", "device", "trust_remote_code", _ROWS)
 """Options that a resumed run may have otherwise."""
 
 
@@ -121,8 +122,8 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     return None
 
 
-def check_same_data(point: Path, config: Any) -> None:
-    """Raises a UserError if a checkpoint to resume from was trained on other labels or words than the model is for."""
+def check_same_data(point: Path, config: Any, rows: str) -> None:
+    """Raises a UserError if a checkpoint to resume from was trained on other rows, labels or words."""
     before, now = _read(point / "config.json"), json.loads(config.to_json_string(use_diff=False))
     for name in ("id2label", "label_mean", "label_scale", "vocab_size"):
         if before.get(name) != now.get(name):
@@ -130,10 +131,15 @@ def check_same_data(point: Path, config: Any) -> None:
                 f"--resume: {str(point)!r} was begun with other data: {name}={before.get(name)!r:.200}, now it is "
                 f"{now.get(name)!r:.200}. Resume with the data that it began with, or train elsewhere."
             )
+    if _read(point.parent / OPTIONS_NAME).get(_ROWS) != rows:
+        raise UserError(
+            f"--resume: the training texts or labels have changed since {str(point)!r} was written. Resume with the "
+            "data that it began with, or train elsewhere."
+        )
 
 
-def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[str]:
-    """Makes the folder and writes the options into it.
+def begin(output: str, options: Mapping[str, Any], rows: str, *, overwrite: bool) -> list[str]:
+    """Makes the folder and writes the options into it, with a hash of the training rows.
 
     Returns:
         The checkpoints of the run that is replaced, which are deleted.
@@ -142,7 +148,7 @@ def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[s
     deleted = [path.name for path in checkpoints(folder)] if overwrite else []
     if overwrite:
         remove_checkpoints(folder)
-    files.write_json(folder / OPTIONS_NAME, dict(options))
+    files.write_json(folder / OPTIONS_NAME, {**options, _ROWS: rows})
     return deleted
 
 

@@ -264,6 +264,35 @@ def test_what_is_no_list_of_texts_is_refused(texts: Any, labels: Any, message: s
         hf_posenc.fit(texts, labels)
 
 
+def test_a_frame_is_read_by_its_names_and_what_does_not_fit_is_refused() -> None:
+    texts, labels = data(32)
+    frame = pd.DataFrame({"text_pair": texts[::-1], "text": texts})
+    fitted = quick().fit(frame, labels)
+    pairs = list(zip(texts, texts[::-1], strict=True))
+    np.testing.assert_array_equal(fitted.predict_proba(frame), fitted.predict_proba(pairs))
+    with pytest.raises(UserError, match="X has 1 texts in a row, and the model was trained on pairs"):
+        fitted.predict(texts)
+    alone = quick().fit(pd.DataFrame({"id": range(32), "text": texts}), labels)
+    with pytest.raises(UserError, match="X has 2 texts in a row, and the model was trained on one text each"):
+        alone.predict(pairs)
+    with pytest.raises(UserError, match="test='gone.csv' is for files; these texts are in memory"):
+        quick(test="gone.csv").fit(texts, labels)
+
+
+def test_a_checkpoint_that_is_trained_further_forgets_what_was_noted_of_it(tmp_path: Path) -> None:
+    texts, labels = data(32)
+    hf_posenc.fit(texts, labels, **OPTIONS, **SHORT).save(tmp_path / "two")
+    three = [("a", "b", "c")[number % 3] for number in range(32)]
+    more = PosEncClassifier(pretrained=str(tmp_path / "two"), validation_share=0, device="cpu", max_steps=2)
+    more.fit(texts, three).save(tmp_path / "three")
+    assert sorted(hf_posenc.load(tmp_path / "three").classes_) == ["a", "b", "c"]
+    config = json.loads((tmp_path / "three" / "config.json").read_text())
+    assert (
+        "temperature" in json.loads((tmp_path / "two" / "config.json").read_text())["task_specific_params"]["hf_posenc"]
+    )
+    assert "temperature" not in config["task_specific_params"]["hf_posenc"]
+
+
 class OnNumbers(PosEncClassifier):
     """Writes rows of numbers as words, for scikit-learn's checks, nearly all of which draw numbers."""
 

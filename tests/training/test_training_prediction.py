@@ -398,7 +398,7 @@ def test_a_run_that_stops_leaves_the_file_that_was_there(run, checkpoint, tmp_pa
         ("a.txt", "x", ("-o", "out.tsv"), "--output 'out.tsv' names no format"),
         ("a.txt", "x", ("-o", "out.jsonl.gz"), "--output 'out.jsonl.gz' names no format"),
         ("a.txt", "x", ("-o", "folder.csv"), "--output 'folder.csv' is a folder"),
-        ("a.jsonl", '{"text": "x"}\n', ("-o", "a.jsonl"), "--output 'a.jsonl' is the file that is read"),
+        ("a.jsonl", '{"text": "x"}\n', ("-o", "a.jsonl"), "--output 'a.jsonl' is a file of the data that is read"),
         ("a.txt", "x", ("-o", "out.csv", "--json"), "--json prints the answers, --output writes them"),
         ("a.txt", "x", ("-o", "file/out.csv"), "--output 'file/out.csv' can't be written: "),
     ],

@@ -151,7 +151,8 @@ def test_a_checkpoint_without_its_last_file_is_passed_over(tmp_path, damage):
         ({"position_rate": 3.0}, "was begun with position_rate=None, .* 3.0"),
         ({"weight_decay": 0.5}, "was begun with set={"),
         ({"overwrite": True}, "--overwrite begins anew, --resume goes on. Give one of them"),
-        ({"label": "aaa"}, "begun with other data: id2label"),
+        ({"label": ("good", "aaa")}, "begun with other data: id2label"),
+        ({"label": ("good", "bad")}, "the training texts or labels have changed"),
     ],
 )
 def test_a_run_is_resumed_with_what_it_began_with(tmp_path, killed, change, message):
@@ -159,7 +160,11 @@ def test_a_run_is_resumed_with_what_it_began_with(tmp_path, killed, change, mess
     options = {"data": write_jsonl(tmp_path / "a.jsonl", rows), **EVERY_4, "save_steps": 1}
     folder = killed(tmp_path / "run", 2, **options)
     if "label" in change:
-        write_jsonl(tmp_path / "a.jsonl", [{**row, "label": row["label"].replace("good", "aaa")} for row in rows])
+        old, new = change["label"]
+        others = [
+            {**row, "label": new if row["label"] == old else old if new == "bad" else row["label"]} for row in rows
+        ]
+        write_jsonl(tmp_path / "a.jsonl", others)
         change = {}
     before = snapshot(folder)
     with pytest.raises(UserError, match=message):
