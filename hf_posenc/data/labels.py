@@ -97,7 +97,7 @@ def encode_labels(
     """Decides the task and numbers the labels from the training split, for all splits.
 
     Words and whole numbers (1.0 is whole) are one class per text, lists several, numbers with fractions a regression.
-    Whole numbers keep their order, words are sorted; `--label-names` says what 0, 1, ... mean, in order.
+    Whole numbers keep their order, words are sorted; `--label-names` says what 0, 1, ... mean, or the order of words.
 
     Args:
         splits: any of train, validation and test, in this order. Test alone may lack labels.
@@ -172,7 +172,7 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Co
     if kind == "whole" and any(not float(item).is_integer() for item in items):
         kind = "real"
     declared = known is not None
-    if said and options.task != "regression" and kind != "real" and (declared or kind == "whole"):
+    if said and options.task != "regression" and kind == "whole":
         known = said
 
     def label(item: Any) -> Any:

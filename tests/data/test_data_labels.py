@@ -108,6 +108,11 @@ def test_labels_that_the_data_set_names_keep_their_order(several):
         numbers_of({"train": split([1, -1])})
     said, numbers = numbers_of({"train": split([1, -1])}, skip_missing=True, label_names="good,bad,so".split(","))
     assert (said.names, numbers["train"]) == (("neg", "pos", "neutral"), [1, None])
+    ordered = Columns(("text",)), Options(label_names="pos,neutral,neg")
+    said, numbers = encode_labels({"train": split([1, 0])}, *ordered)
+    assert (said.names, numbers["train"]) == (("pos", "neutral", "neg"), [0, 2])
+    with pytest.raises(UserError, match="The train data has the label 'pos' in row 1. Known are 'no', 'yes'"):
+        encode_labels({"train": split([1, 0])}, Columns(("text",)), Options(label_names="no,yes"))
 
 
 @pytest.mark.parametrize("cells", [["a", None, "b"], ["a", " ", "b"], [["a"], None, ["b"]], [0.5, None, 1.5]])
