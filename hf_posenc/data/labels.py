@@ -131,7 +131,8 @@ def encode_labels(
                 "name another column with --label-column."
             )
         labelled.append(column)
-    if columns.one_hot and all(len(value) == 1 for column in labelled for value in column.values):
+    is_known = "train" not in splits and problem_type == "multi_label_classification"
+    if columns.one_hot and not is_known and all(len(value) == 1 for column in labelled for value in column.values):
         labelled = [replace(column, values=[name for (name,) in column.values], is_list=False) for column in labelled]
     if not labelled:
         return Labels(problem_type, tuple(label_names)), dict.fromkeys(splits)
@@ -139,6 +140,11 @@ def encode_labels(
         labels = _of_training(labelled[0], columns, options, tuple(label_names))
     else:
         labels = _of_a_model(labelled[0], tuple(label_names), problem_type, options)
+        if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):
+            raise UserError(
+                f"--label-column {','.join(columns.one_hot)} has no column for the model's label {lacking[0]!r}. Name "
+                f"one for each: --label-column {','.join(labels.names)}."
+            )
     return labels, dict.fromkeys(splits) | {column.split: _numbered(labels, column) for column in labelled}
 
 

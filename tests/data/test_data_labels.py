@@ -238,6 +238,17 @@ def test_one_hot_columns_are_labels(tmp_path):
         read()
 
 
+@pytest.mark.parametrize("marks", [([1, 0], [0, 1]), ([1, 1], [0, 0])])
+def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
+    a, b = marks
+    splits = {"test": table(text=["x", "y"], a=a, b=b)}
+    columns, problem = Columns(("text",), "a, b", one_hot=("a", "b")), "multi_label_classification"
+    labels, numbers = encode_labels(splits, columns, label_names=("b", "a"), problem_type=problem)
+    assert (labels.problem_type, numbers["test"]) == (problem, [list(row) for row in zip(b, a, strict=True)])
+    with pytest.raises(UserError, match="a,b has no column for the model's label 'c'. Name one for each: .* a,b,c."):
+        encode_labels(splits, columns, label_names=("a", "b", "c"), problem_type=problem)
+
+
 # ---- a trained model's labels ----------------------------------------------------------------------------------------
 
 
