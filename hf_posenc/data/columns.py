@@ -48,6 +48,8 @@ class Columns:
     def texts(self, table: Dataset) -> tuple[list[str], ...]:
         """The texts of all rows: `(first,)`, or `(first, second)` of pairs; a missing text is an empty one.
 
+        Cells are joined unless all of a row are missing.
+
         Raises:
             UserError: a column isn't there, or holds lists, objects or bytes.
         """
@@ -60,10 +62,14 @@ class Columns:
                     f"Column {name!r} holds {cells[odd - 1]!r:.60} in {where(table, odd - 1)}, which is no text. Write "
                     "one string there, joining the parts of a list, or name another column with --text-column."
                 )
-            columns.append(["" if cell is None else str(cell) for cell in cells])
+            columns.append(list(map(_written, cells)))
         if self.separator is not None:
-            return (list(map(self.separator.join, zip(*columns, strict=True))),)
+            return ([self.joined(cells) for cells in zip(*columns, strict=True)],)
         return tuple(columns)
+
+    def joined(self, cells: Sequence[str]) -> str:
+        """The cells of a row as one text; an empty one where all are blank."""
+        return (self.separator or "").join(cells) if any(map(str.strip, cells)) else ""
 
     def sentence(self, names: Sequence[str]) -> str:
         """In words, with the columns that aren't used."""
@@ -73,6 +79,11 @@ class Columns:
         label = f"; label: {', '.join(self.labels)}" if set(self.labels) <= set(names) else ""
         more = f", ... ({len(unused)} columns)" if len(unused) > _SHOWN else ""
         return f"Text: {text}{label}" + (f"; not used: {', '.join(unused[:_SHOWN])}{more}" if unused else "")
+
+
+def _written(cell: Any) -> str:
+    """A cell as text; an empty one if it is missing, as NaN is, which differs from itself."""
+    return "" if cell is None or cell != cell else str(cell)
 
 
 _CELL = (str, int, float, type(None))
@@ -250,9 +261,9 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
             wanted = ", ".join(known.text) if known is not None else "text"
             raise UserError(f"The text has no {missing[0]!r}, but {', '.join(texts)}. The model takes {wanted}.")
         texts = [texts[name] for name in names]
-    cells = ["" if cell is None else str(cell) for cell in texts]
+    cells = list(map(_written, texts))
     if known is not None and known.separator is not None and len(cells) == len(known.text):
-        return (known.separator.join(cells),)
+        return (known.joined(cells),)
     if len(cells) > 2:
         raise UserError(f"{len(cells)} texts stand where the model takes one, or two as a pair.")
     return tuple(cells)
