@@ -126,12 +126,6 @@ def find_columns(
         raise UserError(f"--join {options.join!r} joins several columns of text, and there is {text[0]!r} alone.")
     if len(text) > 2 and options.join is None and (known is None or known.text != text):
         raise UserError(f"--text-column names {len(text)} columns. Give one, two for pairs, or join them: --join ' '.")
-    answers = {f"input_{labels[0]}", "confidence"} & {*names}
-    if answers and labels[0] in names and needs_label and options.label_column is None:
-        raise UserError(
-            f"{table.info.dataset_name}: column {labels[0]!r} seems to hold answers of `hf-posenc predict`. Say which "
-            "column holds the labels: --label-column NAME."
-        )
     if set(labels) & set(text):
         raise UserError(f"Column {labels[0]!r} can't be both text and label. Name another with --label-column.")
     delimiter, separator = options.label_delimiter, options.join

@@ -157,6 +157,11 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Co
     name, said = columns.label, options.named_labels
     if columns.one_hot:
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True, "words")
+    if options.label_column is None and {f"input_{name}", "confidence"} & {*table.column_names}:
+        raise UserError(
+            f"{table.info.dataset_name}: column {name!r} seems to hold answers of `hf-posenc predict`. Say which "
+            "column holds the labels: --label-column NAME."
+        )
     cells, known = table[name][:], classes_of(table, name)
     if (delimiter := columns.label_delimiter) is not None:  # an empty cell says that none applies
         cells = [

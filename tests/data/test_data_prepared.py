@@ -86,12 +86,14 @@ def test_columns_that_are_not_there_are_refused(options, message):
 
 
 @pytest.mark.parametrize("beside", ["input_label", "confidence"])
-def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside):
-    answered = table(text=["x"], label=["z"], **{beside: ["y"]})
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside, split):
+    labels = table(text=["x", "y"], label=["a", "b"])
+    tables = {"train": labels, split: labels.add_column(beside, ["b", "a"])}
     with pytest.raises(UserError, match="'label' seems to hold answers .* --label-column NAME."):
-        find_columns(answered, Options())
-    assert find_columns(answered, Options(label_column="label")).label == "label"
-    assert find_columns(answered, Options(), needs_label=False).text == ("text",)  # to be answered again
+        prepare(tables, Options(validation_share=0))
+    assert prepare(tables, Options(validation_share=0, label_column="label")).labels.names == ("a", "b")
+    assert find_columns(tables[split], Options(), needs_label=False).text == ("text",)  # to be answered again
 
 
 def test_a_column_that_another_split_lacks_is_named(tmp_path):
