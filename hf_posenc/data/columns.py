@@ -129,6 +129,8 @@ def find_columns(
     if set(labels) & set(text):
         raise UserError(f"Column {labels[0]!r} can't be both text and label. Name another with --label-column.")
     delimiter, separator = options.label_delimiter, options.join
+    if delimiter == "":
+        raise UserError("--label-delimiter '' separates nothing. Give what stands between labels: '|'.")
     if known is not None:
         delimiter = delimiter or known.label_delimiter
         separator = known.separator if separator is None and text == known.text else separator
@@ -140,6 +142,8 @@ def _named(table: Dataset, option: str | None, spelt: str) -> tuple[str, ...]:
     if option is None:
         return ()
     names = (option,) if option in table.column_names else tuple(words(option))
+    if not names or len({*names}) < len(names):
+        raise UserError(f"{spelt} {option!r} must name each column once, with commas between several: a,b.")
     require_columns(table, names, spelt)
     return names
 
@@ -187,7 +191,7 @@ def _require_alike(text: tuple[str, ...], known: Columns) -> None:
 
 def require_columns(table: Dataset, names: Sequence[str], option: str, split: str = "") -> None:
     """Raises a UserError if a column isn't there; the message lists those that are."""
-    if missing := [name for name in names if name not in table.column_names]:
+    if missing := [name for name in names if name not in names_of(table)]:
         there = ", ".join(map(repr, names_of(table)))
         raise UserError(
             f"{f'The {split} data' if split else table.info.dataset_name} has no column {missing[0]!r}. It has "

@@ -164,6 +164,11 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Co
         )
     cells, known = table[name][:], classes_of(table, name)
     if (delimiter := columns.label_delimiter) is not None:  # an empty cell says that none applies
+        if odd := [cell for cell in cells if not isinstance(cell, str | list | None)]:
+            raise UserError(
+                f"Column {name!r} of the {split} data has {odd[0]!r:.60}, in which --label-delimiter {delimiter!r} "
+                f"can't stand. Write strings, such as 'a{delimiter}b', or leave the option out."
+            )
         cells = [
             cell if isinstance(cell, list) else [part.strip() for part in (cell or "").split(delimiter) if part.strip()]
             for cell in cells

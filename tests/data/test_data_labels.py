@@ -163,6 +163,7 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
         ),
         ([["a"]], None, {"task": "regression"}, r"has \['a'\] in column 'label', and the task is regression"),
         ([1, 2], [2.5], {}, "has the label '2.5' in row 1"),
+        ([1, 2], None, {"delimiter": "|"}, r"has 1, in which --label-delimiter '\|' can't stand. Write strings"),
     ],
 )
 def test_labels_that_cannot_be_are_refused(train, test, options, message):

@@ -77,6 +77,12 @@ def test_columns_are_found_by_their_names(names, options, text, label):
         ({"label_column": "stars"}, "no column 'stars'. It has 'text', 'more', 'label': name one with --label-column"),
         ({"text_column": "text,more,label"}, "names 3 columns. Give one, two for pairs, or join them: --join ' '"),
         ({"label_column": "text"}, "can't be both text and label"),
+        ({"label_column": "label, label"}, "--label-column 'label, label' must name each column once"),
+        ({"text_column": "text,text"}, "--text-column 'text,text' must name each column once"),
+        ({"text_column": ""}, "--text-column '' must name each column once"),
+        ({"label_column": "__line__"}, "no column '__line__'. It has 'text', 'more', 'label': name one with --label"),
+        ({"text_column": "text,__line__"}, "no column '__line__'"),
+        ({"label_delimiter": ""}, "--label-delimiter '' separates nothing. Give what stands between labels"),
         ({"join": " "}, "--join ' ' joins several columns of text, and there is 'text' alone"),
     ],
 )
