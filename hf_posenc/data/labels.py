@@ -145,6 +145,11 @@ def encode_labels(
                 f"--label-column {','.join(columns.one_hot)} has no column for the model's label {lacking[0]!r}. Name "
                 f"one for each: --label-column {','.join(labels.names)}."
             )
+    if options.named_labels and {*options.named_labels} != {*labels.names}:
+        raise UserError(
+            f"--label-names {options.label_names!r} can't be: column {columns.label!r} holds {labels.sentence()}. Name "
+            "these, or leave it out."
+        )
     return labels, dict.fromkeys(splits) | {column.split: _numbered(labels, column) for column in labelled}
 
 

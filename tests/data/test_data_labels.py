@@ -198,6 +198,13 @@ def test_names_of_labels_that_the_data_lacks_are_refused(tmp_path):
         labelled(tmp_path, ["no", "b"] * 2, label_names="a,b")
 
 
+def test_names_of_labels_that_would_not_be_used_are_refused(tmp_path):
+    path = write_csv(tmp_path / "a.csv", [{"text": text, "a": 1, "a2": 0, "b": 0.5} for text in texts(4)])
+    for column, holds in (("b", "numbers to predict"), ("a,a2", r"2 labels \(a, a2\)")):
+        with pytest.raises(UserError, match=f"--label-names 'x,y' can't be: column .* holds {holds}. Name these, or"):
+            prepared(path, label_column=column, label_names="x,y")
+
+
 # ---- several labels per text ----------------------------------------------------------------------------------------
 
 MARKS = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
