@@ -132,8 +132,11 @@ def encode_labels(
             )
         labelled.append(column)
     is_known = "train" not in splits and problem_type == "multi_label_classification"
-    if columns.one_hot and not is_known and all(len(value) == 1 for column in labelled for value in column.values):
-        labelled = [replace(column, values=[name for (name,) in column.values], is_list=False) for column in labelled]
+    if columns.one_hot and not is_known and all(len(value) == 1 for column in labelled for value in column.present):
+        labelled = [
+            replace(column, values=[value and value[0] for value in column.values], is_list=False)
+            for column in labelled
+        ]
     if not labelled:
         return Labels(problem_type, tuple(label_names)), dict.fromkeys(splits)
     if labelled[0].split == "train":
@@ -229,19 +232,19 @@ def is_missing(value: Any) -> bool:
     return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN differs from itself
 
 
-def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str]]:
-    """For each row the names of the columns that hold 1."""
-    columns = {name: [_MARKS.get(str(cell).strip().lower()) for cell in table[name][:]] for name in names}
-    for name, marks in columns.items():
-        if None in marks:
-            row = marks.index(None)
-            raise UserError(
-                f"--label-column names several columns of 0 and 1: column {name!r} has {table[name][row]!r:.40} in "
-                f"{where(table, row)}."
-            )
-    return [
-        [name for name, mark in zip(names, row, strict=True) if mark] for row in zip(*columns.values(), strict=True)
-    ]
+def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str] | None]:
+    """For each row the names of the columns that hold 1; None if a cell is blank."""
+    rows: list[list[str] | None] = [[] for _ in range(len(table))]
+    for name in names:
+        for row, cell in enumerate(table[name][:]):
+            mark, marked = _MARKS.get(str(cell).strip().lower()), rows[row]
+            if mark is None and not is_missing(cell):
+                raise UserError(
+                    f"--label-column names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
+                    f"{where(table, row)}."
+                )
+            rows[row] = None if mark is None or marked is None else marked + [name] * mark
+    return rows
 
 
 def _names_of_marks(cells: list[Any], said: tuple[str, ...], column: str) -> list[Any]:
