@@ -48,6 +48,8 @@ class Columns:
     def texts(self, table: Dataset) -> tuple[list[str], ...]:
         """The texts of all rows: `(first,)`, or `(first, second)` of pairs; a missing text is an empty one.
 
+        Cells are joined unless all of a row are missing.
+
         Raises:
             UserError: a column isn't there, or holds lists, objects or bytes.
         """
@@ -60,10 +62,14 @@ class Columns:
                     f"Column {name!r} holds {cells[odd - 1]!r:.60} in {where(table, odd - 1)}, which is no text. Write "
                     "one string there, joining the parts of a list, or name another column with --text-column."
                 )
-            columns.append(["" if cell is None else str(cell) for cell in cells])
+            columns.append(list(map(_written, cells)))
         if self.separator is not None:
-            return (list(map(self.separator.join, zip(*columns, strict=True))),)
+            return ([self.joined(cells) for cells in zip(*columns, strict=True)],)
         return tuple(columns)
+
+    def joined(self, cells: Sequence[str]) -> str:
+        """The cells of a row as one text; an empty one where all are blank."""
+        return (self.separator or "").join(cells) if any(map(str.strip, cells)) else ""
 
     def sentence(self, names: Sequence[str]) -> str:
         """In words, with the columns that aren't used."""
@@ -73,6 +79,11 @@ class Columns:
         label = f"; label: {', '.join(self.labels)}" if set(self.labels) <= set(names) else ""
         more = f", ... ({len(unused)} columns)" if len(unused) > _SHOWN else ""
         return f"Text: {text}{label}" + (f"; not used: {', '.join(unused[:_SHOWN])}{more}" if unused else "")
+
+
+def _written(cell: Any) -> str:
+    """A cell as text; an empty one if it is missing, as NaN is, which differs from itself."""
+    return "" if cell is None or cell != cell else str(cell)
 
 
 _CELL = (str, int, float, type(None))
@@ -115,15 +126,11 @@ def find_columns(
         raise UserError(f"--join {options.join!r} joins several columns of text, and there is {text[0]!r} alone.")
     if len(text) > 2 and options.join is None and (known is None or known.text != text):
         raise UserError(f"--text-column names {len(text)} columns. Give one, two for pairs, or join them: --join ' '.")
-    answers = {f"input_{labels[0]}", "confidence"} & {*names}
-    if answers and labels[0] in names and needs_label and options.label_column is None:
-        raise UserError(
-            f"{table.info.dataset_name}: column {labels[0]!r} seems to hold answers of `hf-posenc predict`. Say which "
-            "column holds the labels: --label-column NAME."
-        )
     if set(labels) & set(text):
         raise UserError(f"Column {labels[0]!r} can't be both text and label. Name another with --label-column.")
     delimiter, separator = options.label_delimiter, options.join
+    if delimiter == "":
+        raise UserError("--label-delimiter '' separates nothing. Give what stands between labels: '|'.")
     if known is not None:
         delimiter = delimiter or known.label_delimiter
         separator = known.separator if separator is None and text == known.text else separator
@@ -135,6 +142,8 @@ def _named(table: Dataset, option: str | None, spelt: str) -> tuple[str, ...]:
     if option is None:
         return ()
     names = (option,) if option in table.column_names else tuple(words(option))
+    if not names or len({*names}) < len(names):
+        raise UserError(f"{spelt} {option!r} must name each column once, with commas between several: a,b.")
     require_columns(table, names, spelt)
     return names
 
@@ -182,7 +191,7 @@ def _require_alike(text: tuple[str, ...], known: Columns) -> None:
 
 def require_columns(table: Dataset, names: Sequence[str], option: str, split: str = "") -> None:
     """Raises a UserError if a column isn't there; the message lists those that are."""
-    if missing := [name for name in names if name not in table.column_names]:
+    if missing := [name for name in names if name not in names_of(table)]:
         there = ", ".join(map(repr, names_of(table)))
         raise UserError(
             f"{f'The {split} data' if split else table.info.dataset_name} has no column {missing[0]!r}. It has "
@@ -251,9 +260,9 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
             wanted = ", ".join(known.text) if known is not None else "text"
             raise UserError(f"The text has no {missing[0]!r}, but {', '.join(texts)}. The model takes {wanted}.")
         texts = [texts[name] for name in names]
-    cells = ["" if cell is None else str(cell) for cell in texts]
+    cells = list(map(_written, texts))
     if known is not None and known.separator is not None and len(cells) == len(known.text):
-        return (known.separator.join(cells),)
+        return (known.joined(cells),)
     if len(cells) > 2:
         raise UserError(f"{len(cells)} texts stand where the model takes one, or two as a pair.")
     return tuple(cells)

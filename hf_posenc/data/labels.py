@@ -97,7 +97,7 @@ def encode_labels(
     """Decides the task and numbers the labels from the training split, for all splits.
 
     Words and whole numbers (1.0 is whole) are one class per text, lists several, numbers with fractions a regression.
-    Whole numbers keep their order, words are sorted; `--label-names` says what 0, 1, ... mean, in order.
+    Whole numbers keep their order, words are sorted; `--label-names` says what 0, 1, ... mean, or the order of words.
 
     Args:
         splits: any of train, validation and test, in this order. Test alone may lack labels.
@@ -131,14 +131,28 @@ def encode_labels(
                 "name another column with --label-column."
             )
         labelled.append(column)
-    if columns.one_hot and all(len(value) == 1 for column in labelled for value in column.values):
-        labelled = [replace(column, values=[name for (name,) in column.values], is_list=False) for column in labelled]
+    is_known = "train" not in splits and problem_type == "multi_label_classification"
+    if columns.one_hot and not is_known and all(len(value) == 1 for column in labelled for value in column.present):
+        labelled = [
+            replace(column, values=[value and value[0] for value in column.values], is_list=False)
+            for column in labelled
+        ]
     if not labelled:
         return Labels(problem_type, tuple(label_names)), dict.fromkeys(splits)
     if labelled[0].split == "train":
         labels = _of_training(labelled[0], columns, options, tuple(label_names))
     else:
         labels = _of_a_model(labelled[0], tuple(label_names), problem_type, options)
+        if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):
+            raise UserError(
+                f"--label-column {','.join(columns.one_hot)} has no column for the model's label {lacking[0]!r}. Name "
+                f"one for each: --label-column {','.join(labels.names)}."
+            )
+    if options.named_labels and {*options.named_labels} != {*labels.names}:
+        raise UserError(
+            f"--label-names {options.label_names!r} can't be: column {columns.label!r} holds {labels.sentence()}. Name "
+            "these, or leave it out."
+        )
     return labels, dict.fromkeys(splits) | {column.split: _numbered(labels, column) for column in labelled}
 
 
@@ -151,8 +165,18 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Co
     name, said = columns.label, options.named_labels
     if columns.one_hot:
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True, "words")
+    if options.label_column is None and {f"input_{name}", "confidence"} & {*table.column_names}:
+        raise UserError(
+            f"{table.info.dataset_name}: column {name!r} seems to hold answers of `hf-posenc predict`. Say which "
+            "column holds the labels: --label-column NAME."
+        )
     cells, known = table[name][:], classes_of(table, name)
     if (delimiter := columns.label_delimiter) is not None:  # an empty cell says that none applies
+        if odd := [cell for cell in cells if not isinstance(cell, str | list | None)]:
+            raise UserError(
+                f"Column {name!r} of the {split} data has {odd[0]!r:.60}, in which --label-delimiter {delimiter!r} "
+                f"can't stand. Write strings, such as 'a{delimiter}b', or leave the option out."
+            )
         cells = [
             cell if isinstance(cell, list) else [part.strip() for part in (cell or "").split(delimiter) if part.strip()]
             for cell in cells
@@ -172,7 +196,7 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Co
     if kind == "whole" and any(not float(item).is_integer() for item in items):
         kind = "real"
     declared = known is not None
-    if said and options.task != "regression" and kind != "real" and (declared or kind == "whole"):
+    if said and options.task != "regression" and kind == "whole":
         known = said
 
     def label(item: Any) -> Any:
@@ -208,19 +232,19 @@ def is_missing(value: Any) -> bool:
     return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN differs from itself
 
 
-def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str]]:
-    """For each row the names of the columns that hold 1."""
-    columns = {name: [_MARKS.get(str(cell).strip().lower()) for cell in table[name][:]] for name in names}
-    for name, marks in columns.items():
-        if None in marks:
-            row = marks.index(None)
-            raise UserError(
-                f"--label-column names several columns of 0 and 1: column {name!r} has {table[name][row]!r:.40} in "
-                f"{where(table, row)}."
-            )
-    return [
-        [name for name, mark in zip(names, row, strict=True) if mark] for row in zip(*columns.values(), strict=True)
-    ]
+def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str] | None]:
+    """For each row the names of the columns that hold 1; None if a cell is blank."""
+    rows: list[list[str] | None] = [[] for _ in range(len(table))]
+    for name in names:
+        for row, cell in enumerate(table[name][:]):
+            mark, marked = _MARKS.get(str(cell).strip().lower()), rows[row]
+            if mark is None and not is_missing(cell):
+                raise UserError(
+                    f"--label-column names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
+                    f"{where(table, row)}."
+                )
+            rows[row] = None if mark is None or marked is None else marked + [name] * mark
+    return rows
 
 
 def _names_of_marks(cells: list[Any], said: tuple[str, ...], column: str) -> list[Any]:

@@ -164,12 +164,12 @@ def _usable_rows(
     labels: Labels,
     options: Options,
 ) -> Dataset:
-    """The rows of a split that have a label, and with `--skip-missing` those that have a text."""
-    blank = [row for row, cells in enumerate(zip(*texts, strict=True)) if all(map(is_missing, cells))]
+    """The rows of a split that have a label, and with `--skip-missing` those that have a text, or both of a pair."""
+    blank = [row for row, cells in enumerate(zip(*texts, strict=True)) if any(map(is_missing, cells))]
     if blank and not options.skip_missing:
         raise UserError(
-            f"Missing text in the {split} data: {where(table, blank[0])} has none ({counted(len(blank), 'row')} in "
-            "all). Fill it in, or leave such rows out with --skip-missing."
+            f"Missing text in the {split} data: {where(table, blank[0])} has {'no pair' if len(texts) > 1 else 'none'} "
+            f"({counted(len(blank), 'row')} in all). Fill it in, or leave such rows out with --skip-missing."
         )
     dropped = {*blank, *(row for row, number in enumerate(numbers or ()) if number is None)}
     kept = [row for row in range(len(table)) if row not in dropped]

@@ -48,8 +48,8 @@ def read(options: Options) -> dict[str, Dataset]:
             raise UserError(f"--{split} {asked!r} is no file, and no split of {options.data!r}: {', '.join(splits)}.")
     if not named:
         raise UserError(f"{options.data!r} has the splits {', '.join(splits)}. One of them must be called train.")
-    if unused := [name for name, found in splits.items() if all(found is not other for other in named.values())]:
-        logger.warning(f"Splits of {options.data!r} that aren't used: {', '.join(unused)}.")
+    if unused := [name for name, found in splits.items() if found not in named.values()]:
+        logger.warning(f"Splits of {options.data!r} that are used only where they are named: {', '.join(unused)}.")
     return {split: _table(found, f"{options.data}, split {split}", options) for split, found in named.items()}
 
 
@@ -88,17 +88,16 @@ def _splits_of(name: str, options: Options) -> Mapping[str, Dataset | str]:
 
 
 def _split_files(folder: Path) -> dict[str, str]:
-    """The files of a folder that are called as a split is; of one split there must be one."""
+    """The files of a folder by name; of train, validation and test there must be one file each."""
     names = [name for usual in _USUAL.values() for name in usual]
     way_out = f"Call files {', '.join(_USUAL)}, one for each split, each a .{', .'.join(KINDS)}; or name them: --data."
     files: dict[str, str] = {}
     for path in sorted(path for path in folder.iterdir() if kind_of(path) in KINDS):
         split = path.name.split(".")[0]
-        if split in files or "-of-" in split:
+        if (split in files and split in names) or "-of-" in split:
             others = f" beside {Path(files[split]).name}" if split in files else ", a part of a split"
             raise UserError(f"{str(folder)!r} holds {path.name}{others}. {way_out}")
-        if split in names:
-            files[split] = str(path)
-    if not files:
+        files[path.name if split in files else split] = str(path)
+    if not {*names} & {*files}:
         raise UserError(f"{str(folder)!r} holds no split. {way_out}")
     return files

@@ -108,6 +108,11 @@ def test_labels_that_the_data_set_names_keep_their_order(several):
         numbers_of({"train": split([1, -1])})
     said, numbers = numbers_of({"train": split([1, -1])}, skip_missing=True, label_names="good,bad,so".split(","))
     assert (said.names, numbers["train"]) == (("neg", "pos", "neutral"), [1, None])
+    ordered = Columns(("text",)), Options(label_names="pos,neutral,neg")
+    said, numbers = encode_labels({"train": split([1, 0])}, *ordered)
+    assert (said.names, numbers["train"]) == (("pos", "neutral", "neg"), [0, 2])
+    with pytest.raises(UserError, match="The train data has the label 'pos' in row 1. Known are 'no', 'yes'"):
+        encode_labels({"train": split([1, 0])}, Columns(("text",)), Options(label_names="no,yes"))
 
 
 @pytest.mark.parametrize("cells", [["a", None, "b"], ["a", " ", "b"], [["a"], None, ["b"]], [0.5, None, 1.5]])
@@ -158,6 +163,7 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
         ),
         ([["a"]], None, {"task": "regression"}, r"has \['a'\] in column 'label', and the task is regression"),
         ([1, 2], [2.5], {}, "has the label '2.5' in row 1"),
+        ([1, 2], None, {"delimiter": "|"}, r"has 1, in which --label-delimiter '\|' can't stand. Write strings"),
     ],
 )
 def test_labels_that_cannot_be_are_refused(train, test, options, message):
@@ -192,6 +198,13 @@ def test_names_of_labels_that_the_data_lacks_are_refused(tmp_path):
         labelled(tmp_path, ["no", "b"] * 2, label_names="a,b")
 
 
+def test_names_of_labels_that_would_not_be_used_are_refused(tmp_path):
+    path = write_csv(tmp_path / "a.csv", [{"text": text, "a": 1, "a2": 0, "b": 0.5} for text in texts(4)])
+    for column, holds in (("b", "numbers to predict"), ("a,a2", r"2 labels \(a, a2\)")):
+        with pytest.raises(UserError, match=f"--label-names 'x,y' can't be: column .* holds {holds}. Name these, or"):
+            prepared(path, label_column=column, label_names="x,y")
+
+
 # ---- several labels per text ----------------------------------------------------------------------------------------
 
 MARKS = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
@@ -219,8 +232,8 @@ def test_a_label_of_all_rows_or_of_none_is_refused_unless_it_is_listed(tmp_path,
 def test_one_hot_columns_are_labels(tmp_path):
     rows = [{"text": text, "a": row % 2, "b": 1 - row % 2, "c": 0} for row, text in enumerate(texts(12))]
 
-    def read():
-        data = prepared(write_csv(tmp_path / "a.csv", rows), label_column="a,b,c")
+    def read(**options):
+        data = prepared(write_csv(tmp_path / "a.csv", rows), label_column="a,b,c", **options)
         assert data.labels.names == ("a", "b", "c")
         return data.labels.problem_type, data.splits["train"]["labels"][:]
 
@@ -228,9 +241,24 @@ def test_one_hot_columns_are_labels(tmp_path):
     rows[0]["c"] = 1
     problem, numbers = read()
     assert (problem, numbers[0]) == ("multi_label_classification", [0.0, 1.0, 1.0])
+    rows[7]["b"] = " "
+    with pytest.raises(UserError, match="Missing label in the train data: line 9 has none in column 'a, b, c' .* --sk"):
+        read()
+    assert read(skip_missing=True)[1] == numbers[:7] + numbers[8:]
     rows[7]["b"] = "?"
     with pytest.raises(UserError, match="column 'b' has '\\?' in line 9"):
         read()
+
+
+@pytest.mark.parametrize("marks", [([1, 0], [0, 1]), ([1, 1], [0, 0])])
+def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
+    a, b = marks
+    splits = {"test": table(text=["x", "y"], a=a, b=b)}
+    columns, problem = Columns(("text",), "a, b", one_hot=("a", "b")), "multi_label_classification"
+    labels, numbers = encode_labels(splits, columns, label_names=("b", "a"), problem_type=problem)
+    assert (labels.problem_type, numbers["test"]) == (problem, [list(row) for row in zip(b, a, strict=True)])
+    with pytest.raises(UserError, match="a,b has no column for the model's label 'c'. Name one for each: .* a,b,c."):
+        encode_labels(splits, columns, label_names=("a", "b", "c"), problem_type=problem)
 
 
 # ---- a trained model's labels ----------------------------------------------------------------------------------------

@@ -77,6 +77,12 @@ def test_columns_are_found_by_their_names(names, options, text, label):
         ({"label_column": "stars"}, "no column 'stars'. It has 'text', 'more', 'label': name one with --label-column"),
         ({"text_column": "text,more,label"}, "names 3 columns. Give one, two for pairs, or join them: --join ' '"),
         ({"label_column": "text"}, "can't be both text and label"),
+        ({"label_column": "label, label"}, "--label-column 'label, label' must name each column once"),
+        ({"text_column": "text,text"}, "--text-column 'text,text' must name each column once"),
+        ({"text_column": ""}, "--text-column '' must name each column once"),
+        ({"label_column": "__line__"}, "no column '__line__'. It has 'text', 'more', 'label': name one with --label"),
+        ({"text_column": "text,__line__"}, "no column '__line__'"),
+        ({"label_delimiter": ""}, "--label-delimiter '' separates nothing. Give what stands between labels"),
         ({"join": " "}, "--join ' ' joins several columns of text, and there is 'text' alone"),
     ],
 )
@@ -86,12 +92,14 @@ def test_columns_that_are_not_there_are_refused(options, message):
 
 
 @pytest.mark.parametrize("beside", ["input_label", "confidence"])
-def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside):
-    answered = table(text=["x"], label=["z"], **{beside: ["y"]})
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside, split):
+    labels = table(text=["x", "y"], label=["a", "b"])
+    tables = {"train": labels, split: labels.add_column(beside, ["b", "a"])}
     with pytest.raises(UserError, match="'label' seems to hold answers .* --label-column NAME."):
-        find_columns(answered, Options())
-    assert find_columns(answered, Options(label_column="label")).label == "label"
-    assert find_columns(answered, Options(), needs_label=False).text == ("text",)  # to be answered again
+        prepare(tables, Options(validation_share=0))
+    assert prepare(tables, Options(validation_share=0, label_column="label")).labels.names == ("a", "b")
+    assert find_columns(tables[split], Options(), needs_label=False).text == ("text",)  # to be answered again
 
 
 def test_a_column_that_another_split_lacks_is_named(tmp_path):
@@ -264,6 +272,22 @@ def test_rows_without_text_or_label_are_left_out_where_that_is_asked_and_counted
     assert json.loads(json.dumps(data.summary.to_dict())) == {"line": line, "doubts": []}
 
 
+@pytest.mark.parametrize(
+    ("join", "lacking", "message"),
+    [
+        (" | ", [(None, None), (" ", float("nan"))], r"line 5 has none \(2 rows in all\)"),
+        (None, [("a", None), (None, 3)], r"line 5 has no pair \(2 rows in all\)"),
+    ],
+)
+def test_a_text_is_missing_where_all_cells_to_join_or_one_of_a_pair_are(tmp_path, join, lacking, message):
+    cells = [("a", 1), ("b", 2), ("c", 3), ("d", 4), *lacking]
+    rows = [{"a": a, "b": b, "label": "xy"[row % 2]} for row, (a, b) in enumerate(cells)]
+    path, options = write_jsonl(tmp_path / "a.jsonl", rows), {"text_column": "a,b", "join": join}
+    with pytest.raises(UserError, match=f"Missing text in the train data: {message}"):
+        prepared(path, **options)
+    assert len(prepared(path, skip_missing=True, **options).splits["train"]) == 4
+
+
 def test_many_columns_are_said_in_a_short_line(tmp_path):
     rows = [row | {f"c{column}": 1 for column in range(500)} for row in rows_with(["a", "b"] * 3)]
     line = prepared(write_csv(tmp_path / "a.csv", rows)).summary.line()
@@ -317,7 +341,7 @@ def test_splits_become_token_ids_with_labels_in_the_models_form(tmp_path, monkey
     tokenizer = train_tokenizer(["a b c"], vocab_size=50)
     several = [Value("int64"), List(Value("float32")), Value("float64")]
     for cells, kind in zip((["x", "y"] * 3, [["x"], [], ["x", "y"]] * 2, [0.5, 1.5] * 3), several, strict=True):
-        pairs = [("a" * (row % 2), "b c") for row in range(6)]
+        pairs = [("ab"[row % 2], "b c") for row in range(6)]
         rows = [{"text": a, "text_pair": b, "label": cell} for (a, b), cell in zip(pairs, cells, strict=True)]
         data = prepared(write_jsonl(tmp_path / "a.jsonl", rows), max_rows=5)
         cut = {}

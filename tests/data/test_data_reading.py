@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import logging
 import os
 import re
@@ -32,12 +33,15 @@ def sizes(**options):
 
 
 @pytest.mark.parametrize("validation", ["validation", "valid", "val", "dev"])
-def test_a_folder_of_files_is_a_data_set(tmp_path, validation):
+def test_a_folder_of_files_is_a_data_set(tmp_path, validation, caplog):
     write_jsonl(tmp_path / "train.jsonl", EXAMPLES)
     write_csv(tmp_path / f"{validation}.csv", EXAMPLES[:1])
     write_jsonl(tmp_path / "train_long.jsonl", EXAMPLES * 3)  # another split, none of ours
+    write_file(tmp_path / "train_long.json", json.dumps(EXAMPLES))
     assert sizes(data=str(tmp_path)) == {"train": 2, "validation": 1}
-    for split, rows in (("train", 2), (validation, 1)):
+    assert "that are used only where they are named: train_long, train_long.jsonl." in caplog.text
+    assert sizes(data=str(tmp_path), test="train_long.jsonl") == {"train": 2, "validation": 1, "test": 6}
+    for split, rows in (("train", 2), (validation, 1), ("train_long", 2)):
         assert len(read_split(Options(data=str(tmp_path)), split)) == rows
     with pytest.raises(UserError, match=f"has no split 'test'. It has .*{validation}.*: name one with --split"):
         read_split(Options(data=str(tmp_path)), "test")
@@ -48,7 +52,7 @@ def test_validation_and_test_may_name_a_split_or_a_file(tmp_path, caplog):
     DatasetDict({name: Dataset.from_list(rows) for name, rows in parts.items()}).save_to_disk(tmp_path / "saved")
     saved, file = str(tmp_path / "saved"), write_csv(tmp_path / "mine.csv", EXAMPLES * 3)
     assert sizes(data=saved) == {"train": 4}
-    assert f"Splits of {saved!r} that aren't used: matched, mismatched." in caplog.text
+    assert f"Splits of {saved!r} that are used only where they are named: matched, mismatched." in caplog.text
     assert sizes(data=saved, validation="matched", test="mismatched") == {"train": 4, "validation": 2, "test": 1}
     assert sizes(data=saved, validation=file, test="matched") == {"train": 4, "validation": 6, "test": 2}
     assert sizes(data=file, test=file) == {"train": 6, "test": 6}
