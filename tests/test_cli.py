@@ -330,7 +330,9 @@ def test_evaluate_says_what_it_scores_and_lists_every_wrong_answer(run, refused,
     scores = json.loads(out)
     assert (scores["data"], scores["examples"]) == (str(folder / "extra.csv"), 14)
     assert scores["accuracy"] == 0.5
-    assert "has no split 'test'. It has validation: name one" in refused("evaluate", checkpoint, "--data", folder)
+    assert "has no split 'test'. It has extra, validation: name one" in refused(
+        "evaluate", checkpoint, "--data", folder
+    )
     (tmp_path / "bare.csv").write_text("text,gold\nwho saw karla,acceptable\n")
     line = refused("evaluate", checkpoint, "--data", tmp_path / "bare.csv")
     assert "no column is called label or labels" in line
