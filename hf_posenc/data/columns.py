@@ -133,7 +133,7 @@ def find_columns(
         raise UserError("--label-delimiter '' separates nothing. Give what stands between labels: '|'.")
     if known is not None:
         delimiter = delimiter or known.label_delimiter
-        separator = known.separator if separator is None and text == known.text else separator
+        separator = known.separator if separator is None and len(text) > 1 else separator
     return Columns(text, ", ".join(labels), separator, delimiter, labels if len(labels) > 1 else ())
 
 

@@ -100,7 +100,7 @@ def encode_labels(
     Whole numbers keep their order, words are sorted; `--label-names` says what 0, 1, ... mean, or the order of words.
 
     Args:
-        splits: any of train, validation and test, in this order. Test alone may lack labels.
+        splits: any of train, validation and test. Test alone may lack labels.
         columns: where the labels are.
         options: the task, names for numbered labels, and whether rows without a label are left out.
         label_names: of a trained model. They keep their order if they are the data's. Where there is no training
@@ -139,8 +139,9 @@ def encode_labels(
         ]
     if not labelled:
         return Labels(problem_type, tuple(label_names)), dict.fromkeys(splits)
-    if labelled[0].split == "train":
-        labels = _of_training(labelled[0], columns, options, tuple(label_names))
+    train = next((column for column in labelled if column.split == "train"), None)
+    if train is not None:
+        labels = _of_training(train, columns, options, tuple(label_names))
     else:
         labels = _of_a_model(labelled[0], tuple(label_names), problem_type, options)
         if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):

@@ -43,7 +43,7 @@ from .train import save_run, train
 _OPTIONS = frozenset(item.name for item in fields(Options))
 _SOURCE = "texts in memory"
 _OF_FILES = {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "text_column", "join"}
-_OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encoding", "format", "skip_missing"}
+_OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encoding", "format"}
 """Options that say nothing of texts in memory."""
 
 

@@ -141,7 +141,7 @@ JOINED = Columns(("title", "body"), "stars", " / ")
         ({}, JOINED, [("a / b",), (" / d",)]),
         ({"join": " "}, JOINED, [("a b",), (" d",)]),
         ({"text_column": "title,body"}, JOINED, [("a / b",), (" / d",)]),
-        ({"text_column": "body,title"}, JOINED, [("b", "a"), ("d", "")]),
+        ({"text_column": "body,title"}, JOINED, [("b / a",), ("d / ",)]),
         ({"text_column": "body"}, JOINED, [("b",), ("d",)]),
         ({}, Columns(("body", "title")), [("b", "a"), ("d", "")]),
         ({}, Columns(("sentence",)), [("t",), ("u",)]),
