@@ -1,7 +1,6 @@
 """Runs a plan: skips finished runs, resumes interrupted ones, records failures."""
 
 import contextlib
-import json
 import math
 import shutil
 import statistics
@@ -18,12 +17,12 @@ from rich.markup import escape
 
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
 from hf_posenc.files import sha256, write_json
-from hf_posenc.quiet import silence
+from hf_posenc.quiet import silence, without_bars
 
 from .baselines import measure_baselines
 from .checkpoints import convert_checkpoints
 from .plan import Plan, PlannedRun
-from .results import ENDED, baseline_path, read_run, record_plan, write_run
+from .results import ENDED, baseline_path, read_baselines, read_run, record_plan, write_run
 from .run import default_rate, run_one
 from .statistics import what_can_be_found
 from .tasks import check_data
@@ -97,7 +96,7 @@ def _prepare(plan: Plan, folder: Path) -> None:
     """What all runs need: checked data, the plan in the folder, checkpoints to start from."""
     inputs = {f"the scheme file {path!r}": sha256(path) for path in plan.scheme_files}
     for task in plan.tasks:
-        with silence():
+        with without_bars():  # what it warns of is about the user's data
             if digest := check_data(plan, task):
                 inputs[f"the data of {task.name!r}"] = digest
     for scheme in plan.schemes if plan.pretrained is not None else ():
@@ -119,8 +118,8 @@ def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
     for task in plan.tasks:
         path = baseline_path(folder, task.name)
         with _lock(folder, f"baselines-{task.name}", wait=True):
-            if path.is_file():
-                seconds[task.name] = json.loads(path.read_text(encoding="utf-8"))["seconds"]
+            if measured := read_baselines(folder, task.name):
+                seconds[task.name] = measured.get("seconds", math.nan)
                 continue
             try:
                 with silence(), _threads(plan.threads):

@@ -78,7 +78,7 @@ class Comparison:
         self.contrasts = contrasts(self.plan, self.table)
         self.metrics = {task.name: task.metric for task in self.plan.tasks}
         tasks = next(iter(self.plan.tested_groups.values()), (self.plan.tasks[0].name,))
-        ranked = ranking(self.plan, self.table, tasks, self.plan.home_length)
+        ranked = ranking(self.table, self.plan.schemes, tasks, self.plan.home_length)
         self.order = [*ranked, *(scheme for scheme in self.plan.schemes if scheme not in ranked)]
 
     @property
@@ -116,20 +116,18 @@ class Comparison:
             means = {scheme: fmean(v) for scheme in self.order if (v := column.values(self.table, scheme))}
             for scheme in [name for name, mean in means.items() if mean == max(means.values())]:
                 cells[scheme][place] = f"**{cells[scheme][place]}**"
-        head = ["", *(plain(column.title) for column in columns)]
-        rows = [[plain(name), *cells[name]] for name in self.baselines] + [["—"] * len(head)] * bool(self.baselines)
-        rows += [[code(scheme), *cells[scheme]] for scheme in self.order]
-        if len(columns) == 1 and len(self.plan.seeds) > 1:
-            head += ["95 % interval"]
-            rows = [[*row, self._interval(columns[0], name)] for row, name in zip(rows, self._names(), strict=True)]
-        if cost:
-            head += ["seconds a run", "weights"]
-            rows = [[*row, *self._cost(name)] for row, name in zip(rows, self._names(), strict=True)]
+        head, has_interval = (
+            ["", *(plain(column.title) for column in columns)],
+            len(self.plan.seeds) > 1 == len(columns),
+        )
+        head += ["95 % interval"] * has_interval + ["seconds a run", "weights"] * cost
+        rows = []
+        for name in (*self.baselines, *self.order):
+            row = [code(name) if name in self.order else plain(name), *cells[name]]
+            row += [self._interval(columns[0], name)] * has_interval + (self._cost(name) if cost else [])
+            rows.append(row)
+        rows[len(self.baselines) : len(self.baselines)] = [["—"] * len(head)] * bool(self.baselines)
         return markdown_table(head, rows, "l" + "r" * (len(head) - 1))
-
-    def _names(self) -> list[str]:
-        """The names of the table's rows; the line has none."""
-        return [*self.baselines, *([""] if self.baselines else []), *self.order]
 
     def _cell(self, column: Column, name: str) -> str:
         """The mean and, where some runs are above the majority and others aren't, how many."""
@@ -158,7 +156,7 @@ class Comparison:
         return Interval.of(values, least, 1.0) if values else None
 
     def _cost(self, name: str) -> list[str]:
-        """The median seconds of a run's training, and the number of weights."""
+        """The median seconds of a run, tests included, and the number of weights."""
         rows = self.table[self.table["scheme"] == name].dropna(subset="seed")
         runs = rows.drop_duplicates(["task", "seed"])
         return ["", ""] if runs.empty else [f"{runs['seconds'].median():,.0f}", f"{runs['parameters'].max():,}"]
@@ -182,7 +180,7 @@ class Comparison:
             "p (Holm)",
             "verdict",
             "gap found",
-            "seeds to find",
+            "seeds needed",
         )
         return markdown_table(head, rows, "lrllrrlrr")
 
@@ -191,31 +189,28 @@ class Comparison:
         columns = [column for column in self.columns(self.plan.home_length) if len(column.tasks) == 1]
         if len(columns) < 2 or len(self.plan.seeds) < 2:
             return None
-        baseline, rows = self.plan.references[0], []
-        for scheme in self.order:
-            cells = [self._difference(column, scheme, baseline) for column in columns]
-            rows.append([code(scheme), *cells] if scheme != baseline else None)
-        head = (f"minus {code(baseline)}", *(plain(column.title) for column in columns))
-        return markdown_table(head, [row for row in rows if row is not None])
+        baseline = self.plan.references[0]
+        others = [scheme for scheme in self.order if scheme != baseline]
+        rows = [[code(name), *(self._difference(column, name, baseline) for column in columns)] for name in others]
+        return markdown_table((f"minus {code(baseline)}", *(plain(column.title) for column in columns)), rows)
 
     def _difference(self, column: Column, scheme: str, other: str) -> str:
         table = self.table if column.part is None else self.table[self.table["part"] == column.part]
         first, second = (scores(table, column.tasks[0], name, column.length) for name in (scheme, other))
         paired = [first[seed] - second[seed] for seed in first if seed in second]
-        interval = compare([paired]).interval if paired else None
-        return "" if interval is None else f"{interval.mean:+.3f} {ends(interval, '+')}"
+        if not paired:
+            return ""
+        interval, _ = compare([paired])
+        return f"{interval.mean:+.3f} {ends(interval, '+')}"
 
     def sentences(self) -> Iterator[str]:
         """What the results answer: which scheme, by how much, how sure, and what it would take to know more."""
         for group, tasks in self.plan.tested_groups.items():
-            ranked = ranking(self.plan, self.table, tasks, self.plan.home_length)
-            linear = {
-                name: list(group_scores(self.table, tasks, name, self.plan.home_length).values())
-                for name in self.baselines
-            }
-            known = {name: fmean(values) for name, values in linear.items() if values}
-            best = next(iter(ranked), None)
-            top = max(known, key=lambda name: known[name], default=None)
+            ranked, known = (
+                ranking(self.table, names, tasks, self.plan.home_length)
+                for names in (self.plan.schemes, self.baselines)
+            )
+            best, top = next(iter(ranked), None), next(iter(known), None)
             if best is None:
                 continue
             if top is not None and known[top] >= ranked[best]:
@@ -362,7 +357,7 @@ _ALT = {"scores.png": "Each scheme's mean with its interval", "lengths.png": "Sc
 _HOW = (
     "Differences are paired by seed within each task; each task has its own spread (Satterthwaite). All tests of this "
     "page are corrected together (Holm, p < .05). They are about these test rows. *Gap found*: the true difference "
-    "that a test finds in 4 of 5 cases. *Seeds to find*: how many the measured difference would take."
+    "that a test finds in 4 of 5 cases. *Seeds needed*: how many the measured difference would take."
 )
 
 

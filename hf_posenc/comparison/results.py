@@ -36,6 +36,8 @@ _OF_A_RUN: dict[str, Any] = {
     "commit": str,
     "processor": str,
 }
+_KINDS = dict.fromkeys(("seed", "steps", "parameters"), "Int64") | {"score": "float64"}
+_KINDS |= dict.fromkeys(("task", "part", "scheme", "metric", "commit", "processor"), "str")
 COLUMNS = ("task", "part", "length", "scheme", "seed", "metric", "score", "examples", *_OF_A_RUN)
 ENDED = ("done", "diverged")
 """The status of runs that aren't repeated; `diverged`: a trial whose learning rate led to NaN."""
@@ -158,6 +160,16 @@ def baseline_path(folder: Path, task: str) -> Path:
     return folder / BASELINES_NAME / f"{task}.json"
 
 
+def read_baselines(folder: Path, task: str) -> dict[str, Any]:
+    """What `measure_baselines` returned for a task; empty where it wasn't measured.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = baseline_path(folder, task)
+    return _read_json(path) if path.is_file() else {}
+
+
 def read_table(folder: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
     """All results of a folder, and why runs of the plan aren't among them, by their names; writes `results.csv`.
 
@@ -175,8 +187,7 @@ def read_table(folder: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
         return table, dict.fromkeys(absent, "not run yet")
     rows: list[dict[str, Any]] = []
     for task in plan.tasks:
-        if (measured := baseline_path(folder, task.name)).is_file():
-            rows += [{"task": task.name, **row} for row in _read_json(measured).get("rows", ())]
+        rows += [{"task": task.name, **row} for row in read_baselines(folder, task.name).get("rows", ())]
     problems = {}
     for run in plan.runs():
         result = read_run(folder, plan, run)
@@ -191,12 +202,13 @@ def read_table(folder: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
         raise UserError(f"No run in {str(folder)!r} is done.{why} Run `hf-posenc compare` first.")
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"seed": "Int64", "steps": "Int64", "parameters": "Int64"})
     write_text(path, table.to_csv(index=False))
-    return table, problems
+    return _read_csv(path), problems
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
     try:
-        table = pd.read_csv(path, dtype={"seed": "Int64", "steps": "Int64", "parameters": "Int64", "score": float})
+        # A task may be called 1000 or NA, and a commit 12e34: names are words, and only an empty cell is none.
+        table = pd.read_csv(path, dtype=_KINDS, keep_default_na=False, na_values=[""])
     except ValueError as error:  # pandas' own errors are of this kind
         raise UserError(f"{str(path)!r} is damaged: {one_line(error)}") from error
     if lacking := [name for name in COLUMNS if name not in table]:

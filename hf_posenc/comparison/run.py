@@ -52,7 +52,6 @@ def run_one(
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     # The baselines are measured once for all runs of a task.
     trained = train(Options.of(**options), baselines=False, console=Console(file=io.StringIO()))
-    trained_seconds = time.time() - started
     rows = list(_test(plan, run, trained, None if run.factor is None else data_folder))
     if not rows:
         raise UserError(
@@ -62,7 +61,7 @@ def run_one(
     return {
         "rows": rows,
         "steps": max((entry.get("step", 0) for entry in trained.history), default=0),
-        "seconds": round(trained_seconds, 1),
+        "seconds": round(time.time() - started, 1),
         "parameters": trained.report.parameters,
         "rate": rate,
         "commit": (code or "")[:12],

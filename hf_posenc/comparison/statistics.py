@@ -28,7 +28,7 @@ times another's, in 3 to 4 % where each run learns a task or stays at chance, in
 
 import bisect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -78,7 +78,7 @@ class Contrast:
     reference: str
     interval: Interval
     p: float | None = None
-    """As it is; None: one seed, or no difference varies."""
+    """As it is; None: there is no test."""
     corrected: float | None = None
     """By Holm's rule, over all contrasts of the report."""
     gap: float | None = None
@@ -164,11 +164,12 @@ def _contrasts(plan: Plan, table: pd.DataFrame) -> Iterator[Contrast]:
                 ]
                 if not all(differences):
                     continue
-                made = replace(compare(differences), group=group, length=length, scheme=scheme, reference=reference)
-                if len(plan.seeds) < FEW_SEEDS and not _all_learned(table, tasks, (scheme, reference), length):
-                    made = replace(made, p=None)
-                gap, seeds = (None, None) if made.p is None else power(differences, ALPHA / number)
-                yield replace(made, gap=gap, seeds=seeds)
+                interval, p = compare(differences)
+                few = min(map(len, differences)) < FEW_SEEDS
+                if few and not _all_learned(table, tasks, (scheme, reference), length):
+                    p = None
+                found = (None, None) if p is None else power(differences, ALPHA / number)
+                yield Contrast(group, length, scheme, reference, interval, p, None, *found)
 
 
 def _all_learned(table: pd.DataFrame, tasks: Sequence[str], schemes: Sequence[str], length: int) -> bool:
@@ -177,17 +178,20 @@ def _all_learned(table: pd.DataFrame, tasks: Sequence[str], schemes: Sequence[st
     return all(count is None or count[0] == count[1] for count in counts)
 
 
-def compare(differences: Sequence[Sequence[float]]) -> Contrast:
-    """The contrast of differences paired by seed: for each task of the group, a scheme's scores minus another's."""
+def compare(differences: Sequence[Sequence[float]]) -> tuple[Interval, float | None]:
+    """The mean of a group with its interval and p-value; no p-value with one seed, or where no difference varies.
+
+    Args:
+        differences: paired by seed, for each task of the group: a scheme's scores minus another's.
+    """
     mean = fmean(map(fmean, differences))
     if min(map(len, differences)) < 2:
-        return Contrast("", 0, "", "", Interval(mean, None, None))
+        return Interval(mean, None, None), None
     error, freedom = _error(differences)
     if error < _TINY:
-        return Contrast("", 0, "", "", Interval(mean, mean, mean))
-    half = stats.t.ppf(1 - ALPHA / 2, freedom) * error
-    p = float(2 * stats.t.sf(abs(mean) / error, freedom))
-    return Contrast("", 0, "", "", Interval(mean, float(mean - half), float(mean + half)), p)
+        return Interval(mean, mean, mean), None
+    half = float(stats.t.ppf(1 - ALPHA / 2, freedom)) * error
+    return Interval(mean, mean - half, mean + half), float(2 * stats.t.sf(abs(mean) / error, freedom))
 
 
 def power(differences: Sequence[Sequence[float]], level: float) -> tuple[float, int]:
@@ -243,8 +247,8 @@ def what_can_be_found(plan: Plan) -> str:
     )
 
 
-def ranking(plan: Plan, table: pd.DataFrame, tasks: Sequence[str], length: int) -> dict[str, float]:
-    """The schemes' means over tasks, the best first."""
-    values: Mapping[str, dict[int, float]] = {s: group_scores(table, tasks, s, length) for s in plan.schemes}
-    means = {scheme: fmean(of_seed.values()) for scheme, of_seed in values.items() if of_seed}
+def ranking(table: pd.DataFrame, names: Sequence[str], tasks: Sequence[str], length: int) -> dict[str, float]:
+    """The means over tasks of schemes or baselines, the best first."""
+    values = {name: group_scores(table, tasks, name, length) for name in names}
+    means = {name: fmean(of_seed.values()) for name, of_seed in values.items() if of_seed}
     return dict(sorted(means.items(), key=lambda item: -item[1]))

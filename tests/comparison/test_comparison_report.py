@@ -2,12 +2,14 @@
 
 import html
 import re
+import shutil
 
 import pytest
 from comparison_harness import made_up, toy
 
 from hf_posenc import POSITIONS
 from hf_posenc.comparison import Comparison, read_table, write_report
+from hf_posenc.comparison.report import render_report
 from hf_posenc.errors import UserError
 from hf_posenc.markdown import code, markdown_table, plain
 
@@ -134,6 +136,26 @@ def test_a_table_that_is_damaged_is_refused(tmp_path, damage, message):
     path.write_text(damage(path.read_text()))
     with pytest.raises(UserError, match=f"{path}.*{message}"):
         Comparison(folder)
+
+
+def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
+    """Whatever a task or a commit is called."""
+    tasks = [{"data": "probes", "name": name} for name in ("1000", "NA", "null")]
+    plan = toy(schemes=["none", "learned"], seeds=2, tasks=tasks)
+    folder = made_up(tmp_path, plan, level, majority=0.5)
+    for path in (folder / "runs").glob("*"):
+        path.write_text(path.read_text().replace('"abc"', '"12e3456"'))
+    before, _ = read_table(folder)
+    text = render_report(Comparison(folder), [])
+    shutil.rmtree(folder / "runs")
+    after, problems = read_table(folder)
+    assert (problems, [*after["task"].unique()], set(after["commit"].dropna())) == (
+        {},
+        ["1000", "NA", "null"],
+        {"12e3456"},
+    )
+    assert after.equals(before)
+    assert render_report(Comparison(folder), []) == text
 
 
 def test_many_schemes_and_odd_names_are_drawn(tmp_path):

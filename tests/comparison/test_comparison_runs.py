@@ -230,10 +230,19 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
         execute(toy(), tmp_path / "c", console=quiet())
 
 
-def test_data_that_has_changed_is_refused(tmp_path, pretended):
+def test_shared_texts_are_said_and_data_that_has_changed_is_refused(tmp_path, pretended, caplog):
     folder = write_text_data(tmp_path / "colours")
+    shared = read_rows(folder / "train.jsonl")[:3]
+    write_rows(folder / "test.jsonl", read_rows(folder / "test.jsonl") + shared)
     plan = toy(**{**TEXT, "tasks": [{"data": str(folder)}]})
     execute(plan, tmp_path / "results", console=quiet())
+    assert re.search(r"\d of 43 texts of its data for 'test' stand in its training data too", caplog.text)
+    damaged = tmp_path / "results" / "baselines" / "colours.json"
+    whole = damaged.read_text()
+    damaged.write_text(whole[:9])
+    with pytest.raises(UserError, match="colours.json' is damaged: .* Delete it"):
+        execute(plan, tmp_path / "results", console=quiet())
+    damaged.write_text(whole)
     assert len(execute(plan, tmp_path / "results", console=quiet()).skipped) == 2
     path = folder / "test.jsonl"
     first, *others = read_rows(path)
