@@ -52,12 +52,11 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
         columns, places = _read_delimited(path, kind, lines, options)
     elif kind == "json":
         columns, lines = _by_column(_list_of_objects(path, "".join(lines))), []
-    else:
+    elif kind == "jsonl":
         places = [number for number, line in enumerate(lines, start=1) if line.strip()]
-        if kind == "jsonl":
-            columns = _by_column([_object_of(f"{path}, line {place}", lines[place - 1]) for place in places])
-        else:
-            columns = {"text": [lines[place - 1].rstrip("\r\n") for place in places]}
+        columns = _by_column([_object_of(f"{path}, line {place}", lines[place - 1]) for place in places])
+    else:  # each line is a text, a blank one an empty text, so that answers stand in the order of lines
+        columns = {"text": [line.rstrip("\r\n") for line in lines] if any(map(str.strip, lines)) else []}
     arrays = {name: _array(path, name, cells) for name, cells in columns.items()}
     kind = "csv" if kind in _DELIMITERS else kind
     return as_table(Dataset(pa.table(arrays)), str(path), kind, places, len(lines))

@@ -134,7 +134,7 @@ def test_every_kind_of_file_and_standard_input_give_their_rows(tmp_path, monkeyp
     elif base == "parquet":
         Dataset.from_list(rows).to_parquet(path)
     elif base == "txt":
-        write_file(path, "\ufeff" + "\n\n".join(row["text"] for row in rows))
+        write_file(path, "\ufeff" + "\n".join(row["text"] for row in rows))
     else:
         write_file(path, json.dumps(rows) if base == "json" else "\n".join(map(json.dumps, rows)))
     if kind == "-":

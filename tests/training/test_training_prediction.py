@@ -221,11 +221,12 @@ def test_an_empty_text_among_arguments_is_said(run, checkpoint):
     assert "is empty" not in run("predict", str(checkpoint), "a b")[2]
 
 
-def test_empty_lines_of_plain_text_are_skipped_and_said(run, checkpoint, tmp_path):
+def test_each_line_of_plain_text_has_an_answer_and_blank_ones_are_said(run, checkpoint, tmp_path):
     (tmp_path / "in.txt").write_text("a\n\nb\n  \n")
     _, out, err = run("predict", checkpoint, "--data", tmp_path / "in.txt", "--json")
-    assert [json.loads(line)["text"] for line in out.splitlines()] == ["a", "b"]
-    assert "in.txt: Text: text; 2 rows from 4 lines." in err
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["a", "", "b", "  "]
+    assert "in.txt: Text: text; 4 rows from 4 lines." in err
+    assert "in.txt: 2 empty (line 2, 4), and answered all the same" in err
 
 
 def test_columns_are_named_or_refused(run, checkpoint, tmp_path):
