@@ -1,6 +1,6 @@
 """`rope`: rotary position embedding, queries and keys turned by an angle that grows with the position."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,7 @@ _CHECKS: dict[str, Check] = {
     _LENGTH: whole(),
 }
 """The others may be any positive number, `short_factor` and `long_factor` a list of them."""
+_LIST: Check = (lambda value: isinstance(value, (list, tuple)), "is no list of numbers, one per pair.")
 _LOCAL = ("local_rope_theta", "global_attn_every_n_layers")
 ROPE_COMMON = ("rope_type", "rope_theta", "partial_rotary_factor", *_LOCAL)
 
@@ -81,7 +82,7 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
             )
     for key, value in parameters.items():
         if key in ("short_factor", "long_factor"):
-            require(f"rope_parameters: {key}", value, (_is_list, "is no list of numbers, one per pair."))
+            require(f"rope_parameters: {key}", value, _LIST)
             for place, factor in enumerate(value):
                 require(f"rope_parameters: {key}[{place}]", factor, positive())
         else:
@@ -92,10 +93,6 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
         trained = parameters[_LENGTH]
         parameters["factor"] = max(1.0, (max_positions or trained) / trained)
     return parameters
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
 
 
 def _check_together(parameters: dict[str, Any]) -> None:
@@ -137,11 +134,27 @@ def _quarter_turn(x: Tensor, interleaved: bool) -> Tensor:
     return torch.cat((x[..., half:] * -1.0, x[..., :half]), -1)  # written so, OpenVINO runs it in one operation
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """x cos + quarter turn sin."""
-    if have_fixed_shapes(x, sin):
-        return x * cos + _quarter_turn(x, interleaved) * sin
-    return _quarter_turn(x, interleaved).mul_(sin).addcmul_(x, cos)  # in place: time goes into memory, not into sums
+class _Rotation(torch.autograd.Function):
+    """x cos + sign (quarter turn of x) sin, with a pass over memory for each operation; its gradient turns back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, sign: int) -> Tensor:
+        ctx.how = cos, sin, interleaved, sign
+        half = x.shape[-1] // 2
+        a, b = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(half), slice(half, None))
+        turned = x * cos
+        turned[..., a].addcmul_(x[..., b], sin[..., a], value=-sign)
+        turned[..., b].addcmul_(x[..., a], sin[..., b], value=sign)
+        return turned.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        *angles, sign = ctx.how
+        return _Rotation.apply(gradients[0], *angles, -sign), None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return _Rotation.apply(tangents[0], *ctx.how)
 
 
 class RotaryPosition(PositionScheme):
@@ -267,8 +280,7 @@ class RotaryPosition(PositionScheme):
         parameters, function = self.rope_parameters, ROPE_INIT_FUNCTIONS.get(self.rope_type)
         if function is None:  # transformers leaves `default` to each model: it is `linear` with a factor of 1
             parameters, function = {**parameters, "factor": 1.0}, ROPE_INIT_FUNCTIONS["linear"]
-        settings: Any = _FrequencySettings(self.head_dim, parameters)
-        return function(settings, device, seq_len=length)
+        return function(cast(Any, _FrequencySettings(self.head_dim, parameters)), device, seq_len=length)
 
     def _fixed(self, device: torch.device, length: int | None = None) -> tuple[Tensor, float]:
         """Frequencies that depend on no tensor: computed once, on the CPU, as powers differ in their last digits."""
@@ -299,8 +311,11 @@ class RotaryPosition(PositionScheme):
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotates x (..., d) by the state of `rotary`, in float32, and gives x's dtype back."""
         turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
-        precise = turned.to(accumulation_dtype(turned))
-        turned = _rotate(precise, cos, sin, self.interleaved).to(x.dtype)
+        if not have_fixed_shapes(x, sin) and not sin.requires_grad:
+            turned = _Rotation.apply(turned, cos, sin, self.interleaved, 1)
+        else:  # what can be traced and transformed, and trains the angles
+            precise = turned.to(accumulation_dtype(turned))
+            turned = (precise * cos + _quarter_turn(precise, self.interleaved) * sin).to(x.dtype)
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
     def rotary(self, tokens: Tokens) -> tuple[Tensor, ...]:
@@ -314,5 +329,4 @@ class RotaryPosition(PositionScheme):
         """q and k (..., H, d), rotated."""
         if self.local is not None and layer % self.every:
             return self.local.rotate(q, k, state[2:], layer)
-        cos, sin = state[:2]
-        return self.turn(q, cos, sin), self.turn(k, cos, sin)
+        return self.turn(q, *state[:2]), self.turn(k, *state[:2])

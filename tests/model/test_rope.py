@@ -98,7 +98,11 @@ def test_rotation_equals_its_float64_twin_in_values_and_gradients(kind, last, in
     positions = torch.tensor([0, last, 7, last // 2, 7])
     expected = rope(scheme).rotate(x.to(f64), positions)
     # float32 holds an angle of 300 to 1.5e-5.
-    assert_equal_with_gradients(apply_rotary(x, positions, scheme=scheme), expected, x, atol=2e-4)
+    mine = apply_rotary(x, positions, scheme=scheme)
+    assert_equal_with_gradients(mine, expected, x, atol=2e-4)
+    # What is traced or transformed takes another way.
+    by_vmap = torch.func.vmap(lambda each: apply_rotary(each, positions, scheme=scheme))(x[None])[0]
+    torch.testing.assert_close(by_vmap, mine)
 
 
 @pytest.mark.parametrize("kind", KINDS)
