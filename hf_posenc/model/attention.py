@@ -21,7 +21,7 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers.utils import logging
 
 from .position_base import PositionScheme
-from .position_math import accumulation_dtype, is_transformed, outside_autocast, tracing
+from .position_math import accumulation_dtype, is_transformed, linear_dtype, outside_autocast, tracing
 from .unpadding import Runs, Tokens
 
 logger = logging.get_logger(__name__)
@@ -153,7 +153,7 @@ def choose_attention(
     if name == "sdpa" and on_cpu and tokens.index is not None and tokens.counts is not None:
         attention.rows = Runs(tokens.counts)
     if not (name == "sdpa" and on_cpu and _is_slow_in_half(tokens, x)):
-        attention.dtype = _dtype_of(x)
+        attention.dtype = linear_dtype(x)
     with outside_autocast(x.device):  # what is computed from positions is float32
         if scheme.uses("rotary"):
             attention.state = scheme.rotary(tokens)
@@ -186,17 +186,9 @@ def _tell(attention: Attention, device: str) -> None:
         )
 
 
-def _dtype_of(x: Tensor) -> torch.dtype:
-    """The dtype in which linear layers give their results."""
-    kind = x.device.type
-    if x.dtype == torch.float64 or kind == "meta" or not torch.is_autocast_enabled(kind):
-        return x.dtype  # autocast leaves float64 alone
-    return torch.get_autocast_dtype(kind)
-
-
 def _is_slow_in_half(tokens: Tokens, x: Tensor) -> bool:
     """Whether gradients are wanted in half precision, of sequences that are short: see `HALF_FROM`."""
-    return not tracing() and torch.is_grad_enabled() and _dtype_of(x) in HALF and tokens.longest < HALF_FROM
+    return not tracing() and torch.is_grad_enabled() and linear_dtype(x) in HALF and tokens.longest < HALF_FROM
 
 
 def add_bias(
@@ -325,13 +317,13 @@ def _flash(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, ma
 def _runs_varlen(scheme: PositionScheme, tokens: Tokens, x: Tensor, has_dropout: bool) -> bool:
     """Whether variable-length attention takes this: unpadded halves on an A100 or newer, no bias, no dropout."""
     fits = x.is_cuda and tokens.index is not None and not _is_biased(scheme) and not has_dropout
-    fits = fits and _dtype_of(x) in HALF and not tracing()
+    fits = fits and linear_dtype(x) in HALF and not tracing()
     return fits and torch.cuda.get_device_capability(x.device) >= (8, 0)
 
 
 def _varlen(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> tuple[Tensor, None]:
     cuts, longest = attention.tokens.cu_seqlens, attention.tokens.longest
-    q, k, v = (t[0].contiguous() for t in (q, k, v))
+    q, k, v = (t.squeeze(0) for t in (q, k, v))  # whose gradient is a view, that of t[0] a copy
     return varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=call.scale).unsqueeze(0), None  # type: ignore[union-attr]
 
 

@@ -31,7 +31,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import Attention, backend_of, check_bias, choose_attention, dropout_of, eager_attention_forward, kernels
 from .configuration_posenc import PosEncConfig
 from .position_base import PositionScheme, check_length
-from .position_math import accumulation_dtype, tracing
+from .position_math import accumulation_dtype, linear_dtype, tracing
 from .positions import independent_generator, make_position
 from .scheme_table import AUGMENTATIONS
 from .unpadding import Tokens, locate_tokens
@@ -108,7 +108,8 @@ class PosEncAttention(nn.Module):
 
     def forward(self, hidden_states: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
-        projections = (apply_linear(layer, hidden_states) for layer in (self.query, self.key, self.value))
+        x = hidden_states.to(linear_dtype(hidden_states))  # once: autocast would do it for each of the three
+        projections = (apply_linear(layer, x) for layer in (self.query, self.key, self.value))
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
         interface = ALL_ATTENTION_FUNCTIONS.get_interface(attend.name, eager_attention_forward)
         out, weights = attend(self, interface, q, k, v, hidden_states)

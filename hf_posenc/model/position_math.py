@@ -90,6 +90,14 @@ def accumulation_dtype(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
+def linear_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which linear layers give their results."""
+    kind = x.device.type
+    if x.dtype == torch.float64 or kind == "meta" or not torch.is_autocast_enabled(kind):
+        return x.dtype  # autocast leaves float64 alone
+    return torch.get_autocast_dtype(kind)
+
+
 def input_dtype(layer: nn.Linear) -> torch.dtype:
     """The dtype of inputs that a linear layer takes: its weights', or float32 where they are quantised to int8."""
     return layer.weight.dtype if isinstance(layer.weight, Tensor) else torch.float32

@@ -6,6 +6,7 @@ layout* is what attention with a mask works on, a row for each sequence: the inp
 are split, so that attention crosses no border.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
@@ -221,7 +222,7 @@ class Tokens:
         """Undoes `split`."""
         return self.from_rows(parts[0])
 
-    @property
+    @functools.cached_property
     def cu_seqlens(self) -> Tensor:
         """int32 (N + 1,) of an unpadded batch: where each sequence starts, and where the last one ends."""
         return nn.functional.pad(self._counts().cumsum(0), (1, 0)).to(torch.int32)
