@@ -126,7 +126,7 @@ def check_same_data(point: Path, config: Any, rows: str) -> None:
     """Raises a UserError if a checkpoint to resume from was trained on other rows, labels or words."""
     before, now = _read(point / "config.json"), json.loads(config.to_json_string(use_diff=False))
     for name in ("id2label", "label_mean", "label_scale", "vocab_size"):
-        if before.get(name) != now.get(name):
+        if before and before.get(name) != now.get(name):  # FSDP writes no config beside its weights
             raise UserError(
                 f"--resume: {str(point)!r} was begun with other data: {name}={before.get(name)!r:.200}, now it is "
                 f"{now.get(name)!r:.200}. Resume with the data that it began with, or train elsewhere."
