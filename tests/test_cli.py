@@ -209,7 +209,7 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
         (("predict", "CHECKPOINT", "a", "--device", "gpu"), "--device 'gpu' can't be used"),
         pytest.param(
             ("predict", "CHECKPOINT", "a", "--device", "cuda"),
-            "can't be used: Torch not compiled with CUDA enabled. Leave it out, or give --device cpu.",
+            ". Leave it out, or give --device cpu.",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU"),
         ),
         (

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 import transformers
 from common import perturb, word_tokenizer
@@ -33,6 +34,8 @@ WORDS = "the a dog cat bird chased saw likes that who every no some big small re
 
 def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extraction", **changes):
     """Writes a random checkpoint of a family, and returns its model."""
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"this transformers has no {family}")
     values = {FAMILIES[family].fields.get(name, name): value for name, value in SIZES.items()}
     if family == "gte":
         values["pad_token_id"] = 1

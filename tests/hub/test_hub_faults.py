@@ -322,7 +322,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no map": (lambda f: _edit(f, auto_map=None), "no Auto class loads architectures="),
     "one class": (
         lambda f: _edit(f, architectures="PosEncModel"),
-        "no Auto class loads architectures='P'",
+        "no Auto class loads architectures='P'|Field 'architectures' with value 'PosEncModel'",  # of newer, older hubs
     ),
     "a tokenizer cut off": (
         lambda f: (f / "tokenizer.json").write_text('{"a"'),

@@ -17,7 +17,8 @@ def test_the_plan_names_every_linear_layer_of_the_encoder_and_no_other(gated):
     model = PosEncModel(tiny_config("rope", mlp_gated=gated))
     layers = {name for name, module in model.layers.named_modules(prefix="layers") if isinstance(module, nn.Linear)}
     kinds = {re.sub(r"\d+", "*", name) for name in layers}
-    assert kinds == model.config.base_model_tp_plan.keys() == model.tp_plan.keys()
+    for plan in (model.config.base_model_tp_plan, model.tp_plan):
+        assert plan.keys() - {"embed_tokens"} == kinds  # transformers 5.17 adds that name, which is nobody's here
 
 
 IN_TWO_PROCESSES = """

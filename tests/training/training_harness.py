@@ -29,7 +29,8 @@ from hf_posenc.options import Options
 ROOT = Path(__file__).parents[2]
 TRAIN = ["-m", "hf_posenc.cli", "train"]
 """`hf-posenc train`, to follow the name of an interpreter or launcher."""
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+PATHS = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": PATHS, "PYTHONUNBUFFERED": "1"}
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
 LAUNCH += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
 _TWO = [sys.executable, str(ROOT / "tests" / "two_processes.py")]
