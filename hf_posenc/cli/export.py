@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from hf_posenc.natives import NATIVES
 from hf_posenc.options import RevisionOption, TrustOption, complete
 
 from .application import app, loading, plain_console
@@ -28,7 +27,6 @@ def export(
         str | None,
         typer.Option(
             help="With native: bert, roberta, ..., jina_embeddings_v3; default: the first that can hold it.",
-            autocompletion=complete(*NATIVES),
         ),
     ] = None,
     quantize: Annotated[
