@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin
 import typer
 
 from .errors import UserError, dashed
+from .schemes.names import known_schemes
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,9 @@ def check_range(spelt: str, value: Any, accepts: Range) -> None:
         raise UserError(f"{spelt} is out of range. Give {accepts.text}.")
 
 
-def complete(*choices: str) -> Callable[[str], list[str]]:
-    """Shell completion from a list of choices."""
-    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
-
-
-def _completed_scheme(incomplete: str) -> list[str]:
-    from .schemes.names import known_schemes
-
-    return complete(*known_schemes())(incomplete)
+def complete_scheme(incomplete: str) -> list[str]:
+    """Shell completion of a scheme's name."""
+    return [scheme for scheme in known_schemes() if scheme.startswith(incomplete)]
 
 
 _option = partial(typer.Option, show_default=False)
@@ -90,7 +85,7 @@ LabelDelimiterOption = Annotated[str | None, _option(help="Between several label
 LabelNamesOption = Annotated[str | None, _option(help="What 0, 1, ... mean, in order: no,yes")]
 SkipMissingOption = Annotated[bool, _option("--skip-missing", help="Leave rows without text or label out.")]
 SchemeOption = Annotated[
-    str | None, _option(help="Positions, see `schemes`. [rope, its own]", autocompletion=_completed_scheme)
+    str | None, _option(help="Positions, see `schemes`. [rope, its own]", autocompletion=complete_scheme)
 ]
 SchemeKwargsOption = Annotated[str | None, _option(metavar="JSON", help="The scheme's own arguments.")]
 SchemeFileOption = Annotated[str | None, _option(help="Python file with a scheme of yours.")]

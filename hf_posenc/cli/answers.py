@@ -7,42 +7,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from hf_posenc import options as shared
 from hf_posenc.errors import UserError
-from hf_posenc.options import (
-    DataConfigOption,
-    DataOption,
-    DelimiterOption,
-    DeviceOption,
-    EncodingOption,
-    FormatOption,
-    JoinOption,
-    LabelColumnOption,
-    LabelDelimiterOption,
-    LabelNamesOption,
-    Options,
-    QuotingOption,
-    RevisionOption,
-    SkipMissingOption,
-    TextColumnOption,
-    TrustOption,
-)
 
-from .application import app, loading, plain_console
-from .options import Checkpoint, data_options
+from .application import Checkpoint, app, data_options, loading, plain_console
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
-_Output = Annotated[
-    str | None,
-    typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers."),
-]
-_Threshold = Annotated[
-    float | None,
-    typer.Option(min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those above this. [0.5]"),
-]
-_Backend = Annotated[
-    Literal["torch", "onnx", "openvino"] | None,
-    typer.Option(help="Default: the fastest that is installed and that the folder has files for.", show_default=False),
-]
 _NO_TEXT = "and answered all the same: such an answer means nothing."
 _NAMED_ROWS = 10
 
@@ -53,27 +23,36 @@ def predict(
     checkpoint: Checkpoint,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
-    data: DataOption = None,
+    data: shared.DataOption = None,
     split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
-    output: _Output = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
-    text_column: TextColumnOption = None,
-    join: JoinOption = None,
-    delimiter: DelimiterOption = None,
-    quoting: QuotingOption = None,
-    encoding: EncodingOption = None,
-    format: FormatOption = None,
+    text_column: shared.TextColumnOption = None,
+    join: shared.JoinOption = None,
+    delimiter: shared.DelimiterOption = None,
+    quoting: shared.QuotingOption = None,
+    encoding: shared.EncodingOption = None,
+    format: shared.FormatOption = None,
     batch_size: _BatchSize = 32,
-    threshold: _Threshold = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those above this. [0.5]"),
+    ] = None,
     top_k: Annotated[int | None, typer.Option(min=1, metavar="N", help="Give the n most probable labels.")] = None,
     calibrated: Annotated[
         bool, typer.Option("--calibrated", help="Divide logits by the temperature that training fitted.")
     ] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Mixed precision: faster where it is, less exact.")] = False,
-    backend: _Backend = None,
-    device: DeviceOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
+    backend: Annotated[
+        Literal["torch", "onnx", "openvino"] | None,
+        typer.Option(help="Default: the fastest that is installed and that the folder has files for."),
+    ] = None,
+    device: shared.DeviceOption = None,
+    revision: shared.RevisionOption = None,
+    trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Label texts, a pair, a file or standard input (-): labels with probabilities, or numbers.
 
@@ -132,7 +111,7 @@ def _of_texts(classifier: Any, texts: list[str], text_pair: str | None) -> _Rows
     return rows, [as_input([*row.values()], classifier.columns) for row in rows], remarks
 
 
-def _of_file(classifier: Any, options: Options, split: str) -> _Rows:
+def _of_file(classifier: Any, options: shared.Options, split: str) -> _Rows:
     """Every row of a file, in order."""
     from hf_posenc.data.columns import find_columns
     from hf_posenc.data.reading import LINE, names_of, read_file, where
@@ -201,27 +180,27 @@ def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
 def evaluate(
     context: typer.Context,
     checkpoint: Checkpoint,
-    data: DataOption = None,
-    data_config: DataConfigOption = None,
+    data: shared.DataOption = None,
+    data_config: shared.DataConfigOption = None,
     split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
     errors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the rows that are answered wrongly.", show_default=False)
     ] = None,
-    text_column: TextColumnOption = None,
-    join: JoinOption = None,
-    label_column: LabelColumnOption = None,
-    label_delimiter: LabelDelimiterOption = None,
-    label_names: LabelNamesOption = None,
-    skip_missing: SkipMissingOption = False,
-    delimiter: DelimiterOption = None,
-    quoting: QuotingOption = None,
-    encoding: EncodingOption = None,
-    format: FormatOption = None,
+    text_column: shared.TextColumnOption = None,
+    join: shared.JoinOption = None,
+    label_column: shared.LabelColumnOption = None,
+    label_delimiter: shared.LabelDelimiterOption = None,
+    label_names: shared.LabelNamesOption = None,
+    skip_missing: shared.SkipMissingOption = False,
+    delimiter: shared.DelimiterOption = None,
+    quoting: shared.QuotingOption = None,
+    encoding: shared.EncodingOption = None,
+    format: shared.FormatOption = None,
     batch_size: _BatchSize = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    device: DeviceOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
+    device: shared.DeviceOption = None,
+    revision: shared.RevisionOption = None,
+    trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
     if data is None:
