@@ -13,7 +13,6 @@ from hf_posenc.errors import UserError
 from .application import Checkpoint, app, data_options, loading, plain_console
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
-_NO_TEXT = "and answered all the same: such an answer means nothing."
 _NAMED_ROWS = 10
 
 
@@ -87,45 +86,44 @@ def predict(
     errors = plain_console(stderr=True)
     if classifier.backend != "torch":
         errors.print(f"Backend: {classifier.backend}{', in bfloat16' if bf16 else ''}.", style="dim")
-    if data is None:
-        rows, inputs, remarks = _of_texts(classifier, texts or [], text_pair)
-    else:
-        rows, inputs, remarks = _of_file(classifier, options, split)
+    rows, inputs, remarks = _read(classifier, options, split, texts, text_pair)
     _give(classifier, rows, inputs, output, as_json, batch_size, asked)
     for remark in remarks:
         errors.print(remark)
 
 
-_Rows = tuple[Any, list[tuple[str, ...]], list[str]]
-"""Rows, the inputs that the model reads for them, and what is said of them in the end."""
+def _read(
+    classifier: Any, options: shared.Options, split: str, texts: list[str] | None, text_pair: str | None
+) -> tuple[Any, list[tuple[str, ...]], list[str]]:
+    """Every row of a file or of the command line, the inputs that the model reads for them, and what is said of them.
 
+    A single text of the command line is taken as already joined.
+    """
+    from datasets import Dataset
 
-def _of_texts(classifier: Any, texts: list[str], text_pair: str | None) -> _Rows:
-    """Texts of the command line; a single text is taken as already joined."""
-    from hf_posenc.data.columns import as_input
-
-    remarks = [f"Text {number} is empty, {_NO_TEXT}" for number, text in enumerate(texts, 1) if not text.strip()]
-    if text_pair is None and classifier.columns is not None and classifier.columns.is_pair:
-        remarks.append("The model was trained on pairs of texts. Give the second one with --text-pair.")
-    rows = [{"text": text} | ({} if text_pair is None else {"text_pair": text_pair}) for text in texts]
-    return rows, [as_input([*row.values()], classifier.columns) for row in rows], remarks
-
-
-def _of_file(classifier: Any, options: shared.Options, split: str) -> _Rows:
-    """Every row of a file, in order."""
-    from hf_posenc.data.columns import find_columns
-    from hf_posenc.data.reading import LINE, names_of, read_file, where
+    from hf_posenc.data.columns import as_input, find_columns
+    from hf_posenc.data.reading import LINE, as_table, names_of, where
     from hf_posenc.data.sources import read_split
 
-    table = read_file("-", options) if options.data == "-" else read_split(options, split)
-    columns = find_columns(table, options, classifier.columns, needs_label=False)
-    inputs = list(zip(*columns.texts(table), strict=True))
-    name = table.info.dataset_name
-    remarks = [f"{name}: {columns.sentence(names_of(table))}; {table.info.description}."]
+    remarks = []
+    if texts:
+        cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
+        table = as_table(Dataset.from_dict(cells), "Your texts")
+        inputs = [as_input(row, classifier.columns) for row in zip(*cells.values(), strict=True)]
+        if text_pair is None and classifier.columns is not None and classifier.columns.is_pair:
+            remarks.append("The model was trained on pairs of texts. Give the second one with --text-pair.")
+    else:
+        table = read_split(options, split)
+        columns = find_columns(table, options, classifier.columns, needs_label=False)
+        inputs = list(zip(*columns.texts(table), strict=True))
+        remarks.append(f"{table.info.dataset_name}: {columns.sentence(names_of(table))}; {table.info.description}.")
     if empty := [row for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]:
         places = [where(table, empty[0]), *(str(table[LINE][row]) for row in empty[1:_NAMED_ROWS])]
         listed = ", ".join(places) + ", ..." * (len(empty) > _NAMED_ROWS)
-        remarks.append(f"{name}: {len(empty):,} empty ({listed}), {_NO_TEXT}")
+        remarks.append(
+            f"{table.info.dataset_name}: {len(empty):,} empty ({listed}), and answered all the same: such an answer "
+            "means nothing."
+        )
     return table.remove_columns(LINE), inputs, remarks
 
 

@@ -74,7 +74,12 @@ def _table(found: Dataset | str, source: str, options: Options) -> Dataset:
 def _splits_of(name: str, options: Options) -> Mapping[str, Dataset | str]:
     """The splits of a source: data sets, or files that are yet to be read."""
     folder = Path(example_data() if name == "blimp_order" and not Path(name).exists() else name)
-    if folder.is_file() or (kind_of(folder) in KINDS and not folder.is_dir()) or options.format is not None:
+    if (
+        name == "-"
+        or folder.is_file()
+        or (kind_of(folder) in KINDS and not folder.is_dir())
+        or options.format is not None
+    ):
         return {"train": name}
     is_saved = (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists()
     if folder.is_dir() and not is_saved:
