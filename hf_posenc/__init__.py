@@ -31,27 +31,8 @@ if TYPE_CHECKING:
     )
     from .model.package_config import PRESETS, PosEncConfig
     from .model.position_added import AddedPosition
-    from .model.position_alibi import AlibiPosition
     from .model.position_base import PositionScheme
-    from .model.position_cable import CablePosition
-    from .model.position_deberta import DebertaPosition
     from .model.position_distance import DistanceBias
-    from .model.position_dual_triangle import DualTrianglePosition
-    from .model.position_fire import FirePosition
-    from .model.position_fourier import FourierPosition
-    from .model.position_kerple import KerplePosition
-    from .model.position_learned import LearnedPosition
-    from .model.position_lspe import LSPEPosition
-    from .model.position_mlp_bias import MLPBiasPosition
-    from .model.position_none import NoPosition
-    from .model.position_pope import PoPEPosition
-    from .model.position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
-    from .model.position_rope import RotaryPosition
-    from .model.position_sinusoidal import SinusoidalPosition
-    from .model.position_t5 import T5Position
-    from .model.position_toeplitz import ToeplitzPosition
-    from .model.position_tupe import TupePosition
-    from .model.position_window import WindowPosition
     from .model.positions import make_position
     from .model.scheme_table import SCHEMES as POSITIONS
     from .model.unpadding import Tokens
