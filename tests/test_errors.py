@@ -55,7 +55,7 @@ def test_a_fault_in_the_middle_of_a_command_is_not_the_users(where, words, run, 
 def test_messages_are_not_rewritten(run):
     path = "/data/--my_file.csv"
     assert format_cli_error(UserError(f"{path!r} doesn't exist."))[0] == f"Error: '{path}' doesn't exist."
-    assert f"Error: '{path}' doesn't exist." in run("train", "-o", "x", "--data", path)[2]
+    assert f"Error: '{path}' can't be read: " in run("train", "-o", "x", "--data", path)[2]
 
 
 @pytest.mark.parametrize("error", [UserError("no"), Interrupted("stopped")])
