@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +17,7 @@ from hf_posenc.data.columns import find_columns
 from hf_posenc.data.labels import encode_labels
 from hf_posenc.data.preparing import prepare
 from hf_posenc.data.reading import LINE, read_file
-from hf_posenc.data.sources import example_data, read, read_split
+from hf_posenc.data.sources import EXAMPLE_DATA, read, read_split
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
@@ -122,9 +121,8 @@ def test_the_package_data_is_whole():
     # Both sentences of a pair hold the same words, so no bag of words can tell them apart.
     assert all(len(pair) == 2 and len({label for label, _ in pair}) == 2 for pair in words.values())
     assert sum(pair[0][1] == pair[1][1] for pair in words.values()) == len(words)
-    files = [os.path.join(example_data(), name) for name in os.listdir(example_data())]
-    assert sum(map(os.path.getsize, files)) < 1_000_000
-    licence = (Path(example_data()) / "README.md").read_text()
+    assert sum(path.stat().st_size for path in EXAMPLE_DATA.iterdir()) < 1_000_000
+    licence = (EXAMPLE_DATA / "README.md").read_text()
     assert "Creative Commons Attribution 4.0" in licence
     assert "https://github.com/alexwarstadt/blimp" in licence
 
