@@ -4,15 +4,16 @@ Importing it registers `posenc` with the Auto classes, so that PosEnc checkpoint
 The command line prints its help before PyTorch is imported, so there the models' module registers when it is needed.
 """
 
+import ast
 import contextlib
+import importlib
 import logging
 import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ._lazy import lazy_names
 from .errors import is_main_process
 
 if TYPE_CHECKING:
@@ -48,11 +49,22 @@ if not is_main_process():  # the first one's notices are enough
 _source = Path(__file__).with_name("model") / "configuration_posenc.py"
 __version__ = re.findall(r'^POSENC_VERSION = "(.+)"', _source.read_text(encoding="utf-8"), re.MULTILINE)[0]
 
-__getattr__ = lazy_names(__name__, __file__)
+# Type checkers and Python go by one list, the imports above: a module is imported when a name of it is first used.
+_BLOCK: Any = next(node for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body if type(node) is ast.If)
+_MODULES = {alias.asname or alias.name: (node.module, alias.name) for node in _BLOCK.body for alias in node.names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return sorted(_MODULES)
+    if name in _MODULES:
+        module, attribute = _MODULES[name]
+        return globals().setdefault(name, getattr(importlib.import_module(f".{module}", __name__), attribute))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    return sorted({*globals(), *_MODULES})
 
 
 def _register_adapters(constants: ModuleType) -> None:
