@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hf_posenc import options as shared
-from hf_posenc.errors import UserError, about_options, one_line
+from hf_posenc.errors import UserError, one_line, user_errors
 
 from .application import app, loading, plain_console
 
@@ -73,7 +73,7 @@ def plot(
     options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
     try:
         with without_bars():
-            with about_options(fields):
+            with user_errors():
                 read: list[Any] = [
                     PosEncConfig.from_preset(size or "base", position_embedding_type=source, **fields)
                     if is_scheme(source)

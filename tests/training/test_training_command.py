@@ -51,7 +51,7 @@ def without_gpu(*case: str) -> Any:
 BAD = [
     (
         "--scheme rope --scheme-kwargs {'interleave':true}",
-        "--scheme-kwargs: 'interleave'=True is no argument of 'rope'. Did you mean",
+        "position_embedding_kwargs['interleave']=True is no argument of 'rope'. Did you mean",
     ),
     ("--scheme-kwargs rope", "--scheme-kwargs 'rope' is no JSON (Expecting value"),
     ("--set hidden_sizes=32", "--set hidden_sizes: neither TrainingArguments nor PosEncConfig has such a field"),
