@@ -7,14 +7,13 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoint_files import GRAPHS
 from ..conversion.families import FAMILIES
 from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..conversion.output import check_free, load_tokenizer, model_written
 from ..conversion.sources import find_folder, read_config
 from ..errors import UserError, check_is_checkpoint
-from ..finetuning.backends import Backend, open_backend, torch_backend
+from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..finetuning.loading import input_length, load_any
 from ..quiet import without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
