@@ -204,7 +204,7 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
         (("predict", "CHECKPOINT"), "Give texts to classify, or --data"),
         (("predict", "CHECKPOINT", "a", "--data", "b"), "and not both"),
         (("predict", "CHECKPOINT", "--data", "-"), "Standard input (-) has no suffix. Say what it is: --format txt"),
-        (("evaluate", "CHECKPOINT"), "Give the data: --data FILE"),
+        (("evaluate", "CHECKPOINT"), "Missing option '--data'. `hf-posenc evaluate --help` lists what there is."),
         (("predict", "CHECKPOINT", "a", "b", "--text-pair", "c"), "--text-pair goes with exactly one text"),
         (("predict", "CHECKPOINT", "a", "--device", "gpu"), "--device 'gpu' can't be used"),
         pytest.param(

@@ -64,16 +64,18 @@ def predict(
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl as --data.")
     if output is not None and as_json:
-        raise UserError(
-            "--json prints the answers, --output writes them in the format of its suffix. Give one of them."
-        )
+        raise UserError("--json prints the answers, --output writes them to a file. Give one of them.")
     with loading():
-        from hf_posenc.finetuning.prediction import load_classifier
-        from hf_posenc.finetuning.prediction_files import check_output
+        from rich.markup import escape
+        from tqdm import tqdm
+
+        from hf_posenc.finetuning import prediction
+        from hf_posenc.finetuning.prediction_files import check_output, json_line, write_answers
+        from hf_posenc.training.inference import cut_texts_in_words
 
     if output is not None:
         check_output(output, data)
-    classifier = load_classifier(
+    classifier = prediction.load_classifier(
         checkpoint,
         device,
         revision,
@@ -82,14 +84,29 @@ def predict(
         throughput=data is not None,
         trust_remote_code=trust_remote_code,
     )
-    asked = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
     errors = plain_console(stderr=True)
     if classifier.backend != "torch":
         errors.print(f"Backend: {classifier.backend}{', in bfloat16' if bf16 else ''}.", style="dim")
     rows, inputs, remarks = _read(classifier, options, split, texts, text_pair)
-    _give(classifier, rows, inputs, output, as_json, batch_size, asked)
-    for remark in remarks:
-        errors.print(remark)
+    asked: Any = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
+    truncated: dict[int, int] = {}
+    with tqdm(desc="Labelling", total=len(inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
+        answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
+        if output is not None:
+            written = write_answers(output, rows, answers, classifier.label_names)
+            errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
+        elif as_json:
+            for row, answer in zip(rows, answers, strict=True):
+                print(json_line(row, answer), flush=True)
+        else:
+            heads = ("prediction",) if classifier.problem_type == "regression" else ("label", "probabilities")
+            table = Table("text", *heads)
+            for parts, answer in zip(inputs, answers, strict=True):
+                table.add_row(*map(escape, (" || ".join(parts), *_cells(answer))))
+            Console().print(table)
+    for remark in (cut_texts_in_words(truncated, classifier.tokenizer), *remarks):
+        if remark:
+            errors.print(remark)
 
 
 def _read(
@@ -127,43 +144,6 @@ def _read(
     return table.remove_columns(LINE), inputs, remarks
 
 
-def _give(
-    classifier: Any,
-    rows: Any,
-    inputs: list[tuple[str, ...]],
-    output: str | None,
-    as_json: bool,
-    batch_size: int,
-    asked: dict[str, Any],
-) -> None:
-    """Writes answers to a file, or prints them."""
-    from rich.markup import escape
-    from tqdm import tqdm
-
-    from hf_posenc.finetuning.prediction import predict
-    from hf_posenc.finetuning.prediction_files import json_line, write_answers
-    from hf_posenc.training.inference import cut_texts_in_words
-
-    errors = plain_console(stderr=True)
-    truncated: dict[int, int] = {}
-    with tqdm(desc="Labelling", total=len(inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
-        answers = predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
-        if output is not None:
-            written = write_answers(output, rows, answers, classifier.label_names)
-            errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
-        elif as_json:
-            for row, answer in zip(rows, answers, strict=True):
-                print(json_line(row, answer), flush=True)
-        else:
-            heads = ("prediction",) if classifier.problem_type == "regression" else ("label", "probabilities")
-            table = Table("text", *heads)
-            for texts, answer in zip(inputs, answers, strict=True):
-                table.add_row(*map(escape, (" || ".join(texts), *_cells(answer))))
-            Console().print(table)
-    if said := cut_texts_in_words(truncated, classifier.tokenizer):
-        errors.print(said)
-
-
 def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
     """An answer of any task, as the table shows it."""
     if "probabilities" not in answer:
@@ -178,7 +158,7 @@ def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
 def evaluate(
     context: typer.Context,
     checkpoint: Checkpoint,
-    data: shared.DataOption = None,
+    data: shared.DataOption,
     data_config: shared.DataConfigOption = None,
     split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
     errors: Annotated[
@@ -201,8 +181,6 @@ def evaluate(
     trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
-    if data is None:
-        raise UserError("Give the data: --data FILE, or a folder or Hub name.")
     options = data_options(context)
     with loading():
         from tqdm import tqdm
@@ -226,11 +204,8 @@ def evaluate(
         print(json.dumps({"data": data, "examples": found.examples} | found.metrics))
     else:
         plain_console().print(f"{data}: {found.examples:,} examples")
-        table = Table("metric", "value")
-        table.columns[1].justify = "right"
         for name, value in found.metrics.items():
-            table.add_row(name, f"{value:.4f}")
-        Console().print(table)
+            print(f"{name:<20}{value:>10.4f}")
     if errors is not None:
         answers = [row.pop("answer") for row in found.errors]
         written = write_answers(errors, found.errors, answers, classifier.label_names)
