@@ -31,10 +31,7 @@ def read(options: Options) -> dict[str, Dataset]:
     for split, usual in _USUAL.items():
         asked = None if split == "train" else getattr(options, split)
         if asked is None:
-            present = [name for name in usual if name in splits]
-            if len(present) > 1:
-                raise UserError(f"{options.data!r} has {' and '.join(present)}. Say which: --{split} {present[0]}.")
-            if present:
+            if present := [name for name in usual if name in splits]:
                 named[split] = splits[present[0]]
         elif asked in splits:
             named[split] = splits[asked]

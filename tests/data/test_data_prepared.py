@@ -80,8 +80,6 @@ def test_columns_are_found_by_their_names(names, options, text, label):
         ({"text_column": ""}, "--text-column '' must name each column once"),
         ({"label_column": "__line__"}, "no column '__line__'. It has 'text', 'more', 'label': name one with --label"),
         ({"text_column": "text,__line__"}, "no column '__line__'"),
-        ({"label_delimiter": ""}, "--label-delimiter '' separates nothing. Give what stands between labels"),
-        ({"join": " "}, "--join ' ' joins several columns of text, and there is 'text' alone"),
     ],
 )
 def test_columns_that_are_not_there_are_refused(options, message):
