@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,8 @@ def encode_labels(
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the task and numbers the labels from the training split, for all splits.
 
-    Words and whole numbers (1.0 is whole) are one class per text, lists several, numbers with fractions a regression.
+    Words and whole numbers (1.0 is whole) are one class per text, lists and columns of 0 and 1 several, numbers with
+    fractions a regression.
     Whole numbers keep their order, words are sorted; `--label-names` says what 0, 1, ... mean, or the order of words.
 
     Args:
@@ -126,12 +127,6 @@ def encode_labels(
                 "name another column with --label-column."
             )
         labelled.append(column)
-    is_known = "train" not in splits and problem_type == "multi_label_classification"
-    if columns.one_hot and not is_known and all(len(value) == 1 for column in labelled for value in column.present):
-        labelled = [
-            replace(column, values=[value and value[0] for value in column.values], is_list=False)
-            for column in labelled
-        ]
     if not labelled:
         return Labels(problem_type, tuple(label_names)), dict.fromkeys(splits)
     train = next((column for column in labelled if column.split == "train"), None)

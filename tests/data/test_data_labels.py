@@ -224,21 +224,19 @@ def test_a_label_of_all_rows_or_of_none_is_refused_unless_it_is_listed(tmp_path,
 
 
 def test_one_hot_columns_are_labels(tmp_path):
-    rows = [{"text": text, "a": row % 2, "b": 1 - row % 2, "c": 0} for row, text in enumerate(texts(12))]
+    rows = [{"text": text, "a": row % 2, "b": 1 - row % 2, "c": row == 0} for row, text in enumerate(texts(12))]
 
     def read(**options):
         data = prepared(write_csv(tmp_path / "a.csv", rows), label_column="a,b,c", **options)
-        assert data.labels.names == ("a", "b", "c")
-        return data.labels.problem_type, data.splits["train"]["labels"][:]
+        assert (data.labels.names, data.labels.problem_type) == (("a", "b", "c"), "multi_label_classification")
+        return data.splits["train"]["labels"][:]
 
-    assert read() == ("single_label_classification", [1, 0] * 6)
-    rows[0]["c"] = 1
-    problem, numbers = read()
-    assert (problem, numbers[0]) == ("multi_label_classification", [0.0, 1.0, 1.0])
+    numbers = read()
+    assert numbers[:2] == [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]
     rows[7]["b"] = " "
     with pytest.raises(UserError, match="Missing label in the train data: line 9 has none in column 'a, b, c' .* --sk"):
         read()
-    assert read(skip_missing=True)[1] == numbers[:7] + numbers[8:]
+    assert read(skip_missing=True) == numbers[:7] + numbers[8:]
     rows[7]["b"] = "?"
     with pytest.raises(UserError, match="column 'b' has '\\?' in line 9"):
         read()
