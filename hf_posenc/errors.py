@@ -52,14 +52,6 @@ def check_local(option: str, name: str) -> None:
         )
 
 
-def check_is_checkpoint(checkpoint: str) -> None:
-    """Raises a UserError if the name means a local folder without a checkpoint."""
-    path = Path(checkpoint)
-    if is_local(checkpoint) and not (path / "config.json").is_file():
-        missing = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "doesn't exist"
-        raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")
-
-
 def one_line(error: BaseException) -> str:
     """The message of an error, without line breaks."""
     return " ".join(str(error).split())

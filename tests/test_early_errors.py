@@ -84,7 +84,7 @@ OTHERS = [
     ([*NEW, "--data", "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
     ([*NEW, "--data", "several.csv"], "such as --text-column body --label-column stars."),
     ([*NEW, "--data", "unlabelled.csv"], "Missing label in the train data: line 3 has none"),
-    (["evaluate", "./absent", "--data", "mine.csv"], "'./absent' doesn't exist."),
+    (["evaluate", "./absent", "--data", "mine.csv"], "Checkpoint './absent': there is no such folder."),
     *(
         ([command, "model", "--data", name], message)
         for command in ("evaluate", "predict")
@@ -96,7 +96,7 @@ OTHERS = [
         )
     ),
     (["predict", "model", "--data", "mine.csv", "-o", "out.xlsx"], "--output 'out.xlsx' names no format that is"),
-    (["predict", "./absent", "text"], "'./absent' doesn't exist."),
+    (["predict", "./absent", "text"], "Checkpoint './absent': there is no such folder."),
     ([*COMPARE, "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
     ([*COMPARE, "absent.csv"], "'absent.csv' can't be read: [Errno 2] No such file"),
     ([*COMPARE, "mine.csv", "--schemes", "nope"], "'nope' is unknown. Did you mean 'none'?"),

@@ -12,7 +12,7 @@ from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..conversion.output import check_free, load_tokenizer, model_written
 from ..conversion.sources import find_folder, read_config
-from ..errors import UserError, check_is_checkpoint
+from ..errors import UserError
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..finetuning.loading import input_length, load_any
 from ..quiet import without_bars
@@ -139,7 +139,6 @@ def export(
         raise UserError(f"--like {like!r} is unknown. Choose one of {', '.join(FAMILIES)}.")
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     check_packages(to, quantize)
-    check_is_checkpoint(source)
     check_free(out, overwrite, source)
     progress(f"Loading {source}")
     folder = find_folder(source, revision)
