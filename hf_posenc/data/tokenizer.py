@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
 from ..errors import UserError, check_local, sentence
 
@@ -26,11 +26,8 @@ def train_tokenizer(
     *,
     model_max_length: int = DEFAULT_MAX_LENGTH,
     do_lower_case: bool = True,
-) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece tokenizer; the same text gives the same tokenizer.
-
-    It splits, normalises and marks as BERT's does ([CLS] a [SEP] b [SEP]), reloads with `AutoTokenizer` and needs no
-    remote code.
+) -> BertTokenizer:
+    """Trains BERT's WordPiece tokenizer ([CLS] a [SEP] b [SEP]); the same text gives the same tokenizer.
 
     Args:
         texts: the training text.
@@ -43,29 +40,10 @@ def train_tokenizer(
     """
     if model_max_length < 3:
         raise UserError(f"max_length={model_max_length} leaves no room for text. Give at least 3 tokens.")
-    backend = _train_wordpiece(texts, vocab_size, do_lower_case)
-    cls, sep = SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"]
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_max_length=model_max_length,
-        padding_side="right",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
-        **SPECIAL_TOKENS,
-    )
-
-
-def _train_wordpiece(texts: Iterable[str], vocab_size: int, do_lower_case: bool) -> Tokenizer:
-    normalizer = normalizers.BertNormalizer(lowercase=do_lower_case, strip_accents=do_lower_case)
-    splitter = pre_tokenizers.BertPreTokenizer()
+    bert = BertTokenizer(do_lower_case=do_lower_case).backend_tokenizer
     words: Counter[str] = Counter()
     for text in texts:
-        words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+        words.update(word for word, _ in bert.pre_tokenizer.pre_tokenize_str(bert.normalizer.normalize_str(text)))
     if not words:
         raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer.")
     # The trainer numbers characters and their ## forms in the order of a hash table that differs from process to
@@ -88,12 +66,12 @@ def _train_wordpiece(texts: Iterable[str], vocab_size: int, do_lower_case: bool)
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     raw.train_from_iterator(([word] * count for word, count in sorted(words.items())), trainer)
     # Here the pieces are special only to the trainer: a fresh tokenizer knows the five as special.
-    backend = Tokenizer(models.WordPiece(raw.get_vocab(), unk_token=SPECIAL_TOKENS["unk_token"]))
-    backend.add_special_tokens(specials)
-    backend.normalizer = normalizer
-    backend.pre_tokenizer = splitter
-    backend.decoder = decoders.WordPiece(prefix="##")
-    return backend
+    return BertTokenizer(
+        raw.get_vocab(),
+        do_lower_case=do_lower_case,
+        model_max_length=model_max_length,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
