@@ -1,5 +1,6 @@
 """The options of a training: one dataclass, which the command line, `fit`, the estimators and plans read."""
 
+import contextlib
 import difflib
 import json
 import math
@@ -234,10 +235,9 @@ def json_object(name: str, value: Any) -> dict[str, Any] | None:
     """
     if value is None or isinstance(value, dict):
         return value
-    try:
+    parsed = None
+    with contextlib.suppress(json.JSONDecodeError, TypeError):
         parsed = json.loads(value)
-    except (json.JSONDecodeError, TypeError) as error:
-        raise UserError(f"{dashed(name)} {value!r} is no JSON ({error}). Give an object: '{{\"name\": 1}}'.") from error
     if not isinstance(parsed, dict):
         raise UserError(f"{dashed(name)} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
     return parsed

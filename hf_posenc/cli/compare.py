@@ -68,6 +68,7 @@ def compare(
     `hf-posenc report` writes it earlier, too. Lengths and numbers of examples stand in a plan. `--plan quick` is the
     quick start.
     """
+    from hf_posenc.comparison import Comparison, execute
     from hf_posenc.comparison.plan import SEARCH_FACTORS
     from hf_posenc.comparison.plan_file import about, known_plans, read_plan
     from hf_posenc.comparison.results import check_folder
@@ -94,28 +95,22 @@ def compare(
         for run in chosen.work():
             print(run.name)
         return
+    console = plain_console()
     if plan in known_plans():
-        plain_console().print(about(str(plan)))
-    _execute(chosen, output, keep_models)
-
-
-def _execute(plan: Any, folder: str, keep_models: bool) -> None:
-    """Makes the runs and, when none is missing, the report; exits with 1 if one failed."""
-    from hf_posenc.comparison import Comparison, execute
-
-    made, console = execute(plan, folder, keep_models=keep_models), plain_console()
+        console.print(about(str(plan)))
+    made = execute(chosen, output, keep_models=keep_models)
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
     console.print(f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed.")
     if made.failed:
         console.print("The same command tries those that failed again.")
         raise typer.Exit(1)
-    comparison = Comparison(folder)
+    comparison = Comparison(output)
     if comparison.problems:
-        console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: hf-posenc report {folder}")
+        console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: hf-posenc report {output}")
         return
     console.print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
     try:
-        report(folder)
+        report(output)
     except UserError as error:  # pictures need matplotlib
         console.print(f"No report: {error}")
     console.print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")

@@ -24,11 +24,10 @@ def schemes() -> None:
     for row in describe_schemes():
         length = "any" if row.max_length is None else f"{row.max_length:,}"
         table.add_row(row.name, row.summary, f"{row.parameters:,}", length, row.cost)
-    console = Console()
-    console.print(table)
-    console.print("Parameters at base size (12 layers, D = 768, 12 heads, 512 positions).", style="dim")
-    console.print(
-        "model_cards/SCHEME.md in the repository says when to choose one; `hf-posenc plot SCHEME -o out.png` draws it.",
+    Console().print(table)
+    Console().print(
+        "Parameters at base size (12 layers, D = 768, 12 heads, 512 positions). model_cards/SCHEME.md in the "
+        "repository says when to choose one; `hf-posenc plot SCHEME -o out.png` draws it.",
         style="dim",
     )
 

@@ -40,7 +40,13 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
         UserError: it isn't there, of another kind, has no row, can't be read, or a line could be read in two ways.
     """
     options = options or Options()
-    kind = _checked_kind(path, options)
+    kind = options.format or kind_of(Path(path))
+    if kind not in KINDS:
+        suffixes = ", ".join(f".{kind}" for kind in KINDS)
+        raise UserError(
+            f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}, all but the last as .gz. Or say what it is "
+            "with --format."
+        )
     if kind not in _DELIMITERS:
         refuse_given(options, ("delimiter", "quoting"), f"is for .csv and .tsv files, {str(path)!r} is none")
     if kind == "parquet":
@@ -55,7 +61,10 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
         lines = lines if kind == "jsonl" else []
     else:  # each line is a text, a blank one an empty text, so that answers stand in the order of lines
         columns = {"text": [line.rstrip("\r\n") for line in lines] if any(map(str.strip, lines)) else []}
-    arrays = {name: _array(path, name, cells) for name, cells in columns.items()}
+    arrays = {}
+    for name, cells in columns.items():
+        with readable(f"{path}: column {name!r}", "Write its values alike."):
+            arrays[name] = pa.array(cells)
     kind = "csv" if kind in _DELIMITERS else kind
     return as_table(Dataset(pa.table(arrays)), str(path), kind, places, len(lines))
 
@@ -127,21 +136,6 @@ def readable(what: str, way_out: str) -> Iterator[None]:
         raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
 
 
-def _checked_kind(path: str | Path, options: Options) -> str:
-    if path == "-":
-        if options.format is None:
-            raise UserError("Standard input (-) has no suffix. Say what it is: --format txt, csv, jsonl, ...")
-        return options.format
-    kind = options.format or kind_of(Path(path))
-    if kind not in KINDS:
-        suffixes = ", ".join(f".{kind}" for kind in KINDS)
-        raise UserError(
-            f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}, all but the last as .gz. Or say what it is "
-            "with --format."
-        )
-    return kind
-
-
 def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
     r"""The lines with their ends (\n, \r or \r\n), without a byte order mark."""
     with readable(repr(str(path)), "It must be a whole file."):
@@ -159,13 +153,6 @@ def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
             "encoding: --encoding latin-1 (or cp1252, utf-16, ...)."
         ) from error
     return list(io.StringIO(text, newline=""))
-
-
-def _array(path: str | Path, name: str, cells: list[Any]) -> pa.Array:
-    try:
-        return pa.array(cells)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # values of kinds that don't go together
-        raise UserError(f"{path}: column {name!r} can't be read: {sentence(error)} Write its values alike.") from error
 
 
 def _read_parquet(path: Path) -> Dataset:

@@ -7,7 +7,8 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
 
-from ..errors import UserError, check_local, sentence
+from ..errors import UserError, check_local
+from .reading import readable
 
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
@@ -81,13 +82,8 @@ def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
         UserError: there is none, it can't be read, or it has no padding token.
     """
     check_local("--tokenizer", name)
-    try:
+    with readable(f"The tokenizer of {name!r}", "Give a folder with tokenizer files or a Hub name as --tokenizer."):
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
-    except Exception as error:  # whatever a broken file or a failed download raises
-        raise UserError(
-            f"No tokenizer could be loaded from {name!r}: {sentence(error)} Give a folder with tokenizer files or a "
-            "Hub name as --tokenizer."
-        ) from error
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer {name!r} has no padding token, which batches need. Name another one.")
     return tokenizer

@@ -140,7 +140,7 @@ def test_every_kind_of_file_and_standard_input_give_their_rows(tmp_path, monkeyp
         content = b"\xef\xbb\xbf" + path.read_bytes()
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
         assert rows_in("-", format="csv") == rows
-        with pytest.raises(UserError, match=r"Standard input \(-\) has no suffix. Say what it is: --format txt"):
+        with pytest.raises(UserError, match="'-' has an unknown suffix. .*with --format"):
             rows_in("-")
         return
     if kind.endswith(".gz"):

@@ -53,7 +53,7 @@ BAD = [
         "--scheme rope --scheme-kwargs {'interleave':true}",
         "position_embedding_kwargs['interleave']=True is no argument of 'rope'. Did you mean",
     ),
-    ("--scheme-kwargs rope", "--scheme-kwargs 'rope' is no JSON (Expecting value"),
+    ("--scheme-kwargs rope", "--scheme-kwargs 'rope' is no JSON object. Give one"),
     ("--set hidden_sizes=32", "--set hidden_sizes: neither TrainingArguments nor PosEncConfig has such a field"),
     ("--set hidden_size", "--set 'hidden_size' assigns nothing. Write --set weight_decay=0.01."),
     ("--set seed=1 --set seed=2", "--set seed is given twice"),
