@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..errors import UserError, check_local
 from .reading import readable
@@ -27,7 +27,7 @@ def train_tokenizer(
     *,
     model_max_length: int = DEFAULT_MAX_LENGTH,
     do_lower_case: bool = True,
-) -> BertTokenizer:
+) -> PreTrainedTokenizerFast:
     """Trains BERT's WordPiece tokenizer ([CLS] a [SEP] b [SEP]); the same text gives the same tokenizer.
 
     Args:
@@ -66,12 +66,14 @@ def train_tokenizer(
     raw = Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     raw.train_from_iterator(([word] * count for word, count in sorted(words.items())), trainer)
-    # Here the pieces are special only to the trainer: a fresh tokenizer knows the five as special.
-    return BertTokenizer(
-        raw.get_vocab(),
-        do_lower_case=do_lower_case,
+    # Here the pieces are special only to the trainer: a fresh tokenizer knows the five as special. It isn't saved as a
+    # BertTokenizer, which without its file would be one of five tokens, and no error.
+    return PreTrainedTokenizerFast(
+        tokenizer_object=BertTokenizer(raw.get_vocab(), do_lower_case=do_lower_case).backend_tokenizer,
         model_max_length=model_max_length,
+        model_input_names=BertTokenizer.model_input_names,
         clean_up_tokenization_spaces=False,
+        **SPECIAL_TOKENS,
     )
 
 
