@@ -4,15 +4,16 @@ Importing it registers `posenc` with the Auto classes, so that PosEnc checkpoint
 The command line prints its help before PyTorch is imported, so there the models' module registers when it is needed.
 """
 
+import ast
 import contextlib
+import importlib
 import logging
 import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ._lazy import lazy_names
 from .errors import is_main_process
 
 if TYPE_CHECKING:
@@ -31,27 +32,8 @@ if TYPE_CHECKING:
     )
     from .model.package_config import PRESETS, PosEncConfig
     from .model.position_added import AddedPosition
-    from .model.position_alibi import AlibiPosition
     from .model.position_base import PositionScheme
-    from .model.position_cable import CablePosition
-    from .model.position_deberta import DebertaPosition
     from .model.position_distance import DistanceBias
-    from .model.position_dual_triangle import DualTrianglePosition
-    from .model.position_fire import FirePosition
-    from .model.position_fourier import FourierPosition
-    from .model.position_kerple import KerplePosition
-    from .model.position_learned import LearnedPosition
-    from .model.position_lspe import LSPEPosition
-    from .model.position_mlp_bias import MLPBiasPosition
-    from .model.position_none import NoPosition
-    from .model.position_pope import PoPEPosition
-    from .model.position_relative_key import RelativeKeyPosition, RelativeKeyQueryPosition
-    from .model.position_rope import RotaryPosition
-    from .model.position_sinusoidal import SinusoidalPosition
-    from .model.position_t5 import T5Position
-    from .model.position_toeplitz import ToeplitzPosition
-    from .model.position_tupe import TupePosition
-    from .model.position_window import WindowPosition
     from .model.positions import make_position
     from .model.scheme_table import SCHEMES as POSITIONS
     from .model.unpadding import Tokens
@@ -67,11 +49,22 @@ if not is_main_process():  # the first one's notices are enough
 _source = Path(__file__).with_name("model") / "configuration_posenc.py"
 __version__ = re.findall(r'^POSENC_VERSION = "(.+)"', _source.read_text(encoding="utf-8"), re.MULTILINE)[0]
 
-__getattr__ = lazy_names(__name__, __file__)
+# Type checkers and Python go by one list, the imports above: a module is imported when a name of it is first used.
+_BLOCK: Any = next(node for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body if type(node) is ast.If)
+_MODULES = {alias.asname or alias.name: (node.module, alias.name) for node in _BLOCK.body for alias in node.names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return sorted(_MODULES)
+    if name in _MODULES:
+        module, attribute = _MODULES[name]
+        return globals().setdefault(name, getattr(importlib.import_module(f".{module}", __name__), attribute))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    return sorted({*globals(), *_MODULES})
 
 
 def _register_adapters(constants: ModuleType) -> None:

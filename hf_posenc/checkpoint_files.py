@@ -58,17 +58,3 @@ def open_weights(path: Path) -> Iterator[Any]:
     except (SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path.name} is damaged or cut short ({reason})") from error
-
-
-GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
-"""The graph of each format, where servers look for it."""
-
-
-def graphs_in(folder: Path) -> list[str]:
-    """The formats of the graphs that a folder holds."""
-    return [name for name in GRAPHS if any(path.is_file() for path in graph_places(folder, name))]
-
-
-def graph_places(folder: Path, name: str) -> tuple[Path, Path]:
-    """Where a format's graph may lie: where servers look, or beside config.json."""
-    return folder / GRAPHS[name], folder / Path(GRAPHS[name]).name

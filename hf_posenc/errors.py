@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,17 +26,9 @@ def dashed(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-_SPELT = {"position_embedding_type": "--scheme", "position_embedding_kwargs": "--scheme-kwargs"}
-"""How the fields of a configuration that have an option of their own are spelt."""
-
-
 @contextlib.contextmanager
-def about_options(names: Iterable[str] = ()) -> Iterator[None]:
-    """Turns what the model's own classes refuse in a configuration into a `UserError`.
-
-    Args:
-        names: fields that came from options, and are spelt so: `--set hidden_dropout_prob=2 is out of ...`.
-    """
+def user_errors() -> Iterator[None]:
+    """Turns what the model's own classes refuse in a configuration into a `UserError`."""
     from huggingface_hub.errors import StrictDataclassError  # here: the command line's help needn't wait for it
 
     try:
@@ -44,13 +36,7 @@ def about_options(names: Iterable[str] = ()) -> Iterator[None]:
     except UserError:
         raise
     except (ValueError, TypeError, StrictDataclassError) as error:
-        spelt, equals, rest = one_line(error).partition("=")
-        name, bracket, key = spelt.partition("[")
-        if name not in _SPELT:
-            said = f"--set {spelt}={rest}"
-        else:
-            said = f"{_SPELT[name]}: {key.rstrip(']')}={rest}" if bracket else f"{_SPELT[name]} {rest}"
-        raise UserError(said if equals and name in names else one_line(error)) from error
+        raise UserError(one_line(error)) from error
 
 
 def is_local(name: str) -> bool:
@@ -64,14 +50,6 @@ def check_local(option: str, name: str) -> None:
         raise UserError(
             f"{option} {name!r}: there is no such folder. Give one that is here, or a name on the Hub: owner/name."
         )
-
-
-def check_is_checkpoint(checkpoint: str) -> None:
-    """Raises a UserError if the name means a local folder without a checkpoint."""
-    path = Path(checkpoint)
-    if is_local(checkpoint) and not (path / "config.json").is_file():
-        missing = "has no config.json" if path.is_dir() else "is a file" if path.exists() else "doesn't exist"
-        raise UserError(f"{checkpoint!r} {missing}. Give the folder of a checkpoint, or the name of one on the Hub.")
 
 
 def one_line(error: BaseException) -> str:
@@ -131,16 +109,6 @@ def format_cli_error(error: BaseException) -> tuple[str, int]:
     return f"Error: {process}{type(error).__name__}: {text} (HF_POSENC_TRACEBACK=1 shows where)", 1
 
 
-def leave_process_group() -> None:
-    """Ends this process's part in a run of several; does nothing in a run of one.
-
-    PyTorch may abort a process that exits while the threads of its process group still run.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()
-
-
 def run_script(main: Callable[[], object]) -> NoReturn:
     """Runs a script's `main`; an error becomes one line on standard error and an exit code (see `format_cli_error`)."""
     try:
@@ -150,5 +118,8 @@ def run_script(main: Callable[[], object]) -> NoReturn:
         if line:
             print(line, file=sys.stderr)
         sys.exit(code)
-    leave_process_group()
+    # PyTorch may abort a process that exits while the threads of its process group still run.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
     sys.exit(0)

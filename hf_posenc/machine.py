@@ -40,18 +40,16 @@ def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
 
 def version_line() -> str:
     """The versions that a result depends on, as a card names them: `torch 2.13.0, ...`."""
-    return ", ".join(f"{name} {number}" for name, number in versions().items() if number != "unknown")
+    return ", ".join(f"{name} {number}" for name, number in versions().items())
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
+    """The versions that a result depends on, of the packages that are installed."""
     numbers = {"python": platform.python_version()}
     for package in ("hf-posenc", "transformers", "torch", "tokenizers", "datasets", "accelerate"):
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             numbers[package] = version(package)
-        except PackageNotFoundError:
-            numbers[package] = "unknown"
     return numbers
 
 

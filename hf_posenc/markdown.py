@@ -1,6 +1,5 @@
 """Markdown: escaped text, tables, and the templates that cards and reports are made from."""
 
-import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,11 +45,6 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Any]], align: st
 
 def render(template: Path, **values: Any) -> str:
     """Fills a Jinja template; `plain` and `code` are its filters, and it calls `markdown_table`."""
-    return _compiled(template).render(markdown_table=markdown_table, **values)
-
-
-@functools.cache
-def _compiled(template: Path) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template.parent),
         undefined=jinja2.StrictUndefined,
@@ -59,4 +53,4 @@ def _compiled(template: Path) -> jinja2.Template:
         keep_trailing_newline=True,
     )
     environment.filters.update(plain=plain, code=code)
-    return environment.get_template(template.name)
+    return environment.get_template(template.name).render(markdown_table=markdown_table, **values)

@@ -1,5 +1,6 @@
 """The options of a training: one dataclass, which the command line, `fit`, the estimators and plans read."""
 
+import contextlib
 import difflib
 import json
 import math
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin
 import typer
 
 from .errors import UserError, dashed
+from .schemes.names import known_schemes
 
 
 @dataclass(frozen=True)
@@ -31,20 +33,9 @@ def whole_number(least: int, most: int | None = None) -> Range:
 COUNT = whole_number(1)
 SEED = whole_number(0, 2**32 - 1)
 POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
+_SHARE = Range("a share from 0 to below 1", lambda value: 0 <= value < 1)
+_RATE = Range("a number from 0 to 1", lambda value: 0 <= value <= 1)
 _FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
-_RANGES = {
-    "validation_share": Range("a share from 0 to below 1", lambda value: 0 <= value < 1),
-    "max_rows": COUNT,
-    "max_length": whole_number(3),  # [CLS], a token of the text, [SEP]
-    "epochs": POSITIVE,
-    "max_steps": COUNT,
-    "patience": COUNT,
-    "batch_size": COUNT,
-    "learning_rate": Range("a number from 0 to 1", lambda value: 0 <= value <= 1),
-    "word_rate": _FACTOR,
-    "position_rate": _FACTOR,
-    "seed": SEED,
-}
 
 
 def check_range(spelt: str, value: Any, accepts: Range) -> None:
@@ -57,15 +48,9 @@ def check_range(spelt: str, value: Any, accepts: Range) -> None:
         raise UserError(f"{spelt} is out of range. Give {accepts.text}.")
 
 
-def complete(*choices: str) -> Callable[[str], list[str]]:
-    """Shell completion from a list of choices."""
-    return lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)]
-
-
-def _completed_scheme(incomplete: str) -> list[str]:
-    from .schemes.names import known_schemes
-
-    return complete(*known_schemes())(incomplete)
+def complete_scheme(incomplete: str) -> list[str]:
+    """Shell completion of a scheme's name."""
+    return [scheme for scheme in known_schemes() if scheme.startswith(incomplete)]
 
 
 _option = partial(typer.Option, show_default=False)
@@ -90,7 +75,7 @@ LabelDelimiterOption = Annotated[str | None, _option(help="Between several label
 LabelNamesOption = Annotated[str | None, _option(help="What 0, 1, ... mean, in order: no,yes")]
 SkipMissingOption = Annotated[bool, _option("--skip-missing", help="Leave rows without text or label out.")]
 SchemeOption = Annotated[
-    str | None, _option(help="Positions, see `schemes`. [rope, its own]", autocompletion=_completed_scheme)
+    str | None, _option(help="Positions, see `schemes`. [rope, its own]", autocompletion=complete_scheme)
 ]
 SchemeKwargsOption = Annotated[str | None, _option(metavar="JSON", help="The scheme's own arguments.")]
 SchemeFileOption = Annotated[str | None, _option(help="Python file with a scheme of yours.")]
@@ -101,8 +86,6 @@ SizeOption = Annotated[
 RevisionOption = Annotated[str | None, _option(help="Branch, tag or commit on the Hub.")]
 TrustOption = Annotated[bool, _option("--trust-remote-code", help="Run a checkpoint's own code.")]
 DeviceOption = Annotated[str | None, _option(help="cpu, cuda, mps. [a GPU if there is one]")]
-Bf16Option = Annotated[bool | None, _option("--bf16/--no-bf16", help="Mixed precision. [if fast here]")]
-MaxLengthOption = Annotated[int | None, _option(help="Longer texts are cut. [model's limit, 512]")]
 
 
 @dataclass(kw_only=True)
@@ -131,8 +114,8 @@ class Options:
     data_config: DataConfigOption = None
     validation: Annotated[str | None, _option(help="File, or a split of --data.")] = None
     test: Annotated[str | None, _option(help="The same, to be scored at the end.")] = None
-    validation_share: Annotated[float, _option(help="Of training rows, if none is given. [0.1]")] = 0.1
-    max_rows: Annotated[int | None, _option(help="Train on the first rows alone.")] = None
+    validation_share: Annotated[float, _SHARE, _option(help="Of training rows, if none is given. [0.1]")] = 0.1
+    max_rows: Annotated[int | None, COUNT, _option(help="Train on the first rows alone.")] = None
     text_column: TextColumnOption = None
     join: JoinOption = None
     label_column: LabelColumnOption = None
@@ -154,22 +137,24 @@ class Options:
     scheme_file: SchemeFileOption = None
     size: SizeOption = None
     tokenizer: Annotated[str | None, _option(help="[the checkpoint's, or trained here]")] = None
-    max_length: MaxLengthOption = None
+    max_length: Annotated[int | None, whole_number(3), _option(help="Longer texts are cut. [model's limit, 512]")] = (
+        None  # [CLS], a token of the text, [SEP]
+    )
     lora: Annotated[bool, _option("--lora", help="Train low-rank updates of --pretrained.")] = False
-    epochs: Annotated[float | None, _option(help="[4 to 100: more for fewer rows]")] = None
-    max_steps: Annotated[int | None, _option(help="Steps, instead of epochs.")] = None
-    patience: Annotated[int | None, _option(help="Stop after so many evaluations in vain.")] = None
-    batch_size: Annotated[int | None, _option(help="Texts per step and device. [32]")] = None
-    learning_rate: Annotated[float | None, _option(help="Peak. [5e-5 to 1e-3, by the model]")] = None
+    epochs: Annotated[float | None, POSITIVE, _option(help="[4 to 100: more for fewer rows]")] = None
+    max_steps: Annotated[int | None, COUNT, _option(help="Steps, instead of epochs.")] = None
+    patience: Annotated[int | None, COUNT, _option(help="Stop after so many evaluations in vain.")] = None
+    batch_size: Annotated[int | None, COUNT, _option(help="Texts per step and device. [32]")] = None
+    learning_rate: Annotated[float | None, _RATE, _option(help="Peak. [5e-5 to 1e-3, by the model]")] = None
     schedule: Annotated[
         Literal["linear", "cosine", "constant", "constant_with_warmup", "one-cycle"],
         _option(metavar="<str>", help="linear (default), cosine, one-cycle, ..."),
     ] = "linear"
-    word_rate: Annotated[float | None, _option(help="Times the rate, for new words.")] = None
-    position_rate: Annotated[float | None, _option(help="Times the rate, for the scheme.")] = None
+    word_rate: Annotated[float | None, _FACTOR, _option(help="Times the rate, for new words.")] = None
+    position_rate: Annotated[float | None, _FACTOR, _option(help="Times the rate, for the scheme.")] = None
     class_weights: Annotated[str | None, _option(help='balanced, or JSON: {"rare": 5, "usual": 1}')] = None
-    seed: Annotated[int, _option(help="Of weights and order. [42]")] = 42
-    bf16: Bf16Option = None
+    seed: Annotated[int, SEED, _option(help="Of weights and order. [42]")] = 42
+    bf16: Annotated[bool | None, _option("--bf16/--no-bf16", help="Mixed precision. [if fast here]")] = None
     device: DeviceOption = None
     set: Annotated[list[str] | None, _option("--set", metavar="K=V", help="TrainingArguments, config; repeatable.")] = (
         None
@@ -178,12 +163,12 @@ class Options:
     def __post_init__(self) -> None:
         """Checks each value, and reads JSON."""
         for item in fields(self):
-            value, kind = getattr(self, item.name), get_args(item.type)[0]
+            value, (kind, *notes) = getattr(self, item.name), get_args(item.type)
             literals = [part for part in (kind, *get_args(kind)) if get_origin(part) is Literal]
             if literals and value is not None and value not in (choices := get_args(literals[0])):
                 raise UserError(f"{dashed(item.name)} {value!r} is unknown. Choose one of {', '.join(choices)}.")
-        for name, accepts in _RANGES.items():
-            check_range(f"{dashed(name)} {getattr(self, name)}", getattr(self, name), accepts)
+            for accepts in notes[:-1]:
+                check_range(f"{dashed(item.name)} {value}", value, accepts)
         if self.delimiter in ("tab", "\\t"):
             self.delimiter = "\t"
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
@@ -250,10 +235,9 @@ def json_object(name: str, value: Any) -> dict[str, Any] | None:
     """
     if value is None or isinstance(value, dict):
         return value
-    try:
+    parsed = None
+    with contextlib.suppress(json.JSONDecodeError, TypeError):
         parsed = json.loads(value)
-    except (json.JSONDecodeError, TypeError) as error:
-        raise UserError(f"{dashed(name)} {value!r} is no JSON ({error}). Give an object: '{{\"name\": 1}}'.") from error
     if not isinstance(parsed, dict):
         raise UserError(f"{dashed(name)} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
     return parsed
@@ -269,8 +253,6 @@ def _assignments(given: Any) -> dict[str, Any] | None:
         name = name.strip().replace("-", "_")
         if not equals or not name.isidentifier():
             raise UserError(f"--set {word!r} assigns nothing. Write --set weight_decay=0.01.")
-        if name in assigned:
-            raise UserError(f"--set {name} is given twice. Give it once.")
         try:
             assigned[name] = json.loads(text)
         except json.JSONDecodeError:

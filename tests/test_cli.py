@@ -194,17 +194,17 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("predict", "./nowhere", "a"), "'./nowhere' doesn't exist. Give the folder of a checkpoint"),
-        (("predict", __file__, "a"), "is a file. Give the folder of a checkpoint"),
-        (("predict", ".", "a"), "'.' has no config.json. Give the folder of a checkpoint"),
+        (("predict", "./nowhere", "a"), "Checkpoint './nowhere': there is no such folder. Give one that is here"),
+        (("predict", __file__, "a"), "can't be read as a checkpoint: "),
+        (("predict", ".", "a"), "'.' can't be read as a checkpoint: "),
         (("train", "-o"), "Option '-o' requires an argument. `hf-posenc --help` lists"),
         (("predict", "CHECKPOINT", "a", "--top-k", "x"), "Invalid value for '--top-k': "),
         (("--foo",), "No such option: --foo. `hf-posenc --help` lists what there is."),
         (("trian",), "No such command 'trian'. Did you mean 'train'? `hf-posenc --help` lists what there is."),
         (("predict", "CHECKPOINT"), "Give texts to classify, or --data"),
         (("predict", "CHECKPOINT", "a", "--data", "b"), "and not both"),
-        (("predict", "CHECKPOINT", "--data", "-"), "Standard input (-) has no suffix. Say what it is: --format txt"),
-        (("evaluate", "CHECKPOINT"), "Give the data: --data FILE"),
+        (("predict", "CHECKPOINT", "--data", "-"), "'-' has an unknown suffix. Accepted: .csv, .tsv"),
+        (("evaluate", "CHECKPOINT"), "Missing option '--data'. `hf-posenc evaluate --help` lists what there is."),
         (("predict", "CHECKPOINT", "a", "b", "--text-pair", "c"), "--text-pair goes with exactly one text"),
         (("predict", "CHECKPOINT", "a", "--device", "gpu"), "--device 'gpu' can't be used"),
         pytest.param(
@@ -283,7 +283,7 @@ def test_a_wrong_folder_is_not_looked_up_on_the_hub(run, monkeypatch, tmp_path, 
     assert code == 2, err
     last = err.strip().splitlines()[-1]
     assert repr(name) in last
-    assert "doesn't exist" in last or "There is no folder" in last or "there is no such folder" in last
+    assert "There is no folder" in last or "there is no such folder" in last
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
@@ -389,7 +389,7 @@ def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkey
     assert "1 failed" in out
     for arguments, message in (
         (("alibi", "--scheme-kwargs", "[1]"), "--scheme-kwargs '[1]' is no JSON object"),
-        (("alibi", "--scheme-kwargs", "{x"), "--scheme-kwargs '{x' is no JSON (Expecting property name"),
+        (("alibi", "--scheme-kwargs", "{x"), "--scheme-kwargs '{x' is no JSON object"),
         (("alibi", "--only", "paddings"), "checks: 'paddings' is no check. Choose from signature"),
         (("alib",), "Did you mean 'alibi'?"),
     ):

@@ -7,43 +7,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from hf_posenc import options as shared
 from hf_posenc.errors import UserError
-from hf_posenc.options import (
-    DataConfigOption,
-    DataOption,
-    DelimiterOption,
-    DeviceOption,
-    EncodingOption,
-    FormatOption,
-    JoinOption,
-    LabelColumnOption,
-    LabelDelimiterOption,
-    LabelNamesOption,
-    Options,
-    QuotingOption,
-    RevisionOption,
-    SkipMissingOption,
-    TextColumnOption,
-    TrustOption,
-)
 
-from .application import app, loading, plain_console
-from .options import Checkpoint, data_options
+from .application import Checkpoint, app, data_options, loading, plain_console
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
-_Output = Annotated[
-    str | None,
-    typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers."),
-]
-_Threshold = Annotated[
-    float | None,
-    typer.Option(min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those above this. [0.5]"),
-]
-_Backend = Annotated[
-    Literal["torch", "onnx", "openvino"] | None,
-    typer.Option(help="Default: the fastest that is installed and that the folder has files for.", show_default=False),
-]
-_NO_TEXT = "and answered all the same: such an answer means nothing."
 _NAMED_ROWS = 10
 
 
@@ -53,27 +22,36 @@ def predict(
     checkpoint: Checkpoint,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
-    data: DataOption = None,
+    data: shared.DataOption = None,
     split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
-    output: _Output = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
-    text_column: TextColumnOption = None,
-    join: JoinOption = None,
-    delimiter: DelimiterOption = None,
-    quoting: QuotingOption = None,
-    encoding: EncodingOption = None,
-    format: FormatOption = None,
+    text_column: shared.TextColumnOption = None,
+    join: shared.JoinOption = None,
+    delimiter: shared.DelimiterOption = None,
+    quoting: shared.QuotingOption = None,
+    encoding: shared.EncodingOption = None,
+    format: shared.FormatOption = None,
     batch_size: _BatchSize = 32,
-    threshold: _Threshold = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those above this. [0.5]"),
+    ] = None,
     top_k: Annotated[int | None, typer.Option(min=1, metavar="N", help="Give the n most probable labels.")] = None,
     calibrated: Annotated[
         bool, typer.Option("--calibrated", help="Divide logits by the temperature that training fitted.")
     ] = False,
     bf16: Annotated[bool, typer.Option("--bf16", help="Mixed precision: faster where it is, less exact.")] = False,
-    backend: _Backend = None,
-    device: DeviceOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
+    backend: Annotated[
+        Literal["torch", "onnx", "openvino"] | None,
+        typer.Option(help="Default: the fastest that is installed and that the folder has files for."),
+    ] = None,
+    device: shared.DeviceOption = None,
+    revision: shared.RevisionOption = None,
+    trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Label texts, a pair, a file or standard input (-): labels with probabilities, or numbers.
 
@@ -86,16 +64,18 @@ def predict(
     if text_pair is not None and len(texts or []) != 1:
         raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl as --data.")
     if output is not None and as_json:
-        raise UserError(
-            "--json prints the answers, --output writes them in the format of its suffix. Give one of them."
-        )
+        raise UserError("--json prints the answers, --output writes them to a file. Give one of them.")
     with loading():
-        from hf_posenc.finetuning.prediction import load_classifier
-        from hf_posenc.finetuning.prediction_files import check_output
+        from rich.markup import escape
+        from tqdm import tqdm
+
+        from hf_posenc.finetuning import prediction
+        from hf_posenc.finetuning.prediction_files import check_output, json_line, write_answers
+        from hf_posenc.training.inference import cut_texts_in_words
 
     if output is not None:
         check_output(output, data)
-    classifier = load_classifier(
+    classifier = prediction.load_classifier(
         checkpoint,
         device,
         revision,
@@ -104,73 +84,14 @@ def predict(
         throughput=data is not None,
         trust_remote_code=trust_remote_code,
     )
-    asked = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
     errors = plain_console(stderr=True)
     if classifier.backend != "torch":
         errors.print(f"Backend: {classifier.backend}{', in bfloat16' if bf16 else ''}.", style="dim")
-    if data is None:
-        rows, inputs, remarks = _of_texts(classifier, texts or [], text_pair)
-    else:
-        rows, inputs, remarks = _of_file(classifier, options, split)
-    _give(classifier, rows, inputs, output, as_json, batch_size, asked)
-    for remark in remarks:
-        errors.print(remark)
-
-
-_Rows = tuple[Any, list[tuple[str, ...]], list[str]]
-"""Rows, the inputs that the model reads for them, and what is said of them in the end."""
-
-
-def _of_texts(classifier: Any, texts: list[str], text_pair: str | None) -> _Rows:
-    """Texts of the command line; a single text is taken as already joined."""
-    from hf_posenc.data.columns import as_input
-
-    remarks = [f"Text {number} is empty, {_NO_TEXT}" for number, text in enumerate(texts, 1) if not text.strip()]
-    if text_pair is None and classifier.columns is not None and classifier.columns.is_pair:
-        remarks.append("The model was trained on pairs of texts. Give the second one with --text-pair.")
-    rows = [{"text": text} | ({} if text_pair is None else {"text_pair": text_pair}) for text in texts]
-    return rows, [as_input([*row.values()], classifier.columns) for row in rows], remarks
-
-
-def _of_file(classifier: Any, options: Options, split: str) -> _Rows:
-    """Every row of a file, in order."""
-    from hf_posenc.data.columns import find_columns
-    from hf_posenc.data.reading import LINE, names_of, read_file, where
-    from hf_posenc.data.sources import read_split
-
-    table = read_file("-", options) if options.data == "-" else read_split(options, split)
-    columns = find_columns(table, options, classifier.columns, needs_label=False)
-    inputs = list(zip(*columns.texts(table), strict=True))
-    name = table.info.dataset_name
-    remarks = [f"{name}: {columns.sentence(names_of(table))}; {table.info.description}."]
-    if empty := [row for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]:
-        places = [where(table, empty[0]), *(str(table[LINE][row]) for row in empty[1:_NAMED_ROWS])]
-        listed = ", ".join(places) + ", ..." * (len(empty) > _NAMED_ROWS)
-        remarks.append(f"{name}: {len(empty):,} empty ({listed}), {_NO_TEXT}")
-    return table.remove_columns(LINE), inputs, remarks
-
-
-def _give(
-    classifier: Any,
-    rows: Any,
-    inputs: list[tuple[str, ...]],
-    output: str | None,
-    as_json: bool,
-    batch_size: int,
-    asked: dict[str, Any],
-) -> None:
-    """Writes answers to a file, or prints them."""
-    from rich.markup import escape
-    from tqdm import tqdm
-
-    from hf_posenc.finetuning.prediction import predict
-    from hf_posenc.finetuning.prediction_files import json_line, write_answers
-    from hf_posenc.training.inference import cut_texts_in_words
-
-    errors = plain_console(stderr=True)
+    rows, inputs, remarks = _read(classifier, options, split, texts, text_pair)
+    asked: Any = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
     truncated: dict[int, int] = {}
     with tqdm(desc="Labelling", total=len(inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
-        answers = predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
+        answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
         if output is not None:
             written = write_answers(output, rows, answers, classifier.label_names)
             errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
@@ -180,11 +101,47 @@ def _give(
         else:
             heads = ("prediction",) if classifier.problem_type == "regression" else ("label", "probabilities")
             table = Table("text", *heads)
-            for texts, answer in zip(inputs, answers, strict=True):
-                table.add_row(*map(escape, (" || ".join(texts), *_cells(answer))))
+            for parts, answer in zip(inputs, answers, strict=True):
+                table.add_row(*map(escape, (" || ".join(parts), *_cells(answer))))
             Console().print(table)
-    if said := cut_texts_in_words(truncated, classifier.tokenizer):
-        errors.print(said)
+    for remark in (cut_texts_in_words(truncated, classifier.tokenizer), *remarks):
+        if remark:
+            errors.print(remark)
+
+
+def _read(
+    classifier: Any, options: shared.Options, split: str, texts: list[str] | None, text_pair: str | None
+) -> tuple[Any, list[tuple[str, ...]], list[str]]:
+    """Every row of a file or of the command line, the inputs that the model reads for them, and what is said of them.
+
+    A single text of the command line is taken as already joined.
+    """
+    from datasets import Dataset
+
+    from hf_posenc.data.columns import as_input, find_columns
+    from hf_posenc.data.reading import LINE, as_table, names_of, where
+    from hf_posenc.data.sources import read_split
+
+    remarks = []
+    if texts:
+        cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
+        table = as_table(Dataset.from_dict(cells), "Your texts")
+        inputs = [as_input(row, classifier.columns) for row in zip(*cells.values(), strict=True)]
+        if text_pair is None and classifier.columns is not None and classifier.columns.is_pair:
+            remarks.append("The model was trained on pairs of texts. Give the second one with --text-pair.")
+    else:
+        table = read_split(options, split)
+        columns = find_columns(table, options, classifier.columns, needs_label=False)
+        inputs = list(zip(*columns.texts(table), strict=True))
+        remarks.append(f"{table.info.dataset_name}: {columns.sentence(names_of(table))}; {table.info.description}.")
+    if empty := [row for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]:
+        places = [where(table, empty[0]), *(str(table[LINE][row]) for row in empty[1:_NAMED_ROWS])]
+        listed = ", ".join(places) + ", ..." * (len(empty) > _NAMED_ROWS)
+        remarks.append(
+            f"{table.info.dataset_name}: {len(empty):,} empty ({listed}), and answered all the same: such an answer "
+            "means nothing."
+        )
+    return table.remove_columns(LINE), inputs, remarks
 
 
 def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
@@ -201,31 +158,29 @@ def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
 def evaluate(
     context: typer.Context,
     checkpoint: Checkpoint,
-    data: DataOption = None,
-    data_config: DataConfigOption = None,
+    data: shared.DataOption,
+    data_config: shared.DataConfigOption = None,
     split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
     errors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the rows that are answered wrongly.", show_default=False)
     ] = None,
-    text_column: TextColumnOption = None,
-    join: JoinOption = None,
-    label_column: LabelColumnOption = None,
-    label_delimiter: LabelDelimiterOption = None,
-    label_names: LabelNamesOption = None,
-    skip_missing: SkipMissingOption = False,
-    delimiter: DelimiterOption = None,
-    quoting: QuotingOption = None,
-    encoding: EncodingOption = None,
-    format: FormatOption = None,
+    text_column: shared.TextColumnOption = None,
+    join: shared.JoinOption = None,
+    label_column: shared.LabelColumnOption = None,
+    label_delimiter: shared.LabelDelimiterOption = None,
+    label_names: shared.LabelNamesOption = None,
+    skip_missing: shared.SkipMissingOption = False,
+    delimiter: shared.DelimiterOption = None,
+    quoting: shared.QuotingOption = None,
+    encoding: shared.EncodingOption = None,
+    format: shared.FormatOption = None,
     batch_size: _BatchSize = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    device: DeviceOption = None,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
+    device: shared.DeviceOption = None,
+    revision: shared.RevisionOption = None,
+    trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
-    if data is None:
-        raise UserError("Give the data: --data FILE, or a folder or Hub name.")
     options = data_options(context)
     with loading():
         from tqdm import tqdm
@@ -249,11 +204,8 @@ def evaluate(
         print(json.dumps({"data": data, "examples": found.examples} | found.metrics))
     else:
         plain_console().print(f"{data}: {found.examples:,} examples")
-        table = Table("metric", "value")
-        table.columns[1].justify = "right"
         for name, value in found.metrics.items():
-            table.add_row(name, f"{value:.4f}")
-        Console().print(table)
+            print(f"{name:<20}{value:>10.4f}")
     if errors is not None:
         answers = [row.pop("answer") for row in found.errors]
         written = write_answers(errors, found.errors, answers, classifier.label_names)

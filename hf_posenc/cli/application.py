@@ -1,4 +1,4 @@
-"""The Typer application: errors in one line, notes, and the entry point. Its commands are in the files beside it."""
+"""The Typer application: errors in one line, notes, what commands share, and the entry point."""
 
 import contextlib
 import logging
@@ -12,9 +12,11 @@ from rich.console import Console
 
 import hf_posenc
 from hf_posenc.errors import UserError, run_script
+from hf_posenc.options import Options
 
+Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the model in OUT.")]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
-
 
 app = typer.Typer(
     name="hf-posenc",
@@ -43,6 +45,11 @@ def _hf_posenc(
 def plain_console(*, stderr: bool = False) -> Console:
     """Where a line is printed as it is: names hold no markup, and paths are copied whole."""
     return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
+
+
+def data_options(context: typer.Context) -> Options:
+    """The options of the data, and others of a training, among a command's own."""
+    return Options(**{name: value for name, value in context.params.items() if name in Options.__dataclass_fields__})
 
 
 @contextlib.contextmanager

@@ -5,74 +5,59 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_posenc.errors import UserError, check_local, dashed
-from hf_posenc.options import (
-    DelimiterOption,
-    JoinOption,
-    LabelColumnOption,
-    TextColumnOption,
-    complete,
-    json_object,
-    words,
-)
+from hf_posenc import options as shared
+from hf_posenc.errors import UserError, dashed
 
 from .application import app, plain_console
-from .options import numbers
 
-_Plan = Annotated[
-    str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
-]
-_Data = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A file, a folder with train.csv and test.csv, a Hub name, `probes` or `halves`; may be given more than "
-        "once.",
-        show_default=False,
-    ),
-]
-_SchemeFiles = Annotated[
-    list[str] | None,
-    typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
-]
-_Baseline = Annotated[
-    str | None, typer.Option(help="What the others are compared with; default: none, or the first scheme.")
-]
-_Size = Annotated[
-    str | None,
-    typer.Option(
-        autocompletion=complete("tiny", "mini", "small", "base"), help="Size: tiny (default), mini, small, base."
-    ),
-]
-_Pretrained = Annotated[
-    str | None, typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}.")
-]
-_Options = Annotated[str | None, typer.Option(metavar="JSON", help="Options of `train`, such as epochs.")]
-_Search = Annotated[
-    bool,
-    typer.Option(
-        "--search",
-        help="Choose a learning rate for each scheme: 3 trials each, on a seed and data that aren't reported.",
-    ),
-]
+
+def _seeds(text: str) -> int | list[int]:
+    """How many seeds, or which."""
+    return list(map(int, shared.words(text))) if "," in text else int(text)
 
 
 @app.command()
 def compare(
     output: Annotated[str, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
-    plan: _Plan = None,
-    data: _Data = None,
-    delimiter: DelimiterOption = None,
-    text_column: TextColumnOption = None,
-    join: JoinOption = None,
-    label_column: LabelColumnOption = None,
+    plan: Annotated[
+        str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A file, a folder with train.csv and test.csv, a Hub name, `probes` or `halves`; may be given more "
+            "than once.",
+            show_default=False,
+        ),
+    ] = None,
+    delimiter: shared.DelimiterOption = None,
+    text_column: shared.TextColumnOption = None,
+    join: shared.JoinOption = None,
+    label_column: shared.LabelColumnOption = None,
     schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="How many seeds, or which: 0,1,2. Default 5.")] = None,
-    scheme_file: _SchemeFiles = None,
-    baseline: _Baseline = None,
-    size: _Size = None,
-    pretrained: _Pretrained = None,
-    options: _Options = None,
-    search: _Search = False,
+    seeds: Annotated[
+        Any, typer.Option(parser=_seeds, metavar="<str>", help="How many seeds, or which: 0,1,2. Default 5.")
+    ] = None,
+    scheme_file: Annotated[
+        list[str] | None,
+        typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="What the others are compared with; default: none, or the first scheme.")
+    ] = None,
+    size: shared.SizeOption = None,
+    pretrained: Annotated[
+        str | None,
+        typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}."),
+    ] = None,
+    options: Annotated[str | None, typer.Option(metavar="JSON", help="Options of `train`, such as epochs.")] = None,
+    search: Annotated[
+        bool,
+        typer.Option(
+            "--search",
+            help="Choose a learning rate for each scheme: 3 trials each, on a seed and data that aren't reported.",
+        ),
+    ] = False,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep each run's model, in models.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
 ) -> None:
@@ -83,7 +68,8 @@ def compare(
     `hf-posenc report` writes it earlier, too. Lengths and numbers of examples stand in a plan. `--plan quick` is the
     quick start.
     """
-    from hf_posenc.comparison.plan import GENERATED, SEARCH_FACTORS, resolve_data
+    from hf_posenc.comparison import Comparison, execute
+    from hf_posenc.comparison.plan import SEARCH_FACTORS
     from hf_posenc.comparison.plan_file import about, known_plans, read_plan
     from hf_posenc.comparison.results import check_folder
 
@@ -93,48 +79,38 @@ def compare(
         raise UserError(f"{dashed(next(iter(columns)))} is for --data. Write it into the plan's options.")
     if not dry_run:
         check_folder(Path(output))
-    for name in data or ():
-        if name not in GENERATED:
-            check_local("--data", resolve_data(name))
-    several = numbers("seeds", seeds)
     chosen = read_plan(
         plan or {},
         tasks=data or None,
-        schemes=None if schemes is None else words(schemes),
+        schemes=None if schemes is None else shared.words(schemes),
         scheme_files=scheme_file or None,
-        seeds=several[0] if several and "," not in str(seeds) else several,
+        seeds=seeds,
         baseline=baseline,
         size=size,
         pretrained=pretrained,
-        options={**(json_object("options", options) or {}), **columns} or None,
+        options={**(shared.json_object("options", options) or {}), **columns} or None,
         search=SEARCH_FACTORS if search else None,
     )
     if dry_run:
         for run in chosen.work():
             print(run.name)
         return
+    console = plain_console()
     if plan in known_plans():
-        plain_console().print(about(str(plan)))
-    _execute(chosen, output, keep_models)
-
-
-def _execute(plan: Any, folder: str, keep_models: bool) -> None:
-    """Makes the runs and, when none is missing, the report; exits with 1 if one failed."""
-    from hf_posenc.comparison import Comparison, execute
-
-    made, console = execute(plan, folder, keep_models=keep_models), plain_console()
+        console.print(about(str(plan)))
+    made = execute(chosen, output, keep_models=keep_models)
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
     console.print(f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed.")
     if made.failed:
         console.print("The same command tries those that failed again.")
         raise typer.Exit(1)
-    comparison = Comparison(folder)
+    comparison = Comparison(output)
     if comparison.problems:
-        console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: hf-posenc report {folder}")
+        console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: hf-posenc report {output}")
         return
     console.print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
     try:
-        report(folder)
+        report(output)
     except UserError as error:  # pictures need matplotlib
         console.print(f"No report: {error}")
     console.print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")

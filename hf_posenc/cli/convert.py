@@ -5,11 +5,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hf_posenc.options import RevisionOption, SchemeKwargsOption, SchemeOption, json_object
+from hf_posenc import options as shared
 from hf_posenc.schemes.names import check_scheme_name
 
-from .application import app, plain_console
-from .options import Overwrite
+from .application import Overwrite, app, plain_console
 
 
 @app.command()
@@ -24,8 +23,8 @@ def convert(
         ),
     ],
     out: Annotated[str, typer.Argument(help="Output folder, written atomically.", show_default=False)],
-    scheme: SchemeOption = None,
-    scheme_kwargs: SchemeKwargsOption = None,
+    scheme: shared.SchemeOption = None,
+    scheme_kwargs: shared.SchemeKwargsOption = None,
     rope_parameters: Annotated[
         str | None, typer.Option(metavar="JSON", help='For rope, such as {"rope_theta": 160000}.', show_default=False)
     ] = None,
@@ -60,7 +59,7 @@ def convert(
     ] = False,
     overwrite: Overwrite = False,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 0,
-    revision: RevisionOption = None,
+    revision: shared.RevisionOption = None,
 ) -> None:
     """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
 
@@ -74,12 +73,12 @@ def convert(
 
     own = ("bf16", "eval_text", "scheme", "scheme_kwargs")
     options = {name: value for name, value in context.params.items() if name not in own}
-    options["rope_parameters"] = json_object("rope_parameters", rope_parameters)
+    options["rope_parameters"] = shared.json_object("rope_parameters", rope_parameters)
     texts = None if eval_text is None else read_training_texts(eval_text)
     _, report = run(
         **options,
         position_embedding_type=scheme,
-        position_embedding_kwargs=json_object("scheme_kwargs", scheme_kwargs),
+        position_embedding_kwargs=shared.json_object("scheme_kwargs", scheme_kwargs),
         healing={"bf16": True} if bf16 else None,
         eval_texts=texts,
     )

@@ -1,14 +1,12 @@
 """`export`: a checkpoint for other runtimes, without code."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from hf_posenc.natives import NATIVES
-from hf_posenc.options import RevisionOption, TrustOption, complete
+from hf_posenc import options as shared
 
-from .application import app, loading, plain_console
-from .options import Checkpoint, Overwrite
+from .application import Checkpoint, Overwrite, app, loading, plain_console
 
 
 @app.command()
@@ -17,23 +15,18 @@ def export(
     checkpoint: Checkpoint,
     out: Annotated[str, typer.Argument(help="Output folder, written atomically.", show_default=False)],
     to: Annotated[
-        str,
+        Literal["native", "onnx", "openvino"],
         typer.Option(
             help="native (Transformers' own classes), onnx (ONNX Runtime, Text Embeddings Inference) or openvino.",
-            autocompletion=complete("native", "onnx", "openvino"),
             show_default=False,
         ),
     ],
     like: Annotated[
         str | None,
-        typer.Option(
-            help="With native: bert, roberta, ..., jina_embeddings_v3; default: the first that can hold it.",
-            autocompletion=complete(*NATIVES),
-        ),
+        typer.Option(help="With native: bert, roberta, ..., jina_embeddings_v3; default: the first that can hold it."),
     ] = None,
     quantize: Annotated[
-        str | None,
-        typer.Option(help="int8: smaller and faster, less exact. Default: float32.", autocompletion=complete("int8")),
+        Literal["int8"] | None, typer.Option(help="int8: smaller and faster, less exact. Default: float32.")
     ] = None,
     evaluate: Annotated[
         str | None, typer.Option(metavar="FILE", help="Labelled data to score before and after quantising.")
@@ -46,8 +39,8 @@ def export(
         typer.Option(metavar="FILE", help="Texts for OpenVINO's int8 ranges; default: sentences that come along."),
     ] = None,
     overwrite: Overwrite = False,
-    revision: RevisionOption = None,
-    trust_remote_code: TrustOption = False,
+    revision: shared.RevisionOption = None,
+    trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Write a checkpoint as a folder without code for another runtime, and measure that it computes the same.
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hf_posenc.options import TrustOption
+from hf_posenc import options as shared
 
 from .application import app, plain_console
 
@@ -23,7 +23,7 @@ def publish(
     create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead.")] = False,
     revision: Annotated[str | None, typer.Option(help="Branch; made if it doesn't exist.")] = None,
     commit_message: Annotated[str, typer.Option(help="Title of the commit.")] = "Upload a PosEnc model",
-    trust_remote_code: TrustOption = False,
+    trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Publish a checkpoint on the Hub: weights, code, tokenizer, card and checksums; then load it back and compare.
 

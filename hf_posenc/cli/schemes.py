@@ -6,17 +6,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hf_posenc.errors import UserError, about_options, one_line
-from hf_posenc.options import (
-    RevisionOption,
-    SchemeFileOption,
-    SchemeKwargsOption,
-    SizeOption,
-    TrustOption,
-    complete,
-    json_object,
-)
-from hf_posenc.schemes.names import known_schemes
+from hf_posenc import options as shared
+from hf_posenc.errors import UserError, one_line, user_errors
 
 from .application import app, loading, plain_console
 
@@ -33,11 +24,10 @@ def schemes() -> None:
     for row in describe_schemes():
         length = "any" if row.max_length is None else f"{row.max_length:,}"
         table.add_row(row.name, row.summary, f"{row.parameters:,}", length, row.cost)
-    console = Console()
-    console.print(table)
-    console.print("Parameters at base size (12 layers, D = 768, 12 heads, 512 positions).", style="dim")
-    console.print(
-        "model_cards/SCHEME.md in the repository says when to choose one; `hf-posenc plot SCHEME -o out.png` draws it.",
+    Console().print(table)
+    Console().print(
+        "Parameters at base size (12 layers, D = 768, 12 heads, 512 positions). model_cards/SCHEME.md in the "
+        "repository says when to choose one; `hf-posenc plot SCHEME -o out.png` draws it.",
         style="dim",
     )
 
@@ -59,11 +49,11 @@ def plot(
     layer: Annotated[
         int | None, typer.Option(help="Layer, from 0, of what differs by layer; default: the first with a bias, or 0.")
     ] = None,
-    size: SizeOption = "base",
-    scheme_kwargs: SchemeKwargsOption = None,
-    revision: RevisionOption = None,
-    scheme_file: SchemeFileOption = None,
-    trust_remote_code: TrustOption = False,
+    size: shared.SizeOption = "base",
+    scheme_kwargs: shared.SchemeKwargsOption = None,
+    revision: shared.RevisionOption = None,
+    scheme_file: shared.SchemeFileOption = None,
+    trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
     from hf_posenc.finetuning.loading import load_any
@@ -78,11 +68,11 @@ def plot(
         register_scheme_file(scheme_file, "+".join(sources))
     if scheme_kwargs is not None and (len(sources) > 1 or not is_scheme(sources[0])):
         raise UserError("--scheme-kwargs goes with one scheme's name. A checkpoint has its own.")
-    fields = {"position_embedding_kwargs": json_object("scheme_kwargs", scheme_kwargs)}
+    fields = {"position_embedding_kwargs": shared.json_object("scheme_kwargs", scheme_kwargs)}
     options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
     try:
         with without_bars():
-            with about_options(fields):
+            with user_errors():
                 read: list[Any] = [
                     PosEncConfig.from_preset(size or "base", position_embedding_type=source, **fields)
                     if is_scheme(source)
@@ -103,12 +93,12 @@ def check(
     scheme: Annotated[
         str,
         typer.Argument(
-            autocompletion=complete(*known_schemes()), help="A positional scheme: see `schemes`.", show_default=False
+            autocompletion=shared.complete_scheme, help="A positional scheme: see `schemes`.", show_default=False
         ),
     ],
-    scheme_kwargs: SchemeKwargsOption = None,
+    scheme_kwargs: shared.SchemeKwargsOption = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
-    scheme_file: SchemeFileOption = None,
+    scheme_file: shared.SchemeFileOption = None,
 ) -> None:
     """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ...
 
@@ -120,7 +110,9 @@ def check(
     if scheme_file is not None:
         register_scheme_file(scheme_file, scheme)
     with loading("Running the checks, which takes up to a minute"):
-        report = check_position(scheme, kwargs=json_object("scheme_kwargs", scheme_kwargs) or {}, checks=only or None)
+        report = check_position(
+            scheme, kwargs=shared.json_object("scheme_kwargs", scheme_kwargs) or {}, checks=only or None
+        )
     Console().print(report)
     if not report.ok:
         raise typer.Exit(1)

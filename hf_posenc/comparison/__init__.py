@@ -5,17 +5,12 @@ measures what has to be beaten. `results` holds what was written, as one table; 
 and `report` writes the report.
 """
 
-from typing import TYPE_CHECKING
-
-from hf_posenc._lazy import lazy_names
-
-if TYPE_CHECKING:
-    from .executor import Execution, execute
-    from .plan import Plan, PlannedRun, Task
-    from .plan_file import read_plan
-    from .probes import PROBES, make_halves, make_probes
-    from .report import Comparison, write_report
-    from .results import load_plan, read_table
+from .executor import Execution, execute
+from .plan import Plan, PlannedRun, Task
+from .plan_file import read_plan
+from .probes import PROBES, make_halves, make_probes
+from .report import Comparison, write_report
+from .results import load_plan, read_table
 
 __all__ = [
     "PROBES",
@@ -32,5 +27,3 @@ __all__ = [
     "read_table",
     "write_report",
 ]
-
-__getattr__ = lazy_names(__name__, __file__)

@@ -16,8 +16,7 @@ import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_posenc.data.encoding import encode
-from hf_posenc.data.preparing import prepare
+from hf_posenc.data.preparing import encode, prepare
 from hf_posenc.data.sources import read
 from hf_posenc.finetuning.loading import input_length
 from hf_posenc.finetuning.start import check_start, known_labels, start
@@ -62,9 +61,8 @@ def measure_baselines(plan: Plan, task: Task, data_folder: Path) -> dict[str, An
     config = check_start(options)
     prepared = prepare(read(options), options, known_labels(config))
     tokenizer, model, _ = start(options, prepared, config)
-    cut: dict[str, int] = {}
-    limit = input_length(model, tokenizer, options.max_length)
-    train: Any = encode(prepared, tokenizer, limit, cut.__setitem__)["train"]
+    encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
+    train: Any = encoded["train"]
     labels, names, problem_type = list(train["labels"]), prepared.labels.names, prepared.labels.problem_type
     most, columns = most_frequent(labels, problem_type), len(prepared.columns.text)
     texts = _texts(train, tokenizer, columns)

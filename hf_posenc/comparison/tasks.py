@@ -15,11 +15,10 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.data.columns import find_columns, require_columns
-from hf_posenc.data.encoding import encode_texts
 from hf_posenc.data.labels import encode_labels
+from hf_posenc.data.preparing import choose_texts, encode_texts, marks_of
 from hf_posenc.data.reading import LINE, classes_of, names_of, read_file
 from hf_posenc.data.sources import read
-from hf_posenc.data.splitting import choose_texts, marks_of
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
 

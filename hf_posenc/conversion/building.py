@@ -9,7 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..errors import UserError, about_options, one_line
+from ..errors import UserError, one_line, user_errors
 from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
 from ..model.positions import make_position
@@ -58,7 +58,7 @@ def read_as(config_class: Any, source: Source, what: str) -> Any:
 
 def build_config(fields: dict[str, Any]) -> PosEncConfig:
     """A PosEncConfig, with its scheme's arguments complete; what it or the scheme refuses becomes a UserError."""
-    with about_options(), torch.device("meta"):
+    with user_errors(), torch.device("meta"):
         config = PosEncConfig(**fields)
         make_position(config)
     return config

@@ -1,13 +1,41 @@
-"""The BERT family: what each architecture calls its sizes, weights and heads.
+"""The BERT family: what each architecture calls its sizes, weights and heads, and which encoders its class can hold.
 
 Every table maps our name of a weight to theirs, so that one table serves both directions.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..natives import NATIVES, Native
 from ..tasks import TASKS
+
+Needs = Mapping[str, tuple[Any, ...]]
+"""The values that a field of ours may have, the usual one first. Fields are named as `flat` names them."""
+
+POOLED = ("text-classification", "multiple-choice")
+"""The tasks whose classes read [CLS] in the first place."""
+_UNGATED: Needs = {"mlp_gated": (False,), "attention_bias": (True,), "mlp_bias": (True,)}
+"""BERT's feed-forward network, and its biases."""
+_GATED: Needs = {"embedding_size": (None,), "mlp_gated": (True,)}
+_NO_BIASES: Needs = {"attention_bias": (False,), "mlp_bias": (False,)}
+_NOT_SET = ("pad_token_id", "rope_parameters.")
+"""What `usual_fields` leaves out: the tokenizer's, and what fits unless it is changed."""
+_LEARNED: dict[str, Needs] = {"learned": {"learned.dropout": (0.0,)}}
+_T5: Needs = {"t5.num_buckets": (32,), "t5.max_distance": (128,), "t5.per_layer": (False,)}
+_ROTATED: Needs = {
+    "rope.interleaved": (False,),
+    # With the other types the angles of a text depend on the longest in its batch.
+    "rope_parameters.rope_type": ("default", "linear", "yarn", "llama3", "proportional"),
+    "rope_parameters.partial_rotary_factor": (1.0,),
+}
+_HALF_SPLIT: dict[str, Needs] = {"rope": {**_ROTATED, "rope_parameters.local_rope_theta": (None,)}}
+_INTERLEAVED: Needs = {
+    "rope.interleaved": (True,),
+    "rope_parameters.rope_type": ("default",),
+    "rope_parameters.rope_theta": (10000.0,),
+    "rope_parameters.local_rope_theta": (None,),
+    "rope_parameters.partial_rotary_factor": (1.0,),
+}
 
 _KINDS = ("weight", "bias")
 _BERT_LAYER = {
@@ -111,7 +139,13 @@ class Family:
         old_fields: names of fields in older configurations, and today's, whose value must be the same.
         pooler: whether the encoder has one, which a bare encoder can be made without.
         first_row: of its table of positions, position 0's. None: the row after the padding token's number.
-        scheme: of its checkpoints, unless they name another one.
+        schemes: by `position_embedding_type`, what its class needs besides; first that of its checkpoints, unless they
+            name another one.
+        needed: what else its class needs.
+        dense: activation of the dense layer between [CLS] and the classifier. None: the encoder's.
+        lm_act: activation of the masked-LM head. None: the encoder's.
+        token_types: whether it has them. If not, type 0 is merged into the words.
+        counts_tokens: whether left padding is as good as right: positions are counted from the tokens, or don't matter.
     """
 
     model_type: str
@@ -130,16 +164,62 @@ class Family:
     old_fields: dict[str, str] = field(default_factory=dict)
     pooler: bool = False
     first_row: int | None = 0
-    scheme: str = "learned"
+    schemes: Mapping[str, Needs] = field(default_factory=lambda: _LEARNED)
+    needed: Needs = field(default_factory=lambda: {"embedding_size": (None,)})
+    dense: str | None = "tanh"
+    lm_act: str | None = None
+    token_types: bool = True
+    counts_tokens: bool = True
 
     @property
-    def native(self) -> Native:
-        """What it can hold."""
-        return NATIVES[self.model_type]
+    def scheme(self) -> str:
+        """Of its checkpoints, unless they name another one."""
+        return next(iter(self.schemes))
 
     def classifier_act(self, hidden_act: str) -> str:
         """Activation of the dense layer before the classifier, where the encoder's is `hidden_act`."""
-        return self.native.dense or hidden_act
+        return self.dense or hidden_act
+
+    def mismatches(self, fields: Mapping[str, Any], tasks: Iterable[str]) -> list[str]:
+        """What its class can't hold of these fields of a PosEncConfig, each with its value and those that it can.
+
+        Args:
+            fields: all or some.
+            tasks: those of the model.
+        """
+        values = flat(fields)
+        return [
+            f"{key}={values[key]!r} ({self.model_type} has {' or '.join(map(repr, accepts))})"
+            for key, accepts in self._needs(values, tasks).items()
+            if key in values and values[key] not in accepts
+        ]
+
+    def usual_fields(self, scheme: str) -> dict[str, Any]:
+        """The fields that a model with a scheme needs so that its class can hold it, each with its usual value."""
+        fields: dict[str, Any] = {"position_embedding_type": scheme}
+        arguments: dict[str, Any] = {}
+        for key, accepts in self._needs(fields, POOLED).items():
+            part, dot, argument = key.rpartition(".")
+            if key in fields or key.startswith(_NOT_SET):
+                continue
+            if dot:
+                arguments.setdefault(part, {})[argument] = accepts[0]
+            else:
+                fields[key] = accepts[0]
+        if arguments:
+            fields["position_embedding_kwargs"] = arguments if "+" in scheme else arguments[scheme]
+        return fields
+
+    def _needs(self, values: Mapping[str, Any], tasks: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+        """The values that fields may have, for these tasks, beside the others in `values`; see `flat`."""
+        scheme, act = values.get("position_embedding_type"), values.get("hidden_act", "gelu")
+        needs = {"position_embedding_type": tuple(self.schemes), **self.schemes.get(str(scheme), {})}
+        needs |= {"norm_position": ("post",), "scale_embeddings": (False,), **_UNGATED, **self.needed}
+        if any(task in POOLED for task in tasks):
+            needs |= {"classifier_pooling": ("cls",), "classifier_hidden_act": (self.classifier_act(act),)}
+        if "fill-mask" in tasks and self.lm_act is not None:
+            needs["hidden_act"] = (self.lm_act,)
+        return needs
 
     def rows_before(self, config: Any) -> int:
         """How many rows of its table of positions stand before that of position 0; `config` is ours or theirs."""
@@ -156,7 +236,7 @@ class Family:
             "embeddings.norm.weight": "embeddings.LayerNorm.weight",
             "embeddings.norm.bias": "embeddings.LayerNorm.bias",
         }
-        if config.type_vocab_size and self.native.token_types and self.model_type != "distilbert":
+        if config.type_vocab_size and self.token_types and self.model_type != "distilbert":
             names["embeddings.token_type_embeddings.weight"] = "embeddings.token_type_embeddings.weight"
         if config.embedding_size is not None:
             names |= {f"embeddings.projection.{kind}": f"embeddings_project.{kind}" for kind in _KINDS}
@@ -186,6 +266,15 @@ class Family:
         return names
 
 
+def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, and the arguments within them: `t5.num_buckets`, `rope_parameters.rope_type`."""
+    scheme = fields.get("position_embedding_type") or ""
+    own = fields.get("position_embedding_kwargs") or {}
+    nested = {**(own if "+" in scheme else {scheme: own}), "rope_parameters": fields.get("rope_parameters") or {}}
+    arguments = {f"{part}.{name}": value for part, values in nested.items() for name, value in values.items()}
+    return {**fields, **arguments}
+
+
 def _kinds(layer: str, config: Any) -> tuple[str, ...]:
     """The kinds of weights of a linear layer or norm within an encoder's layer."""
     if layer in ("intermediate", "up", "output"):
@@ -205,11 +294,20 @@ _ROBERTA: dict[str, Any] = {
     "decoder_bias": "lm_head.bias",
     "pooler": True,
     "first_row": None,
+    "lm_act": "gelu",
 }
 _DISTILBERT_CLASSIFIER = {"classifier.dense": "pre_classifier", "classifier.out_proj": "classifier"}
 
 FAMILIES = _by_type(
-    Family("bert", "Bert", "bert.", _BERT_HEADS, decoder_bias="cls.predictions.bias", pooler=True),
+    Family(
+        "bert",
+        "Bert",
+        "bert.",
+        _BERT_HEADS,
+        decoder_bias="cls.predictions.bias",
+        pooler=True,
+        counts_tokens=False,
+    ),
     Family("roberta", "Roberta", **_ROBERTA),
     Family("xlm-roberta", "XLMRoberta", **_ROBERTA),
     Family("camembert", "Camembert", **_ROBERTA),
@@ -239,6 +337,9 @@ FAMILIES = _by_type(
         },
         layer=_DISTILBERT_LAYER,
         layers="transformer.layer",
+        needed={"embedding_size": (None,), "type_vocab_size": (0,), "layer_norm_eps": (1e-12,)},
+        dense="relu",
+        counts_tokens=False,
     ),
     Family(
         "electra",
@@ -252,6 +353,10 @@ FAMILIES = _by_type(
                 "lm_head.decoder": "generator_lm_head",
             },
         },
+        needed={},
+        dense="gelu",
+        lm_act="gelu",
+        counts_tokens=False,
     ),
     Family(
         "roformer",
@@ -260,7 +365,9 @@ FAMILIES = _by_type(
         _SUMMARY_HEADS,
         decoder_bias="cls.predictions.bias",
         fields={"classifier_dropout": "hidden_dropout_prob"},
-        scheme="rope",
+        schemes={"rope": _INTERLEAVED},
+        needed={},
+        dense=None,
     ),
     Family(
         "jina_embeddings_v3",
@@ -279,7 +386,8 @@ FAMILIES = _by_type(
         },
         fused={"mixer.Wqkv": _Q_K_V},
         pooler=True,
-        scheme="rope",
+        schemes=_HALF_SPLIT,
+        lm_act="gelu",
     ),
     Family(
         "nomic_bert",
@@ -315,7 +423,8 @@ FAMILIES = _by_type(
             "rotary_emb_fraction": "partial_rotary_factor",
         },
         pooler=True,
-        scheme="rope",
+        schemes=_HALF_SPLIT,
+        needed={**_GATED, **_NO_BIASES},
     ),
     Family(
         "modernbert",
@@ -344,7 +453,10 @@ FAMILIES = _by_type(
         is_fused=True,
         foreign=("head.", "classifier."),
         biases=False,
-        scheme="rope+window",
+        schemes={"rope+window": _ROTATED},
+        needed={**_GATED, **_NO_BIASES, "norm_position": ("pre_but_first",)},
+        dense=None,
+        token_types=False,
     ),
     Family(
         "gte",
@@ -367,7 +479,9 @@ FAMILIES = _by_type(
         },
         fused={"attention.qkv_proj": _Q_K_V, "mlp.up_gate_proj": ("mlp.up_proj", "mlp.gate_proj")},
         pooler=True,
-        scheme="rope",
+        schemes=_HALF_SPLIT,
+        needed=_GATED,
+        lm_act="gelu",
     ),
     Family(
         "mpnet",
@@ -379,7 +493,10 @@ FAMILIES = _by_type(
         layer=_MPNET_LAYER,
         pooler=True,
         first_row=2,
-        scheme="learned+t5",
+        # It counts positions from token 1 as padding, whatever its configuration says.
+        schemes={"learned+t5": {**_T5, "learned.dropout": (0.0,), "pad_token_id": (1,)}, "t5": _T5},
+        lm_act="gelu",
+        token_types=False,
     ),
 )
-"""The architectures that can be converted, and exported to."""
+"""The architectures that can be converted, and exported to: where several hold a scheme, the first that fits."""

@@ -4,7 +4,6 @@ from collections import Counter
 from typing import Any
 
 from ..errors import UserError
-from ..natives import mismatches, usual_fields
 from .families import Family
 
 _CANT = {
@@ -97,7 +96,7 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
     fields: dict[str, Any] = {name: getattr(config, family.fields.get(name, name)) for name in SAME}
-    body = usual_fields(family.model_type, family.scheme)
+    body = family.usual_fields(family.scheme)
     fields |= {
         "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
@@ -123,7 +122,7 @@ def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str,
             f"{source!r} has position_embedding_type={kind!r}, which a {family.model_type} model can't have. Known are "
             "absolute, relative_key and relative_key_query."
         )
-    arguments = usual_fields(family.model_type, family.scheme)["position_embedding_kwargs"]
+    arguments = family.usual_fields(family.scheme)["position_embedding_kwargs"]
     if family.model_type == "mpnet":
         arguments["t5"]["num_buckets"] = config.relative_attention_num_buckets
     fields = {
@@ -135,7 +134,7 @@ def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str,
         fields["rope_parameters"] = _alternate(config, arguments, source)
     elif getattr(config, "rope_parameters", None):
         fields["rope_parameters"] = dict(config.rope_parameters)
-    if problems := mismatches(family.model_type, {**fields, "pad_token_id": config.pad_token_id}, ()):
+    if problems := family.mismatches({**fields, "pad_token_id": config.pad_token_id}, ()):
         raise UserError(f"{source!r} has {'; '.join(problems)}: PosEnc wouldn't compute the same.")
     return fields
 
@@ -182,7 +181,7 @@ def _check_head(family: Family, config: Any, task: str, source: str) -> None:
             f"{source!r} has classifier_activation={own!r} in its masked-LM head, and PosEnc's has the encoder's "
             f"activation, {_act(family, config)!r}. Convert the encoder alone: task='feature-extraction'."
         )
-    if task == "fill-mask" and family.native.lm_act not in (None, _act(family, config)):
+    if task == "fill-mask" and family.lm_act not in (None, _act(family, config)):
         raise UserError(
             f"{source!r} has hidden_act={config.hidden_act!r}, and a masked-LM head with gelu as all of its family. "
             "PosEnc's head has the encoder's activation. Convert the encoder alone: task='feature-extraction'."

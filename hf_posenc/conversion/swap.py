@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import UserError, about_options
+from ..errors import UserError, user_errors
 from ..model.hints import scheme_names
 from ..model.package_config import PosEncConfig, scheme_class, takes_rope_parameters
 from ..model.position_base import PositionScheme
@@ -66,7 +66,7 @@ def target_config(
     before = original.config
     kind = position_embedding_type or before.position_embedding_type
     same = kind == before.position_embedding_type
-    with about_options():
+    with user_errors():
         for name in scheme_names(kind):
             scheme_class(name)
     length = max_position_embeddings or before.max_position_embeddings

@@ -2,6 +2,6 @@
 
 - `sources` finds the splits, `reading` reads a file into a `datasets.Dataset`.
 - `columns` finds text and label, `labels` the task and the classes.
-- `preparing` chooses the rows, `splitting` sets texts aside.
-- `encoding` makes token ids, `tokenizer` trains a tokenizer.
+- `preparing` chooses the rows, sets texts aside and makes token ids.
+- `tokenizer` trains a tokenizer.
 """

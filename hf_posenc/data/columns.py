@@ -122,15 +122,11 @@ def find_columns(
         _require_alike(texts[0], known)
     text = texts[0]
     labels = usual_labels[0] if len(usual_labels) == 1 else known.labels if known is not None else _LABELS[0]
-    if options.join is not None and len(text) < 2:
-        raise UserError(f"--join {options.join!r} joins several columns of text, and there is {text[0]!r} alone.")
     if len(text) > 2 and options.join is None and (known is None or known.text != text):
         raise UserError(f"--text-column names {len(text)} columns. Give one, two for pairs, or join them: --join ' '.")
     if set(labels) & set(text):
         raise UserError(f"Column {labels[0]!r} can't be both text and label. Name another with --label-column.")
-    delimiter, separator = options.label_delimiter, options.join
-    if delimiter == "":
-        raise UserError("--label-delimiter '' separates nothing. Give what stands between labels: '|'.")
+    delimiter, separator = options.label_delimiter or None, options.join
     if known is not None:
         delimiter = delimiter or known.label_delimiter
         separator = known.separator if separator is None and len(text) > 1 else separator

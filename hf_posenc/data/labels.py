@@ -1,10 +1,9 @@
 """The task, and the number of each label: decided by how labels are written, never by what they look like."""
 
-import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,8 @@ from ..options import Options
 from .columns import Columns, require_columns
 from .reading import classes_of, counted, where
 
-logger = logging.getLogger(__name__)
-
 MOST_NUMBERED = 50
 """More different whole numbers than this need --task."""
-_MISSING_VALUES = {"NA", "N/A", "#N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "\\N"}
-"""What R, pandas, databases and spreadsheets write for a missing cell."""
 _MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """What columns of 0 and 1 may hold."""
 # A csv has no types. 007, +5 and 1e5 may be names, so they stay strings.
@@ -96,7 +91,8 @@ def encode_labels(
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the task and numbers the labels from the training split, for all splits.
 
-    Words and whole numbers (1.0 is whole) are one class per text, lists several, numbers with fractions a regression.
+    Words and whole numbers (1.0 is whole) are one class per text, lists and columns of 0 and 1 several, numbers with
+    fractions a regression.
     Whole numbers keep their order, words are sorted; `--label-names` says what 0, 1, ... mean, or the order of words.
 
     Args:
@@ -131,12 +127,6 @@ def encode_labels(
                 "name another column with --label-column."
             )
         labelled.append(column)
-    is_known = "train" not in splits and problem_type == "multi_label_classification"
-    if columns.one_hot and not is_known and all(len(value) == 1 for column in labelled for value in column.present):
-        labelled = [
-            replace(column, values=[value and value[0] for value in column.values], is_list=False)
-            for column in labelled
-        ]
     if not labelled:
         return Labels(problem_type, tuple(label_names)), dict.fromkeys(splits)
     train = next((column for column in labelled if column.split == "train"), None)
@@ -173,14 +163,10 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Co
         )
     cells, known = table[name][:], classes_of(table, name)
     if (delimiter := columns.label_delimiter) is not None:  # an empty cell says that none applies
-        if odd := [cell for cell in cells if not isinstance(cell, str | list | None)]:
-            raise UserError(
-                f"Column {name!r} of the {split} data has {odd[0]!r:.60}, in which --label-delimiter {delimiter!r} "
-                f"can't stand. Write strings, such as 'a{delimiter}b', or leave the option out."
-            )
+        strings = ["" if is_missing(cell) else str(cell) for cell in cells]
         cells = [
-            cell if isinstance(cell, list) else [part.strip() for part in (cell or "").split(delimiter) if part.strip()]
-            for cell in cells
+            cell if isinstance(cell, list) else [part.strip() for part in string.split(delimiter) if part.strip()]
+            for cell, string in zip(cells, strings, strict=True)
         ]
     elif table.info.builder_name == "csv":
         cells = _as_written(cells, numbers=options.task != "classification")
@@ -278,11 +264,6 @@ def _of_training(column: _Column, columns: Columns, options: Options, trained: t
     names = columns.one_hot or options.named_labels or column.known or tuple(in_order)
     if not names:
         raise UserError(f"No training row has a label. Name another column than {column.name!r} with --label-column.")
-    if nothing := sorted(_MISSING_VALUES & seen):
-        logger.warning(
-            f"Column {column.name!r} has the label {nothing[0]!r}, which counts as a label. If it means that there is "
-            "none, empty these cells and give --skip-missing."
-        )
     return Labels(problem, trained if set(trained) == set(names) else names)
 
 

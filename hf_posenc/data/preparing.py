@@ -1,26 +1,33 @@
-"""From the rows of all splits to what a run trains and scores on: a frozen `PreparedData`."""
+"""From the rows of all splits to what a run trains and scores on: a frozen `PreparedData`, and its token ids."""
 
 import logging
-from collections.abc import Iterator, Mapping
+import math
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
-from datasets import Dataset, DatasetInfo, Features, List, Value
+from datasets import Dataset, DatasetInfo, Features, List, Value, concatenate_datasets
+from tqdm import tqdm
 
 from ..errors import UserError
 from ..options import Options
 from .columns import Columns, find_columns
 from .labels import Labels, encode_labels, is_missing, standard_units
 from .reading import LINE, classes_of, counted, names_of, where
-from .splitting import choose_texts, marks_of, repeated
 
 logger = logging.getLogger(__name__)
 
 TEXTS = ("text", "text_pair")
 """The columns of a prepared split that hold its texts."""
 _MARK = "__mark__"
+_CHUNK = 1000
+_IDS = pa.list_(pa.int64())
 _TARGETS = {
     "single_label_classification": Value("int64"),
     "multi_label_classification": List(Value("float32")),
@@ -84,7 +91,7 @@ class PreparedData:
 
     @property
     def trained_on(self) -> list[int]:
-        """The marks of the training texts (see `splitting.mark_of`)."""
+        """The marks of the training texts (see `marks_of`)."""
         return self.splits["train"][_MARK][:]
 
 
@@ -219,3 +226,132 @@ def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> 
         )
     if odd:
         logger.warning(f"{what}: nothing is learned of it.")
+
+
+# ---- equal texts on one side -----------------------------------------------------------------------------------------
+
+
+def marks_of(*texts: Iterable[str]) -> list[int]:
+    """A number of 64 bits for each text, or each pair of texts; equal texts have equal marks.
+
+    Texts are equal that differ in case, white space or forms of characters alone (NFKC).
+    """
+    marks = []
+    for parts in zip(*texts, strict=True):
+        joined = "\x1f".join(" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in parts)
+        marks.append(int.from_bytes(blake2b(joined.encode(errors="surrogatepass"), digest_size=8).digest()))
+    return marks
+
+
+def repeated(marks: Sequence[int], labels: Sequence[Any]) -> tuple[int, int]:
+    """How many rows repeat an earlier text with its label, and how many texts stand there with different labels."""
+    rows = pd.DataFrame({"mark": marks, "label": list(map(str, labels))})
+    distinct = rows.drop_duplicates()
+    return len(rows) - len(distinct), int((distinct["mark"].value_counts() > 1).sum())
+
+
+def choose_texts(
+    marks: Sequence[int],
+    labels: Sequence[Any] | None,
+    share: float,
+    problem_type: str = "single_label_classification",
+) -> set[int]:
+    """The marks of the texts to validate on: all rows of a text on one side, in every run, each label in its share.
+
+    The texts with the least marks are chosen. Of each label one text stays to train on. As far as the rows suffice,
+    each label has one to validate on; at least two labels do, if two have more than one text.
+
+    Args:
+        marks: of the text of each row.
+        labels: of each row, in the model's form; rows with several count for the rarest. None: there are none.
+        share: of all rows, from 0 to 1.
+        problem_type: the task.
+
+    Raises:
+        UserError: no text can be spared.
+    """
+    sizes, total = Counter(marks), len(marks)
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for mark, label in sorted(_strata(marks, labels, problem_type).items()):
+        groups[label].append(mark)
+    spare = [texts[:-1] for texts in groups.values() if len(texts) > 1]
+    if not spare:
+        what = "one training text" if len(sizes) == 1 else f"one training text of each of {len(groups)} labels"
+        of_rows = f" (in {total:,} rows)" if total > len(sizes) else ""
+        raise UserError(
+            f"There is {what}{of_rows} and no validation data. Give --validation, train without any "
+            "(--validation-share 0), or, where labels are numbers to be predicted, give --task regression."
+        )
+    least = min(2, len(spare)) if len(groups) > 1 else min(2, total // 4)
+    wanted = max(math.ceil(round(total * share, 6)), least, 1)
+    chosen: set[int] = set()
+    rows = 0
+    # In proportion: each label once, the largest first, then the one furthest behind its share (Sainte-Lague).
+    turns = (
+        (turn > 0, -len(texts) / (2 * turn + 1), number, mark)
+        for number, texts in enumerate(spare)
+        for turn, mark in enumerate(texts)
+    )
+    for *_, mark in sorted(turns):
+        if rows >= wanted:
+            break
+        if rows + sizes[mark] <= wanted or (not chosen and sizes[mark] < total):
+            chosen.add(mark)
+            rows += sizes[mark]
+    return chosen
+
+
+def _strata(marks: Sequence[int], labels: Sequence[Any] | None, problem_type: str) -> dict[int, Any]:
+    """The label of the first row of each text; of several the rarest."""
+    if labels is None or problem_type == "regression":
+        return dict.fromkeys(marks)
+    first = dict(zip(reversed(marks), reversed(labels), strict=True))
+    if problem_type != "multi_label_classification":
+        return first
+    several = {mark: [number for number, on in enumerate(label) if on] for mark, label in first.items()}
+    counts = Counter(number for numbers in several.values() for number in numbers)
+    return {mark: min(numbers, key=lambda n: (counts[n], n), default=None) for mark, numbers in several.items()}
+
+
+# ---- token ids ------------------------------------------------------------------------------------------------------
+
+
+def encode(prepared: PreparedData, tokenizer: Any, max_length: int) -> tuple[dict[str, Dataset], dict[str, int]]:
+    """The splits as token ids and, where there are any, `labels`; and how many texts of each were cut.
+
+    Args:
+        prepared: the data.
+        tokenizer: of transformers.
+        max_length: longer inputs are cut to this many tokens.
+    """
+    encoded, cut = {}, {}
+    for split, part in prepared.splits.items():
+        encoded[split], cut[split] = encode_texts(texts_of(part), tokenizer, max_length, split=split)
+        if "labels" in part.column_names:
+            labels = part.select_columns("labels")
+            encoded[split] = concatenate_datasets([encoded[split], labels], axis=1)
+    return encoded, cut
+
+
+def encode_texts(
+    texts: Sequence[Sequence[str]], tokenizer: Any, max_length: int, *, split: str = "train"
+) -> tuple[Dataset, int]:
+    """Token ids of texts, and how many were cut.
+
+    Args:
+        texts: `(first,)`, or `(first, second)` for pairs.
+        tokenizer: of transformers.
+        max_length: longer inputs are cut to this many tokens.
+        split: the name of the split, for the progress bar.
+    """
+    chunks: list[pa.Table] = []
+    cut, count = 0, len(texts[0])
+    for start in tqdm(range(0, count, _CHUNK), f"Tokenizing {split}", leave=False, disable=None, delay=2):
+        batch = tokenizer(
+            *(list(column[start : start + _CHUNK]) for column in texts), truncation=True, max_length=max_length
+        )
+        full = [row for row, ids in enumerate(batch["input_ids"]) if len(ids) >= max_length]
+        # A Python tokenizer doesn't say what it cut; its inputs at the limit count as cut.
+        cut += sum(batch.encodings is None or bool(batch.encodings[row].overflowing) for row in full)
+        chunks.append(pa.table({name: pa.array(values, _IDS) for name, values in batch.items()}))
+    return Dataset(pa.concat_tables(chunks)), cut

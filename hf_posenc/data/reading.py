@@ -40,7 +40,13 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
         UserError: it isn't there, of another kind, has no row, can't be read, or a line could be read in two ways.
     """
     options = options or Options()
-    kind = _checked_kind(path, options)
+    kind = options.format or kind_of(Path(path))
+    if kind not in KINDS:
+        suffixes = ", ".join(f".{kind}" for kind in KINDS)
+        raise UserError(
+            f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}, all but the last as .gz. Or say what it is "
+            "with --format."
+        )
     if kind not in _DELIMITERS:
         refuse_given(options, ("delimiter", "quoting"), f"is for .csv and .tsv files, {str(path)!r} is none")
     if kind == "parquet":
@@ -50,14 +56,15 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
     places: list[int] | None = None
     if kind in _DELIMITERS:
         columns, places = _read_delimited(path, kind, lines, options)
-    elif kind == "json":
-        columns, lines = _by_column(_list_of_objects(path, "".join(lines))), []
-    elif kind == "jsonl":
-        places = [number for number, line in enumerate(lines, start=1) if line.strip()]
-        columns = _by_column([_object_of(f"{path}, line {place}", lines[place - 1]) for place in places])
+    elif kind in ("json", "jsonl"):
+        columns, places = _read_json(path, kind, lines)
+        lines = lines if kind == "jsonl" else []
     else:  # each line is a text, a blank one an empty text, so that answers stand in the order of lines
         columns = {"text": [line.rstrip("\r\n") for line in lines] if any(map(str.strip, lines)) else []}
-    arrays = {name: _array(path, name, cells) for name, cells in columns.items()}
+    arrays = {}
+    for name, cells in columns.items():
+        with readable(f"{path}: column {name!r}", "Write its values alike."):
+            arrays[name] = pa.array(cells)
     kind = "csv" if kind in _DELIMITERS else kind
     return as_table(Dataset(pa.table(arrays)), str(path), kind, places, len(lines))
 
@@ -129,26 +136,6 @@ def readable(what: str, way_out: str) -> Iterator[None]:
         raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
 
 
-def _checked_kind(path: str | Path, options: Options) -> str:
-    if path == "-":
-        if options.format is None:
-            raise UserError("Standard input (-) has no suffix. Say what it is: --format txt, csv, jsonl, ...")
-        return options.format
-    file = Path(path)
-    if file.is_dir():
-        raise UserError(f"{str(path)!r} is a folder. Give it as --data, or name a file in it.")
-    if not file.exists():
-        raise UserError(f"{str(path)!r} doesn't exist. Check the path; it is read from {str(Path.cwd())!r}.")
-    kind = options.format or kind_of(file)
-    if kind not in KINDS:
-        suffixes = ", ".join(f".{kind}" for kind in KINDS)
-        raise UserError(
-            f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}, all but the last as .gz. Or say what it is "
-            "with --format."
-        )
-    return kind
-
-
 def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
     r"""The lines with their ends (\n, \r or \r\n), without a byte order mark."""
     with readable(repr(str(path)), "It must be a whole file."):
@@ -166,18 +153,6 @@ def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
             "encoding: --encoding latin-1 (or cp1252, utf-16, ...)."
         ) from error
     return list(io.StringIO(text, newline=""))
-
-
-def _array(path: str | Path, name: str, cells: list[Any]) -> pa.Array:
-    try:
-        return pa.array(cells)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:  # values of kinds that don't go together
-        raise UserError(f"{path}: column {name!r} can't be read: {sentence(error)} Write its values alike.") from error
-
-
-def _by_column(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
 
 
 def _read_parquet(path: Path) -> Dataset:
@@ -204,8 +179,6 @@ def _read_delimited(
     """
     delimiter, guesses = options.delimiter or _DELIMITERS[kind], options.quoting is None
     quotes = kind == "csv" if guesses else options.quoting == "csv"
-    if nul := next((number for number, line in enumerate(lines, start=1) if "\0" in line), None):
-        raise UserError(f"{path}, line {nul} holds a NUL byte. Remove it.")
     csv.field_size_limit(sys.maxsize)
     quoting: Any = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, skipinitialspace=True, strict=True)
@@ -218,7 +191,8 @@ def _read_delimited(
             first, own, end = end + 1, lines[end : reader.line_num], reader.line_num
             if len(cells) < 2 and not own[0].strip(" \r\n"):  # an empty line
                 continue
-            if guesses and not quotes and (cell := next(filter(_is_enclosed, cells), None)):
+            enclosed = (cell for cell in cells if len(cell) > 1 and cell[0] == cell[-1] == '"')
+            if guesses and not quotes and (cell := next(enclosed, None)):
                 raise UserError(
                     f"{path}, line {first}: the cell {cell:.40} begins and ends with a quote. Say what "
                     "quotes are in this .tsv: --quoting csv, they enclose cells; --quoting none, they are letters."
@@ -236,7 +210,9 @@ def _read_delimited(
                 )
             if cells == names:
                 raise UserError(f"{path}, line {first} is the first row once more. Remove it.")
-            if not not_quoted and "".join(own).rstrip("\r\n") != delimiter.join(map(_quoted, cells)):
+            if not not_quoted and "".join(own).rstrip("\r\n") != delimiter.join(
+                '"' + cell.replace('"', '""') + '"' for cell in cells
+            ):
                 not_quoted = first
             rows.append(cells)
             places.append(first)
@@ -260,33 +236,26 @@ def _read_delimited(
     return {name: [cell or None for cell in cells] for name, cells in zip(names, columns, strict=False)}, places
 
 
-def _quoted(cell: str) -> str:
-    return '"' + cell.replace('"', '""') + '"'
-
-
-def _is_enclosed(cell: str) -> bool:
-    return len(cell) > 1 and cell[0] == cell[-1] == '"'
-
-
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _object_of(place: str, line: str) -> dict[str, Any]:
-    value = _parse(place, line, "Write one object per line.")
-    if not isinstance(value, dict):
-        raise UserError(f'{place} is no object: {line.strip():.60}. Write {{"text": "..."}}, or call a list .json.')
-    return value
-
-
-def _list_of_objects(path: str | Path, text: str) -> list[dict[str, Any]]:
-    rows = _parse(str(path), text, "It must be one list of objects; call a file with an object per line .jsonl.")
-    if not isinstance(rows, list):
-        raise UserError(f'{str(path)!r} holds {rows!r:.60}, no rows. Write a list of objects, [{{"text": ...}}, ...].')
-    if odd := next((number for number, row in enumerate(rows, start=1) if not isinstance(row, dict)), None):
-        raise UserError(
-            f'{path}, row {odd} is no object: {rows[odd - 1]!r:.60}. Write {{"text": "...", "label": ...}}.'
-        )
-    return rows
+def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[dict[str, list[Any]], list[int]]:
+    """The values of each key, None where an object lacks it, and the line or number of each object."""
+    if kind == "jsonl":
+        places = [number for number, line in enumerate(lines, start=1) if line.strip()]
+        rows = [_parse(f"{path}, line {place}", lines[place - 1], "Write one object per line.") for place in places]
+    else:
+        way_out = "It must be one list of objects; call a file with an object per line .jsonl."
+        rows = _parse(str(path), "".join(lines), way_out)
+        if not isinstance(rows, list):
+            raise UserError(f'{path} holds {rows!r:.60}, no rows. Write a list of objects, [{{"text": ...}}, ...].')
+        places = list(range(1, len(rows) + 1))
+    for place, row in zip(places, rows, strict=True):
+        if not isinstance(row, dict):
+            stands = f"{path}, {'line' if kind == 'jsonl' else 'row'} {place}"
+            raise UserError(f'{stands} is no object: {row!r:.60}. Write {{"text": ...}}, or call a list .json.')
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}, places
 
 
 def _parse(place: str, text: str, way_out: str) -> Any:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 
 from datasets import Dataset, load_dataset, load_from_disk
@@ -15,11 +14,8 @@ logger = logging.getLogger(__name__)
 
 _USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 """What the splits of a folder or a data set may be called."""
-
-
-def example_data() -> str:
-    """The folder of `blimp_order`, the data that comes with this package: train, validation and test files."""
-    return str(resources.files("hf_posenc") / "data" / "blimp_order")
+EXAMPLE_DATA = Path(__file__).with_name("blimp_order")
+"""The data that comes with this package: train, validation and test files."""
 
 
 def read(options: Options) -> dict[str, Dataset]:
@@ -35,10 +31,7 @@ def read(options: Options) -> dict[str, Dataset]:
     for split, usual in _USUAL.items():
         asked = None if split == "train" else getattr(options, split)
         if asked is None:
-            present = [name for name in usual if name in splits]
-            if len(present) > 1:
-                raise UserError(f"{options.data!r} has {' and '.join(present)}. Say which: --{split} {present[0]}.")
-            if present:
+            if present := [name for name in usual if name in splits]:
                 named[split] = splits[present[0]]
         elif asked in splits:
             named[split] = splits[asked]
@@ -73,8 +66,13 @@ def _table(found: Dataset | str, source: str, options: Options) -> Dataset:
 
 def _splits_of(name: str, options: Options) -> Mapping[str, Dataset | str]:
     """The splits of a source: data sets, or files that are yet to be read."""
-    folder = Path(example_data() if name == "blimp_order" and not Path(name).exists() else name)
-    if folder.is_file() or (kind_of(folder) in KINDS and not folder.is_dir()) or options.format is not None:
+    folder = EXAMPLE_DATA if name == "blimp_order" and not Path(name).exists() else Path(name)
+    if (
+        name == "-"
+        or folder.is_file()
+        or (kind_of(folder) in KINDS and not folder.is_dir())
+        or options.format is not None
+    ):
         return {"train": name}
     is_saved = (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists()
     if folder.is_dir() and not is_saved:

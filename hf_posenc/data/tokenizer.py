@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from ..errors import UserError, check_local, sentence
+from ..errors import UserError, check_local
+from .reading import readable
 
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
@@ -27,10 +28,7 @@ def train_tokenizer(
     model_max_length: int = DEFAULT_MAX_LENGTH,
     do_lower_case: bool = True,
 ) -> PreTrainedTokenizerFast:
-    """Trains a WordPiece tokenizer; the same text gives the same tokenizer.
-
-    It splits, normalises and marks as BERT's does ([CLS] a [SEP] b [SEP]), reloads with `AutoTokenizer` and needs no
-    remote code.
+    """Trains BERT's WordPiece tokenizer ([CLS] a [SEP] b [SEP]); the same text gives the same tokenizer.
 
     Args:
         texts: the training text.
@@ -43,29 +41,10 @@ def train_tokenizer(
     """
     if model_max_length < 3:
         raise UserError(f"max_length={model_max_length} leaves no room for text. Give at least 3 tokens.")
-    backend = _train_wordpiece(texts, vocab_size, do_lower_case)
-    cls, sep = SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"]
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_max_length=model_max_length,
-        padding_side="right",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        clean_up_tokenization_spaces=False,
-        **SPECIAL_TOKENS,
-    )
-
-
-def _train_wordpiece(texts: Iterable[str], vocab_size: int, do_lower_case: bool) -> Tokenizer:
-    normalizer = normalizers.BertNormalizer(lowercase=do_lower_case, strip_accents=do_lower_case)
-    splitter = pre_tokenizers.BertPreTokenizer()
+    bert = BertTokenizer(do_lower_case=do_lower_case).backend_tokenizer
     words: Counter[str] = Counter()
     for text in texts:
-        words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+        words.update(word for word, _ in bert.pre_tokenizer.pre_tokenize_str(bert.normalizer.normalize_str(text)))
     if not words:
         raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer.")
     # The trainer numbers characters and their ## forms in the order of a hash table that differs from process to
@@ -87,13 +66,15 @@ def _train_wordpiece(texts: Iterable[str], vocab_size: int, do_lower_case: bool)
     raw = Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
     raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     raw.train_from_iterator(([word] * count for word, count in sorted(words.items())), trainer)
-    # Here the pieces are special only to the trainer: a fresh tokenizer knows the five as special.
-    backend = Tokenizer(models.WordPiece(raw.get_vocab(), unk_token=SPECIAL_TOKENS["unk_token"]))
-    backend.add_special_tokens(specials)
-    backend.normalizer = normalizer
-    backend.pre_tokenizer = splitter
-    backend.decoder = decoders.WordPiece(prefix="##")
-    return backend
+    # Here the pieces are special only to the trainer: a fresh tokenizer knows the five as special. It isn't saved as a
+    # BertTokenizer, which without its file would be one of five tokens, and no error.
+    return PreTrainedTokenizerFast(
+        tokenizer_object=BertTokenizer(raw.get_vocab(), do_lower_case=do_lower_case).backend_tokenizer,
+        model_max_length=model_max_length,
+        model_input_names=BertTokenizer.model_input_names,
+        clean_up_tokenization_spaces=False,
+        **SPECIAL_TOKENS,
+    )
 
 
 def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
@@ -103,13 +84,8 @@ def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
         UserError: there is none, it can't be read, or it has no padding token.
     """
     check_local("--tokenizer", name)
-    try:
+    with readable(f"The tokenizer of {name!r}", "Give a folder with tokenizer files or a Hub name as --tokenizer."):
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
-    except Exception as error:  # whatever a broken file or a failed download raises
-        raise UserError(
-            f"No tokenizer could be loaded from {name!r}: {sentence(error)} Give a folder with tokenizer files or a "
-            "Hub name as --tokenizer."
-        ) from error
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer {name!r} has no padding token, which batches need. Name another one.")
     return tokenizer

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoint_files import GRAPHS
 from ..errors import UserError
 from ..files import sha256, write_json
-from ..finetuning.backends import MANIFEST, OWN_PART, require_packages
+from ..finetuning.backends import GRAPHS, MANIFEST, OWN_PART, require_packages
 from ..finetuning.loading import position_limit
 from ..quiet import silence, without_warnings
 from .parity import input_names, takes_choices

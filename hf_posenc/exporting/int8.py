@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..checkpoint_files import GRAPHS
 from ..errors import UserError
-from ..finetuning.backends import open_backend
+from ..finetuning.backends import GRAPHS, open_backend
 from .folder import megabytes
 from .graph import quietly, record_files
 from .scoring import GATES, Questions, agreement, answer, score

@@ -10,14 +10,13 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoint_files import open_weights, weight_files
-from ..conversion.families import FAMILIES, Family
+from ..conversion.families import FAMILIES, POOLED, Family
 from ..conversion.fields import SAME, summary
 from ..conversion.recognition import check_known, tensors_of_the_files
 from ..conversion.sources import read_config
 from ..data.columns import remembered_columns
 from ..errors import UserError
 from ..finetuning.loading import position_limit
-from ..natives import NATIVES, POOLED, mismatches
 from ..quiet import without_warnings
 from ..tasks import CLASSES
 
@@ -43,7 +42,7 @@ def write(
         checkpoint: of any head.
         tokenizer: its own; gets what the class needs.
         staging: an existing folder.
-        like: the `model_type` to write, one of `NATIVES`. None: the first that can hold the checkpoint.
+        like: the `model_type` to write, one of `FAMILIES`. None: the first that can hold the checkpoint.
         dtype: of the weights that are written. None: the checkpoint's.
 
     Returns:
@@ -63,7 +62,7 @@ def write(
 
 def what_holds(checkpoint: PreTrainedModel, folder: Path) -> dict[str, bool]:
     """In which of `parity.batches` the model in a folder answers as the checkpoint does."""
-    native = NATIVES[read_config(folder, str(folder))["model_type"]]
+    native = FAMILIES[read_config(folder, str(folder))["model_type"]]
     has_types = native.token_types or checkpoint.config.type_vocab_size < 2
     return {
         "padded_left": native.counts_tokens and CLASSES[type(checkpoint).__name__] not in POOLED,
@@ -112,7 +111,7 @@ def to_native(
     if dtype != torch.float32:
         # 16 bits can't hold 2005 (it would be 2008), nor a sum of two vectors or a table of sines as they are.
         rounded = (config.label_mean, config.label_scale) != (0.0, 1.0) or family.model_type == "roformer"
-        if rounded or (not family.native.token_types and config.type_vocab_size):
+        if rounded or (not family.token_types and config.type_vocab_size):
             notes.append(f"Written in float32: {str(dtype).removeprefix('torch.')} would round what was computed anew.")
         else:
             model.to(dtype)  # type: ignore[arg-type]
@@ -122,7 +121,7 @@ def to_native(
 def _target(config: Any, task: str, like: str | None) -> Family:
     """The named class, or the first that can hold the checkpoint."""
     scheme = config.position_embedding_type
-    asked = [name for name in NATIVES if scheme in NATIVES[name].schemes] if like is None else [like]
+    asked = [name for name in FAMILIES if scheme in FAMILIES[name].schemes] if like is None else [like]
     if not asked:
         raise UserError(
             f"position_embedding_type={scheme!r}: --to native knows no class of transformers with this scheme. Export "
@@ -141,7 +140,7 @@ def _target(config: Any, task: str, like: str | None) -> Family:
 def _obstacles(family: Family, config: Any, task: str) -> list[str]:
     """What of a PosEnc model a family can't hold."""
     name = family.model_type
-    problems = mismatches(name, config.to_dict(), (task,))
+    problems = family.mismatches(config.to_dict(), (task,))
     if task != "feature-extraction" and task not in family.heads:
         problems.append(f"a head for {task} ({name} has {', '.join(family.heads)})")
     if name == "modernbert" and not problems:
@@ -153,7 +152,7 @@ def _obstacles(family: Family, config: Any, task: str) -> list[str]:
         problems.append(f"pad_token_id=None ({name} {why})")
     columns = remembered_columns(config)
     of_pairs = task in _OF_PAIRS or (columns is not None and len(columns.text) > 1)
-    if not family.native.token_types and config.type_vocab_size > 1 and of_pairs:
+    if not family.token_types and config.type_vocab_size > 1 and of_pairs:
         problems.append(
             f"type_vocab_size={config.type_vocab_size} ({name} has no token types, and pairs of texts have two)"
         )
@@ -170,7 +169,7 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     fields["tie_word_embeddings"] = config.tie_word_embeddings and not merged  # the decoder keeps the words alone
     if name != "distilbert":
         fields[family.fields.get("layer_norm_eps", "layer_norm_eps")] = config.layer_norm_eps
-        if family.native.token_types:
+        if family.token_types:
             # Without token types of ours, theirs get rows of zeros: one for each type that tokenizers of pairs give.
             fields["type_vocab_size"] = config.type_vocab_size or (0 if name == "gte" else 2)
     dropout = family.fields.get("classifier_dropout", "classifier_dropout")
@@ -217,7 +216,7 @@ def _needs_biases(checkpoint: PreTrainedModel) -> bool:
 
 
 def _merges_types(family: Family, config: Any) -> bool:
-    return bool(config.type_vocab_size) and not family.native.token_types
+    return bool(config.type_vocab_size) and not family.token_types
 
 
 def _empty(family: Family, theirs: Any, task: str) -> Any:
@@ -253,7 +252,7 @@ def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str
     if table in written or family.first_row != 0:
         rows = written.get(table, state[words].new_zeros(config.max_position_embeddings, config.hidden_size))
         written[table] = torch.cat((rows.new_zeros(family.rows_before(config), rows.shape[1]), rows))
-    if not config.type_vocab_size and getattr(theirs, "type_vocab_size", None) and family.native.token_types:
+    if not config.type_vocab_size and getattr(theirs, "type_vocab_size", None) and family.token_types:
         types = f"{outside}embeddings.token_type_embeddings.weight"
         written[types] = state[words].new_zeros(2, config.embedding_width)
     if task == "fill-mask":

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoint_files import GRAPHS
+from ..conversion.families import FAMILIES
 from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..conversion.output import check_free, load_tokenizer, model_written
 from ..conversion.sources import find_folder, read_config
-from ..errors import UserError, check_is_checkpoint
-from ..finetuning.backends import Backend, open_backend, torch_backend
+from ..errors import UserError
+from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..finetuning.loading import input_length, load_any
-from ..natives import NATIVES
 from ..quiet import without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
@@ -114,7 +113,7 @@ def export(
         checkpoint: folder or Hub name; any head, a PosEnc encoder or one of Transformers' own.
         out: the folder to write, whole or not at all.
         to: `native` (a model of Transformers' own, for PosEnc encoders that one can hold), `onnx` or `openvino`.
-        like: for `native`: the type of the model, see `hf_posenc.natives`. None: the first that can hold it.
+        like: for `native`: the type of the model, one of `FAMILIES`. None: the first that can hold it.
         quantize: `int8`: weights and matrix products in 8 bits. ONNX Runtime finds the ranges of activations while it
             runs, OpenVINO on texts. None: float32.
         evaluate: labelled data to score before and after, a file as `hf-posenc evaluate` takes it. None: a warning.
@@ -136,11 +135,10 @@ def export(
         raise UserError(f"--to {to!r} is unknown. Choose one of {', '.join(TARGETS)}.")
     if like is not None and to != "native":
         raise UserError(f"--like {like!r} is for --to native. Leave it out.")
-    if like not in (None, *NATIVES):
-        raise UserError(f"--like {like!r} is unknown. Choose one of {', '.join(NATIVES)}.")
+    if like not in (None, *FAMILIES):
+        raise UserError(f"--like {like!r} is unknown. Choose one of {', '.join(FAMILIES)}.")
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     check_packages(to, quantize)
-    check_is_checkpoint(source)
     check_free(out, overwrite, source)
     progress(f"Loading {source}")
     folder = find_folder(source, revision)

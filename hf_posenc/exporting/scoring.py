@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.encoding import encode
-from ..data.preparing import prepare
+from ..data.preparing import encode, prepare
 from ..data.reading import read_file
 from ..errors import UserError
 from ..finetuning.backends import Backend
@@ -63,7 +62,7 @@ def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokeni
             "agreement with float32 is measured all the same."
         )
     prepared = prepare({"test": read_file(file)}, Options(), knowledge(model.config, str(model.name_or_path)))
-    rows = list(encode(prepared, tokenizer, tokenizer.model_max_length)["test"])
+    rows = list(encode(prepared, tokenizer, tokenizer.model_max_length)[0]["test"])
     questions = _batched(rows, model, tokenizer)
     if "labels" not in rows[0]:
         raise UserError(f"--evaluate {file!r} has no labels. Give labelled data, or leave it out.")

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint_files import GRAPHS, graph_places, graphs_in
 from ..errors import UserError, one_line
 from ..files import sha256
 
@@ -20,6 +19,8 @@ OWN_PART = "hf_posenc"
 """The manifest's part that this package writes: `max_length`, and the SHA-256 of the graph's files."""
 _PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
 """What runs each format."""
+GRAPHS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
+"""The graph of each format, where servers look for it."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """The inputs that a graph may have: (B, S), or (B, C, S) of multiple choice; integers."""
 
@@ -72,7 +73,7 @@ def fastest_backend(folder: str | Path) -> str:
     A Hub name, and a folder with none of their files, is PyTorch's to load or to refuse.
     """
     folder = Path(folder)
-    graphs = graphs_in(folder)
+    graphs = [*_graphs_in(folder)]
     runs = [name for name in graphs if importlib.util.find_spec(_PACKAGES[name]) is not None]
     if "openvino" in runs:
         return "openvino"
@@ -225,17 +226,22 @@ def _open_openvino(path: Path, bf16: bool, throughput: bool) -> _Opened:
     return [item.get_any_name() for item in compiled.inputs], run, streams
 
 
+def _graphs_in(folder: Path) -> dict[str, Path]:
+    """The graph of each format that a folder holds; some writers put it beside config.json."""
+    places = ((name, path) for name, graph in GRAPHS.items() for path in (folder / Path(graph).name, folder / graph))
+    return {name: path for name, path in places if path.is_file()}
+
+
 def _graph_in(folder: Path, name: str) -> Path:
-    """The folder's graph; some writers put it beside config.json.
+    """The folder's graph of that format.
 
     Raises:
         UserError: there is none.
     """
-    for path in graph_places(folder, name):
-        if path.is_file():
-            return path
-    holds = graphs_in(folder)
-    also = f" It holds one for {' and '.join(holds)}." if holds else ""
+    graphs = _graphs_in(folder)
+    if name in graphs:
+        return graphs[name]
+    also = f" It holds one for {' and '.join(graphs)}." if graphs else ""
     raise UserError(
         f"{str(folder)!r} has no {GRAPHS[name]}.{also} Write one with `hf-posenc export CHECKPOINT OUT --to {name}`."
     )

@@ -12,7 +12,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from ..data.columns import remembered_columns
 from ..data.preparing import Known
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
-from ..errors import UserError, check_is_checkpoint, one_line
+from ..errors import UserError, check_local, one_line
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..quiet import errors_alone
@@ -36,7 +36,7 @@ def read_config(name: str, revision: str | None = None, trust_remote_code: bool 
     Raises:
         UserError: it can't be read.
     """
-    check_is_checkpoint(name)
+    check_local("Checkpoint", name)
     try:
         return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever a broken file or a failed download raises

@@ -15,7 +15,7 @@ from ..conversion.convert import convert
 from ..data.labels import Labels
 from ..data.preparing import Known, PreparedData
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
-from ..errors import UserError, about_options, check_local, one_line
+from ..errors import UserError, check_local, one_line, user_errors
 from ..model.hints import did_you_mean, scheme_names
 from ..model.package_config import PosEncConfig, scheme_class
 from ..options import Options, refuse_given
@@ -74,7 +74,7 @@ def check_start(options: Options) -> Any:
             raise UserError(f"--scheme-file {options.scheme_file!r} is no file. Give the Python file with your scheme.")
         register_scheme_file(options.scheme_file, options.scheme)
     if options.scheme is not None:
-        with about_options(_POSITIONS):
+        with user_errors():
             for name in scheme_names(options.scheme):
                 scheme_class(name)
     if options.tokenizer is not None:
@@ -184,7 +184,7 @@ def _load(
         was = config.attention_probs_dropout_prob
         notes.append(f"Attention dropout is 0 instead of {was:g}: --set attention_probs_dropout_prob={was:g} keeps it.")
         fields["attention_probs_dropout_prob"] = 0.0
-    with about_options(_CONFIG | _POSITIONS.keys()):
+    with user_errors():
         for name, value in {**_task(labels), **fields}.items():
             setattr(config, name, value)
     if has_head(config, CLASSIFIER):
@@ -261,7 +261,7 @@ def _new_encoder(options: Options, tokenizer: PreTrainedTokenizerBase, labels: L
         values["position_embedding_type"] = options.scheme
     if options.scheme_kwargs is not None:
         values["position_embedding_kwargs"] = options.scheme_kwargs
-    with about_options(_CONFIG | _POSITIONS.keys()):
+    with user_errors():
         config = PosEncConfig.from_preset(options.size or "tiny", **values)
         config.code_files()  # refuse now what couldn't be saved at the end
         return AutoModelForSequenceClassification.from_config(config)

@@ -19,8 +19,7 @@ from transformers.utils import logging
 
 from .. import files
 from ..data.columns import note, remember_columns
-from ..data.encoding import encode
-from ..data.preparing import PreparedData, labels_of, prepare, texts_of
+from ..data.preparing import PreparedData, encode, labels_of, prepare, texts_of
 from ..data.sources import read
 from ..errors import Interrupted, UserError
 from ..options import Options
@@ -111,8 +110,7 @@ def train(
     if resumed is not None:
         run_folder.check_same_data(resumed, model.config, rows)
     remember_columns(model.config, prepared.columns)
-    cut: dict[str, int] = {}
-    encoded = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length), cut.__setitem__)
+    encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
     lengths = list(map(len, encoded["train"]["input_ids"]))
     recipe = make_recipe(
         options,

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from hf_posenc.errors import UserError, about_options, is_local
+from hf_posenc.errors import UserError, is_local, user_errors
 from hf_posenc.model import modeling_posenc
 from hf_posenc.model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
 from hf_posenc.model.package_config import PosEncConfig
@@ -97,7 +97,7 @@ def _detached(scheme: PositionScheme) -> PositionScheme:
 @torch.no_grad()
 def initial_scheme(config: PosEncConfig, seed: int = 0) -> PositionScheme:
     """A config's scheme with the weights that a new model gives it, drawn from a seed, in evaluation mode."""
-    with torch.device("meta"), about_options():
+    with torch.device("meta"), user_errors():
         model: Any = PosEncModel(copy.deepcopy(config))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

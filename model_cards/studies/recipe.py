@@ -24,8 +24,7 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import AutoModelForSequenceClassification, set_seed
 
-from hf_posenc.data.encoding import encode
-from hf_posenc.data.preparing import labels_of, prepare, texts_of
+from hf_posenc.data.preparing import encode, labels_of, prepare, texts_of
 from hf_posenc.data.reading import as_table
 from hf_posenc.data.tokenizer import load_tokenizer
 from hf_posenc.errors import UserError, run_script
@@ -165,7 +164,7 @@ def _stock(options: Options, tables: dict[str, Dataset]) -> tuple[dict[str, floa
     tokenizer = load_tokenizer(str(options.pretrained))
     names = {"id2label": dict(enumerate(prepared.labels.names)), "label2id": prepared.labels.numbers()}
     model = AutoModelForSequenceClassification.from_pretrained(str(options.pretrained), **names)
-    encoded = encode(prepared, tokenizer, tokenizer.model_max_length)
+    encoded, _ = encode(prepared, tokenizer, tokenizer.model_max_length)
     sizes: dict[str, Any] = {"hidden_size": model.config.hidden_size, "examples": len(encoded["train"])}
     recipe = make_recipe(options, **sizes, seen=0, validates=True, problem_type=prepared.labels.problem_type)
     loss = make_loss(prepared.labels, labels_of(prepared.splits["train"]), None, 0.0)

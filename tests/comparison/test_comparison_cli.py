@@ -46,7 +46,7 @@ def test_options_replace_the_plans(command, tmp_path):
         ([], "names no tasks"),
         (["--plan", "nowhere.yaml"], "There is no plan 'nowhere.yaml'"),
         (["--plan", "quick", "--schemes", "ropee"], "Did you mean 'rope'?"),
-        (["--plan", "quick", "--seeds", "many"], "--seeds 'many' are no whole numbers"),
+        (["--plan", "quick", "--seeds", "many"], "Invalid value for '--seeds': "),
         (["--plan", "quick", "--options", "[1]"], "no JSON object"),
         (["--plan", "quick", "--options", '{"learning_rat": 1}'], "learning_rat"),
         (["--data", "no/where", "--schemes", "rope"], "no/where"),

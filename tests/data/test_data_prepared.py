@@ -12,11 +12,9 @@ from transformers import AutoConfig, BertConfig
 
 from hf_posenc import PosEncConfig
 from hf_posenc.data.columns import Columns, as_input, find_columns, remember_columns, remembered_columns
-from hf_posenc.data.encoding import encode, encode_texts
-from hf_posenc.data.preparing import Known, prepare
+from hf_posenc.data.preparing import Known, choose_texts, encode, encode_texts, marks_of, prepare
 from hf_posenc.data.reading import LINE, read_file
 from hf_posenc.data.sources import read
-from hf_posenc.data.splitting import choose_texts, mark_of
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
@@ -82,8 +80,6 @@ def test_columns_are_found_by_their_names(names, options, text, label):
         ({"text_column": ""}, "--text-column '' must name each column once"),
         ({"label_column": "__line__"}, "no column '__line__'. It has 'text', 'more', 'label': name one with --label"),
         ({"text_column": "text,__line__"}, "no column '__line__'"),
-        ({"label_delimiter": ""}, "--label-delimiter '' separates nothing. Give what stands between labels"),
-        ({"join": " "}, "--join ' ' joins several columns of text, and there is 'text' alone"),
     ],
 )
 def test_columns_that_are_not_there_are_refused(options, message):
@@ -295,6 +291,9 @@ def test_many_columns_are_said_in_a_short_line(tmp_path):
 
 
 def test_case_white_space_and_forms_of_characters_make_no_other_text_and_pairs_differ_where_they_are_divided():
+    def mark_of(*texts):
+        return marks_of(*([text] for text in texts))[0]
+
     assert mark_of(" a b\n") == mark_of("A \t b") == mark_of("\uff41\u00a0b") != mark_of("ab")
     assert mark_of("Straße ﬁn") == mark_of("STRASSE fin")
     assert len({mark_of("a", "bc"), mark_of("ab", "c"), mark_of("abc")}) == 3
@@ -337,15 +336,15 @@ def test_a_row_with_several_labels_is_held_out_by_the_rarest(tmp_path):
 
 
 def test_splits_become_token_ids_with_labels_in_the_models_form(tmp_path, monkeypatch):
-    monkeypatch.setattr("hf_posenc.data.encoding._CHUNK", 2)
+    monkeypatch.setattr("hf_posenc.data.preparing._CHUNK", 2)
     tokenizer = train_tokenizer(["a b c"], vocab_size=50)
     several = [Value("int64"), List(Value("float32")), Value("float64")]
     for cells, kind in zip((["x", "y"] * 3, [["x"], [], ["x", "y"]] * 2, [0.5, 1.5] * 3), several, strict=True):
         pairs = [("ab"[row % 2], "b c") for row in range(6)]
         rows = [{"text": a, "text_pair": b, "label": cell} for (a, b), cell in zip(pairs, cells, strict=True)]
         data = prepared(write_jsonl(tmp_path / "a.jsonl", rows), max_rows=5)
-        cut = {}
-        encoded = encode(data, tokenizer, 4, cut.__setitem__)["train"]
+        encoded, cut = encode(data, tokenizer, 4)
+        encoded = encoded["train"]
         whole = tokenizer(*map(list, zip(*pairs[:5], strict=True)), truncation=True, max_length=4)
         assert encoded.column_names == [*whole, "labels"]
         assert all(encoded[name][:] == whole[name] for name in whole)

@@ -95,7 +95,6 @@ def test_what_a_spreadsheet_writes_is_read_as_it_is_written(tmp_path, content, r
         (b'text,label\na,x\n"say \\"hi\\"",y\n', r"line 3: .* quotes inside are written double \(\"\"\), not"),
         (b'text,label\n"Great" film,x\n', "line 2: .* A quote that opens a cell must close it"),
         (b'text,label\na,x\n"b,y\nc,x\n', "line 3: unexpected end of data. A quote that opens a cell must close it"),
-        (b"text,label\na,x\nb\0c,y\n", "line 3 holds a NUL byte"),
         (b"text,label\na,x\nb\n", "line 3 has 1 cell, the first row has 2"),
         (b"text,label\na, b,x\n", r"line 2 has 3 cells, the first row has 2 \(text, label\). Put cells"),
         (b"text;label\na, b;x\n", "line 2 has 2 cells, the first row has 1 .* --delimiter ';' "),
@@ -141,7 +140,7 @@ def test_every_kind_of_file_and_standard_input_give_their_rows(tmp_path, monkeyp
         content = b"\xef\xbb\xbf" + path.read_bytes()
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
         assert rows_in("-", format="csv") == rows
-        with pytest.raises(UserError, match=r"Standard input \(-\) has no suffix. Say what it is: --format txt"):
+        with pytest.raises(UserError, match="'-' has an unknown suffix. .*with --format"):
             rows_in("-")
         return
     if kind.endswith(".gz"):

@@ -226,7 +226,7 @@ def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
         export(source[0], tmp_path / "out", "tflite")
     with pytest.raises(UserError, match="--like 'gpt2' is unknown. Choose one of bert, roberta, .*mpnet"):
         export(str(tmp_path / "nothing"), tmp_path / "out", "native", like="gpt2")
-    with pytest.raises(UserError, match="doesn't exist"):
+    with pytest.raises(UserError, match="There is no folder"):
         export(str(tmp_path / "nothing"), tmp_path / "out", "onnx")
     (tmp_path / "full").mkdir()
     (tmp_path / "full/mine.txt").write_text("mine")

@@ -13,8 +13,7 @@ from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE
 from export_harness import batch, checkpoint, expected, tokenizer
 
 from hf_posenc import export
-from hf_posenc.checkpoint_files import GRAPHS
-from hf_posenc.finetuning.backends import open_backend
+from hf_posenc.finetuning.backends import GRAPHS, open_backend
 
 SIZES = [((2, 9), False), ((1, 3), False), ((5, 40), True), ((4, 64), False)]
 OF_CHOICES = [((2, 4, 9), False), ((1, 2, 3), False), ((3, 5, 20), True)]

@@ -29,11 +29,10 @@ from hf_posenc.finetuning.loading import load_any
 from hf_posenc.finetuning.train import train
 from hf_posenc.hub import publish
 from hf_posenc.model import modeling_posenc
-from hf_posenc.natives import NATIVES, usual_fields
 from hf_posenc.options import Options
 from hf_posenc.tasks import TASKS, auto_class
 
-CLASSIFIERS = [name for name in NATIVES if "text-classification" in FAMILIES[name].heads]
+CLASSIFIERS = [name for name in FAMILIES if "text-classification" in FAMILIES[name].heads]
 PER_TOKEN = ("feature-extraction", "fill-mask", "token-classification", "question-answering")
 ROWS = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
 EVERY_HEAD = [("bert", "learned"), ("jina_embeddings_v3", "rope"), ("mpnet", "learned+t5")]
@@ -41,7 +40,7 @@ CASES = [
     (name, scheme, task)
     for name, family in FAMILIES.items()
     if name in CONFIG_MAPPING  # the lowest transformers has no gte
-    for scheme in NATIVES[name].schemes
+    for scheme in FAMILIES[name].schemes
     for task in ("feature-extraction", *family.heads)
     if task in ("fill-mask", "text-classification") or (name, scheme) in EVERY_HEAD
 ]
@@ -81,9 +80,9 @@ def posenc(name: str, scheme: str, task: str, **fields):
     """A tiny random PosEnc model that a class can hold."""
     if name not in CONFIG_MAPPING:
         pytest.skip(f"this transformers has no {name}")
-    types = {} if NATIVES[name].token_types else {"type_vocab_size": 0}
-    fields = {**usual_fields(name, scheme), **types, **fields}
-    if "pad_token_id" in NATIVES[name].schemes[scheme] or FAMILIES[name].first_row is None:
+    types = {} if FAMILIES[name].token_types else {"type_vocab_size": 0}
+    fields = {**FAMILIES[name].usual_fields(scheme), **types, **fields}
+    if "pad_token_id" in FAMILIES[name].schemes[scheme] or FAMILIES[name].first_row is None:
         fields.setdefault("pad_token_id", 1)
     if task in ("text-classification", "token-classification"):
         fields = {"id2label": {0: "no", 1: "maybe", 2: "yes"}, **fields}
@@ -98,12 +97,12 @@ def inputs(name: str, task: str, config) -> list[dict]:
     ids = ids.masked_fill(mask == 0, config.pad_token_id or 0)
     batches = [{"input_ids": ROWS[0][None], "attention_mask": torch.ones(1, 20, dtype=torch.int64)}]
     batches.append({"input_ids": ids, "attention_mask": mask})
-    if NATIVES[name].token_types and config.type_vocab_size > 1:
+    if FAMILIES[name].token_types and config.type_vocab_size > 1:
         batches.append({**batches[1], "token_type_ids": (torch.arange(33) > 4).long() * mask})
     if task in PER_TOKEN:
         order = mask.argsort(dim=1, stable=True)
         left = {"input_ids": ids.gather(1, order), "attention_mask": mask.gather(1, order)}
-        if not NATIVES[name].counts_tokens:
+        if not FAMILIES[name].counts_tokens:
             left["position_ids"] = (left["attention_mask"].cumsum(1) - 1).clamp(min=0)
         batches.append(left)
     if task == "multiple-choice":
@@ -180,7 +179,7 @@ def test_so_it_does_for_other_arguments(name, scheme, more, exported):
 def test_transformers_alone_computes_the_same(exported, tmp_path):
     one_of_each = list({case[0]: outputs for case, outputs in zip(EVERY, exported.values(), strict=True)}.values())
     *_, cases = zip(*one_of_each, strict=True)
-    assert len(cases) == len(NATIVES)
+    assert len(cases) == len(FAMILIES)
     for (_, expected, case), result in zip(one_of_each, in_a_fresh_process(tmp_path, cases), strict=True):
         assert_same(result["outputs"], expected, case["batches"])
 
@@ -302,7 +301,7 @@ def check_export(folder: Path, model, task: str, **options) -> tuple[hf_posenc.E
 
 @pytest.mark.parametrize("name", others_slow(["jina_embeddings_v3", "gte", "mpnet"], "bert", "nomic_bert", "roformer"))
 def test_half_precision_and_shards_stay_exact(name, tmp_path):
-    scheme = next(iter(NATIVES[name].schemes))
+    scheme = next(iter(FAMILIES[name].schemes))
     model = saved(tmp_path / "in", name, scheme, "fill-mask", dtype=torch.bfloat16, shards="20KB", type_vocab_size=1)
     assert (tmp_path / "in/model.safetensors.index.json").is_file()
     report, _ = check_export(tmp_path / "in", model, "fill-mask")
@@ -317,7 +316,7 @@ def test_half_precision_and_shards_stay_exact(name, tmp_path):
 @pytest.mark.parametrize("name", sorted({*CLASSIFIERS} - {"roberta", "xlm-roberta", "camembert", "electra"}))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_last_layer_of_a_regression_holds_the_units_of_its_data(name, dtype, tmp_path):
-    scheme = next(iter(NATIVES[name].schemes))
+    scheme = next(iter(FAMILIES[name].schemes))
     units = {"problem_type": "regression", "label_mean": 2005.0, "label_scale": 10.0}
     model = posenc(name, scheme, "text-classification", **units, id2label={0: "year"}, layer_norm_eps=1e-12).to(dtype)
     native, _ = to_native(model)
@@ -332,7 +331,7 @@ def test_labels_dropouts_and_the_problem_come_along():
     fields = {"hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3, "classifier_dropout": 0.4}
     fields |= {"problem_type": "multi_label_classification"}
     for name, where in (("jina_embeddings_v3", "classifier_dropout"), ("mpnet", None)):
-        model = posenc(name, next(iter(NATIVES[name].schemes)), "text-classification", **fields)
+        model = posenc(name, next(iter(FAMILIES[name].schemes)), "text-classification", **fields)
         native, notes = to_native(model, name)
         assert native.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
         assert native.config.label2id == {"no": 0, "maybe": 1, "yes": 2}

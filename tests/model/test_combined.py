@@ -4,17 +4,9 @@ import pytest
 import torch
 from common import encoder, tiny_config, tokens
 
-from hf_posenc import (
-    POSITIONS,
-    LearnedPosition,
-    PosEncConfig,
-    PosEncModel,
-    PositionScheme,
-    RotaryPosition,
-    T5Position,
-    make_position,
-)
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, make_position
 from hf_posenc.model.position_combined import CombinedPosition
+from hf_posenc.model.scheme_table import LearnedPosition, RotaryPosition, T5Position
 from hf_posenc.model.unpadding import Tokens, locate_tokens
 
 

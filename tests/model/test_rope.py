@@ -10,14 +10,10 @@ from references import rope, rope_frequencies
 from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from hf_posenc import (
-    PosEncConfig,
-    PosEncModel,
-    RotaryPosition,
-    apply_rotary,
-)
+from hf_posenc import PosEncConfig, PosEncModel, apply_rotary
 from hf_posenc.model.package_config import CheckpointConfig
 from hf_posenc.model.position_rope import ROPE_TYPES
+from hf_posenc.model.scheme_table import RotaryPosition
 from hf_posenc.model.unpadding import locate_tokens
 
 f64 = torch.float64

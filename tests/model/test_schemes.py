@@ -12,6 +12,15 @@ from references import REFERENCES, sine_table
 
 from hf_posenc import (
     POSITIONS,
+    PosEncConfig,
+    PositionScheme,
+    add_positions,
+    apply_rotary,
+    make_position,
+    register_position,
+    sinusoidal_table,
+)
+from hf_posenc.model.scheme_table import (
     CablePosition,
     DualTrianglePosition,
     FourierPosition,
@@ -19,15 +28,8 @@ from hf_posenc import (
     LSPEPosition,
     NoPosition,
     PoPEPosition,
-    PosEncConfig,
-    PositionScheme,
     RotaryPosition,
     SinusoidalPosition,
-    add_positions,
-    apply_rotary,
-    make_position,
-    register_position,
-    sinusoidal_table,
 )
 from hf_posenc.model.unpadding import Tokens, locate_tokens
 

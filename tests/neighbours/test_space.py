@@ -283,7 +283,7 @@ def test_a_model_is_asked_before_and_after_two_words_are_swapped(page: Any, chec
 def test_what_cannot_be_asked_is_named_in_the_page(page: Any, checkpoints: dict[str, Path]) -> None:
     for checkpoint, sentence, words, message in (
         ("", SENTENCE, "", "No checkpoint is named. Give the folder of a classifier"),
-        ("/no/such/folder", SENTENCE, "", "'/no/such/folder' doesn't exist"),
+        ("/no/such/folder", SENTENCE, "", "'/no/such/folder': there is no such folder"),
         ("rope", "Hello!", "", "'Hello!' has no two words to swap"),
         ("rope", SENTENCE, "the mouse", "'mouse' isn't in the sentence. Its words are the, old, cat"),
         ("rope", SENTENCE, "cat", "'cat' are not two different words"),

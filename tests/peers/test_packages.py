@@ -11,7 +11,8 @@ from common import assert_equal_with_gradients
 from rotary_embedding_torch import RotaryEmbedding
 from x_transformers import x_transformers
 
-from hf_posenc import AlibiPosition, CablePosition, RotaryPosition, SinusoidalPosition, apply_rotary
+from hf_posenc import apply_rotary
+from hf_posenc.model.scheme_table import AlibiPosition, CablePosition, RotaryPosition, SinusoidalPosition
 from hf_posenc.model.unpadding import Tokens
 
 

@@ -172,7 +172,7 @@ Mine = make()
             "from hf_posenc.model.position_math import __doc__\n" + GOOD,
             "the public names of hf_posenc.model.position_math and position_vectors, and nothing else",
         ),
-        ("from hf_posenc import DistanceBias, T5Position\n" + GOOD, "T5Position' can't travel"),
+        ("from hf_posenc import DistanceBias, PosEncConfig\n" + GOOD, "PosEncConfig' can't travel"),
         ("import sibling\n" + GOOD, r"line 1: 'import sibling' can't travel.* sibling.py lies beside"),
         ("from sibling import x\n" + GOOD, "'from sibling import x' can't travel.*Move what it needs"),
         ("# -*- coding: latin-1 -*-\n# caf\udce9\n" + GOOD, "isn't UTF-8 text.*Save it as UTF-8"),

@@ -16,11 +16,11 @@ from hf_posenc import (
     POSITIONS,
     PosEncForSequenceClassification,
     PositionScheme,
-    SinusoidalPosition,
     check_position,
     make_position,
 )
 from hf_posenc.model import position_alibi
+from hf_posenc.model.scheme_table import SinusoidalPosition
 
 CHEAP = [name for name in POSITION_CHECKS if name not in ("export", "remote_code")]
 SOUND = [broken.Sound, broken.SoundWaves, broken.SoundTurn, broken.SoundStateInADictionary, broken.SoundWindow]
@@ -197,13 +197,13 @@ def test_code_that_is_missing_fails_the_remote_check(monkeypatch):
 
 def test_a_file_that_imports_too_much_fails_the_remote_check(tmp_path, monkeypatch):
     (tmp_path / "greedy.py").write_text(
-        "from hf_posenc import AlibiPosition\n\nclass Greedy(AlibiPosition):\n"
+        "from hf_posenc.model.position_alibi import AlibiPosition\n\nclass Greedy(AlibiPosition):\n"
         "    def bias(self, tokens):\n        return 2 * super().bias(tokens)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     import greedy
 
-    message = "greedy.py, line 1: 'from hf_posenc import AlibiPosition' can't travel"
+    message = "greedy.py, line 1: 'from hf_posenc.model.position_alibi import AlibiPosition' can't travel"
     expect("failed", message, greedy.Greedy, "remote_code")
 
 

@@ -15,14 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import hf_posenc
-from hf_posenc import (
-    DebertaPosition,
-    PosEncConfig,
-    PosEncForSequenceClassification,
-    PosEncModel,
-    PositionScheme,
-)
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification, PosEncModel, PositionScheme
 from hf_posenc.model.position_alibi import alibi_slopes
+from hf_posenc.model.scheme_table import DebertaPosition
 from hf_posenc.model.unpadding import Tokens
 from hf_posenc.schemes.hooks import appended_bias, rotated_units
 from hf_posenc.schemes.panels import Lines, Maps, Note, attention_panels, initial_scheme, position_panels

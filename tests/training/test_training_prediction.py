@@ -217,8 +217,8 @@ def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_
 def test_an_empty_text_among_arguments_is_said(run, checkpoint):
     code, _, err = run("predict", str(checkpoint), "a b", " ")
     assert code == 0
-    assert "Text 2 is empty, and answered all the same: such an answer means nothing." in err
-    assert "is empty" not in run("predict", str(checkpoint), "a b")[2]
+    assert "Your texts: 1 empty (row 2), and answered all the same: such an answer means nothing." in err
+    assert "empty" not in run("predict", str(checkpoint), "a b")[2]
 
 
 def test_each_line_of_plain_text_has_an_answer_and_blank_ones_are_said(run, checkpoint, tmp_path):

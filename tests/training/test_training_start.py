@@ -109,10 +109,10 @@ def test_a_new_encoder_is_what_the_options_say(order):
         ({"wieght_decay": 1}, "--set wieght_decay: neither .* Did you mean 'weight_decay'"),
         ({"tokenizer": "{ours}", "vocab_size": 500}, "--set vocab_size is for a tokenizer that is trained. Leave it"),
         ({"pretrained": "{bert}", "tokenizer": "{ours}"}, "--tokenizer '.*' has other tokens than '.*bert.*' was"),
-        ({"hidden_dropout_prob": 2}, "--set hidden_dropout_prob=2 is out of range. A probability"),
+        ({"hidden_dropout_prob": 2}, "hidden_dropout_prob=2 is out of range. A probability"),
         (
             {"scheme": "t5", "scheme_kwargs": {"buckets": 8}},
-            r"--scheme-kwargs: .buckets.=8 is no argument of .t5.. Did you mean .num_buckets",
+            r"position_embedding_kwargs\[.buckets.\]=8 is no argument of .t5.. Did you mean .num_buckets",
         ),
         ({"pretrained": "{ours}", "scheme_kwargs": {"theta": 1}}, "--pretrained '.*'.*theta"),
         ({"pretrained": "{damaged}"}, "can't be loaded"),

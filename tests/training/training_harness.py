@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from hf_posenc import cli
 from hf_posenc.data.preparing import PreparedData, prepare
-from hf_posenc.data.sources import example_data, read
+from hf_posenc.data.sources import EXAMPLE_DATA, read
 from hf_posenc.errors import dashed
 from hf_posenc.finetuning import train as road
 from hf_posenc.finetuning.start import check_start, known_labels, start
@@ -49,7 +49,7 @@ OPTIONS = {item.name for item in fields(Options)}
 
 def rows(split: str, count: int) -> list[dict[str, Any]]:
     """The first rows of a split of the package data."""
-    with gzip.open(f"{example_data()}/{split}.jsonl.gz", "rt") as file:
+    with gzip.open(f"{EXAMPLE_DATA}/{split}.jsonl.gz", "rt") as file:
         return [json.loads(line) for _, line in zip(range(count), file, strict=False)]
 
 

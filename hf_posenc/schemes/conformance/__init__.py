@@ -18,7 +18,7 @@ from unittest import mock
 
 import torch
 
-from hf_posenc.errors import UserError, about_options
+from hf_posenc.errors import UserError, user_errors
 from hf_posenc.quiet import without_bars
 
 from ...model.package_config import scheme_class
@@ -186,7 +186,7 @@ def check_position(
     with _undisturbed(), _registered(scheme) as (registered, declared_name):
         case = Case(registered, declared_name, dict(kwargs or {}), dict(config_overrides or {}))
         if kwargs or config_overrides or isinstance(scheme, str):
-            with about_options():
+            with user_errors():
                 case.config()  # a wrong argument is the caller's error, not the scheme's
         results = _by_cause([_run(name, case, expected.get(name)) for name in POSITION_CHECKS if name in names])
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
@@ -260,7 +260,7 @@ def _undisturbed() -> Iterator[None]:
 def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str | None]]:
     """Registers the scheme while entered; yields the name that selects it, and the name that its class declares."""
     if isinstance(scheme, str):
-        with about_options():
+        with user_errors():
             for part in scheme.split("+"):
                 scheme_class(part)
         yield scheme, None
