@@ -20,14 +20,14 @@ from hf_posenc.files import sha256, write_json
 from hf_posenc.quiet import silence, without_bars
 
 from .baselines import measure_baselines
-from .checkpoints import convert_checkpoints
 from .plan import Plan, PlannedRun
+from .probes import make_tokenizer
 from .results import ENDED, baseline_path, read_baselines, read_run, record_plan, write_run
 from .run import default_rate, run_one
 from .statistics import what_can_be_found
 from .tasks import check_data
 
-DATA_NAME, LOCKS_NAME, MODELS_NAME = "data", ".locks", "models"
+LOCKS_NAME, MODELS_NAME, TOKENIZER_NAME = ".locks", "models", "tokenizer"
 
 
 @dataclass
@@ -100,12 +100,12 @@ def _prepare(plan: Plan, folder: Path) -> None:
             if digest := check_data(plan, task):
                 inputs[f"the data of {task.name!r}"] = digest
     for scheme in plan.schemes if plan.pretrained is not None else ():
-        path = Path(str(plan.pretrained).format(scheme=scheme))
-        for weights in sorted(path.glob("*.safetensors")):
+        for weights in sorted(Path(plan.checkpoint(scheme)).glob("*.safetensors")):
             inputs[f"the checkpoint {str(weights)!r}"] = sha256(weights)
     record_plan(plan, inputs, folder)
-    with silence(), _lock(folder, "converted", wait=True):
-        convert_checkpoints(plan, folder / DATA_NAME)
+    with _lock(folder, TOKENIZER_NAME, wait=True):
+        if not (folder / TOKENIZER_NAME / "tokenizer_config.json").exists():
+            make_tokenizer().save_pretrained(str(folder / TOKENIZER_NAME))
 
 
 def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
@@ -123,7 +123,7 @@ def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
                 continue
             try:
                 with silence(), _threads(plan.threads):
-                    measured = measure_baselines(plan, task, folder / DATA_NAME)
+                    measured = measure_baselines(plan, task, folder / TOKENIZER_NAME)
             except KeyboardInterrupt as interrupt:
                 raise Interrupted(
                     f"what was measured before the baselines of {task.name} is kept. The same command goes on there."
@@ -184,7 +184,7 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, conso
                 pass
         with silence(), _threads(plan.threads):
             rate = choose_rate(plan, run, folder) if trials else None
-            result = {"status": "done", **run_one(plan, run, work, folder / DATA_NAME, rate)}
+            result = {"status": "done", **run_one(plan, run, work, folder / TOKENIZER_NAME, rate)}
         if not keep_models or run.factor is not None:
             shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
         write_run(folder, plan, run, result)
@@ -200,7 +200,7 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, conso
             message = f"writing failed: {reason}"
         result = {"status": "failed", "error": message}
         if isinstance(error, Diverged) and run.factor is not None:  # this rate is too high; it isn't tried again
-            result = {"status": "diverged", "rate": default_rate(plan, run, folder / DATA_NAME)}
+            result = {"status": "diverged", "rate": default_rate(plan, run)}
     shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
     with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
         write_run(folder, plan, run, result)
@@ -218,7 +218,7 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
     if not done or any(trial["status"] not in ENDED for trial in trials):
         error = next((trial["error"] for trial in trials if "error" in trial), "another process didn't end it")
         raise UserError(f"{len(plan.search) - len(done)} trials of its learning rate are missing: {error}")
-    middle = default_rate(plan, run, folder / DATA_NAME)
+    middle = default_rate(plan, run)
 
     def worth(trial: dict[str, Any]) -> tuple[float, float]:
         scores = [-math.inf if row["score"] is None else row["score"] for row in trial["rows"]]  # None: NaN

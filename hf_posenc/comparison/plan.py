@@ -79,8 +79,8 @@ class Plan:
     """What the others are compared with, beside `rope`. None: `none`, or the first scheme."""
     size: str = "tiny"
     pretrained: str | None = None
-    """A checkpoint to start from, which is converted to each scheme, not healed; or one for each scheme: a path with
-    {scheme} in it, such as converted/{scheme}."""
+    """A checkpoint to start from, which each run converts to its scheme, without healing; or one for each scheme: a
+    path with {scheme} in it, such as converted/{scheme}."""
     train_length: int = 64
     """Tokens of a training input, at most; also the positions of schemes with a table, unless the options say more."""
     test_lengths: tuple[int, ...] = ()
@@ -163,8 +163,11 @@ class Plan:
         }
         options: dict[str, Any] = {"max_length": self.train_length, "validation_share": 0.0, "bf16": False}
         if self.pretrained is None:
-            options["size"] = self.size
             fields["max_position_embeddings"] = self.train_length
+        if self.pretrained is None or self.size != "tiny":  # `train` refuses a size of a checkpoint
+            options["size"] = self.size
+        if not task.is_generated and (count := self.train_examples_of(task)) is not None:
+            options["max_rows"] = count
         layers = [*([_OF_GENERATED] if task.is_generated else []), self.options, task.options]
         for layer in layers:
             fields |= layer.get("set") or {}
@@ -183,12 +186,9 @@ class Plan:
         except UserError as error:
             raise UserError(f"The task {task.name!r}, options: {error}") from error
 
-    def checkpoint(self, scheme: str, data_folder: Path) -> Path:
+    def checkpoint(self, scheme: str) -> str:
         """The checkpoint that a scheme starts from."""
-        assert self.pretrained is not None
-        if "{scheme}" in self.pretrained:
-            return Path(self.pretrained.format(scheme=scheme))
-        return data_folder / "converted" / scheme
+        return str(self.pretrained).replace("{scheme}", scheme)
 
     def settings(self, task: Task) -> dict[str, Any]:
         """What runs of a task share that compare: all but the lists that may grow."""

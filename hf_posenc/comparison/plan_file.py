@@ -68,10 +68,10 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
 def _check_schemes(plan: Plan) -> None:
     """Registers the plan's scheme files, and refuses schemes that can't be built or started as it says."""
     defined = {name for path in plan.scheme_files for name in _register(path, plan)}
-    for name in _parts(plan.schemes) if plan.pretrained is None else ():
+    for name in _parts(plan.schemes):
         if name not in defined | _registered().keys():
             check_scheme_name(name, "The scheme")
-    from .checkpoints import check_scheme  # imports PyTorch
+    from .run import check_scheme  # imports PyTorch
 
     for scheme in plan.schemes:
         check_scheme(plan, scheme)

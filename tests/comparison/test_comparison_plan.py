@@ -78,7 +78,7 @@ def test_a_tasks_own_values_go_before_the_plans():
 def test_an_encoder_learns_by_the_defaults_of_train():
     """A comparison measures what a user gets: nothing that a model learns by is set, unless the plan says so."""
     own = {"eval_strategy", "save_strategy", "save_steps", "save_total_limit", "logging_strategy", "logging_steps"}
-    options = toy(options={}).options_of(Task("mine", "mine.csv"))
+    options = toy(options={}, train_examples=None).options_of(Task("mine", "mine.csv"))
     assert options.keys() == {"max_length", "validation_share", "bf16", "size", "set"}
     assert options["set"].keys() == own | {"max_position_embeddings"}
 
@@ -110,7 +110,7 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"train_length": None}, "The plan has train_length: None. Give a whole number, or leave it out."),
         ({"search": None}, "The plan has search: None. Give a number or a list of such, or leave it out."),
         ({"pretrained": 3}, "The plan has pretrained: 3. Give a word"),
-        ({"pretrained": "{x}/{scheme}"}, "is no path in which {scheme} stands for"),
+        ({"pretrained": "{x}/{scheme}", "options": {}}, "--pretrained '{x}/none': there is no such folder"),
         ({"train_examples": 0}, "has train_examples: 0"),
         ({"tasks": [{"data": "probes", "probes": [[]]}]}, "A task has probes: [[]]. Give a word"),
         ({"options": {"learning_rate": []}}, "the learning_rate [] is no number"),
@@ -174,8 +174,8 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"seeds": 10**12}, "seeds: 1000000000000. Give how many, up to 10,000, or a list"),
         ({"schemes": ["../none"], "baseline": "../none"}, "'../none' can't name a file"),
         ({"size": "huge"}, "'huge' is unknown"),
-        ({"pretrained": "checkpoint", "size": "base"}, "has its own size. Leave size 'base' out"),
-        ({"pretrained": "nowhere/{scheme}"}, "no checkpoint in 'nowhere/none'"),
+        ({"pretrained": "checkpoint", "size": "base"}, "'base' is for new encoders, and --pretrained checkpoint has"),
+        ({"pretrained": "./{scheme}", "options": {}}, "--pretrained './none': there is no such folder"),
     ],
 )
 def test_what_could_not_run_is_refused_at_once(fields, message):

@@ -1,8 +1,5 @@
 """The generated tasks: each question has the answer that an independent rule gives, and words alone give none."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +11,7 @@ from hf_posenc.comparison import PROBES, make_halves, make_probes
 from hf_posenc.comparison.baselines import LINEAR, PLACES, answer_usual
 from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.probes import OPPOSITES, make_tokenizer
-from hf_posenc.comparison.tasks import training_options
+from hf_posenc.comparison.tasks import training_rows
 from hf_posenc.errors import UserError
 
 LENGTHS = ((32, 32), (33, 33), (32, 64), (512, 512))
@@ -207,11 +204,10 @@ def test_words_at_places_are_counted_from_both_ends():
         assert (model.predict([ends[2::4] + ends[3::4]]) == answers[2::4] + answers[3::4]).all()
 
 
-def test_a_run_is_trained_on_mostly_usual_questions(tmp_path):
+def test_a_run_is_trained_on_mostly_usual_questions():
     plan = toy(train_examples=4000)
-    run = PlannedRun(plan.tasks[0], "none", 0)
-    rows = map(json.loads, Path(training_options(plan, run, tmp_path)["data"]).read_text().splitlines())
-    assert 0.12 < np.mean([row["text"].split()[1] in OPPOSITES for row in rows]) < 0.18
+    rows = training_rows(plan, PlannedRun(plan.tasks[0], "none", 0))
+    assert 0.12 < np.mean([text.split()[1] in OPPOSITES for text in rows["text"]]) < 0.18
 
 
 def test_the_same_seed_draws_the_same_and_words_are_all_known():
