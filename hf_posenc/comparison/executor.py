@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
+from threadpoolctl import threadpool_limits
 
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
-from hf_posenc.files import sha256, write_json
+from hf_posenc.files import sha256
 from hf_posenc.quiet import silence, without_bars
 
 from .baselines import measure_baselines
 from .plan import Plan, PlannedRun
 from .probes import make_tokenizer
-from .results import ENDED, baseline_path, read_baselines, read_run, record_plan, write_run
+from .results import ENDED, read_baselines, read_run, record_plan, write_baselines, write_run
 from .run import default_rate, run_one
 from .statistics import what_can_be_found
 from .tasks import check_data
@@ -68,21 +68,21 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
     expected = sum(seconds.get(run.task.name, math.nan) for run in pending)
     about = f", about {duration(expected)} here" if expected > 0 else ""
     console.print(f"{len(pending)} runs to make{about}. {what_can_be_found(plan)}", highlight=False, soft_wrap=True)
-    taken: dict[str, list[float]] = {}
+    taken: list[float] = []
     for number, run in enumerate(pending, start=1):
         with _lock(folder, run.name) as mine:
             if mine and read_run(folder, plan, run)["status"] in ENDED:
                 execution.skipped.append(run.name)
                 continue
-            line = f"[{number} of {len(pending)}] {run.name}{time_left(pending[number - 1 :], taken)}: "
-            console.print(line, markup=False, highlight=False, end="")
+            left = f", about {duration(statistics.fmean(taken) * (len(pending) - number + 1))} left" if taken else ""
+            console.print(f"[{number} of {len(pending)}] {run.name}{left}: ", markup=False, highlight=False, end="")
             if not mine:
                 execution.elsewhere.append(run.name)
                 console.print("another process is making it", highlight=False)
                 continue
             started = time.time()
             result = _attempt(plan, run, folder, keep_models, console)
-            taken.setdefault(run.task.name, []).append(time.time() - started)
+            taken.append(time.time() - started)
             if result["status"] == "failed":
                 execution.failed[run.name] = result["error"]
                 console.print(f"[red]failed[/red]: {escape(result['error'])}", highlight=False)
@@ -116,13 +116,12 @@ def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
     """
     seconds = {}
     for task in plan.tasks:
-        path = baseline_path(folder, task.name)
         with _lock(folder, f"baselines-{task.name}", wait=True):
             if measured := read_baselines(folder, task.name):
                 seconds[task.name] = measured.get("seconds", math.nan)
                 continue
             try:
-                with silence(), _threads(plan.threads):
+                with threadpool_limits(plan.threads), silence():
                     measured = measure_baselines(plan, task, folder / TOKENIZER_NAME)
             except KeyboardInterrupt as interrupt:
                 raise Interrupted(
@@ -131,7 +130,7 @@ def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
             except Exception as error:  # whatever it is, the runs don't depend on it
                 console.print(f"{task.name} has no baselines: {one_line(error)}", markup=False, highlight=False)
                 continue
-            write_json(path, measured)
+            write_baselines(folder, task.name, measured)
             seconds[task.name] = measured["seconds"]
             if measured["cut"]:
                 console.print(
@@ -160,17 +159,6 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
         yield True
 
 
-@contextlib.contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Computes in so many processor threads; None: in as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, console: Console) -> dict[str, Any]:
     """Makes a run, and records it, or the error, where the disk allows.
 
@@ -182,7 +170,7 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, conso
         for trial in trials:
             with _lock(folder, trial.name, wait=True):  # another process may be making it
                 pass
-        with silence(), _threads(plan.threads):
+        with silence(), threadpool_limits(plan.threads):
             rate = choose_rate(plan, run, folder) if trials else None
             result = {"status": "done", **run_one(plan, run, work, folder / TOKENIZER_NAME, rate)}
         if not keep_models or run.factor is not None:
@@ -234,19 +222,6 @@ def _score(result: dict[str, Any]) -> str:
     first = result["rows"][0]
     scores = [row["score"] for row in result["rows"] if row["length"] == first["length"] and row["score"] is not None]
     return f"{first['metric'].replace('_', ' ')} {statistics.fmean(scores):.3f}" if scores else "longer than its table"
-
-
-def time_left(pending: list[PlannedRun], taken: dict[str, list[float]]) -> str:
-    """The time left, in words; empty before the first run has ended.
-
-    Args:
-        pending: the runs to be made.
-        taken: what each run so far took in seconds, by task; the others take the mean over all.
-    """
-    every = [seconds for of_task in taken.values() for seconds in of_task]
-    if not every:
-        return ""
-    return f", about {duration(sum(statistics.fmean(taken.get(run.task.name, every)) for run in pending))} left"
 
 
 def duration(seconds: float) -> str:

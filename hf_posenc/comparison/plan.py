@@ -18,9 +18,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from hf_posenc.errors import UserError
+from hf_posenc.errors import UserError, one_line
 from hf_posenc.options import Options
 
 DATA_VARIABLE = "HF_POSENC_DATA"
@@ -45,9 +45,8 @@ class Task:
     data: str
     """`probes`, `halves`, a file, of which a tenth is the test, a folder of split files, one of those in the folder
     that HF_POSENC_DATA names, or a data set of the Hub."""
-    metric: str = "accuracy"
-    """`accuracy` or `matthews_correlation`."""
-    lengths: str = "cut"
+    metric: Literal["accuracy", "matthews_correlation"] = "accuracy"
+    lengths: Literal["cut", "buckets"] = "cut"
     """What a test length is: `cut`, all examples, cut to that many tokens; `buckets`, those that are as long as that or
     shorter, and longer than the next smaller test length."""
     extra_tests: tuple[str, ...] = ()
@@ -95,7 +94,7 @@ class Plan:
     """Python files with schemes of your own."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`."""
-    search: tuple[float, ...] = ()
+    search: tuple[int | float, ...] = ()
     """Factors of the learning rate that are tried for each task and scheme, on a seed and on data that aren't reported;
     the best one is used. None: one rate for all."""
     threads: int | None = None
@@ -183,8 +182,8 @@ class Plan:
         try:
             data = {} if task.is_generated else {"data": resolve_data(task.data)}
             return Options.of(**self.options_of(task), **data)
-        except UserError as error:
-            raise UserError(f"The task {task.name!r}, options: {error}") from error
+        except (ValueError, TypeError) as error:  # TypeError: set is no dictionary
+            raise UserError(f"The task {task.name!r}, options: {one_line(error)}") from error
 
     def checkpoint(self, scheme: str) -> str:
         """The checkpoint that a scheme starts from."""

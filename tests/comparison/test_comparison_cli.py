@@ -6,12 +6,12 @@ import pytest
 from comparison_harness import made_up, toy
 from filelock import FileLock
 
-from hf_posenc import POSITIONS
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED
 from hf_posenc.comparison.plan_file import read_plan
 from hf_posenc.comparison.results import record_plan
 from hf_posenc.comparison.tasks import load_task
 from hf_posenc.data.reading import names_of
+from hf_posenc.schemes.names import known_schemes
 
 
 def test_runs_can_be_listed_without_being_made(command, tmp_path):
@@ -34,7 +34,7 @@ def test_trials_are_listed_before_the_runs_that_need_them(command, tmp_path):
 def test_options_replace_the_plans(command, tmp_path):
     options = ("--plan", "quick", "--schemes", "all", "--seeds", "1", "--data", "halves", "--baseline", "rope")
     code, out, _ = command("compare", "-o", tmp_path, *options, "--dry-run")
-    assert (code, len(out.splitlines())) == (0, len(POSITIONS))
+    assert (code, len(out.splitlines())) == (0, len(known_schemes()))
     assert all(line.startswith("halves-") for line in out.splitlines())
     by_itself = command("compare", "-o", tmp_path, "--plan", "quick", "--dry-run")[1]
     assert by_itself.split() == ["blimp_order-none-seed0", "blimp_order-rope-seed0"]

@@ -109,7 +109,7 @@ def test_missing_and_failed_runs_are_named(tmp_path):
     text = write_report(folder).read_text()
     assert "**2 runs are missing:**" in text
     assert "`probes-rope-seed1`: not run yet" in text
-    assert "its status is None" in text
+    assert "it isn't as it was written" in text
     assert "no test: one seed" not in text  # the two have no seed in common
     for path in (folder / "runs").glob("*"):
         path.unlink()
@@ -143,8 +143,6 @@ def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
     tasks = [{"data": "probes", "name": name} for name in ("1000", "NA", "null")]
     plan = toy(schemes=["none", "learned"], seeds=2, tasks=tasks)
     folder = made_up(tmp_path, plan, level, majority=0.5)
-    for path in (folder / "runs").glob("*"):
-        path.write_text(path.read_text().replace('"abc"', '"12e3456"'))
     before, _ = read_table(folder)
     text = render_report(Comparison(folder), [])
     shutil.rmtree(folder / "runs")
