@@ -31,10 +31,16 @@ from .tasks import test_parts, training_rows
 
 MAJORITY, WORDS, WORD_PAIRS, PLACES = "majority", "words", "word pairs", "words at places"
 USUAL_FORM = "usual form alone"
-"""Answers the usual form of a probe's question, and says no to its opposite: it is right in three quarters."""
 LINEAR: dict[str, type[BagOfWords]] = {WORDS: BagOfWords, WORD_PAIRS: WordPairs, PLACES: WordsAtPlaces}
 """The linear models, by name."""
-BASELINES = (MAJORITY, *LINEAR, USUAL_FORM)
+BASELINES = {
+    MAJORITY: "the most frequent label",
+    WORDS: "a linear model on words, which sees no order",
+    WORD_PAIRS: "a linear model on words and pairs of neighbours",
+    PLACES: "a linear model on words with their places",
+    USUAL_FORM: "right where a probe is asked in its usual form, answers no to its opposite",
+}
+"""What each does, in words."""
 _TIMED_STEPS = 4
 
 

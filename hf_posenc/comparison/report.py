@@ -15,7 +15,7 @@ from hf_posenc.markdown import code, markdown_table, plain
 from hf_posenc.schemes.plots import PALETTE
 
 from .baselines import BASELINES
-from .results import load_plan, read_table
+from .results import RUNS_NAME, load_plan, read_table
 from .statistics import (
     MOST_SEEDS,
     Contrast,
@@ -116,11 +116,9 @@ class Comparison:
             means = {scheme: fmean(v) for scheme in self.order if (v := column.values(self.table, scheme))}
             for scheme in [name for name, mean in means.items() if mean == max(means.values())]:
                 cells[scheme][place] = f"**{cells[scheme][place]}**"
-        head, has_interval = (
-            ["", *(plain(column.title) for column in columns)],
-            len(self.plan.seeds) > 1 == len(columns),
-        )
-        head += ["95 % interval"] * has_interval + ["seconds a run", "weights"] * cost
+        has_interval = len(self.plan.seeds) > 1 == len(columns)
+        head = ["", *(plain(column.title) for column in columns), *["95 % interval"] * has_interval]
+        head += ["seconds a run", "weights"] * cost
         rows = []
         for name in (*self.baselines, *self.order):
             row = [code(name) if name in self.order else plain(name), *cells[name]]
@@ -166,22 +164,13 @@ class Comparison:
         rows = []
         for contrast in self.contrasts:
             gap = "" if contrast.gap is None else f"{contrast.gap:.3f}" if contrast.gap <= 1 else "over 1"
-            seeds = "" if contrast.seeds is None or contrast.is_found else seeds_text(contrast.seeds)
+            seeds = "" if contrast.seeds is None or contrast.is_found else str(contrast.seeds)
+            seeds = f"over {MOST_SEEDS}" if (contrast.seeds or 0) > MOST_SEEDS else seeds
             p = "" if contrast.corrected is None else f"{contrast.corrected:.2g}"
-            difference = f"{contrast.interval.mean:+.3f} {ends(contrast.interval, '+')}"
             where = (plain(contrast.group), f"{contrast.length:,}", code(contrast.scheme), code(contrast.reference))
-            rows.append((*where, difference, p, contrast.verdict, gap, seeds))
-        head = (
-            "tasks",
-            "tokens",
-            "scheme",
-            "against",
-            "difference",
-            "p (Holm)",
-            "verdict",
-            "gap found",
-            "seeds needed",
-        )
+            rows.append((*where, difference(contrast.interval), p, contrast.verdict, gap, seeds))
+        head = ["tasks", "tokens", "scheme", "against", "difference", "p (Holm)", "verdict", "gap found"]
+        head += ["seeds needed"]
         return markdown_table(head, rows, "lrllrrlrr")
 
     def difference_table(self) -> str | None:
@@ -198,10 +187,7 @@ class Comparison:
         table = self.table if column.part is None else self.table[self.table["part"] == column.part]
         first, second = (scores(table, column.tasks[0], name, column.length) for name in (scheme, other))
         paired = [first[seed] - second[seed] for seed in first if seed in second]
-        if not paired:
-            return ""
-        interval, _ = compare([paired])
-        return f"{interval.mean:+.3f} {ends(interval, '+')}"
+        return difference(compare([paired])[0]) if paired else ""
 
     def sentences(self) -> Iterator[str]:
         """What the results answer: which scheme, by how much, how sure, and what it would take to know more."""
@@ -210,47 +196,62 @@ class Comparison:
                 ranking(self.table, names, tasks, self.plan.home_length)
                 for names in (self.plan.schemes, self.baselines)
             )
-            best, top = next(iter(ranked), None), next(iter(known), None)
-            if best is None:
+            if not ranked:
                 continue
-            if top is not None and known[top] >= ranked[best]:
+            best, top = next(iter(ranked)), next(iter(known), "")
+            beside = [
+                f"{difference(contrast.interval)} against {code(contrast.reference)}, {contrast.verdict}"
+                for contrast in self.contrasts
+                if (contrast.group, contrast.length, contrast.scheme) == (group, self.plan.home_length, best)
+            ]
+            leader = "; ".join([f"{code(best)} has the highest mean of the schemes, {ranked[best]:.3f}", *beside])
+            if top and known[top] >= ranked[best]:
                 yield (
-                    f"**{plain(group)}: {plain(top)} is ahead** with {known[top]:.3f}; the highest mean of a scheme is "
-                    f"{code(best)}'s, {ranked[best]:.3f}. More rows or pretrained weights help more than a scheme."
+                    f"**{plain(group)}: {plain(top)}, a baseline, is ahead** with {known[top]:.3f}. Take it, more "
+                    f"rows, or pretrained weights. {leader}."
                 )
             else:
-                than = "" if top is None else f", above {plain(top)} with {known[top]:.3f}"
-                yield f"**{plain(group)}**: the highest mean is {code(best)}'s, {ranked[best]:.3f}{than}."
+                than = f" The best baseline, {plain(top)}, has {known[top]:.3f}." if top else ""
+                yield f"**{plain(group)}**: {leader}.{than}"
         for reference in self.plan.references if len(self.plan.seeds) > 1 else ():
-            tested = [contrast for contrast in self.contrasts if contrast.reference == reference]
-            found = [contrast for contrast in tested if contrast.is_found]
+            tested = [c for c in self.contrasts if c.reference == reference and c.corrected is not None]
             if tested:
-                what = "; ".join(self._found(found)) or "no scheme is shown to differ"
-                yield f"Compared with {code(reference)}: {what}."
+                found = "; ".join(self._found(tested)) or "no scheme is shown to differ"
+                yield f"Compared with {code(reference)}: {found}."
         yield from self._undecided()
 
-    def _found(self, found: Sequence[Contrast]) -> Iterator[str]:
+    def _found(self, tested: Sequence[Contrast]) -> Iterator[str]:
         """The schemes that differ, by verdict, group and length."""
-        keys = dict.fromkeys((contrast.verdict, contrast.group, contrast.length) for contrast in found)
-        for verdict, group, length in keys:
+        found = [contrast for contrast in tested if contrast.is_found]
+        for verdict, group, length in dict.fromkeys((c.verdict, c.group, c.length) for c in found):
             members = [c for c in found if (c.verdict, c.group, c.length) == (verdict, group, length)]
             names = ", ".join(f"{code(c.scheme)} ({c.interval.mean:+.3f})" for c in members)
             at = f" at {length:,} tokens" if len(tested_lengths(self.plan)) > 1 else ""
             yield f"{verdict} on {plain(group)}{at} {names}"
 
     def _undecided(self) -> Iterator[str]:
-        if len(self.plan.seeds) < 2:
+        """What isn't known, and how many seeds would tell."""
+        seeds = len(self.plan.seeds)
+        if seeds < 2:
             yield what_can_be_found(self.plan)
             return
-        undecided = [contrast for contrast in self.contrasts if contrast.verdict == "not decided"]
+        tested = [contrast for contrast in self.contrasts if contrast.corrected is not None]
+        undecided = [contrast for contrast in tested if not contrast.is_found]
         if undecided:
             gaps = [contrast.gap or 0.0 for contrast in undecided]
-            few = sum((contrast.seeds or 0) <= 2 * len(self.plan.seeds) for contrast in undecided)
+            few = sum((contrast.seeds or 0) <= 2 * seeds for contrast in undecided)
             largest = f"{max(gaps):.3f}" if max(gaps) <= 1 else "over 1"
             yield (
-                f"{len(undecided)} of {len(self.contrasts)} tests are not decided, which doesn't mean equal: they find "
-                f"gaps from {min(gaps):.3f} to {largest} in 4 of 5 cases. With twice the seeds about {few} of them "
-                "would be decided, if the gaps are as measured."
+                f"{len(undecided)} of {len(tested)} tests are not decided, which doesn't mean equal: they find gaps "
+                f"from {min(gaps):.3f} to {largest} in 4 of 5 cases. With {2 * seeds} seeds instead of {seeds} about "
+                f"{few} of them would be decided, if the gaps are as measured."
+            )
+        if untested := [contrast for contrast in self.contrasts if contrast.corrected is None]:
+            widest = max(untested, key=lambda contrast: abs(contrast.interval.mean))
+            yield (
+                f"{_count(len(untested), 'difference')} couldn't be tested, the table says why; the largest is "
+                f"{code(widest.scheme)} against {code(widest.reference)} on {plain(widest.group)}, "
+                f"{difference(widest.interval)}."
             )
 
     def pictures(self) -> "Iterator[tuple[str, Figure]]":
@@ -305,41 +306,35 @@ class Comparison:
         return figure
 
 
-def write_report(results: str | Path, output: str | Path | None = None) -> Path:
-    """Writes `report.md` of a results folder, with its pictures and `results.csv`.
-
-    Args:
-        results: a folder of `compare`; its runs need not all be done.
-        output: the folder for the report. None: the results folder.
-
-    Returns:
-        `report.md`.
+def write_report(results: str | Path) -> Path:
+    """Writes `report.md` into a results folder, whose runs need not all be done, with pictures and `results.csv`.
 
     Raises:
         UserError: the folder holds no results, or matplotlib isn't installed.
     """
-    comparison = Comparison(results)
-    folder = Path(output or results)
-    names = []
-    for name, figure in comparison.pictures():
+    comparison, folder = Comparison(results), Path(results)
+    pictures = dict(comparison.pictures())
+    for name, figure in pictures.items():
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
         write_bytes(folder / name, buffer.getvalue())
-        names.append(name)
-    write_text(folder / REPORT_NAME, render_report(comparison, names))
+    write_text(folder / REPORT_NAME, render_report(comparison, [*pictures]))
     return folder / REPORT_NAME
 
 
 def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
     """The Markdown."""
     plan, columns = comparison.plan, comparison.columns(comparison.plan.home_length)
-    blocks = ["# Positional schemes compared", _introduction(comparison), comparison.score_table(columns, cost=True)]
-    blocks += [
-        "Above the line stand the baselines. Bold is the highest mean, which is no verdict. 3/5 after a score: so many "
-        "runs are above the majority's answers, and the others aren't."
+    baselines = "; ".join(f"{plain(name)}, {BASELINES[name]}" for name in comparison.baselines)
+    blocks = [
+        "# Positional schemes compared",
+        _introduction(comparison),
+        comparison.score_table(columns, cost=True),
+        _TABLE.format(baselines=baselines),
+        *(f"![{_ALT[name]}]({name})" for name in pictures),
+        "## Which one, and how sure",
+        "\n".join(f"- {sentence}" for sentence in comparison.sentences()),
     ]
-    blocks += [f"![{_ALT[name]}]({name})" for name in pictures]
-    blocks += ["## Which one, and how sure", "\n".join(f"- {sentence}" for sentence in comparison.sentences())]
     if comparison.problems:
         shown = [f"- {code(name)}: {plain(why)}" for name, why in [*comparison.problems.items()][:10]]
         blocks += [f"**{len(comparison.problems)} runs are missing:**", "\n".join(shown)]
@@ -349,10 +344,15 @@ def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
         blocks += ["## Task by task", "With 95 % intervals of the paired differences; no verdicts.", differences]
     if longer := comparison.longer_columns():
         blocks += ["## At other lengths", comparison.score_table(longer)]
-    blocks += [_COMMAND.format(folder=comparison.folder.as_posix(), seeds=2 * len(plan.seeds))]
-    return "\n\n".join(blocks) + "\n"
+    there = comparison.folder.as_posix()
+    own = there if (comparison.folder / RUNS_NAME).is_dir() else f"results/{comparison.folder.name}"
+    return "\n\n".join([*blocks, _COMMAND.format(there=there, own=own, seeds=2 * len(plan.seeds))]) + "\n"
 
 
+_TABLE = (
+    "Above the line stand the baselines: {baselines}. Bold is the highest mean, which is no verdict. 3/5 after a "
+    "score: so many runs are above the majority's answers, and the others aren't."
+)
 _ALT = {"scores.png": "Each scheme's mean with its interval", "lengths.png": "Scores against the length of the test"}
 _HOW = (
     "Differences are paired by seed within each task; each task has its own spread (Satterthwaite). All tests of this "
@@ -364,30 +364,35 @@ _HOW = (
 _COMMAND = """## Again, or with more seeds
 
 ```bash
-hf-posenc compare --plan {folder}/plan.json -o {folder} --seeds {seeds}
-hf-posenc report {folder}
+hf-posenc compare --plan {there}/plan.json -o {own} --seeds {seeds}
+hf-posenc report {own}
 ```"""
 
 
 def _introduction(comparison: Comparison) -> str:
-    """What was compared, how, where, and the command."""
+    """What was compared, how and where."""
     plan, runs = comparison.plan, comparison.table.dropna(subset="seed")
     start = f"from {code(plan.pretrained)}" if plan.pretrained else f"{code(plan.size)} encoders from scratch"
-    counts = [plan.train_examples_of(task) for task in plan.tasks]
-    rows = " or ".join(dict.fromkeys("all" if count is None else f"{count:,}" for count in counts))
-    metrics = " and ".join(dict.fromkeys(task.metric.replace("_", " ") for task in plan.tasks))
+    counts = dict.fromkeys(plan.train_examples_of(task) for task in plan.tasks)
+    rows = " or ".join("all" if count is None else f"{count:,}" for count in counts)
+    others = ", ".join(plain(task.name) for task in plan.tasks if task.metric != "accuracy")
     tests = runs.groupby(["part", "length"])["examples"].first()
     examples = " to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests))))
     rate = f"the best of {len(plan.search)} for each scheme, chosen on other data" if plan.search else "one for all"
     commits = ", ".join(code(commit) for commit in sorted(set(runs["commit"].dropna())) if commit)
-    return (
+    groups = [f"{plain(name)} is that of {', '.join(map(plain, tasks))}" for name, tasks in plan.groups.items()]
+    sentences = [
         f"{_count(len(comparison.order), 'scheme')}, {_count(len(plan.tasks), 'task')} with {rows} training rows, "
         f"{_count(len(plan.seeds), 'seed')}: {_count(len(runs.drop_duplicates(['task', 'scheme', 'seed'])), 'run')}, "
-        f"{start}, at most {plan.train_length:,} tokens, learning rate: {rate}. For a task and a seed all but the "
-        f"scheme is the same. Scores are the mean {metrics} over seeds, on {examples} test examples, by whose number "
-        f"alone an accuracy has a standard error of up to {0.5 / min(tests) ** 0.5:.3f}. Processor: "
-        f"{', '.join(sorted(set(runs['processor'])))}{f'; commit {commits}' if commits else ''}."
-    )
+        f"{start}, at most {plan.train_length:,} tokens, learning rate: {rate}.",
+        f"For a task and a seed all but the scheme{' and its rate' * bool(plan.search)} is the same.",
+        f"Scores are the mean accuracy{f' (of {others} Matthews correlation)' * bool(others)} over seeds, on "
+        f"{examples} test examples, by whose number alone an accuracy has a standard error of up to "
+        f"{0.5 / min(tests) ** 0.5:.3f}.",
+        *([f"Schemes are tested on the mean over a group of tasks: {'; '.join(groups)}."] if groups else []),
+        f"Processor: {', '.join(sorted(set(runs['processor'])))}{f'; commit {commits}' * bool(commits)}.",
+    ]
+    return " ".join(sentences)
 
 
 def _count(number: int, word: str) -> str:
@@ -401,9 +406,9 @@ def ends(interval: Interval, sign: str = "") -> str:
     return f"[{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
 
 
-def seeds_text(seeds: int) -> str:
-    """A number of seeds, or that it is more than anybody runs."""
-    return f"over {MOST_SEEDS}" if seeds > MOST_SEEDS else str(seeds)
+def difference(interval: Interval) -> str:
+    """A difference with its interval, `+0.014 [-0.003, +0.031]`."""
+    return f"{interval.mean:+.3f} {ends(interval, '+')}"
 
 
 def _figure(width: float, height: float) -> "Figure":

@@ -92,9 +92,9 @@ def test_the_scores_and_the_report_come_when_no_run_is_missing(command, tmp_path
 def test_the_report_is_written_and_its_absence_explained(command, tmp_path):
     pytest.importorskip("matplotlib")
     folder = made_up(tmp_path / "results", toy(seeds=2), lambda run, _: 0.5 + run.seed / 10)
-    code, out, _ = command("report", folder, "-o", tmp_path / "out")
-    assert (code, out.split()[-1]) == (0, str(tmp_path / "out" / "report.md"))
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "scores.png", "lengths.png"}
+    code, out, _ = command("report", folder)
+    assert (code, out.split()[-1]) == (0, str(folder / "report.md"))
+    assert {"report.md", "scores.png", "lengths.png", "results.csv"} <= {path.name for path in folder.iterdir()}
     code, _, err = command("report", tmp_path / "nowhere")
     assert (code, "holds no results" in err) == (2, True)
 

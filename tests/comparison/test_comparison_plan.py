@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from comparison_harness import TOY, toy
 
-from hf_posenc.comparison import PROBES, read_plan
+from hf_posenc.comparison import read_plan
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED, Task, resolve_data
 from hf_posenc.comparison.plan_file import about, known_plans
+from hf_posenc.comparison.probes import PROBES
 from hf_posenc.errors import UserError
 from hf_posenc.schemes.names import known_schemes
 
