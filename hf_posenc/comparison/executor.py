@@ -58,15 +58,24 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
         Interrupted: Ctrl-C. The same call resumes.
     """
     console = console or Console()
-    folder, runs, execution = Path(results), plan.work(), Execution()
+    try:
+        return _execute(plan, Path(results), keep_models, console)
+    except KeyboardInterrupt as interrupt:
+        console.print()  # what is said next has a line of its own
+        raise Interrupted(
+            "what is finished is kept, and the newest checkpoint of a run. The same command goes on there."
+        ) from interrupt
+
+
+def _execute(plan: Plan, folder: Path, keep_models: bool, console: Console) -> Execution:
+    execution, runs = Execution(), plan.work()
     _prepare(plan, folder)
     pending = [run for run in runs if read_run(folder, plan, run)["status"] not in ENDED]
     execution.skipped = [run.name for run in runs if run not in pending]
     if execution.skipped:
         console.print(f"{len(execution.skipped)} of {len(runs)} runs are done already.", highlight=False)
     seconds = _baselines(plan, folder, console)
-    expected = sum(seconds.get(run.task.name, math.nan) for run in pending)
-    about = f", about {duration(expected)} here" if expected > 0 else ""
+    about = f", about {duration(sum(seconds[run.task.name] for run in pending))} here" if pending else ""
     console.print(f"{len(pending)} runs to make{about}. {what_can_be_found(plan)}", highlight=False, soft_wrap=True)
     taken: list[float] = []
     for number, run in enumerate(pending, start=1):
@@ -81,14 +90,14 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
                 console.print("another process is making it", highlight=False)
                 continue
             started = time.time()
-            result = _attempt(plan, run, folder, keep_models, console)
+            result = _attempt(plan, run, folder, keep_models)
             taken.append(time.time() - started)
             if result["status"] == "failed":
                 execution.failed[run.name] = result["error"]
                 console.print(f"[red]failed[/red]: {escape(result['error'])}", highlight=False)
             else:
                 execution.done.append(run.name)
-                console.print(f"{_score(result)}, done in {duration(time.time() - started)}", highlight=False)
+                console.print(f"{_score(result)}, done in {duration(taken[-1])}", highlight=False)
     return execution
 
 
@@ -109,37 +118,23 @@ def _prepare(plan: Plan, folder: Path) -> None:
 
 
 def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
-    """Measures the baselines of each task once; returns about how long a run of each takes.
-
-    Raises:
-        Interrupted: Ctrl-C; says what is kept.
-    """
+    """Measures the baselines of each task once; returns about how long a run of each takes."""
     seconds = {}
     for task in plan.tasks:
         with _lock(folder, f"baselines-{task.name}", wait=True):
-            if measured := read_baselines(folder, task.name):
-                seconds[task.name] = measured.get("seconds", math.nan)
-                continue
-            try:
+            if not (measured := read_baselines(folder, task.name)):
                 with threadpool_limits(plan.threads), silence():
                     measured = measure_baselines(plan, task, folder / TOKENIZER_NAME)
-            except KeyboardInterrupt as interrupt:
-                raise Interrupted(
-                    f"what was measured before the baselines of {task.name} is kept. The same command goes on there."
-                ) from interrupt
-            except Exception as error:  # whatever it is, the runs don't depend on it
-                console.print(f"{task.name} has no baselines: {one_line(error)}", markup=False, highlight=False)
-                continue
-            write_baselines(folder, task.name, measured)
-            seconds[task.name] = measured["seconds"]
-            if measured["cut"]:
-                console.print(
-                    f"{task.name}: {measured['cut']:,} of {measured['texts']:,} training texts are cut at "
-                    f"{plan.train_length} tokens (train_length of a plan).",
-                    markup=False,
-                    highlight=False,
-                    soft_wrap=True,
-                )
+                write_baselines(folder, task.name, measured)
+                if measured["cut"]:
+                    console.print(
+                        f"{task.name}: {measured['cut']:,} of {measured['texts']:,} training texts are cut at "
+                        f"{plan.train_length} tokens (train_length of a plan).",
+                        markup=False,
+                        highlight=False,
+                        soft_wrap=True,
+                    )
+        seconds[task.name] = float(measured["seconds"])
     return seconds
 
 
@@ -159,12 +154,8 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
         yield True
 
 
-def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, console: Console) -> dict[str, Any]:
-    """Makes a run, and records it, or the error, where the disk allows.
-
-    Raises:
-        Interrupted: Ctrl-C; says what is kept.
-    """
+def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> dict[str, Any]:
+    """Makes a run, and records it, or the error, where the disk allows."""
     work, trials = folder / MODELS_NAME / run.name, plan.trials(run.task, run.scheme) if run.factor is None else []
     try:
         for trial in trials:
@@ -177,15 +168,10 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, conso
             shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
         write_run(folder, plan, run, result)
         return result
-    except KeyboardInterrupt as interrupt:
-        console.print()  # what is said next has a line of its own
-        raise Interrupted(
-            f"{run.name} keeps its newest checkpoint, all runs before it are done. The same command goes on there."
-        ) from interrupt
     except Exception as error:  # whatever it is, the other runs don't depend on it
-        message = one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
-        if (reason := disk_error(error)) is not None:
-            message = f"writing failed: {reason}"
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = disk_error(error)
+        message = f"{kind}{one_line(error)}" if reason is None else f"writing failed: {reason}"
         result = {"status": "failed", "error": message}
         if isinstance(error, Diverged) and run.factor is not None:  # this rate is too high; it isn't tried again
             result = {"status": "diverged", "rate": default_rate(plan, run)}

@@ -258,7 +258,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(Stop, "on_step_end", stop)
-        with pytest.raises(Interrupted, match="probes-rope-seed0 keeps .* The same command goes on"):
+        with pytest.raises(Interrupted, match="the newest checkpoint of a run. The same command goes on"):
             execute(plan, tmp_path / "cut", console=quiet())
     work = tmp_path / "cut" / "models" / "probes-rope-seed0"
     assert [path.name for path in work.glob("checkpoint-*")] == ["checkpoint-2"]
@@ -295,7 +295,7 @@ def test_interrupted_baselines_go_on_with_the_next(tmp_path, monkeypatch, preten
         return {"rows": [], "seconds": 1.0, "cut": 0}
 
     monkeypatch.setattr(executor, "measure_baselines", measure)
-    with pytest.raises(Interrupted, match="before the baselines of halves is kept. The same command goes on"):
+    with pytest.raises(Interrupted, match="what is finished is kept"):
         execute(plan, tmp_path, console=quiet())
     assert [path.stem for path in (tmp_path / "baselines").iterdir()] == ["probes"]
     execute(plan, tmp_path, console=quiet())
