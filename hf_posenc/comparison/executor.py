@@ -142,16 +142,12 @@ def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
 def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
     """Yields whether this process holds the lock inside the block; the system frees it if the process dies."""
     place = folder / LOCKS_NAME
+    place.mkdir(exist_ok=True)
     try:
-        place.mkdir(exist_ok=True)
-        lock: contextlib.AbstractContextManager[Any] = FileLock(place / f"{name}.lock", -1 if wait else 0).acquire()
+        with FileLock(place / f"{name}.lock", -1 if wait else 0):
+            yield True
     except Timeout:
         yield False
-        return
-    except (OSError, NotImplementedError):  # a full disk, of which the run will say more; a file system without locks
-        lock = contextlib.nullcontext()
-    with lock:
-        yield True
 
 
 def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> dict[str, Any]:
