@@ -97,7 +97,7 @@ def _execute(plan: Plan, folder: Path, keep_models: bool, console: Console) -> E
                 console.print(f"[red]failed[/red]: {escape(result['error'])}", highlight=False)
             else:
                 execution.done.append(run.name)
-                console.print(f"{_score(result)}, done in {duration(taken[-1])}", highlight=False)
+                console.print(f"{result['status']} in {duration(taken[-1])}", highlight=False)
     return execution
 
 
@@ -195,15 +195,6 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
         return statistics.fmean(scores), -abs(math.log(trial["rate"] / middle))
 
     return float(max(done, key=worth)["rate"])
-
-
-def _score(result: dict[str, Any]) -> str:
-    """The mean over the tests of a run at their shortest length; a trial whose rate was too high has none."""
-    if result["status"] == "diverged":
-        return "diverged"
-    first = result["rows"][0]
-    scores = [row["score"] for row in result["rows"] if row["length"] == first["length"] and row["score"] is not None]
-    return f"{first['metric'].replace('_', ' ')} {statistics.fmean(scores):.3f}" if scores else "longer than its table"
 
 
 def duration(seconds: float) -> str:

@@ -49,11 +49,11 @@ class Column:
     length: int
     part: str | None = None
 
-    def values(self, table: pd.DataFrame, scheme: str) -> list[float]:
+    def scores(self, table: pd.DataFrame, scheme: str) -> dict[int, float]:
         """A scheme's scores, by seed."""
         if self.part is not None:
             table = table[table["part"] == self.part]
-        return list(group_scores(table, self.tasks, scheme, self.length).values())
+        return group_scores(table, self.tasks, scheme, self.length)
 
 
 class Comparison:
@@ -102,7 +102,7 @@ class Comparison:
         """Every task at the lengths that aren't the train length."""
         lengths = [length for length in self.plan.lengths if length != self.plan.home_length]
         made = [Column(f"{t.name}, {n:,} tokens", (t.name,), n) for t in self.plan.tasks for n in lengths]
-        return [column for column in made if any(column.values(self.table, name) for name in self.order)]
+        return [column for column in made if any(column.scores(self.table, name) for name in self.order)]
 
     def score_table(self, columns: Sequence[Column], cost: bool = False) -> str:
         """Scores: baselines above a line, schemes sorted by their mean, the highest in bold.
@@ -113,7 +113,7 @@ class Comparison:
         """
         cells = {name: [self._cell(column, name) for column in columns] for name in (*self.baselines, *self.order)}
         for place, column in enumerate(columns):
-            means = {scheme: fmean(v) for scheme in self.order if (v := column.values(self.table, scheme))}
+            means = {name: fmean(v.values()) for name in self.order if (v := column.scores(self.table, name))}
             for scheme in [name for name, mean in means.items() if mean == max(means.values())]:
                 cells[scheme][place] = f"**{cells[scheme][place]}**"
         has_interval = len(self.plan.seeds) > 1 == len(columns)
@@ -122,36 +122,29 @@ class Comparison:
         rows = []
         for name in (*self.baselines, *self.order):
             row = [code(name) if name in self.order else plain(name), *cells[name]]
-            row += [self._interval(columns[0], name)] * has_interval + (self._cost(name) if cost else [])
+            interval = self.interval(columns[0], name) if name in self.order and has_interval else None
+            row += [ends(interval) if interval else ""] * has_interval + (self._cost(name) if cost else [])
             rows.append(row)
         rows[len(self.baselines) : len(self.baselines)] = [["—"] * len(head)] * bool(self.baselines)
         return markdown_table(head, rows, "l" + "r" * (len(head) - 1))
 
     def _cell(self, column: Column, name: str) -> str:
         """The mean and, where some runs are above the majority and others aren't, how many."""
-        values = column.values(self.table, name)
-        if not values:
-            return "too long" if self._is_refused(column, name) else ""
-        text = f"{fmean(values):.3f}"
+        values = column.scores(self.table, name)
+        if not values:  # the scheme's table ends before, or nothing was run
+            rows = self.table[(self.table["scheme"] == name) & (self.table["length"] == column.length)]
+            return "too long" if rows[rows["task"].isin(column.tasks)]["score"].isna().any() else ""
+        text = f"{fmean(values.values()):.3f}"
         if name in self.plan.schemes and len(column.tasks) == 1 and column.part is None:
             count = above_majority(self.table, column.tasks[0], name, column.length)
             text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
         return text
 
-    def _is_refused(self, column: Column, name: str) -> bool:
-        """Whether a scheme's table is too short for a column."""
-        rows = self.table[(self.table["scheme"] == name) & (self.table["length"] == column.length)]
-        return bool(rows[rows["task"].isin(column.tasks)]["score"].isna().any())
-
-    def _interval(self, column: Column, name: str) -> str:
-        interval = self.interval(column, name) if name in self.plan.schemes else None
-        return "" if interval is None else ends(interval)
-
     def interval(self, column: Column, name: str) -> Interval | None:
         """The mean over seeds with its interval; None: there is no score."""
         least = {"accuracy": 0.0}.get(self.metrics[column.tasks[0]], -1.0)
-        values = column.values(self.table, name)
-        return Interval.of(values, least, 1.0) if values else None
+        values = column.scores(self.table, name)
+        return Interval.of([*values.values()], least, 1.0) if values else None
 
     def _cost(self, name: str) -> list[str]:
         """The median seconds of a run, tests included, and the number of weights."""
@@ -179,15 +172,14 @@ class Comparison:
         if len(columns) < 2 or len(self.plan.seeds) < 2:
             return None
         baseline = self.plan.references[0]
-        others = [scheme for scheme in self.order if scheme != baseline]
-        rows = [[code(name), *(self._difference(column, name, baseline) for column in columns)] for name in others]
+        rows = [[code(name)] for name in self.order if name != baseline]
+        for column in columns:
+            base = column.scores(self.table, baseline)
+            for row, name in zip(rows, (name for name in self.order if name != baseline), strict=True):
+                own = column.scores(self.table, name)
+                paired = [own[seed] - base[seed] for seed in own if seed in base]
+                row.append(difference(compare([paired])[0]) if paired else "")
         return markdown_table((f"minus {code(baseline)}", *(plain(column.title) for column in columns)), rows)
-
-    def _difference(self, column: Column, scheme: str, other: str) -> str:
-        table = self.table if column.part is None else self.table[self.table["part"] == column.part]
-        first, second = (scores(table, column.tasks[0], name, column.length) for name in (scheme, other))
-        paired = [first[seed] - second[seed] for seed in first if seed in second]
-        return difference(compare([paired])[0]) if paired else ""
 
     def sentences(self) -> Iterator[str]:
         """What the results answer: which scheme, by how much, how sure, and what it would take to know more."""
@@ -274,10 +266,10 @@ class Comparison:
                     axes.plot([low, high], [place, place], color=PALETTE[0], linewidth=1.4)
                     axes.plot([interval.mean], [place], "o", color=PALETTE[0], markersize=4)
             for line, name in zip(_LINES, self.baselines, strict=False):
-                if values := column.values(self.table, name):
-                    axes.axvline(values[0], color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
-            axes.set_title(_literal(column.title), fontsize=_SMALL + 1, loc="left")
-            axes.set_yticks(range(len(self.order)), [_literal(scheme) for scheme in self.order])
+                if values := column.scores(self.table, name):
+                    axes.axvline(values[-1], color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
+            axes.set_title(column.title, fontsize=_SMALL + 1, loc="left")
+            axes.set_yticks(range(len(self.order)), self.order)
             axes.set_ylim(len(self.order) - 0.5, -0.5)
         for axes in grid.flat[len(columns) :]:
             axes.set_visible(False)
@@ -295,12 +287,12 @@ class Comparison:
                 style = ("-", "--", ":")[place // len(PALETTE) % 3]
                 means = [fmean(values.values()) for values in points.values()]
                 colour = PALETTE[place % len(PALETTE)]
-                axes.plot([*points], means, style, color=colour, marker="o", markersize=3, label=_literal(scheme))
+                axes.plot([*points], means, style, color=colour, marker="o", markersize=3, label=scheme)
             axes.axvline(self.plan.train_length, color="0.7", linewidth=0.8, zorder=0)
             axes.set_xscale("log", base=2)
             axes.set_xticks(self.plan.lengths, [f"{length:,}" for length in self.plan.lengths])
             axes.minorticks_off()
-            axes.set_title(_literal(task.name), fontsize=_SMALL + 1, loc="left")
+            axes.set_title(task.name, fontsize=_SMALL + 1, loc="left")
             axes.set_xlabel("tokens (the line: the train length)", fontsize=_SMALL)
         _finish(figure, [*grid.flat])
         return figure
@@ -428,9 +420,3 @@ def _finish(figure: "Figure", grid: "Sequence[Axes]") -> None:
     lines = {str(line.get_label()): line for axes in grid for line in axes.get_lines()}
     lines = {label: line for label, line in lines.items() if not label.startswith("_")}
     figure.legend([*lines.values()], [*lines], fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=5)
-
-
-def _literal(name: str) -> str:
-    """Escapes a label: matplotlib reads $...$ as a formula, and leaves labels that begin with _ out of legends."""
-    text = " ".join(name.split()).replace("$", r"\$")
-    return f" {text}" if text.startswith("_") else text
