@@ -23,7 +23,7 @@ from .baselines import measure_baselines
 from .plan import Plan, PlannedRun
 from .probes import make_tokenizer
 from .results import ENDED, read_baselines, read_run, record_plan, write_baselines, write_run
-from .run import default_rate, run_one
+from .run import run_one
 from .statistics import what_can_be_found
 from .tasks import check_data
 
@@ -170,7 +170,7 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> di
         message = f"{kind}{one_line(error)}" if reason is None else f"writing failed: {reason}"
         result = {"status": "failed", "error": message}
         if isinstance(error, Diverged) and run.factor is not None:  # this rate is too high; it isn't tried again
-            result = {"status": "diverged", "rate": default_rate(plan, run)}
+            result = {"status": "diverged"}
     shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
     with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
         write_run(folder, plan, run, result)
@@ -183,18 +183,17 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
     Raises:
         UserError: one of the trials is missing, or none is done.
     """
-    trials = [read_run(folder, plan, trial) for trial in plan.trials(run.task, run.scheme)]
-    done = [trial for trial in trials if trial["status"] == "done"]
-    if not done or any(trial["status"] not in ENDED for trial in trials):
-        error = next((trial["error"] for trial in trials if "error" in trial), "another process didn't end it")
+    trials = {trial.factor or 1: read_run(folder, plan, trial) for trial in plan.trials(run.task, run.scheme)}
+    done = {factor: trial for factor, trial in trials.items() if trial["status"] == "done"}
+    if not done or any(trial["status"] not in ENDED for trial in trials.values()):
+        error = next((trial["error"] for trial in trials.values() if "error" in trial), "another process didn't end it")
         raise UserError(f"{len(plan.search) - len(done)} trials of its learning rate are missing: {error}")
-    middle = default_rate(plan, run)
 
-    def worth(trial: dict[str, Any]) -> tuple[float, float]:
-        scores = [-math.inf if row["score"] is None else row["score"] for row in trial["rows"]]  # None: NaN
-        return statistics.fmean(scores), -abs(math.log(trial["rate"] / middle))
+    def worth(factor: float) -> tuple[float, float]:
+        scores = [-math.inf if row["score"] is None else row["score"] for row in done[factor]["rows"]]  # None: NaN
+        return statistics.fmean(scores), -abs(math.log(factor))
 
-    return float(max(done, key=worth)["rate"])
+    return float(done[max(done, key=worth)]["rate"])
 
 
 def duration(seconds: float) -> str:
