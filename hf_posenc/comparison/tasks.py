@@ -117,13 +117,11 @@ def _extra_tests(task: Task) -> dict[str, Dataset]:
     tests: dict[str, Dataset] = {}
     for file in task.extra_tests:
         path = Path(resolve_data(task.data)) / file
-        if Path(file).name != file:  # a plan may be a stranger's
-            raise UserError(f"The task {task.name!r} names {file!r}, a test file outside {task.data!r}.")
-        if not path.is_file():
-            raise UserError(f"The task {task.name!r} names the test file {file!r}, which {str(path.parent)!r} lacks.")
+        if Path(file).name != file or not path.is_file():  # a plan may be a stranger's
+            raise UserError(f"The task {task.name!r} names {file!r}, which is no file in {str(path.parent)!r}.")
         part = path.name.split(".")[0]
         if part in ("train", "validation", "test", *tests):
-            raise UserError(f"The task {task.name!r} names the test file {file!r}: there is a part {part!r} already.")
+            raise UserError(f"The task {task.name!r} names {file!r}: there is a part {part!r} already.")
         tests[part] = read_file(str(path))
     return tests
 

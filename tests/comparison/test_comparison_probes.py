@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from common import SCHEMES, others_slow, perturb
+from common import others_slow, perturb
 from comparison_harness import toy
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
@@ -213,38 +213,16 @@ def test_the_same_seed_draws_the_same_and_words_are_all_known():
 
 
 @torch.no_grad()
-def logits_of_pairs(scheme, name):
-    tokenizer = make_tokenizer()
-    torch.manual_seed(0)
-    config = PosEncConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        position_embedding_type=scheme,
-        position_embedding_kwargs={"sliding_window": 16} if scheme == "window" else None,  # narrower than texts
-        classifier_pooling="cls",
-        max_position_embeddings=64,
-    )
-    model = perturb(PosEncForSequenceClassification(config)).eval()
-    answers = []
-    for group in pairs_of(make_probes(30, (32, 64), 0, [name])).values():
-        batch = tokenizer([" ".join(group[label]) for label in ("yes", "no")], return_tensors="pt", padding=True)
-        answers.append(model(**batch).logits)
-    return torch.stack(answers)  # (pairs, 2, 2)
-
-
 @pytest.mark.parametrize("name", PROBES)
 def test_without_positions_exactly_one_half_is_right(name):
-    answers = logits_of_pairs("none", name).argmax(-1)
-    assert ((answers[:, 0] == 1).int() + (answers[:, 1] == 0).int()).tolist() == [1] * 30
-
-
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "none"])
-def test_with_positions_pairs_differ(scheme):
-    logits = logits_of_pairs(scheme, "order_near")
-    assert (logits[:, 0] - logits[:, 1]).abs().amax() > 1e-4
+    tokenizer = make_tokenizer()
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = PosEncConfig(vocab_size=len(tokenizer), position_embedding_type="none", classifier_pooling="cls", **sizes)
+    model = perturb(PosEncForSequenceClassification(config)).eval()
+    for group in pairs_of(make_probes(30, (32, 64), 0, [name])).values():
+        batch = tokenizer([" ".join(group[label]) for label in ("yes", "no")], return_tensors="pt", padding=True)
+        yes, no = model(**batch).logits.argmax(-1)
+        assert yes == no  # right for one of the two
 
 
 def test_counting_words_answers_the_control():

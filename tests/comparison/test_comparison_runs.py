@@ -192,8 +192,6 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
     (tmp_path / "b" / "thesis.tex").write_text("important")
     with pytest.raises(UserError, match=r"holds no results of a comparison, but thesis.tex. Name a new folder"):
         execute(toy(), tmp_path / "b", console=quiet())
-    with pytest.raises(UserError, match="can't be written to. Name another"):
-        execute(toy(), tmp_path / "b" / "thesis.tex", console=quiet())
     execute(toy(tasks=[{"data": "probes", "train_examples": 28}]), tmp_path / "c", console=quiet())
     name = "runs/probes-none-seed0.json"
     shutil.copy(tmp_path / "c" / name, tmp_path / "a" / name)
@@ -361,10 +359,9 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
     ("task", "message"),
     [
         ({"data": "nowhere"}, "'nowhere' can't be read: .* HF_POSENC_DATA can name the folder in which 'nowhere' lies"),
-        ({"data": "colours", "extra_tests": ["test_short.jsonl"]}, "names the test file 'test_short.jsonl'"),
-        ({"data": "colours", "extra_tests": ["../elsewhere.jsonl"]}, "'../elsewhere.jsonl', a test file outside"),
+        ({"data": "colours", "extra_tests": ["test_short.jsonl"]}, "names 'test_short.jsonl', which is no file in"),
+        ({"data": "colours", "extra_tests": ["../elsewhere.jsonl"]}, "'../elsewhere.jsonl', which is no file in"),
         ({"data": "colours", "extra_tests": ["train.jsonl"]}, "'train.jsonl': there is a part 'train' already"),
-        ({"data": "colours", "extra_tests": ["/etc/passwd"]}, "names '/etc/passwd', a test file outside"),
         ({"data": "colours", "options": {"text_column": "body"}}, "no column 'body'"),
         ({"data": "colours", "options": {"label_column": "class"}}, "no column 'class'"),
         ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
