@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_posenc.errors import UserError, one_line
+from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
 DATA_VARIABLE = "HF_POSENC_DATA"
@@ -182,8 +182,8 @@ class Plan:
         try:
             data = {} if task.is_generated else {"data": resolve_data(task.data)}
             return Options.of(**self.options_of(task), **data)
-        except (ValueError, TypeError) as error:  # TypeError: set is no dictionary
-            raise UserError(f"The task {task.name!r}, options: {one_line(error)}") from error
+        except UserError as error:
+            raise UserError(f"The task {task.name!r}, options: {error}") from error
 
     def checkpoint(self, scheme: str) -> str:
         """The checkpoint that a scheme starts from."""

@@ -202,6 +202,9 @@ def _check_task(plan: Plan, task: Task) -> None:
     for name in (*plan.options, *task.options):
         if name in _OWN_OPTIONS:
             raise UserError(f"{where}: options can't set {name!r}, which the plan itself decides.")
+    for options in (plan.options, task.options):
+        if not isinstance(options.get("set", {}), dict):
+            raise UserError(f"{where}, options: set is {options['set']!r}. Give fields: {{weight_decay: 0.01}}.")
     if isinstance(rate := {**plan.options, **task.options}.get("learning_rate"), str):
         raise UserError(f"{where}, options: the learning_rate {rate!r} is a word. Write 0.001, or 1.0e-3 in YAML.")
     plan.data_options(task)
