@@ -204,16 +204,15 @@ class Plan:
         Raises:
             UserError: they differ in anything else, so that their runs don't compare; the message names it.
         """
-        before, now = self.to_dict(), new.to_dict()
-        names = [name for name in {**before, **now} if name not in _GROW and before.get(name) != now.get(name)]
-        different = [f"{name} ({before.get(name)!r} there, {now.get(name)!r} here)" for name in names]
         tasks = {task.name: task for task in self.tasks}
-        different += [f"task {task.name}" for task in new.tasks if tasks.setdefault(task.name, task) != task]
-        if different:
-            raise UserError(
-                f"another plan: it differs in {', '.join(different)}. Runs of both don't compare: name a new folder, "
-                "or give the plan that the folder has."
-            )
+        for task in new.tasks:
+            before, now = self.settings(tasks.setdefault(task.name, task)), new.settings(task)
+            names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            if different := [f"{name} ({before.get(name)!r} there, {now.get(name)!r} here)" for name in names]:
+                raise UserError(
+                    f"another plan: it differs in {', '.join(different)}. Runs of both don't compare: name a new "
+                    "folder, or give the plan that the folder has."
+                )
         return replace(
             new,
             tasks=tuple(tasks.values()),
