@@ -399,8 +399,8 @@ def ends(interval: Interval, sign: str = "") -> str:
 
 
 def difference(interval: Interval) -> str:
-    """A difference with its interval, `+0.014 [-0.003, +0.031]`."""
-    return f"{interval.mean:+.3f} {ends(interval, '+')}"
+    """A difference with its interval, `+0.014 [-0.003, +0.031]`; of one seed without."""
+    return f"{interval.mean:+.3f} {ends(interval, '+')}".rstrip()
 
 
 def _figure(width: float, height: float) -> "Figure":
