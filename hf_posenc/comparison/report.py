@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from hf_posenc.data.reading import counted
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_bytes, write_text
-from hf_posenc.markdown import code, markdown_table, plain
+from hf_posenc.markdown import code, markdown_table, plain, render
 from hf_posenc.schemes.plots import PALETTE
 
 from .baselines import BASELINES
@@ -241,7 +242,7 @@ class Comparison:
         if untested := [contrast for contrast in self.contrasts if contrast.corrected is None]:
             widest = max(untested, key=lambda contrast: abs(contrast.interval.mean))
             yield (
-                f"{_count(len(untested), 'difference')} couldn't be tested, the table says why; the largest is "
+                f"{counted(len(untested), 'difference')} couldn't be tested, the table says why; the largest is "
                 f"{code(widest.scheme)} against {code(widest.reference)} on {plain(widest.group)}, "
                 f"{difference(widest.interval)}."
             )
@@ -316,79 +317,27 @@ def write_report(results: str | Path) -> Path:
 
 def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
     """The Markdown."""
-    plan, columns = comparison.plan, comparison.columns(comparison.plan.home_length)
-    baselines = "; ".join(f"{plain(name)}, {BASELINES[name]}" for name in comparison.baselines)
-    blocks = [
-        "# Positional schemes compared",
-        _introduction(comparison),
-        comparison.score_table(columns, cost=True),
-        _TABLE.format(baselines=baselines),
-        *(f"![{_ALT[name]}]({name})" for name in pictures),
-        "## Which one, and how sure",
-        "\n".join(f"- {sentence}" for sentence in comparison.sentences()),
-    ]
-    if comparison.problems:
-        shown = [f"- {code(name)}: {plain(why)}" for name, why in [*comparison.problems.items()][:10]]
-        blocks += [f"**{len(comparison.problems)} runs are missing:**", "\n".join(shown)]
-    if len(plan.seeds) > 1:
-        blocks += ["## Tests", _HOW, comparison.test_table()]
-    if (differences := comparison.difference_table()) is not None:
-        blocks += ["## Task by task", "With 95 % intervals of the paired differences; no verdicts.", differences]
-    if longer := comparison.longer_columns():
-        blocks += ["## At other lengths", comparison.score_table(longer)]
-    there = comparison.folder.as_posix()
-    own = there if (comparison.folder / RUNS_NAME).is_dir() else f"results/{comparison.folder.name}"
-    return "\n\n".join([*blocks, _COMMAND.format(there=there, own=own, seeds=2 * len(plan.seeds))]) + "\n"
-
-
-_TABLE = (
-    "Above the line stand the baselines: {baselines}. Bold is the highest mean, which is no verdict. 3/5 after a "
-    "score: so many runs are above the majority's answers, and the others aren't."
-)
-_ALT = {"scores.png": "Each scheme's mean with its interval", "lengths.png": "Scores against the length of the test"}
-_HOW = (
-    "Differences are paired by seed within each task; each task has its own spread (Satterthwaite). All tests of this "
-    "page are corrected together (Holm, p < .05). They are about these test rows. *Gap found*: the true difference "
-    "that a test finds in 4 of 5 cases. *Seeds needed*: how many the measured difference would take."
-)
-
-
-_COMMAND = """## Again, or with more seeds
-
-```bash
-hf-posenc compare --plan {there}/plan.json -o {own} --seeds {seeds}
-hf-posenc report {own}
-```"""
-
-
-def _introduction(comparison: Comparison) -> str:
-    """What was compared, how and where."""
-    plan, runs = comparison.plan, comparison.table.dropna(subset="seed")
-    start = f"from {code(plan.pretrained)}" if plan.pretrained else f"{code(plan.size)} encoders from scratch"
+    plan, folder, runs = comparison.plan, comparison.folder, comparison.table.dropna(subset="seed")
     counts = dict.fromkeys(plan.train_examples_of(task) for task in plan.tasks)
-    rows = " or ".join("all" if count is None else f"{count:,}" for count in counts)
-    others = ", ".join(plain(task.name) for task in plan.tasks if task.metric != "accuracy")
     tests = runs.groupby(["part", "length"])["examples"].first()
-    examples = " to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests))))
-    rate = f"the best of {len(plan.search)} for each scheme, chosen on other data" if plan.search else "one for all"
-    commits = ", ".join(code(commit) for commit in sorted(set(runs["commit"].dropna())) if commit)
-    groups = [f"{plain(name)} is that of {', '.join(map(plain, tasks))}" for name, tasks in plan.groups.items()]
-    sentences = [
-        f"{_count(len(comparison.order), 'scheme')}, {_count(len(plan.tasks), 'task')} with {rows} training rows, "
-        f"{_count(len(plan.seeds), 'seed')}: {_count(len(runs.drop_duplicates(['task', 'scheme', 'seed'])), 'run')}, "
-        f"{start}, at most {plan.train_length:,} tokens, learning rate: {rate}.",
-        f"For a task and a seed all but the scheme{' and its rate' * bool(plan.search)} is the same.",
-        f"Scores are the mean accuracy{f' (of {others} Matthews correlation)' * bool(others)} over seeds, on "
-        f"{examples} test examples, by whose number alone an accuracy has a standard error of up to "
-        f"{0.5 / min(tests) ** 0.5:.3f}.",
-        *([f"Schemes are tested on the mean over a group of tasks: {'; '.join(groups)}."] if groups else []),
-        f"Processor: {', '.join(sorted(set(runs['processor'])))}{f'; commit {commits}' * bool(commits)}.",
-    ]
-    return " ".join(sentences)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+    there = folder.as_posix()
+    return render(
+        Path(__file__).with_name("report.md.jinja"),
+        c=comparison,
+        plan=plan,
+        pictures=pictures,
+        counted=counted,
+        about=BASELINES,
+        runs=len(runs.drop_duplicates(["task", "scheme", "seed"])),
+        rows=" or ".join("all" if count is None else f"{count:,}" for count in counts),
+        others=[task.name for task in plan.tasks if task.metric != "accuracy"],
+        examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests)))),
+        error=0.5 / min(tests) ** 0.5,
+        processors=sorted(set(runs["processor"])),
+        commits=sorted(set(runs["commit"].dropna()) - {""}),
+        there=there,
+        own=there if (folder / RUNS_NAME).is_dir() else f"results/{folder.name}",  # none can be added to a table alone
+    )
 
 
 def ends(interval: Interval, sign: str = "") -> str:
