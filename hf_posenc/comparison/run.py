@@ -1,4 +1,4 @@
-"""Makes one run of a plan: trains a model and tests it at every length; and refuses a scheme of which none can be."""
+"""Makes one run of a plan: trains a model, and tests it at every length. Refuses schemes that can't be run."""
 
 import io
 import shutil
