@@ -117,13 +117,8 @@ def compare(
 
 
 @app.command()
-def report(
-    results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)],
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Folder for the report; default: the results' own.")
-    ] = None,
-) -> None:
+def report(results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)]) -> None:
     """Write the report of a comparison: report.md with its pictures, and all results in results.csv."""
     from hf_posenc.comparison import write_report
 
-    plain_console().print(f"The report is in {write_report(results, output)}")
+    plain_console().print(f"The report is in {write_report(results)}")

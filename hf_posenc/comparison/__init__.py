@@ -5,25 +5,10 @@ measures what has to be beaten. `results` holds what was written, as one table; 
 and `report` writes the report.
 """
 
-from .executor import Execution, execute
-from .plan import Plan, PlannedRun, Task
+from .executor import execute
+from .plan import Plan
 from .plan_file import read_plan
-from .probes import PROBES, make_halves, make_probes
 from .report import Comparison, write_report
 from .results import load_plan, read_table
 
-__all__ = [
-    "PROBES",
-    "Comparison",
-    "Execution",
-    "Plan",
-    "PlannedRun",
-    "Task",
-    "execute",
-    "load_plan",
-    "make_halves",
-    "make_probes",
-    "read_plan",
-    "read_table",
-    "write_report",
-]
+__all__ = ["Comparison", "Plan", "execute", "load_plan", "read_plan", "read_table", "write_report"]

@@ -17,7 +17,6 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_posenc.data.preparing import encode, prepare
-from hf_posenc.data.sources import read
 from hf_posenc.finetuning.loading import input_length
 from hf_posenc.finetuning.start import check_start, known_labels, start
 from hf_posenc.options import Options
@@ -26,23 +25,30 @@ from hf_posenc.training.recipe import Recipe, make_recipe
 
 from .plan import Plan, PlannedRun, Task
 from .probes import OPPOSITES
-from .tasks import test_parts, training_options
+from .run import run_options
+from .tasks import test_parts, training_rows
 
 MAJORITY, WORDS, WORD_PAIRS, PLACES = "majority", "words", "word pairs", "words at places"
 USUAL_FORM = "usual form alone"
-"""Answers the usual form of a probe's question, and says no to its opposite: it is right in three quarters."""
 LINEAR: dict[str, type[BagOfWords]] = {WORDS: BagOfWords, WORD_PAIRS: WordPairs, PLACES: WordsAtPlaces}
 """The linear models, by name."""
-BASELINES = (MAJORITY, *LINEAR, USUAL_FORM)
+BASELINES = {
+    MAJORITY: "the most frequent label",
+    WORDS: "a linear model on words, which sees no order",
+    WORD_PAIRS: "a linear model on words and pairs of neighbours",
+    PLACES: "a linear model on words with their places",
+    USUAL_FORM: "right where a probe is asked in its usual form, answers no to its opposite",
+}
+"""What each does, in words."""
 _TIMED_STEPS = 4
 
 
-def measure_baselines(plan: Plan, task: Task, data_folder: Path) -> dict[str, Any]:
+def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[str, Any]:
     """The baselines of a classification; linear models only where the texts allow them.
 
     Args:
         plan, task: what is compared. Generated training examples are those of the first seed.
-        data_folder: where generated data and converted checkpoints lie.
+        tokenizer_folder: of the tokenizer of generated data.
 
     Returns:
         `rows` of the results, `seconds` that a run will take about, by a few steps with the first scheme, and how many
@@ -51,15 +57,12 @@ def measure_baselines(plan: Plan, task: Task, data_folder: Path) -> dict[str, An
     Raises:
         UserError: the data can't be read.
     """
+    # From scratch no scheme of the user's own has to be built.
     run = PlannedRun(task, plan.schemes[0] if plan.pretrained else "none", plan.seeds[0])
-    values = {**plan.options_of(task), **training_options(plan, run, data_folder)}
-    if plan.pretrained is not None:
-        values["pretrained"] = str(plan.checkpoint(run.scheme, data_folder))
-    else:
-        values["scheme"] = "none"  # no scheme of the user's own has to be built
-    options = Options.of(**values, output=str(data_folder / "timed"))
+    own = {"tokenizer": str(tokenizer_folder)} if task.is_generated else {}
+    options = Options.of(**run_options(plan, run), **own, output="timed")
     config = check_start(options)
-    prepared = prepare(read(options), options, known_labels(config))
+    prepared = prepare({"train": training_rows(plan, run)}, options, known_labels(config))
     tokenizer, model, _ = start(options, prepared, config)
     encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
     train: Any = encoded["train"]
@@ -71,7 +74,7 @@ def measure_baselines(plan: Plan, task: Task, data_folder: Path) -> dict[str, An
         with contextlib.suppress(ValueError):  # no word in the texts, or one class
             models[name] = LINEAR[name](problem_type).fit(texts, labels)
     rows = []
-    for part in test_parts(plan, task, tokenizer, names, problem_type, None):
+    for part in test_parts(plan, task, tokenizer, names, trial=False):
         right = np.asarray(part.dataset["labels"])
         texts = _texts(part.dataset, tokenizer, columns)
         answers = {MAJORITY: np.full(len(right), most)}

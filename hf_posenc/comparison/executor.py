@@ -10,24 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.markup import escape
+from threadpoolctl import threadpool_limits
 
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
-from hf_posenc.files import sha256, write_json
+from hf_posenc.files import sha256
 from hf_posenc.quiet import silence, without_bars
 
 from .baselines import measure_baselines
-from .checkpoints import convert_checkpoints
 from .plan import Plan, PlannedRun
-from .results import ENDED, baseline_path, read_baselines, read_run, record_plan, write_run
-from .run import default_rate, run_one
+from .probes import make_tokenizer
+from .results import ENDED, read_baselines, read_run, record_plan, write_baselines, write_run
+from .run import run_one
 from .statistics import what_can_be_found
 from .tasks import check_data
 
-DATA_NAME, LOCKS_NAME, MODELS_NAME = "data", ".locks", "models"
+LOCKS_NAME, MODELS_NAME, TOKENIZER_NAME = ".locks", "models", "tokenizer"
 
 
 @dataclass
@@ -58,37 +58,46 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
         Interrupted: Ctrl-C. The same call resumes.
     """
     console = console or Console()
-    folder, runs, execution = Path(results), plan.work(), Execution()
+    try:
+        return _execute(plan, Path(results), keep_models, console)
+    except KeyboardInterrupt as interrupt:
+        console.print()  # what is said next has a line of its own
+        raise Interrupted(
+            "what is finished is kept, and the newest checkpoint of a run. The same command goes on there."
+        ) from interrupt
+
+
+def _execute(plan: Plan, folder: Path, keep_models: bool, console: Console) -> Execution:
+    execution, runs = Execution(), plan.work()
     _prepare(plan, folder)
     pending = [run for run in runs if read_run(folder, plan, run)["status"] not in ENDED]
     execution.skipped = [run.name for run in runs if run not in pending]
     if execution.skipped:
         console.print(f"{len(execution.skipped)} of {len(runs)} runs are done already.", highlight=False)
     seconds = _baselines(plan, folder, console)
-    expected = sum(seconds.get(run.task.name, math.nan) for run in pending)
-    about = f", about {duration(expected)} here" if expected > 0 else ""
+    about = f", about {duration(sum(seconds[run.task.name] for run in pending))} here" if pending else ""
     console.print(f"{len(pending)} runs to make{about}. {what_can_be_found(plan)}", highlight=False, soft_wrap=True)
-    taken: dict[str, list[float]] = {}
+    taken: list[float] = []
     for number, run in enumerate(pending, start=1):
         with _lock(folder, run.name) as mine:
             if mine and read_run(folder, plan, run)["status"] in ENDED:
                 execution.skipped.append(run.name)
                 continue
-            line = f"[{number} of {len(pending)}] {run.name}{time_left(pending[number - 1 :], taken)}: "
-            console.print(line, markup=False, highlight=False, end="")
+            left = f", about {duration(statistics.fmean(taken) * (len(pending) - number + 1))} left" if taken else ""
+            console.print(f"[{number} of {len(pending)}] {run.name}{left}: ", markup=False, highlight=False, end="")
             if not mine:
                 execution.elsewhere.append(run.name)
                 console.print("another process is making it", highlight=False)
                 continue
             started = time.time()
-            result = _attempt(plan, run, folder, keep_models, console)
-            taken.setdefault(run.task.name, []).append(time.time() - started)
+            result = _attempt(plan, run, folder, keep_models)
+            taken.append(time.time() - started)
             if result["status"] == "failed":
                 execution.failed[run.name] = result["error"]
                 console.print(f"[red]failed[/red]: {escape(result['error'])}", highlight=False)
             else:
                 execution.done.append(run.name)
-                console.print(f"{_score(result)}, done in {duration(time.time() - started)}", highlight=False)
+                console.print(f"{result['status']} in {duration(taken[-1])}", highlight=False)
     return execution
 
 
@@ -100,47 +109,32 @@ def _prepare(plan: Plan, folder: Path) -> None:
             if digest := check_data(plan, task):
                 inputs[f"the data of {task.name!r}"] = digest
     for scheme in plan.schemes if plan.pretrained is not None else ():
-        path = Path(str(plan.pretrained).format(scheme=scheme))
-        for weights in sorted(path.glob("*.safetensors")):
+        for weights in sorted(Path(plan.checkpoint(scheme)).glob("*.safetensors")):
             inputs[f"the checkpoint {str(weights)!r}"] = sha256(weights)
     record_plan(plan, inputs, folder)
-    with silence(), _lock(folder, "converted", wait=True):
-        convert_checkpoints(plan, folder / DATA_NAME)
+    with _lock(folder, TOKENIZER_NAME, wait=True):
+        if not (folder / TOKENIZER_NAME / "tokenizer_config.json").exists():
+            make_tokenizer().save_pretrained(str(folder / TOKENIZER_NAME))
 
 
 def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
-    """Measures the baselines of each task once; returns about how long a run of each takes.
-
-    Raises:
-        Interrupted: Ctrl-C; says what is kept.
-    """
+    """Measures the baselines of each task once; returns about how long a run of each takes."""
     seconds = {}
     for task in plan.tasks:
-        path = baseline_path(folder, task.name)
         with _lock(folder, f"baselines-{task.name}", wait=True):
-            if measured := read_baselines(folder, task.name):
-                seconds[task.name] = measured.get("seconds", math.nan)
-                continue
-            try:
-                with silence(), _threads(plan.threads):
-                    measured = measure_baselines(plan, task, folder / DATA_NAME)
-            except KeyboardInterrupt as interrupt:
-                raise Interrupted(
-                    f"what was measured before the baselines of {task.name} is kept. The same command goes on there."
-                ) from interrupt
-            except Exception as error:  # whatever it is, the runs don't depend on it
-                console.print(f"{task.name} has no baselines: {one_line(error)}", markup=False, highlight=False)
-                continue
-            write_json(path, measured)
-            seconds[task.name] = measured["seconds"]
-            if measured["cut"]:
-                console.print(
-                    f"{task.name}: {measured['cut']:,} of {measured['texts']:,} training texts are cut at "
-                    f"{plan.train_length} tokens (train_length of a plan).",
-                    markup=False,
-                    highlight=False,
-                    soft_wrap=True,
-                )
+            if not (measured := read_baselines(folder, task.name)):
+                with threadpool_limits(plan.threads), silence():
+                    measured = measure_baselines(plan, task, folder / TOKENIZER_NAME)
+                write_baselines(folder, task.name, measured)
+                if measured["cut"]:
+                    console.print(
+                        f"{task.name}: {measured['cut']:,} of {measured['texts']:,} training texts are cut at "
+                        f"{plan.train_length} tokens (train_length of a plan).",
+                        markup=False,
+                        highlight=False,
+                        soft_wrap=True,
+                    )
+        seconds[task.name] = float(measured["seconds"])
     return seconds
 
 
@@ -148,59 +142,35 @@ def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
 def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
     """Yields whether this process holds the lock inside the block; the system frees it if the process dies."""
     place = folder / LOCKS_NAME
+    place.mkdir(exist_ok=True)
     try:
-        place.mkdir(exist_ok=True)
-        lock: contextlib.AbstractContextManager[Any] = FileLock(place / f"{name}.lock", -1 if wait else 0).acquire()
+        with FileLock(place / f"{name}.lock", -1 if wait else 0):
+            yield True
     except Timeout:
         yield False
-        return
-    except (OSError, NotImplementedError):  # a full disk, of which the run will say more; a file system without locks
-        lock = contextlib.nullcontext()
-    with lock:
-        yield True
 
 
-@contextlib.contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Computes in so many processor threads; None: in as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool, console: Console) -> dict[str, Any]:
-    """Makes a run, and records it, or the error, where the disk allows.
-
-    Raises:
-        Interrupted: Ctrl-C; says what is kept.
-    """
+def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> dict[str, Any]:
+    """Makes a run, and records it, or the error, where the disk allows."""
     work, trials = folder / MODELS_NAME / run.name, plan.trials(run.task, run.scheme) if run.factor is None else []
     try:
         for trial in trials:
             with _lock(folder, trial.name, wait=True):  # another process may be making it
                 pass
-        with silence(), _threads(plan.threads):
+        with silence(), threadpool_limits(plan.threads):
             rate = choose_rate(plan, run, folder) if trials else None
-            result = {"status": "done", **run_one(plan, run, work, folder / DATA_NAME, rate)}
+            result = {"status": "done", **run_one(plan, run, work, folder / TOKENIZER_NAME, rate)}
         if not keep_models or run.factor is not None:
             shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
         write_run(folder, plan, run, result)
         return result
-    except KeyboardInterrupt as interrupt:
-        console.print()  # what is said next has a line of its own
-        raise Interrupted(
-            f"{run.name} keeps its newest checkpoint, all runs before it are done. The same command goes on there."
-        ) from interrupt
     except Exception as error:  # whatever it is, the other runs don't depend on it
-        message = one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
-        if (reason := disk_error(error)) is not None:
-            message = f"writing failed: {reason}"
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = disk_error(error)
+        message = f"{kind}{one_line(error)}" if reason is None else f"writing failed: {reason}"
         result = {"status": "failed", "error": message}
         if isinstance(error, Diverged) and run.factor is not None:  # this rate is too high; it isn't tried again
-            result = {"status": "diverged", "rate": default_rate(plan, run, folder / DATA_NAME)}
+            result = {"status": "diverged"}
     shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
     with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
         write_run(folder, plan, run, result)
@@ -213,40 +183,17 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
     Raises:
         UserError: one of the trials is missing, or none is done.
     """
-    trials = [read_run(folder, plan, trial) for trial in plan.trials(run.task, run.scheme)]
-    done = [trial for trial in trials if trial["status"] == "done"]
-    if not done or any(trial["status"] not in ENDED for trial in trials):
-        error = next((trial["error"] for trial in trials if "error" in trial), "another process didn't end it")
+    trials = {trial.factor or 1: read_run(folder, plan, trial) for trial in plan.trials(run.task, run.scheme)}
+    done = {factor: trial for factor, trial in trials.items() if trial["status"] == "done"}
+    if not done or any(trial["status"] not in ENDED for trial in trials.values()):
+        error = next((trial["error"] for trial in trials.values() if "error" in trial), "another process didn't end it")
         raise UserError(f"{len(plan.search) - len(done)} trials of its learning rate are missing: {error}")
-    middle = default_rate(plan, run, folder / DATA_NAME)
 
-    def worth(trial: dict[str, Any]) -> tuple[float, float]:
-        scores = [-math.inf if row["score"] is None else row["score"] for row in trial["rows"]]  # None: NaN
-        return statistics.fmean(scores), -abs(math.log(trial["rate"] / middle))
+    def worth(factor: float) -> tuple[float, float]:
+        scores = [-math.inf if row["score"] is None else row["score"] for row in done[factor]["rows"]]  # None: NaN
+        return statistics.fmean(scores), -abs(math.log(factor))
 
-    return float(max(done, key=worth)["rate"])
-
-
-def _score(result: dict[str, Any]) -> str:
-    """The mean over the tests of a run at their shortest length; a trial whose rate was too high has none."""
-    if result["status"] == "diverged":
-        return "diverged"
-    first = result["rows"][0]
-    scores = [row["score"] for row in result["rows"] if row["length"] == first["length"] and row["score"] is not None]
-    return f"{first['metric'].replace('_', ' ')} {statistics.fmean(scores):.3f}" if scores else "longer than its table"
-
-
-def time_left(pending: list[PlannedRun], taken: dict[str, list[float]]) -> str:
-    """The time left, in words; empty before the first run has ended.
-
-    Args:
-        pending: the runs to be made.
-        taken: what each run so far took in seconds, by task; the others take the mean over all.
-    """
-    every = [seconds for of_task in taken.values() for seconds in of_task]
-    if not every:
-        return ""
-    return f", about {duration(sum(statistics.fmean(taken.get(run.task.name, every)) for run in pending))} left"
+    return float(done[max(done, key=worth)]["rate"])
 
 
 def duration(seconds: float) -> str:

@@ -18,7 +18,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
@@ -45,9 +45,8 @@ class Task:
     data: str
     """`probes`, `halves`, a file, of which a tenth is the test, a folder of split files, one of those in the folder
     that HF_POSENC_DATA names, or a data set of the Hub."""
-    metric: str = "accuracy"
-    """`accuracy` or `matthews_correlation`."""
-    lengths: str = "cut"
+    metric: Literal["accuracy", "matthews_correlation"] = "accuracy"
+    lengths: Literal["cut", "buckets"] = "cut"
     """What a test length is: `cut`, all examples, cut to that many tokens; `buckets`, those that are as long as that or
     shorter, and longer than the next smaller test length."""
     extra_tests: tuple[str, ...] = ()
@@ -79,8 +78,8 @@ class Plan:
     """What the others are compared with, beside `rope`. None: `none`, or the first scheme."""
     size: str = "tiny"
     pretrained: str | None = None
-    """A checkpoint to start from, which is converted to each scheme, not healed; or one for each scheme: a path with
-    {scheme} in it, such as converted/{scheme}."""
+    """A checkpoint to start from, which each run converts to its scheme, without healing; or one for each scheme: a
+    path with {scheme} in it, such as converted/{scheme}."""
     train_length: int = 64
     """Tokens of a training input, at most; also the positions of schemes with a table, unless the options say more."""
     test_lengths: tuple[int, ...] = ()
@@ -95,7 +94,7 @@ class Plan:
     """Python files with schemes of your own."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`."""
-    search: tuple[float, ...] = ()
+    search: tuple[int | float, ...] = ()
     """Factors of the learning rate that are tried for each task and scheme, on a seed and on data that aren't reported;
     the best one is used. None: one rate for all."""
     threads: int | None = None
@@ -163,8 +162,11 @@ class Plan:
         }
         options: dict[str, Any] = {"max_length": self.train_length, "validation_share": 0.0, "bf16": False}
         if self.pretrained is None:
-            options["size"] = self.size
             fields["max_position_embeddings"] = self.train_length
+        if self.pretrained is None or self.size != "tiny":  # `train` refuses a size of a checkpoint
+            options["size"] = self.size
+        if not task.is_generated and (count := self.train_examples_of(task)) is not None:
+            options["max_rows"] = count
         layers = [*([_OF_GENERATED] if task.is_generated else []), self.options, task.options]
         for layer in layers:
             fields |= layer.get("set") or {}
@@ -183,12 +185,9 @@ class Plan:
         except UserError as error:
             raise UserError(f"The task {task.name!r}, options: {error}") from error
 
-    def checkpoint(self, scheme: str, data_folder: Path) -> Path:
+    def checkpoint(self, scheme: str) -> str:
         """The checkpoint that a scheme starts from."""
-        assert self.pretrained is not None
-        if "{scheme}" in self.pretrained:
-            return Path(self.pretrained.format(scheme=scheme))
-        return data_folder / "converted" / scheme
+        return str(self.pretrained).replace("{scheme}", scheme)
 
     def settings(self, task: Task) -> dict[str, Any]:
         """What runs of a task share that compare: all but the lists that may grow."""
@@ -205,16 +204,15 @@ class Plan:
         Raises:
             UserError: they differ in anything else, so that their runs don't compare; the message names it.
         """
-        before, now = self.to_dict(), new.to_dict()
-        names = [name for name in {**before, **now} if name not in _GROW and before.get(name) != now.get(name)]
-        different = [f"{name} ({before.get(name)!r} there, {now.get(name)!r} here)" for name in names]
         tasks = {task.name: task for task in self.tasks}
-        different += [f"task {task.name}" for task in new.tasks if tasks.setdefault(task.name, task) != task]
-        if different:
-            raise UserError(
-                f"another plan: it differs in {', '.join(different)}. Runs of both don't compare: name a new folder, "
-                "or give the plan that the folder has."
-            )
+        for task in new.tasks:
+            before, now = self.settings(tasks.setdefault(task.name, task)), new.settings(task)
+            names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            if different := [f"{name} ({before.get(name)!r} there, {now.get(name)!r} here)" for name in names]:
+                raise UserError(
+                    f"another plan: it differs in {', '.join(different)}. Runs of both don't compare: name a new "
+                    "folder, or give the plan that the folder has."
+                )
         return replace(
             new,
             tasks=tuple(tasks.values()),

@@ -24,13 +24,10 @@ way a symmetric bias can tell left from right.
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-from hf_posenc.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -56,24 +53,6 @@ OPPOSITES = frozenset({"?B", "?far", "?odd", *(f"!{place}" for place in _PLACES)
 Words = list[str]
 Pair = tuple[Words, Words]
 """The words of an example whose answer is yes, and the same in an order that makes it no."""
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One question about order."""
-
-    name: str
-    question: str
-    """In both forms."""
-    needs: str
-    """The positional knowledge that it needs: `absolute`, `relative` (distances) or `direction`."""
-    make: Callable[[random.Random, int, bool], Pair]
-    """Draws a pair with so many words, the probe's own token not counted, for the usual question or its opposite."""
-
-    @property
-    def token(self) -> str:
-        """The word that tells the model which question is asked; the first after [CLS]."""
-        return f"<{self.name}>"
 
 
 def _pair(draw: random.Random, query: str, positions: tuple[int, int], count: int) -> Pair:
@@ -122,77 +101,45 @@ def _parity(draw: random.Random, count: int, usual: bool) -> Pair:
     return _pair(draw, "?even" if usual else "?odd", (even, odd) if usual else (odd, even), count)
 
 
-PROBES: dict[str, Probe] = {
-    probe.name: probe
-    for probe in (
-        Probe(
-            "order_near",
-            "Of A and B, 1 to 3 places apart: is A first? Is B?",
-            "direction",
-            partial(_order, apart=(1, 2, 3)),
-        ),
-        Probe(
-            "order_far",
-            "Of A and B, 6 to 10 places apart: is A first? Is B?",
-            "direction",
-            partial(_order, apart=(6, 7, 8, 9, 10)),
-        ),
-        Probe(
-            "distance_coarse",
-            "Are A and B 2 to 4 places apart? 8 to 12?",
-            "relative",
-            partial(_distance, near=(2, 3, 4), far=(8, 9, 10, 11, 12)),
-        ),
-        Probe(
-            "distance_fine",
-            "Are A and B 3 or 4 places apart? 6 or 7?",
-            "relative",
-            partial(_distance, near=(3, 4), far=(6, 7)),
-        ),
-        Probe("place", "Of A and B, side by side: is A at the named position? Is B?", "absolute", _place),
-        Probe("parity", "Of A and B, side by side: is A at an even position? At an odd one?", "absolute", _parity),
-    )
+PROBES: dict[str, Callable[[random.Random, int, bool], Pair]] = {
+    "order_near": partial(_order, apart=(1, 2, 3)),
+    "order_far": partial(_order, apart=(6, 7, 8, 9, 10)),
+    "distance_coarse": partial(_distance, near=(2, 3, 4), far=(8, 9, 10, 11, 12)),
+    "distance_fine": partial(_distance, near=(3, 4), far=(6, 7)),
+    "place": _place,
+    "parity": _parity,
 }
-"""The probes by name."""
+"""What draws a pair of each probe: with so many words, its own token not counted, in the usual form or the opposite."""
+
+
+def token_of(probe: str) -> str:
+    """The word that tells the model which question is asked; the first after [CLS]."""
+    return f"<{probe}>"
 
 
 def make_probes(
     pairs: int, lengths: tuple[int, int], seed: int, names: Sequence[str] | None = None, training: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Draws examples: `text`, `label` (yes or no), `probe`, `group` (the pair's number), all in a random order.
+    """Draws examples: `text`, `label` (yes or no), `group` (the pair's number), all in a random order.
 
     Args:
         pairs: pairs of each probe.
-        lengths: the shortest and the longest input in tokens, [CLS], the probe's token and [SEP] included; each pair's
-            length is drawn evenly from there.
+        lengths: the shortest input, of 32 tokens or more, and the longest, [CLS], the probe's token and [SEP] included;
+            each pair's length is drawn evenly from there.
         seed: the same seed draws the same examples.
         names: of `PROBES`; None: all.
         training: ask mostly (`USUAL`) for the usual form of a question, not for both equally often.
-
-    Raises:
-        UserError: a probe is unknown, or a number is out of range.
     """
-    for name in names or ():
-        if name not in PROBES:
-            raise UserError(f"The probe {name!r} is unknown. Choose from {', '.join(PROBES)}.")
     shortest, longest = lengths
-    if not SHORTEST <= shortest <= longest:
-        raise UserError(
-            f"Probes of {shortest} to {longest} tokens can't be made: they need {SHORTEST} tokens or more, so that "
-            "every place that is asked for is in the input."
-        )
-    if pairs < 1:
-        raise UserError(f"pairs={pairs} must be 1 or more.")
     draw = random.Random(seed)
     rows = []
     for index in range(pairs):
-        for probe in map(PROBES.__getitem__, names or PROBES):
+        for name in names or PROBES:
             usual = draw.random() < USUAL if training else bool(index % 2)
-            yes, no = probe.make(draw, draw.randint(shortest, longest) - 3, usual)
-            group = f"{probe.name}-{index}"
+            yes, no = PROBES[name](draw, draw.randint(shortest, longest) - 3, usual)
             for label, words in (("yes", yes), ("no", no)):
-                text = " ".join([probe.token, *words])
-                rows.append({"text": text, "label": label, "probe": probe.name, "group": group})
+                text = " ".join([token_of(name), *words])
+                rows.append({"text": text, "label": label, "group": f"{name}-{index}"})
     draw.shuffle(rows)
     yield from rows
 
@@ -204,16 +151,8 @@ def make_halves(examples: int, lengths: tuple[int, int], seed: int) -> Iterator[
         examples: how many, half of them yes.
         lengths: the shortest and the longest input in tokens, [CLS] and [SEP] included.
         seed: the same seed draws the same examples.
-
-    Raises:
-        UserError: a number is out of range.
     """
     shortest, longest = lengths
-    if not 8 <= shortest <= longest or examples < 2:
-        raise UserError(
-            f"The control with {examples} examples of {shortest} to {longest} tokens can't be made: give 2 examples or "
-            "more, and 8 tokens or more."
-        )
     draw = random.Random(seed)
     half = len(_HALVES) // 2
     rows = []
@@ -235,7 +174,7 @@ def make_tokenizer() -> "PreTrainedTokenizerFast":
     from hf_posenc.data.tokenizer import SPECIAL_TOKENS
 
     usual = ("?A", "?near", "?even", *(f"#{place}" for place in _PLACES))
-    asking = [*(probe.token for probe in PROBES.values()), *usual, *sorted(OPPOSITES)]
+    asking = [*map(token_of, PROBES), *usual, *sorted(OPPOSITES)]
     words = [*SPECIAL_TOKENS.values(), *asking, "|", "A", "B", *_FILLERS, *_HALVES]
     numbers = {word: number for number, word in enumerate(words)}
     backend = Tokenizer(models.WordLevel(numbers, unk_token=SPECIAL_TOKENS["unk_token"]))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from hf_posenc.data.reading import counted
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_bytes, write_text
-from hf_posenc.markdown import code, markdown_table, plain
+from hf_posenc.markdown import code, markdown_table, plain, render
 from hf_posenc.schemes.plots import PALETTE
 
 from .baselines import BASELINES
-from .results import load_plan, read_table
+from .results import RUNS_NAME, load_plan, read_table
 from .statistics import (
     MOST_SEEDS,
     Contrast,
@@ -49,11 +50,11 @@ class Column:
     length: int
     part: str | None = None
 
-    def values(self, table: pd.DataFrame, scheme: str) -> list[float]:
+    def scores(self, table: pd.DataFrame, scheme: str) -> dict[int, float]:
         """A scheme's scores, by seed."""
         if self.part is not None:
             table = table[table["part"] == self.part]
-        return list(group_scores(table, self.tasks, scheme, self.length).values())
+        return group_scores(table, self.tasks, scheme, self.length)
 
 
 class Comparison:
@@ -102,7 +103,7 @@ class Comparison:
         """Every task at the lengths that aren't the train length."""
         lengths = [length for length in self.plan.lengths if length != self.plan.home_length]
         made = [Column(f"{t.name}, {n:,} tokens", (t.name,), n) for t in self.plan.tasks for n in lengths]
-        return [column for column in made if any(column.values(self.table, name) for name in self.order)]
+        return [column for column in made if any(column.scores(self.table, name) for name in self.order)]
 
     def score_table(self, columns: Sequence[Column], cost: bool = False) -> str:
         """Scores: baselines above a line, schemes sorted by their mean, the highest in bold.
@@ -113,47 +114,38 @@ class Comparison:
         """
         cells = {name: [self._cell(column, name) for column in columns] for name in (*self.baselines, *self.order)}
         for place, column in enumerate(columns):
-            means = {scheme: fmean(v) for scheme in self.order if (v := column.values(self.table, scheme))}
+            means = {name: fmean(v.values()) for name in self.order if (v := column.scores(self.table, name))}
             for scheme in [name for name, mean in means.items() if mean == max(means.values())]:
                 cells[scheme][place] = f"**{cells[scheme][place]}**"
-        head, has_interval = (
-            ["", *(plain(column.title) for column in columns)],
-            len(self.plan.seeds) > 1 == len(columns),
-        )
-        head += ["95 % interval"] * has_interval + ["seconds a run", "weights"] * cost
+        has_interval = len(self.plan.seeds) > 1 == len(columns)
+        head = ["", *(plain(column.title) for column in columns), *["95 % interval"] * has_interval]
+        head += ["seconds a run", "weights"] * cost
         rows = []
         for name in (*self.baselines, *self.order):
             row = [code(name) if name in self.order else plain(name), *cells[name]]
-            row += [self._interval(columns[0], name)] * has_interval + (self._cost(name) if cost else [])
+            interval = self.interval(columns[0], name) if name in self.order and has_interval else None
+            row += [ends(interval) if interval else ""] * has_interval + (self._cost(name) if cost else [])
             rows.append(row)
         rows[len(self.baselines) : len(self.baselines)] = [["—"] * len(head)] * bool(self.baselines)
         return markdown_table(head, rows, "l" + "r" * (len(head) - 1))
 
     def _cell(self, column: Column, name: str) -> str:
         """The mean and, where some runs are above the majority and others aren't, how many."""
-        values = column.values(self.table, name)
-        if not values:
-            return "too long" if self._is_refused(column, name) else ""
-        text = f"{fmean(values):.3f}"
+        values = column.scores(self.table, name)
+        if not values:  # the scheme's table ends before, or nothing was run
+            rows = self.table[(self.table["scheme"] == name) & (self.table["length"] == column.length)]
+            return "too long" if rows[rows["task"].isin(column.tasks)]["score"].isna().any() else ""
+        text = f"{fmean(values.values()):.3f}"
         if name in self.plan.schemes and len(column.tasks) == 1 and column.part is None:
             count = above_majority(self.table, column.tasks[0], name, column.length)
             text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
         return text
 
-    def _is_refused(self, column: Column, name: str) -> bool:
-        """Whether a scheme's table is too short for a column."""
-        rows = self.table[(self.table["scheme"] == name) & (self.table["length"] == column.length)]
-        return bool(rows[rows["task"].isin(column.tasks)]["score"].isna().any())
-
-    def _interval(self, column: Column, name: str) -> str:
-        interval = self.interval(column, name) if name in self.plan.schemes else None
-        return "" if interval is None else ends(interval)
-
     def interval(self, column: Column, name: str) -> Interval | None:
         """The mean over seeds with its interval; None: there is no score."""
         least = {"accuracy": 0.0}.get(self.metrics[column.tasks[0]], -1.0)
-        values = column.values(self.table, name)
-        return Interval.of(values, least, 1.0) if values else None
+        values = column.scores(self.table, name)
+        return Interval.of([*values.values()], least, 1.0) if values else None
 
     def _cost(self, name: str) -> list[str]:
         """The median seconds of a run, tests included, and the number of weights."""
@@ -166,22 +158,13 @@ class Comparison:
         rows = []
         for contrast in self.contrasts:
             gap = "" if contrast.gap is None else f"{contrast.gap:.3f}" if contrast.gap <= 1 else "over 1"
-            seeds = "" if contrast.seeds is None or contrast.is_found else seeds_text(contrast.seeds)
+            seeds = "" if contrast.seeds is None or contrast.is_found else str(contrast.seeds)
+            seeds = f"over {MOST_SEEDS}" if (contrast.seeds or 0) > MOST_SEEDS else seeds
             p = "" if contrast.corrected is None else f"{contrast.corrected:.2g}"
-            difference = f"{contrast.interval.mean:+.3f} {ends(contrast.interval, '+')}"
             where = (plain(contrast.group), f"{contrast.length:,}", code(contrast.scheme), code(contrast.reference))
-            rows.append((*where, difference, p, contrast.verdict, gap, seeds))
-        head = (
-            "tasks",
-            "tokens",
-            "scheme",
-            "against",
-            "difference",
-            "p (Holm)",
-            "verdict",
-            "gap found",
-            "seeds needed",
-        )
+            rows.append((*where, difference(contrast.interval), p, contrast.verdict, gap, seeds))
+        head = ["tasks", "tokens", "scheme", "against", "difference", "p (Holm)", "verdict", "gap found"]
+        head += ["seeds needed"]
         return markdown_table(head, rows, "lrllrrlrr")
 
     def difference_table(self) -> str | None:
@@ -190,18 +173,14 @@ class Comparison:
         if len(columns) < 2 or len(self.plan.seeds) < 2:
             return None
         baseline = self.plan.references[0]
-        others = [scheme for scheme in self.order if scheme != baseline]
-        rows = [[code(name), *(self._difference(column, name, baseline) for column in columns)] for name in others]
+        rows = [[code(name)] for name in self.order if name != baseline]
+        for column in columns:
+            base = column.scores(self.table, baseline)
+            for row, name in zip(rows, (name for name in self.order if name != baseline), strict=True):
+                own = column.scores(self.table, name)
+                paired = [own[seed] - base[seed] for seed in own if seed in base]
+                row.append(difference(compare([paired])[0]) if paired else "")
         return markdown_table((f"minus {code(baseline)}", *(plain(column.title) for column in columns)), rows)
-
-    def _difference(self, column: Column, scheme: str, other: str) -> str:
-        table = self.table if column.part is None else self.table[self.table["part"] == column.part]
-        first, second = (scores(table, column.tasks[0], name, column.length) for name in (scheme, other))
-        paired = [first[seed] - second[seed] for seed in first if seed in second]
-        if not paired:
-            return ""
-        interval, _ = compare([paired])
-        return f"{interval.mean:+.3f} {ends(interval, '+')}"
 
     def sentences(self) -> Iterator[str]:
         """What the results answer: which scheme, by how much, how sure, and what it would take to know more."""
@@ -210,47 +189,62 @@ class Comparison:
                 ranking(self.table, names, tasks, self.plan.home_length)
                 for names in (self.plan.schemes, self.baselines)
             )
-            best, top = next(iter(ranked), None), next(iter(known), None)
-            if best is None:
+            if not ranked:
                 continue
-            if top is not None and known[top] >= ranked[best]:
+            best, top = next(iter(ranked)), next(iter(known), "")
+            beside = [
+                f"{difference(contrast.interval)} against {code(contrast.reference)}, {contrast.verdict}"
+                for contrast in self.contrasts
+                if (contrast.group, contrast.length, contrast.scheme) == (group, self.plan.home_length, best)
+            ]
+            leader = "; ".join([f"{code(best)} has the highest mean of the schemes, {ranked[best]:.3f}", *beside])
+            if top and known[top] >= ranked[best]:
                 yield (
-                    f"**{plain(group)}: {plain(top)} is ahead** with {known[top]:.3f}; the highest mean of a scheme is "
-                    f"{code(best)}'s, {ranked[best]:.3f}. More rows or pretrained weights help more than a scheme."
+                    f"**{plain(group)}: {plain(top)}, a baseline, is ahead** with {known[top]:.3f}. Take it, more "
+                    f"rows, or pretrained weights. {leader}."
                 )
             else:
-                than = "" if top is None else f", above {plain(top)} with {known[top]:.3f}"
-                yield f"**{plain(group)}**: the highest mean is {code(best)}'s, {ranked[best]:.3f}{than}."
+                than = f" The best baseline, {plain(top)}, has {known[top]:.3f}." if top else ""
+                yield f"**{plain(group)}**: {leader}.{than}"
         for reference in self.plan.references if len(self.plan.seeds) > 1 else ():
-            tested = [contrast for contrast in self.contrasts if contrast.reference == reference]
-            found = [contrast for contrast in tested if contrast.is_found]
+            tested = [c for c in self.contrasts if c.reference == reference and c.corrected is not None]
             if tested:
-                what = "; ".join(self._found(found)) or "no scheme is shown to differ"
-                yield f"Compared with {code(reference)}: {what}."
+                found = "; ".join(self._found(tested)) or "no scheme is shown to differ"
+                yield f"Compared with {code(reference)}: {found}."
         yield from self._undecided()
 
-    def _found(self, found: Sequence[Contrast]) -> Iterator[str]:
+    def _found(self, tested: Sequence[Contrast]) -> Iterator[str]:
         """The schemes that differ, by verdict, group and length."""
-        keys = dict.fromkeys((contrast.verdict, contrast.group, contrast.length) for contrast in found)
-        for verdict, group, length in keys:
+        found = [contrast for contrast in tested if contrast.is_found]
+        for verdict, group, length in dict.fromkeys((c.verdict, c.group, c.length) for c in found):
             members = [c for c in found if (c.verdict, c.group, c.length) == (verdict, group, length)]
             names = ", ".join(f"{code(c.scheme)} ({c.interval.mean:+.3f})" for c in members)
             at = f" at {length:,} tokens" if len(tested_lengths(self.plan)) > 1 else ""
             yield f"{verdict} on {plain(group)}{at} {names}"
 
     def _undecided(self) -> Iterator[str]:
-        if len(self.plan.seeds) < 2:
+        """What isn't known, and how many seeds would tell."""
+        seeds = len(self.plan.seeds)
+        if seeds < 2:
             yield what_can_be_found(self.plan)
             return
-        undecided = [contrast for contrast in self.contrasts if contrast.verdict == "not decided"]
+        tested = [contrast for contrast in self.contrasts if contrast.corrected is not None]
+        undecided = [contrast for contrast in tested if not contrast.is_found]
         if undecided:
             gaps = [contrast.gap or 0.0 for contrast in undecided]
-            few = sum((contrast.seeds or 0) <= 2 * len(self.plan.seeds) for contrast in undecided)
+            few = sum((contrast.seeds or 0) <= 2 * seeds for contrast in undecided)
             largest = f"{max(gaps):.3f}" if max(gaps) <= 1 else "over 1"
             yield (
-                f"{len(undecided)} of {len(self.contrasts)} tests are not decided, which doesn't mean equal: they find "
-                f"gaps from {min(gaps):.3f} to {largest} in 4 of 5 cases. With twice the seeds about {few} of them "
-                "would be decided, if the gaps are as measured."
+                f"{len(undecided)} of {len(tested)} tests are not decided, which doesn't mean equal: they find gaps "
+                f"from {min(gaps):.3f} to {largest} in 4 of 5 cases. With {2 * seeds} seeds instead of {seeds} about "
+                f"{few} of them would be decided, if the gaps are as measured."
+            )
+        if untested := [contrast for contrast in self.contrasts if contrast.corrected is None]:
+            widest = max(untested, key=lambda contrast: abs(contrast.interval.mean))
+            yield (
+                f"{counted(len(untested), 'difference')} couldn't be tested, the table says why; the largest is "
+                f"{code(widest.scheme)} against {code(widest.reference)} on {plain(widest.group)}, "
+                f"{difference(widest.interval)}."
             )
 
     def pictures(self) -> "Iterator[tuple[str, Figure]]":
@@ -273,10 +267,10 @@ class Comparison:
                     axes.plot([low, high], [place, place], color=PALETTE[0], linewidth=1.4)
                     axes.plot([interval.mean], [place], "o", color=PALETTE[0], markersize=4)
             for line, name in zip(_LINES, self.baselines, strict=False):
-                if values := column.values(self.table, name):
-                    axes.axvline(values[0], color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
-            axes.set_title(_literal(column.title), fontsize=_SMALL + 1, loc="left")
-            axes.set_yticks(range(len(self.order)), [_literal(scheme) for scheme in self.order])
+                if values := column.scores(self.table, name):
+                    axes.axvline(values[-1], color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
+            axes.set_title(column.title, fontsize=_SMALL + 1, loc="left")
+            axes.set_yticks(range(len(self.order)), self.order)
             axes.set_ylim(len(self.order) - 0.5, -0.5)
         for axes in grid.flat[len(columns) :]:
             axes.set_visible(False)
@@ -294,104 +288,56 @@ class Comparison:
                 style = ("-", "--", ":")[place // len(PALETTE) % 3]
                 means = [fmean(values.values()) for values in points.values()]
                 colour = PALETTE[place % len(PALETTE)]
-                axes.plot([*points], means, style, color=colour, marker="o", markersize=3, label=_literal(scheme))
+                axes.plot([*points], means, style, color=colour, marker="o", markersize=3, label=scheme)
             axes.axvline(self.plan.train_length, color="0.7", linewidth=0.8, zorder=0)
             axes.set_xscale("log", base=2)
             axes.set_xticks(self.plan.lengths, [f"{length:,}" for length in self.plan.lengths])
             axes.minorticks_off()
-            axes.set_title(_literal(task.name), fontsize=_SMALL + 1, loc="left")
+            axes.set_title(task.name, fontsize=_SMALL + 1, loc="left")
             axes.set_xlabel("tokens (the line: the train length)", fontsize=_SMALL)
         _finish(figure, [*grid.flat])
         return figure
 
 
-def write_report(results: str | Path, output: str | Path | None = None) -> Path:
-    """Writes `report.md` of a results folder, with its pictures and `results.csv`.
-
-    Args:
-        results: a folder of `compare`; its runs need not all be done.
-        output: the folder for the report. None: the results folder.
-
-    Returns:
-        `report.md`.
+def write_report(results: str | Path) -> Path:
+    """Writes `report.md` into a results folder, whose runs need not all be done, with pictures and `results.csv`.
 
     Raises:
         UserError: the folder holds no results, or matplotlib isn't installed.
     """
-    comparison = Comparison(results)
-    folder = Path(output or results)
-    names = []
-    for name, figure in comparison.pictures():
+    comparison, folder = Comparison(results), Path(results)
+    pictures = dict(comparison.pictures())
+    for name, figure in pictures.items():
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
         write_bytes(folder / name, buffer.getvalue())
-        names.append(name)
-    write_text(folder / REPORT_NAME, render_report(comparison, names))
+    write_text(folder / REPORT_NAME, render_report(comparison, [*pictures]))
     return folder / REPORT_NAME
 
 
 def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
     """The Markdown."""
-    plan, columns = comparison.plan, comparison.columns(comparison.plan.home_length)
-    blocks = ["# Positional schemes compared", _introduction(comparison), comparison.score_table(columns, cost=True)]
-    blocks += [
-        "Above the line stand the baselines. Bold is the highest mean, which is no verdict. 3/5 after a score: so many "
-        "runs are above the majority's answers, and the others aren't."
-    ]
-    blocks += [f"![{_ALT[name]}]({name})" for name in pictures]
-    blocks += ["## Which one, and how sure", "\n".join(f"- {sentence}" for sentence in comparison.sentences())]
-    if comparison.problems:
-        shown = [f"- {code(name)}: {plain(why)}" for name, why in [*comparison.problems.items()][:10]]
-        blocks += [f"**{len(comparison.problems)} runs are missing:**", "\n".join(shown)]
-    if len(plan.seeds) > 1:
-        blocks += ["## Tests", _HOW, comparison.test_table()]
-    if (differences := comparison.difference_table()) is not None:
-        blocks += ["## Task by task", "With 95 % intervals of the paired differences; no verdicts.", differences]
-    if longer := comparison.longer_columns():
-        blocks += ["## At other lengths", comparison.score_table(longer)]
-    blocks += [_COMMAND.format(folder=comparison.folder.as_posix(), seeds=2 * len(plan.seeds))]
-    return "\n\n".join(blocks) + "\n"
-
-
-_ALT = {"scores.png": "Each scheme's mean with its interval", "lengths.png": "Scores against the length of the test"}
-_HOW = (
-    "Differences are paired by seed within each task; each task has its own spread (Satterthwaite). All tests of this "
-    "page are corrected together (Holm, p < .05). They are about these test rows. *Gap found*: the true difference "
-    "that a test finds in 4 of 5 cases. *Seeds needed*: how many the measured difference would take."
-)
-
-
-_COMMAND = """## Again, or with more seeds
-
-```bash
-hf-posenc compare --plan {folder}/plan.json -o {folder} --seeds {seeds}
-hf-posenc report {folder}
-```"""
-
-
-def _introduction(comparison: Comparison) -> str:
-    """What was compared, how, where, and the command."""
-    plan, runs = comparison.plan, comparison.table.dropna(subset="seed")
-    start = f"from {code(plan.pretrained)}" if plan.pretrained else f"{code(plan.size)} encoders from scratch"
-    counts = [plan.train_examples_of(task) for task in plan.tasks]
-    rows = " or ".join(dict.fromkeys("all" if count is None else f"{count:,}" for count in counts))
-    metrics = " and ".join(dict.fromkeys(task.metric.replace("_", " ") for task in plan.tasks))
+    plan, folder, runs = comparison.plan, comparison.folder, comparison.table.dropna(subset="seed")
+    counts = dict.fromkeys(plan.train_examples_of(task) for task in plan.tasks)
     tests = runs.groupby(["part", "length"])["examples"].first()
-    examples = " to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests))))
-    rate = f"the best of {len(plan.search)} for each scheme, chosen on other data" if plan.search else "one for all"
-    commits = ", ".join(code(commit) for commit in sorted(set(runs["commit"].dropna())) if commit)
-    return (
-        f"{_count(len(comparison.order), 'scheme')}, {_count(len(plan.tasks), 'task')} with {rows} training rows, "
-        f"{_count(len(plan.seeds), 'seed')}: {_count(len(runs.drop_duplicates(['task', 'scheme', 'seed'])), 'run')}, "
-        f"{start}, at most {plan.train_length:,} tokens, learning rate: {rate}. For a task and a seed all but the "
-        f"scheme is the same. Scores are the mean {metrics} over seeds, on {examples} test examples, by whose number "
-        f"alone an accuracy has a standard error of up to {0.5 / min(tests) ** 0.5:.3f}. Processor: "
-        f"{', '.join(sorted(set(runs['processor'])))}{f'; commit {commits}' if commits else ''}."
+    there = folder.as_posix()
+    return render(
+        Path(__file__).with_name("report.md.jinja"),
+        c=comparison,
+        plan=plan,
+        pictures=pictures,
+        counted=counted,
+        about=BASELINES,
+        runs=len(runs.drop_duplicates(["task", "scheme", "seed"])),
+        rows=" or ".join("all" if count is None else f"{count:,}" for count in counts),
+        others=[task.name for task in plan.tasks if task.metric != "accuracy"],
+        examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests)))),
+        error=0.5 / min(tests) ** 0.5,
+        processors=sorted(set(runs["processor"])),
+        commits=sorted(set(runs["commit"].dropna()) - {""}),
+        there=there,
+        own=there if (folder / RUNS_NAME).is_dir() else f"results/{folder.name}",  # none can be added to a table alone
     )
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def ends(interval: Interval, sign: str = "") -> str:
@@ -401,9 +347,9 @@ def ends(interval: Interval, sign: str = "") -> str:
     return f"[{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
 
 
-def seeds_text(seeds: int) -> str:
-    """A number of seeds, or that it is more than anybody runs."""
-    return f"over {MOST_SEEDS}" if seeds > MOST_SEEDS else str(seeds)
+def difference(interval: Interval) -> str:
+    """A difference with its interval, `+0.014 [-0.003, +0.031]`; of one seed without."""
+    return f"{interval.mean:+.3f} {ends(interval, '+')}".rstrip()
 
 
 def _figure(width: float, height: float) -> "Figure":
@@ -423,9 +369,3 @@ def _finish(figure: "Figure", grid: "Sequence[Axes]") -> None:
     lines = {str(line.get_label()): line for axes in grid for line in axes.get_lines()}
     lines = {label: line for label, line in lines.items() if not label.startswith("_")}
     figure.legend([*lines.values()], [*lines], fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=5)
-
-
-def _literal(name: str) -> str:
-    """Escapes a label: matplotlib reads $...$ as a formula, and leaves labels that begin with _ out of legends."""
-    text = " ".join(name.split()).replace("$", r"\$")
-    return f" {text}" if text.startswith("_") else text

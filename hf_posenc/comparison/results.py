@@ -20,23 +20,9 @@ from .plan_file import read_plan
 
 PLAN_NAME, TABLE_NAME = "plan.json", "results.csv"
 RUNS_NAME, TRIALS_NAME, BASELINES_NAME = "runs", "trials", "baselines"
-_NUMBER = (int, float)
-_OF_A_ROW: dict[str, Any] = {
-    "part": str,
-    "length": int,
-    "metric": str,
-    "score": (*_NUMBER, type(None)),
-    "examples": int,
-}
-_OF_A_RUN: dict[str, Any] = {
-    "steps": int,
-    "seconds": _NUMBER,
-    "parameters": int,
-    "rate": _NUMBER,
-    "commit": str,
-    "processor": str,
-}
-_KINDS = dict.fromkeys(("seed", "steps", "parameters"), "Int64") | {"score": "float64"}
+_OF_A_RUN = ("steps", "seconds", "parameters", "rate", "commit", "processor")
+_WHOLE = ("seed", "steps", "parameters")
+_KINDS = dict.fromkeys(_WHOLE, "Int64") | {"score": "float64"}
 _KINDS |= dict.fromkeys(("task", "part", "scheme", "metric", "commit", "processor"), "str")
 COLUMNS = ("task", "part", "length", "scheme", "seed", "metric", "score", "examples", *_OF_A_RUN)
 ENDED = ("done", "diverged")
@@ -108,12 +94,7 @@ def run_path(folder: Path, run: PlannedRun) -> Path:
 
 def write_run(folder: Path, plan: Plan, run: PlannedRun, result: dict[str, Any]) -> None:
     """Writes a run's JSON, whole or not at all."""
-    write_json(run_path(folder, run), finite({"settings": _settings(plan, run), **result}))
-
-
-def _settings(plan: Plan, run: PlannedRun) -> str:
-    """A hash of what runs share that compare."""
-    return hashlib.sha256(json.dumps(plan.settings(run.task), sort_keys=True).encode()).hexdigest()[:12]
+    _write_signed(run_path(folder, run), {"settings": _hash(plan.settings(run.task)), **result})
 
 
 def read_run(folder: Path, plan: Plan, run: PlannedRun) -> dict[str, Any]:
@@ -126,48 +107,44 @@ def read_run(folder: Path, plan: Plan, run: PlannedRun) -> dict[str, Any]:
     if not path.is_file():
         return {"status": "missing"}
     try:
-        result = _read_json(path)
+        result = _read_signed(path)
     except UserError as error:
         return {"status": "failed", "error": one_line(error)}
-    if (fault := _fault(result)) is not None:
-        return {"status": "failed", "error": f"{str(path)!r} is damaged: {fault}."}
-    if result["settings"] != _settings(plan, run):
+    if result["settings"] != _hash(plan.settings(run.task)):
         raise UserError(f"{str(path)!r} is a run of another plan than {PLAN_NAME} says. Take it out of the folder.")
     return result
 
 
-def _fault(result: dict[str, Any]) -> str | None:
-    """What is wrong with a run's JSON; None: nothing."""
-    if result.get("status") not in (*ENDED, "failed"):
-        return f"its status is {result.get('status')!r:.40}"
-    done = result["status"] == "done"
-    rows = result.get("rows") if done else []
-    if not isinstance(rows, list) or (done and not rows) or not all(isinstance(row, dict) for row in rows):
-        return "'rows' is no list of results"
-    kinds = {"settings": str, **({"error": str} if result["status"] == "failed" else {}), **(_OF_A_RUN if done else {})}
-    for record, expected in ((result, kinds), *((row, _OF_A_ROW) for row in rows)):
-        for name, kind in expected.items():
-            value = record.get(name)
-            if not isinstance(value, kind) or isinstance(value, bool):
-                return f"{name!r} is {value!r:.40}"
-            if isinstance(value, _NUMBER) and not abs(value) < (1.1 if name == "score" else 2**63):
-                return f"{name!r} is {value!r:.40}"
-    return None
-
-
-def baseline_path(folder: Path, task: str) -> Path:
-    """The file of a task's baselines."""
-    return folder / BASELINES_NAME / f"{task}.json"
+def write_baselines(folder: Path, task: str, measured: dict[str, Any]) -> None:
+    """Writes what `measure_baselines` returned for a task."""
+    _write_signed(folder / BASELINES_NAME / f"{task}.json", measured)
 
 
 def read_baselines(folder: Path, task: str) -> dict[str, Any]:
-    """What `measure_baselines` returned for a task; empty where it wasn't measured.
+    """What `write_baselines` wrote; empty where it wasn't measured.
 
     Raises:
         UserError: the file is damaged.
     """
-    path = baseline_path(folder, task)
-    return _read_json(path) if path.is_file() else {}
+    path = folder / BASELINES_NAME / f"{task}.json"
+    return _read_signed(path) if path.is_file() else {}
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _write_signed(path: Path, content: dict[str, Any]) -> None:
+    """Writes JSON with a hash of itself."""
+    write_json(path, {**content, "hash": _hash(finite(content))})
+
+
+def _read_signed(path: Path) -> dict[str, Any]:
+    """Reads what `_write_signed` wrote; raises a UserError if a letter has changed since."""
+    content = _read_json(path)
+    if content.pop("hash", None) != _hash(content):
+        raise UserError(f"{str(path)!r} is damaged: it isn't as it was written. Delete it, and run `compare` again.")
+    return content
 
 
 def read_table(folder: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
@@ -200,7 +177,7 @@ def read_table(folder: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
     if not any("seed" in row for row in rows):
         why = next((f" {name}: {reason}" for name, reason in problems.items() if reason != "not run yet"), "")
         raise UserError(f"No run in {str(folder)!r} is done.{why} Run `hf-posenc compare` first.")
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"seed": "Int64", "steps": "Int64", "parameters": "Int64"})
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(_WHOLE, "Int64"))
     write_text(path, table.to_csv(index=False))
     return _read_csv(path), problems
 

@@ -1,4 +1,4 @@
-"""Makes one run of a plan: trains a model and tests it at every length."""
+"""Makes one run of a plan: trains a model, and tests it at every length. Refuses schemes that can't be run."""
 
 import io
 import shutil
@@ -11,25 +11,67 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from hf_posenc.errors import UserError
+from hf_posenc.errors import UserError, one_line
 from hf_posenc.finetuning.loading import position_limit
+from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.train import TrainingResult, train
 from hf_posenc.machine import commit, processor
+from hf_posenc.model.package_config import PosEncConfig
+from hf_posenc.model.positions import make_position
 from hf_posenc.options import Options
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.recipe import default_learning_rate
 from hf_posenc.training.run_folder import OPTIONS_NAME, checkpoints
 
-from .checkpoints import hidden_size
 from .plan import Plan, PlannedRun
-from .tasks import test_parts, training_options
+from .tasks import test_parts, training_rows
 
 _TEST_TOKENS = 16_384
 """Tokens of a test batch, padding included: longer inputs come in smaller batches."""
 
 
+def run_options(plan: Plan, run: PlannedRun) -> dict[str, Any]:
+    """The options of `hf-posenc train`, without the learning rate that was found, the data and the folder."""
+    options = {**plan.options_of(run.task), "seed": run.seed}
+    options |= {"scheme": run.scheme, "scheme_kwargs": plan.scheme_kwargs.get(run.scheme)}
+    return options | ({} if plan.pretrained is None else {"pretrained": plan.checkpoint(run.scheme)})
+
+
+def check_scheme(plan: Plan, scheme: str) -> None:
+    """Refuses a scheme that can't be built, or started, as the plan says.
+
+    Raises:
+        UserError: the scheme, its arguments, the checkpoint or the number of positions can't be.
+    """
+    options = Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0)))
+    started = check_start(options)
+    if plan.pretrained is not None:  # a checkpoint for all is converted, one for each must be what it is called
+        if "{scheme}" in plan.pretrained and (has := getattr(started, "position_embedding_type", None)) != scheme:
+            raise UserError(f"{plan.checkpoint(scheme)!r} has the scheme {has!r}, not {scheme!r}.")
+        return
+    try:
+        config = PosEncConfig.from_preset(
+            plan.size,
+            position_embedding_type=scheme,
+            position_embedding_kwargs=options.scheme_kwargs,
+            max_position_embeddings=options.assigned["max_position_embeddings"],
+        )
+        config.code_files()  # checkpoints hold it
+        with torch.device("meta"):
+            limit = make_position(config).max_length
+    except (ValueError, TypeError) as error:
+        raise UserError(one_line(error)) from error
+    except Exception as error:  # in the code of a scheme of the user's own
+        raise UserError(f"{scheme!r} can't be built: {type(error).__name__}: {one_line(error)}") from error
+    if limit is not None and limit < plan.train_length:
+        raise UserError(
+            f"{scheme!r} has {limit} positions, the plan trains at {plan.train_length} tokens. Give options: "
+            f"{{set: {{max_position_embeddings: {plan.train_length}}}}} or more, or leave the scheme out."
+        )
+
+
 def run_one(
-    plan: Plan, run: PlannedRun, work: Path, data_folder: Path, learning_rate: float | None = None
+    plan: Plan, run: PlannedRun, work: Path, tokenizer: Path, learning_rate: float | None = None
 ) -> dict[str, Any]:
     """Trains and tests one model; returns what its JSON holds. An interrupted training resumes.
 
@@ -37,7 +79,7 @@ def run_one(
         plan: all that its runs have in common.
         run: task, scheme and seed.
         work: the folder of its checkpoints, then of its model.
-        data_folder: where generated data lies.
+        tokenizer: the folder of the one of generated data.
         learning_rate: what was found for it. None: the plan's, or the default.
 
     Raises:
@@ -45,21 +87,24 @@ def run_one(
         UserError: something is wrong with the data or the options.
     """
     started, code = time.time(), commit()
-    options = {**_options(plan, run, data_folder), "output": str(work)}
-    rate = options["learning_rate"] = learning_rate or default_rate(plan, run, data_folder)
+    options = {**run_options(plan, run), "output": str(work)}
+    if run.task.is_generated:
+        options["tokenizer"] = str(tokenizer)
+    rate = options["learning_rate"] = learning_rate or default_rate(plan, run)
     options["resume"] = (work / OPTIONS_NAME).is_file() and bool(checkpoints(work))
     if not options["resume"]:
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
+    rows = {"train": training_rows(plan, run)}
     # The baselines are measured once for all runs of a task.
-    trained = train(Options.of(**options), baselines=False, console=Console(file=io.StringIO()))
-    rows = list(_test(plan, run, trained, None if run.factor is None else data_folder))
-    if not rows:
+    trained = train(Options.of(**options), tables=rows, baselines=False, console=Console(file=io.StringIO()))
+    tested = list(_test(plan, run, trained))
+    if not tested:
         raise UserError(
             f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}. "
             "Give longer test_lengths, or lengths: cut."
         )
     return {
-        "rows": rows,
+        "rows": tested,
         "steps": max((entry.get("step", 0) for entry in trained.history), default=0),
         "seconds": round(time.time() - started, 1),
         "parameters": trained.report.parameters,
@@ -69,34 +114,25 @@ def run_one(
     }
 
 
-def _options(plan: Plan, run: PlannedRun, data_folder: Path) -> dict[str, Any]:
-    """The options of `hf-posenc train`, without the learning rate and the folder."""
-    options = {**plan.options_of(run.task), **training_options(plan, run, data_folder), "seed": run.seed}
-    if plan.pretrained is not None:
-        return {**options, "pretrained": str(plan.checkpoint(run.scheme, data_folder))}
-    return {**options, "scheme": run.scheme, "scheme_kwargs": plan.scheme_kwargs.get(run.scheme)}
-
-
-def default_rate(plan: Plan, run: PlannedRun, data_folder: Path) -> float:
+def default_rate(plan: Plan, run: PlannedRun) -> float:
     """The learning rate of the plan, else the one that `train` gives the model; of a trial times its factor.
 
     To 6 digits.
     """
-    options = plan.options_of(run.task)
-    rate = options.get("learning_rate")
+    options = Options.of(**run_options(plan, run))
+    rate = options.learning_rate
     if rate is None:
-        width = hidden_size(plan, run, data_folder)
-        rate = default_learning_rate(plan.pretrained is not None, width, bool(options.get("lora")))
-    return float(f"{float(rate) * (run.factor or 1):.6g}")
+        started = check_start(options)
+        width = options.assigned.get("hidden_size", (started or PosEncConfig.from_preset(plan.size)).hidden_size)
+        rate = default_learning_rate(started is not None, width, options.lora)
+    return float(f"{rate * (run.factor or 1):.6g}")
 
 
-def _test(
-    plan: Plan, run: PlannedRun, trained: TrainingResult, development: Path | None = None
-) -> Iterator[dict[str, Any]]:
+def _test(plan: Plan, run: PlannedRun, trained: TrainingResult) -> Iterator[dict[str, Any]]:
     """The rows of the results; one without a score where the inputs are longer than the scheme's table."""
     model, report = trained.model.eval(), trained.report
     limit, metric = position_limit(model), run.task.metric
-    for part in test_parts(plan, run.task, trained.tokenizer, report.labels, report.problem_type, development):
+    for part in test_parts(plan, run.task, trained.tokenizer, report.labels, trial=run.factor is not None):
         if limit is not None and part.longest > limit:
             yield {**part.score(metric, np.asarray(part.dataset["labels"])), "score": None}
             continue

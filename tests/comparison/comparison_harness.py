@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hf_posenc.comparison import Plan, read_plan
 from hf_posenc.comparison.plan import PlannedRun
-from hf_posenc.comparison.results import PLAN_NAME, write_run
+from hf_posenc.comparison.results import PLAN_NAME, write_baselines, write_run
 from hf_posenc.files import write_json
 
 SMALL = {
@@ -80,7 +80,7 @@ def row(plan: Plan, run: PlannedRun, score: float | None, length: int | None = N
 def done_run(plan: Plan, run: PlannedRun, rows: list[dict[str, Any]] | None = None, **fields: Any) -> dict[str, Any]:
     """What `run_one` returns of a run that nobody has made."""
     made = {"rows": rows or [row(plan, run, 0.5)], "steps": 8, "seconds": 3.0, "parameters": 1000}
-    return {**made, "rate": 0.001, "commit": "abc", "processor": "a machine", **fields}
+    return {**made, "rate": 0.001, "commit": "12e3456", "processor": "a machine", **fields}
 
 
 def made_up(folder: Path, plan: Plan, score: Callable[[PlannedRun, int], float | None], **baselines: float) -> Path:
@@ -92,7 +92,7 @@ def made_up(folder: Path, plan: Plan, score: Callable[[PlannedRun, int], float |
             for name, value in baselines.items()
             for length in plan.lengths
         ]
-        write_json(folder / "baselines" / f"{task.name}.json", {"rows": rows, "seconds": 1.0})
+        write_baselines(folder, task.name, {"rows": rows, "seconds": 1.0})
     for run in plan.runs():
         rows = [row(plan, run, score(run, length), length) for length in plan.lengths]
         write_run(folder, plan, run, {"status": "done", **done_run(plan, run, rows)})

@@ -6,12 +6,12 @@ import pytest
 from comparison_harness import made_up, toy
 from filelock import FileLock
 
-from hf_posenc import POSITIONS
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED
 from hf_posenc.comparison.plan_file import read_plan
 from hf_posenc.comparison.results import record_plan
 from hf_posenc.comparison.tasks import load_task
 from hf_posenc.data.reading import names_of
+from hf_posenc.schemes.names import known_schemes
 
 
 def test_runs_can_be_listed_without_being_made(command, tmp_path):
@@ -23,21 +23,14 @@ def test_runs_can_be_listed_without_being_made(command, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_trials_are_listed_before_the_runs_that_need_them(command, tmp_path):
-    words = ("--plan", "quick", "--schemes", "none", "--search", "--dry-run")
-    listed = command("compare", "-o", tmp_path / "new", *words)[1].split()
-    assert len(listed) == 3 + 1
-    trials = [f"blimp_order-none-rate{factor}x-seed{DEVELOPMENT_SEED}" for factor in ("0.3", "1", "3")]
-    assert listed[:4] == [*trials, "blimp_order-none-seed0"]
-
-
 def test_options_replace_the_plans(command, tmp_path):
     options = ("--plan", "quick", "--schemes", "all", "--seeds", "1", "--data", "halves", "--baseline", "rope")
     code, out, _ = command("compare", "-o", tmp_path, *options, "--dry-run")
-    assert (code, len(out.splitlines())) == (0, len(POSITIONS))
+    assert (code, len(out.splitlines())) == (0, len(known_schemes()))
     assert all(line.startswith("halves-") for line in out.splitlines())
-    by_itself = command("compare", "-o", tmp_path, "--plan", "quick", "--dry-run")[1]
-    assert by_itself.split() == ["blimp_order-none-seed0", "blimp_order-rope-seed0"]
+    searching = command("compare", "-o", tmp_path, "--plan", "quick", "--schemes", "none", "--search", "--dry-run")[1]
+    trials = [f"blimp_order-none-rate{factor}x-seed{DEVELOPMENT_SEED}" for factor in ("0.3", "1", "3")]
+    assert searching.split() == [*trials, "blimp_order-none-seed0"]
 
 
 @pytest.mark.parametrize(
@@ -92,9 +85,9 @@ def test_the_scores_and_the_report_come_when_no_run_is_missing(command, tmp_path
 def test_the_report_is_written_and_its_absence_explained(command, tmp_path):
     pytest.importorskip("matplotlib")
     folder = made_up(tmp_path / "results", toy(seeds=2), lambda run, _: 0.5 + run.seed / 10)
-    code, out, _ = command("report", folder, "-o", tmp_path / "out")
-    assert (code, out.split()[-1]) == (0, str(tmp_path / "out" / "report.md"))
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "scores.png", "lengths.png"}
+    code, out, _ = command("report", folder)
+    assert (code, out.split()[-1]) == (0, str(folder / "report.md"))
+    assert {"report.md", "scores.png", "lengths.png", "results.csv"} <= {path.name for path in folder.iterdir()}
     code, _, err = command("report", tmp_path / "nowhere")
     assert (code, "holds no results" in err) == (2, True)
 

@@ -36,14 +36,12 @@ from hf_posenc import POSITIONS, PosEncConfig, PosEncForSequenceClassification, 
 from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_table, tasks
 from hf_posenc.comparison.baselines import _segments, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
-from hf_posenc.comparison.plan import DEVELOPMENT_SEED, SEARCH_FACTORS, PlannedRun
+from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun
 from hf_posenc.comparison.probes import make_tokenizer
 from hf_posenc.comparison.results import record_plan, write_run
-from hf_posenc.comparison.run import default_rate
-from hf_posenc.comparison.tasks import development_files, load_task, training_options
+from hf_posenc.comparison.run import default_rate, run_options
+from hf_posenc.comparison.tasks import load_task, training_rows
 from hf_posenc.data.preparing import prepare
-from hf_posenc.data.reading import read_file
-from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Diverged, Interrupted, UserError
 from hf_posenc.finetuning.start import check_start
@@ -62,12 +60,13 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
     plan = toy(schemes=[*SCHEMES, "tupe+t5"], baseline="none")
     (task,) = plan.tasks
+    make_tokenizer().save_pretrained(tmp_path)
 
     def start(scheme, seed):
-        options = {**plan.options_of(task), **training_options(plan, PlannedRun(task, "none", seed), tmp_path)}
-        options = Options.of(**options, seed=seed, scheme=scheme)
+        run = PlannedRun(task, scheme, seed)
+        options = Options.of(**run_options(plan, run), tokenizer=str(tmp_path))
         set_seed(seed)
-        _, model, _ = begin(options, prepare(read(options), options), check_start(options))
+        _, model, _ = begin(options, prepare({"train": training_rows(plan, run)}, options), check_start(options))
         return {name: value for name, value in model.state_dict().items() if ".position." not in name}
 
     for seed in (0, 1):
@@ -118,15 +117,12 @@ def test_a_run_says_all_about_itself(tmp_path):
     assert not any((tmp_path / "models").iterdir())
 
 
-def test_training_data_differ_by_seed_and_test_data_do_not(tmp_path):
-    plan = toy(seeds=2, schemes=["none"])
-    paths = [training_options(plan, run, tmp_path)["data"] for run in plan.runs()]
-    first, second = (read_file(path) for path in paths)
-    assert len(first) == len(second) == 64
-    assert {*first["text"]} != {*second["text"]}
-    before = [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns]
-    training_options(plan, plan.runs()[0], tmp_path)
-    assert [(tmp_path / "probes-seed0.jsonl").stat().st_mtime_ns] == before
+def test_training_data_differ_by_seed_and_are_the_same_for_all_schemes():
+    first, second, third, fourth = (
+        training_rows(plan, run)["text"][:] for plan in [toy(seeds=2)] for run in plan.runs()
+    )
+    assert len(first) == 64
+    assert (first == second, third == fourth, {*first} == {*third}) == (True, True, False)
 
 
 # What is made, skipped, shared, and tried again
@@ -171,26 +167,6 @@ def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
     assert (again.done, again.elsewhere) == (["probes-rope-seed0"], [])
 
 
-def test_a_run_that_another_process_made_in_the_meantime_is_not_made_again(tmp_path, pretended, monkeypatch):
-    plan = toy(schemes=["none", "rope"])
-
-    def pretend(plan, run, *_):
-        write_run(tmp_path, plan, plan.runs()[1], {"status": "done", **done_run(plan, plan.runs()[1])})
-        return done_run(plan, run)
-
-    monkeypatch.setattr(executor, "run_one", pretend)
-    outcome = execute(plan, tmp_path, console=quiet())
-    assert (outcome.done, outcome.skipped) == (["probes-none-seed0"], ["probes-rope-seed0"])
-
-
-def test_without_locks_a_process_makes_all_runs(tmp_path, pretended, monkeypatch):
-    def none_here(*_):
-        raise NotImplementedError("FileSystem does not appear to support flock")
-
-    monkeypatch.setattr(executor, "FileLock", none_here)
-    assert len(execute(toy(schemes=["none", "rope"]), tmp_path, console=quiet()).done) == 2
-
-
 def test_a_full_disk_costs_one_run_and_nothing_else(tmp_path, pretended, monkeypatch):
     write = executor.write_run
 
@@ -216,8 +192,6 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
     (tmp_path / "b" / "thesis.tex").write_text("important")
     with pytest.raises(UserError, match=r"holds no results of a comparison, but thesis.tex. Name a new folder"):
         execute(toy(), tmp_path / "b", console=quiet())
-    with pytest.raises(UserError, match="can't be written to. Name another"):
-        execute(toy(), tmp_path / "b" / "thesis.tex", console=quiet())
     execute(toy(tasks=[{"data": "probes", "train_examples": 28}]), tmp_path / "c", console=quiet())
     name = "runs/probes-none-seed0.json"
     shutil.copy(tmp_path / "c" / name, tmp_path / "a" / name)
@@ -236,7 +210,7 @@ def test_shared_texts_are_said_and_data_that_has_changed_is_refused(tmp_path, pr
     write_rows(folder / "test.jsonl", read_rows(folder / "test.jsonl") + shared)
     plan = toy(**{**TEXT, "tasks": [{"data": str(folder)}]})
     execute(plan, tmp_path / "results", console=quiet())
-    assert re.search(r"\d of 43 texts of its data for 'test' stand in its training data too", caplog.text)
+    assert re.search(r"The task .colours.: 3 of 43 test texts also in the training data", caplog.text)
     damaged = tmp_path / "results" / "baselines" / "colours.json"
     whole = damaged.read_text()
     damaged.write_text(whole[:9])
@@ -262,7 +236,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(Stop, "on_step_end", stop)
-        with pytest.raises(Interrupted, match="probes-rope-seed0 keeps .* The same command goes on"):
+        with pytest.raises(Interrupted, match="the newest checkpoint of a run. The same command goes on"):
             execute(plan, tmp_path / "cut", console=quiet())
     work = tmp_path / "cut" / "models" / "probes-rope-seed0"
     assert [path.name for path in work.glob("checkpoint-*")] == ["checkpoint-2"]
@@ -274,36 +248,17 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
     assert not work.exists()
 
 
-@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (None, 2)])
-def test_a_run_computes_in_the_threads_of_the_plan_and_what_follows_in_those_of_before(
-    tmp_path, monkeypatch, pretended, threads, expected, request
-):
+def test_a_run_computes_in_the_threads_of_the_plan(tmp_path, monkeypatch, pretended, request):
     request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
     torch.set_num_threads(2)
     seen = []
     monkeypatch.setattr(
         executor, "run_one", lambda plan, run, *_: seen.append(torch.get_num_threads()) or done_run(plan, run)
     )
-    plan = replace(read_plan("quick", tasks=["halves"], schemes=["none"]), threads=threads)
-    execute(plan, tmp_path, console=quiet())
-    assert (seen, torch.get_num_threads()) == ([expected], 2)
-
-
-def test_interrupted_baselines_go_on_with_the_next(tmp_path, monkeypatch, pretended):
-    plan, seen = read_plan("quick", tasks=["probes", "halves"]), []
-
-    def measure(_, task, *__):
-        seen.append(task.name)
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-        return {"rows": [], "seconds": 1.0, "cut": 0}
-
-    monkeypatch.setattr(executor, "measure_baselines", measure)
-    with pytest.raises(Interrupted, match="before the baselines of halves is kept. The same command goes on"):
-        execute(plan, tmp_path, console=quiet())
-    assert [path.stem for path in (tmp_path / "baselines").iterdir()] == ["probes"]
-    execute(plan, tmp_path, console=quiet())
-    assert seen == ["probes", "halves", "halves"]
+    for threads, scheme in ((1, "none"), (None, "rope")):
+        plan = read_plan("quick", tasks=["halves"], schemes=[scheme])
+        execute(replace(plan, threads=threads), tmp_path / scheme, console=quiet())
+    assert (seen, torch.get_num_threads()) == ([1, 2], 2)
 
 
 # What is tested
@@ -314,10 +269,10 @@ def parts_of(folder, **task):
     plan = toy(**{**TEXT, "test_examples": task.pop("test_examples", None), "tasks": [{"data": str(folder), **task}]})
     texts = [entry["text"] for entry in read_rows(folder / "train.jsonl")]
     tokenizer = train_tokenizer([*texts, "first second"], model_max_length=512)
-    arguments = (plan, plan.tasks[0], tokenizer, ("bad", "good"), "single_label_classification", None)
+    arguments = (plan, plan.tasks[0], tokenizer, ("bad", "good"))
     return {
         (part.name, part.length): (tokenizer.batch_decode(list(part.dataset["input_ids"])), part)
-        for part in tasks.test_parts(*arguments)
+        for part in tasks.test_parts(*arguments, trial=False)
     }
 
 
@@ -348,7 +303,7 @@ def test_some_of_the_tests_are_drawn_from_all(tmp_path):
 
 def test_buckets_hold_the_examples_of_all_test_files(tmp_path):
     folder = write_text_data(tmp_path / "colours")
-    alone, more = (parts_of(folder, lengths="buckets", **files) for files in ({}, {"extra_tests": "test_long.jsonl"}))
+    alone, more = (parts_of(folder, lengths="buckets", **files) for files in ({}, {"extra_tests": ["test_long.jsonl"]}))
     # Words plus [CLS] and [SEP]: 5 to 43 tokens.
     counts = {part: len(tested.dataset) for part, (_, tested) in alone.items()}
     assert counts == {("colours", 24): 21, ("colours", 36): 12, ("colours", 48): 7}
@@ -367,9 +322,9 @@ def test_a_test_without_examples_fails_and_says_so(tmp_path):
 
 
 def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path):
-    task = {"data": str(write_text_data(tmp_path / "colours")), "extra_tests": "test_long.jsonl"}
+    task = {"data": str(write_text_data(tmp_path / "colours")), "extra_tests": ["test_long.jsonl"]}
     plan = toy(**{**TEXT, "tasks": [task], "options": {**SMALL, "max_steps": 1}})
-    measured = measure_baselines(plan, plan.tasks[0], tmp_path / "data")
+    measured = measure_baselines(plan, plan.tasks[0], tmp_path)
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
     run = read_run(tmp_path / "results", "colours-none-seed0")
     keys = ("part", "length", "examples")
@@ -395,7 +350,7 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
     assert [(entry["part"], entry["examples"]) for entry in run["rows"]] == [("mine", 4)]
     parts = load_task(plan, task)
     assert sorted([*parts["train"]["body"], *parts["test"]["body"]]) == sorted(line.split(",")[0] for line in rows)
-    trained = {entry["body"] for entry in read_rows(Path(training_options(plan, plan.runs()[0], tmp_path)["data"]))}
+    trained = set(training_rows(plan, plan.runs()[0])["body"])
     assert (len(trained), trained & set(parts["test"]["body"])) == (36, set())
     assert sorted(parts["test"]["kind"]) == ["no", "no", "yes", "yes"]
 
@@ -404,15 +359,14 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
     ("task", "message"),
     [
         ({"data": "nowhere"}, "'nowhere' can't be read: .* HF_POSENC_DATA can name the folder in which 'nowhere' lies"),
-        ({"data": "colours", "extra_tests": "test_short.jsonl"}, "names the test file 'test_short.jsonl'"),
-        ({"data": "colours", "extra_tests": "../elsewhere.jsonl"}, "'../elsewhere.jsonl', a test file outside"),
-        ({"data": "colours", "extra_tests": "train.jsonl"}, "'train.jsonl': there is a part 'train' already"),
-        ({"data": "colours", "extra_tests": "/etc/passwd"}, "names '/etc/passwd', a test file outside"),
+        ({"data": "colours", "extra_tests": ["test_short.jsonl"]}, "names 'test_short.jsonl', which is no file in"),
+        ({"data": "colours", "extra_tests": ["../elsewhere.jsonl"]}, "'../elsewhere.jsonl', which is no file in"),
+        ({"data": "colours", "extra_tests": ["train.jsonl"]}, "'train.jsonl': there is a part 'train' already"),
         ({"data": "colours", "options": {"text_column": "body"}}, "no column 'body'"),
         ({"data": "colours", "options": {"label_column": "class"}}, "no column 'class'"),
         ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
         ({"data": "many"}, "'many' is multi label classification, which has no accuracy"),
-        ({"data": "alike"}, "'alike' has one label alone, 'good'"),
+        ({"data": "alike"}, "All 64 examples that are left to train on have the label 'good'"),
         ({"data": "unseen"}, "purple"),
         ({"data": "unlabelled"}, "its data for 'test' has no labels"),
         ({"data": "untested"}, "has nothing to test on"),
@@ -458,7 +412,7 @@ def test_pretrained_checkpoints_are_the_start(tmp_path):
     assert made.num_hidden_layers == 1
     shutil.copytree(tmp_path / "none", tmp_path / "wrong" / "rope")
     with pytest.raises(UserError, match=r"/rope' has the scheme 'none', not 'rope'"):
-        toy(pretrained=str(tmp_path / "wrong" / "{scheme}"), schemes=["rope"])
+        toy(pretrained=str(tmp_path / "wrong" / "{scheme}"), schemes=["rope"], options=options)
 
 
 @pytest.mark.slow
@@ -469,20 +423,21 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
     tokenizer.save_pretrained(tmp_path / "bert")
     options = {"batch_size": 8, "device": "cpu", "max_steps": 1, "learning_rate": 1e-9}
     plan = toy(pretrained=str(tmp_path / "bert"), schemes=["learned", "rope"], options=options)
-    assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
+    assert execute(plan, tmp_path / "results", keep_models=True, console=quiet()).failed == {}
     for scheme in plan.schemes:
-        made = hf_posenc.PosEncModel.from_pretrained(tmp_path / "results" / "data" / "converted" / scheme)
+        made = hf_posenc.PosEncModel.from_pretrained(tmp_path / "results" / "models" / f"probes-{scheme}-seed0")
         assert made.config.position_embedding_type == scheme
         words = made.get_input_embeddings().weight
         torch.testing.assert_close(words[5:], bert.get_input_embeddings().weight[5:])  # [CLS] may take its place in
-    with pytest.raises(UserError, match="'learned' has 40 positions, .* trains at 48 tokens"):
-        execute(toy(pretrained=str(tmp_path / "bert"), schemes=["learned"], train_length=48), tmp_path / "long")
+    short = toy(pretrained=str(tmp_path / "bert"), schemes=["learned"], train_length=48, options=options)
+    with pytest.raises(UserError, match="48 is too long: 'learned' has 40 positions"):
+        execute(short, tmp_path / "long", console=quiet())
     torch.nn.init.normal_(bert.embeddings.word_embeddings.weight)
     bert.save_pretrained(tmp_path / "bert")
     with pytest.raises(UserError, match="the checkpoint '.*model.safetensors' has changed since the first runs"):
         execute(plan, tmp_path / "results", console=quiet())
-    with pytest.raises(UserError, match="'nowhere' can't be converted to 'none'"):
-        execute(toy(pretrained="nowhere"), tmp_path / "other")
+    with pytest.raises(UserError, match="'nowhere' can't be read as a checkpoint"):
+        toy(pretrained="nowhere", options=options)
 
 
 # A scheme of one's own
@@ -524,7 +479,7 @@ def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, command):
 
 
 def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
-    fields = {"schemes": ["none", "recency"], "scheme_files": str(own)}
+    fields = {"schemes": ["none", "recency"], "scheme_files": [str(own)]}
     execute(toy(**fields), tmp_path / "out", console=quiet())
     assert len(execute(toy(**fields), tmp_path / "out", console=quiet()).skipped) == 2  # the same again
     own.write_text(own.read_text() + "# edited\n")
@@ -541,12 +496,12 @@ def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
 
 
 def test_a_checkpoint_of_ones_own_scheme_needs_the_file(tmp_path, own, forget):
-    fields = {"schemes": ["recency"], "pretrained": str(tmp_path / "{scheme}")}
+    fields = {"schemes": ["recency"], "pretrained": str(tmp_path / "{scheme}"), "options": {}}
     register_scheme_file(own, "recency")
     PosEncConfig.from_preset("tiny", position_embedding_type="recency").save_pretrained(tmp_path / "recency")
     assert toy(**fields, scheme_files=[str(own)]).schemes == ("recency",)
     forget()
-    with pytest.raises(UserError, match="isn't a scheme of hf_posenc. Give the file that defines it: --scheme-file"):
+    with pytest.raises(UserError, match="'recency'"):
         toy(**fields)
 
 
@@ -564,13 +519,7 @@ class Mine(PositionScheme):
     ("text", "schemes", "message"),
     [
         (None, ["none", "mine"], "mine.py' is no file"),
-        ("x = 1\n", ["none", "mine"], "defines no scheme"),
-        ("import nothing_like_this\n", ["none", "mine"], "can't be imported: ModuleNotFoundError"),
-        (MINE + "    name = 'mine'\n", ["none", "rope"], "defines mine, and the schemes are"),
-        (MINE, ["none", "rope"], "it isn't clear what to call Mine"),
         (MINE, ["none", "mine", "other"], "it isn't clear what to call Mine"),
-        (MINE + "    name = 'rope'\n", ["none", "rope"], "name='rope' is taken"),
-        (MINE.replace("import P", "import PosEncModel, P"), ["none", "mine"], "can't travel with a model"),
         (MINE + "    def __init__(self): 1 / 0\n", ["none", "mine"], "'mine' can't be built: ZeroDivisionError"),
     ],
 )
@@ -588,11 +537,11 @@ def test_files_that_can_not_be_compared_are_refused_before_any_run(tmp_path, for
 def test_a_rate_that_the_plan_leaves_open_is_that_of_train(tmp_path):
     plan = toy(options={"set": {"hidden_size": 512}, "device": "cpu"})
     run = PlannedRun(plan.tasks[0], "rope", 0)
-    assert default_rate(plan, run, tmp_path) == 5e-4  # of an encoder so wide
-    assert default_rate(toy(), replace(run, factor=3.0), tmp_path) == 3e-3
-    started = replace(plan, pretrained=f"{tmp_path}/{{scheme}}")
+    assert default_rate(plan, run) == 5e-4  # of an encoder so wide
+    assert default_rate(toy(), replace(run, factor=3.0)) == 3e-3
+    started = replace(toy(options={}), pretrained=f"{tmp_path}/{{scheme}}")
     PosEncConfig(hidden_size=768, num_attention_heads=12).save_pretrained(tmp_path / "rope")
-    assert default_rate(started, run, tmp_path) == 5e-5
+    assert default_rate(started, run) == 5e-5
 
 
 @pytest.mark.slow  # six runs
@@ -608,7 +557,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
         scores = {trial["rate"]: trial["rows"][0]["score"] for trial in of_scheme}
         assert scores.keys() == {0.0005, 0.002}
         assert scores[read_run(tmp_path, f"probes-{scheme}-seed0")["rate"]] == max(scores.values())
-    first, second = ((tmp_path / "data" / f"probes-seed{seed}.jsonl").read_text() for seed in (0, DEVELOPMENT_SEED))
+    first, second = (training_rows(plan, run)["text"][:] for run in (plan.runs()[0], plan.work()[0]))
     assert first != second
     assert execute(plan, tmp_path, console=quiet()).done == []
     assert set(read_table(tmp_path)[0]["seed"].dropna()) == {0}
@@ -653,11 +602,6 @@ def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, pret
     assert read_run(tmp_path, "probes-rope-seed0")["rate"] == 0.001
 
 
-def texts_of(tmp_path, plan, factor):
-    options = training_options(plan, PlannedRun(plan.tasks[0], "none", 0, factor), tmp_path)
-    return read(Options.of(**options))["train"]["text"][:]
-
-
 @pytest.mark.parametrize("has_validation", [False, True])
 def test_rates_are_chosen_on_what_is_not_reported(tmp_path, has_validation):
     """A validation split beside a test split; else a tenth that is held out of the training rows."""
@@ -665,14 +609,14 @@ def test_rates_are_chosen_on_what_is_not_reported(tmp_path, has_validation):
     if has_validation:
         write_rows(data / "validation.jsonl", read_rows(data / "train.jsonl")[:8])
     plan = toy(tasks=[{"data": str(data)}], train_examples=60, search=[1, 2], train_length=32, test_examples=None)
-    every, tried = texts_of(tmp_path, plan, None), texts_of(tmp_path, plan, 2.0)
-    files = development_files(plan, plan.tasks[0], tmp_path)
+    (task,) = plan.tasks
+    every, tried = (training_rows(plan, PlannedRun(task, "none", 0, factor))["text"][:] for factor in (None, 2.0))
     tokenizer = train_tokenizer(every, vocab_size=400)
-    arguments = (plan, plan.tasks[0], tokenizer, ("bad", "good"), "single_label_classification")
-    (part,) = tasks.test_parts(*arguments, tmp_path)
+    (part,) = tasks.test_parts(plan, task, tokenizer, ("bad", "good"), trial=True)
     if has_validation:
-        assert (files, tried == every, len(part.dataset)) == (None, True, 8)
+        assert (tried == every, len(part.dataset)) == (True, 8)
         return
-    assert (len(every), len(tried)) == (64, 54)  # the option max_rows keeps the first 60
-    assert sorted(tried + read_file(files[1])["text"][:]) == sorted(every[:60])
+    held_out = load_task(plan, task, trial=True)["test"]["text"][:]
+    assert (len(every), len(tried), plan.options_of(task)["max_rows"]) == (64, 54, 60)
+    assert sorted(tried + held_out) == sorted(every[:60])
     assert (part.length, len(part.dataset)) == (32, 6)
