@@ -22,7 +22,7 @@ from ..data.columns import note, remember_columns
 from ..data.encoding import encode
 from ..data.preparing import PreparedData, labels_of, prepare, texts_of
 from ..data.sources import read
-from ..errors import Interrupted, UserError
+from ..errors import UserError
 from ..options import Options
 from ..quiet import without_bars
 from ..training import run_folder
@@ -33,10 +33,9 @@ from ..training.lora import merge
 from ..training.losses import make_loss
 from ..training.memory import check_memory
 from ..training.metrics import METRICS, logits_in
-from ..training.progress import main_console
 from ..training.recipe import Recipe, make_recipe, trainer_fields, trains_on_cpu
 from ..training.report import Report, begin_report
-from ..training.trainer import RunTrainer, Stop, make_trainer
+from ..training.trainer import RunTrainer, Stop, main_console, make_trainer
 from .loading import input_length
 from .start import check_start, known_labels, start
 
@@ -159,8 +158,6 @@ def _fit(trainer: RunTrainer, stop: Stop, report: Report, recipe: Recipe, resume
     with run_folder.guarded(output), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge(cast(Any, trainer.model))
-    if stop.agreed:
-        raise Interrupted(run_folder.what_is_left(output))
     if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
         report.metrics = {**trained.metrics}
     report.best, report.history = _find_best(trainer.state, recipe), trainer.state.log_history

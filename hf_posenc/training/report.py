@@ -17,7 +17,7 @@ from ..machine import versions
 from ..markdown import plain, render
 from .assessment import CLASS_HEAD, PREFIXES, Assessment, Calibration, digits, short
 from .metrics import METRICS
-from .progress import NO_SCORES
+from .trainer import NO_SCORES
 
 HERE = "path/to/this/folder"
 """Stands in a checkpoint's card for its folder; `publish` puts the repository there."""

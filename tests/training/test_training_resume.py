@@ -254,7 +254,6 @@ def test_a_folder_that_is_taken_is_refused(tmp_path, there, overwrite, message):
         ({"class_weights": '{"a": 1}'}, "--class-weights"),
         ({"patience": 2, "validation": None, "validation_share": 0.0}, "--patience 2 needs evaluations"),
         ({"metric_for_best_model": "bleu"}, "--set metric_for_best_model=bleu isn't measured here. Choose loss, acc"),
-        ({"lr_scheduler_kwargs": {"power": 2}}, "--set lr_scheduler_kwargs="),
         ({"max_length": 600, "scheme": "learned", "max_position_embeddings": 64}, "--max-length 600 is too long"),
         ({"output": "{folder}/run.jsonl/x"}, "can't be written to: a file is in the way"),
     ],
