@@ -92,10 +92,9 @@ def train(
     if output is None:
         raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
     # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
-    process, plain = PartialState(cpu=trains_on_cpu(options)), options.to_dict()
+    process = PartialState(cpu=trains_on_cpu(options))
     console = main_console(process.process_index, console)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
-    resumed = run_folder.resume_point(output, plain) if options.resume else None
     config = check_start(options)
     is_here = tables is not None or Path(str(options.data)).exists()  # what comes from the Hub is fetched once
     with contextlib.nullcontext() if is_here else process.main_process_first():
@@ -103,12 +102,10 @@ def train(
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
     prepared = prepare(tables, options, known_labels(config))
+    begun_with = {**options.to_dict(), "training_data": _digest(prepared)}
+    resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, config)
-    targets = labels_of(prepared.splits["train"])
-    rows = hashlib.sha256(json.dumps([prepared.trained_on, targets]).encode()).hexdigest()[:16]
-    if resumed is not None:
-        run_folder.check_same_data(resumed, model.config, rows)
     remember_columns(model.config, prepared.columns)
     cut: dict[str, int] = {}
     encoded = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length), cut.__setitem__)
@@ -121,9 +118,11 @@ def train(
         validates="validation" in encoded,
         problem_type=prepared.labels.problem_type,
     )
-    loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
+    loss = make_loss(
+        prepared.labels, labels_of(prepared.splits["train"]), options.class_weights, recipe.label_smoothing_factor
+    )
     loss.label_scale = model.config.label_scale
-    report = begin_report(model, prepared, encoded, cut, plain, tokenizer)
+    report = begin_report(model, prepared, encoded, cut, options, tokenizer)
     report.notes += [*notes, *loss.sentences(prepared.labels.names)]
     report.notes += check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
     report.recipe, report.processes = _in_words(recipe, options), process.num_processes
@@ -135,7 +134,7 @@ def train(
         if resumed is not None:
             report.notes.append(f"Goes on from {resumed.name}.")
         elif process.is_main_process:
-            deleted = run_folder.begin(output, plain, rows, overwrite=options.overwrite)
+            deleted = run_folder.begin(output, begun_with, overwrite=options.overwrite)
             report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
     report.show_start(console)
     _fit(trainer, stop, report, recipe, resumed)
@@ -162,6 +161,13 @@ def _fit(trainer: RunTrainer, stop: Stop, report: Report, recipe: Recipe, resume
         report.metrics = {**trained.metrics}
     report.best, report.history = _find_best(trainer.state, recipe), trainer.state.log_history
     take_off_autocast(trainer.accelerator, cast(Any, trainer.model))
+
+
+def _digest(prepared: PreparedData) -> str:
+    """Of the texts and labels that a run trains on."""
+    part = prepared.splits["train"]
+    content = json.dumps([prepared.labels.names, texts_of(part), labels_of(part)])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def save_run(output: str | Path, report: Report, save_model: Any, trained_on: list[int] | None) -> None:

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.preparing import DataSummary, PreparedData
 from ..machine import versions
 from ..markdown import plain, render
+from ..options import Options
 from .assessment import CLASS_HEAD, PREFIXES, Assessment, Calibration, digits, short
 from .metrics import METRICS
 from .trainer import NO_SCORES
@@ -177,16 +178,16 @@ def begin_report(
     prepared: PreparedData,
     encoded: Mapping[str, Dataset],
     cut: Mapping[str, int],
-    options: Mapping[str, Any],
+    options: Options,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Report:
     """What is known of a run before its first step."""
-    pretrained = options["pretrained"]
+    pretrained = options.pretrained
     return Report(
-        name=Path(str(options["output"])).resolve().name,
-        options=plain_options(options),
+        name=Path(str(options.output)).resolve().name,
+        options=plain_options(options.to_dict()),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
-        dataset=Path(str(options["data"])).name or "unknown",
+        dataset=Path(str(options.data)).name or "unknown",
         position_embedding_type=model.config.position_embedding_type,
         problem_type=prepared.labels.problem_type,
         labels=prepared.labels.names,
