@@ -154,10 +154,10 @@ class _Estimator(BaseEstimator):
         self.model_: Any = result.model
         self.tokenizer_ = result.tokenizer
         self.metrics_ = result.metrics
-        self.assessment_ = result.report.assessment
+        self.report_ = result.report
         self.history_ = result.history
         self._result = result
-        doubts = [*(self.assessment_.warnings if self.assessment_ else ()), *result.report.data.doubts()]
+        doubts = [*result.report.warnings, *result.report.data.doubts()]
         for doubt in () if verbose else doubts:
             warnings.warn(doubt, stacklevel=3)
         return self
@@ -220,7 +220,7 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     Args:
         validation_share: share of the texts set aside to choose the best epoch by; 0: all are trained on,
             and the last weights are kept.
-        baseline: score simpler models too, to say in `assessment_` what the encoder has to beat.
+        baseline: score simpler models too, to say in `report_` what the encoder has to beat.
         verbose: 0 prints nothing, 1 what `hf-posenc train` does.
         **options: any other option of `hf-posenc train`, by its name with underscores, such as `max_steps=100`;
             `hf-posenc train --help` says what each does, and so those named above.
@@ -229,8 +229,8 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         classes_: the labels, (C,), sorted; of several per text the columns.
         model_: the trained `PosEncForSequenceClassification`.
         tokenizer_: its tokenizer.
-        assessment_: where the model stands on the texts set aside: beside baselines, class by class, what to doubt,
-            which is warned of, too. None where no texts were set aside.
+        report_: what the run says of itself: where the model stands on the texts set aside, beside baselines and class
+            by class, and what to doubt, which is warned of, too.
         metrics_: `train_...` and `eval_...` numbers.
         history_: what was logged while training.
     """

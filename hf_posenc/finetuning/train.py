@@ -26,15 +26,14 @@ from ..errors import UserError
 from ..options import Options
 from ..quiet import without_bars
 from ..training import run_folder
-from ..training.assessment import PREFIXES, assess, calibrate
 from ..training.baseline import baseline_scores
 from ..training.inference import take_off_autocast
 from ..training.lora import merge
 from ..training.losses import make_loss
 from ..training.memory import check_memory
-from ..training.metrics import METRICS, logits_in
+from ..training.metrics import logits_in
 from ..training.recipe import Recipe, make_recipe, trainer_fields, trains_on_cpu
-from ..training.report import Report, begin_report
+from ..training.report import PREFIXES, Report, begin_report, calibrate
 from ..training.trainer import RunTrainer, Stop, main_console, make_trainer
 from .loading import input_length
 from .start import check_start, known_labels, start
@@ -138,7 +137,7 @@ def train(
             report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
     report.show_start(console)
     _fit(trainer, stop, report, recipe, resumed)
-    _score(report, trainer, encoded, prepared)
+    _score(report, trainer, encoded)
     report.show(console)
     report.seconds = round(time.time() - started, 1)
     if report.calibration is not None:
@@ -184,8 +183,7 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         save_model(str(folder))
         if not is_main:
             return
-        if report.assessment is not None:
-            report.assessment.draw(folder)
+        report.draw(folder)
         files.write_text(folder / "README.md", report.card())
         if trained_on is not None:
             np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
@@ -220,7 +218,7 @@ def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:
     return baseline_scores(training, dict(zip(scored, tests, strict=True)), prepared.labels.problem_type)
 
 
-def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], prepared: PreparedData) -> None:
+def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset]) -> None:
     """Adds the metrics of validation and test rows, assesses the last of them, and fits the temperature."""
     logits: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for split, prefix in PREFIXES.items():
@@ -229,15 +227,7 @@ def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], 
         output = trainer.predict(cast(Any, encoded[split]), metric_key_prefix=prefix)
         report.metrics |= {name: float(value) for name, value in (output.metrics or {}).items()}
         logits[split] = logits_in(output), np.asarray(output.label_ids)
-        metric = METRICS[report.problem_type][0].key
-        report.assessment = assess(
-            *logits[split],
-            split=split,
-            names=prepared.labels.names,
-            problem_type=report.problem_type,
-            score=report.metrics[f"{prefix}_{metric}"],
-            baselines=report.baselines,
-        )
+        report.assess(split, *logits[split])
     if report.problem_type == "single_label_classification" and "validation" in logits:
         last = list(logits)[-1]
         report.calibration = calibrate(logits["validation"], logits[last], last)

@@ -193,7 +193,7 @@ def test_a_model_that_words_beat_is_warned_of() -> None:
     texts = [f"{word} {number}" for number, word in enumerate(["good", "bad"] * 40)]
     with pytest.warns(UserWarning, match="A linear model on words is better: accuracy 1.000"):
         fitted = hf_posenc.fit(texts, ["yes", "no"] * 40, **OPTIONS, max_steps=1)
-    assert fitted.assessment_.baselines["words"] == fitted.assessment_.baselines["word_pairs"] == 1
+    assert [fitted.report_.baselines[name]["eval_accuracy"] for name in ("words", "word_pairs")] == [1, 1]
 
 
 @pytest.mark.slow  # eight fits
