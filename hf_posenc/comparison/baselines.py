@@ -22,19 +22,18 @@ from hf_posenc.data.sources import read
 from hf_posenc.finetuning.loading import input_length
 from hf_posenc.finetuning.start import check_start, known_labels, start
 from hf_posenc.options import Options
-from hf_posenc.training.baseline import BagOfWords, WordPairs, WordsAtPlaces, most_frequent
+from hf_posenc.training.baseline import FEATURES, BagOfWords, most_frequent
 from hf_posenc.training.recipe import Recipe, make_recipe
 
 from .plan import Plan, PlannedRun, Task
 from .probes import OPPOSITES
 from .tasks import test_parts, training_options
 
-MAJORITY, WORDS, WORD_PAIRS, PLACES = "majority", "words", "word pairs", "words at places"
+MAJORITY = "majority"
+WORDS, WORD_PAIRS, PLACES = FEATURES
 USUAL_FORM = "usual form alone"
 """Answers the usual form of a probe's question, and says no to its opposite: it is right in three quarters."""
-LINEAR: dict[str, type[BagOfWords]] = {WORDS: BagOfWords, WORD_PAIRS: WordPairs, PLACES: WordsAtPlaces}
-"""The linear models, by name."""
-BASELINES = (MAJORITY, *LINEAR, USUAL_FORM)
+BASELINES = (MAJORITY, *FEATURES, USUAL_FORM)
 _TIMED_STEPS = 4
 
 
@@ -69,9 +68,9 @@ def measure_baselines(plan: Plan, task: Task, data_folder: Path) -> dict[str, An
     most, columns = most_frequent(labels, problem_type), len(prepared.columns.text)
     texts = _texts(train, tokenizer, columns)
     models: dict[str, BagOfWords] = {}
-    for name in LINEAR if task.data == "probes" else (WORDS, WORD_PAIRS):
+    for name in FEATURES if task.data == "probes" else (WORDS, WORD_PAIRS):
         with contextlib.suppress(ValueError):  # no word in the texts, or one class
-            models[name] = LINEAR[name](problem_type).fit(texts, labels)
+            models[name] = BagOfWords(name, problem_type).fit(texts, labels)
     rows = []
     for part in test_parts(plan, task, tokenizer, names, problem_type, None):
         right = np.asarray(part.dataset["labels"])

@@ -15,6 +15,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, set_seed
+from transformers.modelcard import extract_hyperparameters_from_trainer
 from transformers.utils import logging
 
 from .. import files
@@ -32,7 +33,7 @@ from ..training.lora import merge
 from ..training.losses import make_loss
 from ..training.memory import check_memory
 from ..training.metrics import logits_in
-from ..training.recipe import Recipe, make_recipe, trainer_fields, trains_on_cpu
+from ..training.recipe import Recipe, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
 from ..training.trainer import RunTrainer, Stop, main_console, make_trainer
 from .loading import input_length
@@ -124,11 +125,12 @@ def train(
     report = begin_report(model, prepared, encoded, cut, options, tokenizer)
     report.notes += [*notes, *loss.sentences(prepared.labels.names)]
     report.notes += check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
-    report.recipe, report.processes = _in_words(recipe, options), process.num_processes
+    report.processes = process.num_processes
     if baselines and process.is_main_process:
         report.baselines = _baselines(prepared)
     with run_folder.guarded(output):  # the Trainer makes the folder
-        trainer, stop = make_trainer(model, tokenizer, encoded, recipe, loss, console)
+        trainer = make_trainer(model, tokenizer, encoded, recipe, loss, console)
+        report.recipe = _in_words(trainer, options)
         process.wait_for_everyone()  # all have seen that the folder is free
         if resumed is not None:
             report.notes.append(f"Goes on from {resumed.name}.")
@@ -136,7 +138,7 @@ def train(
             deleted = run_folder.begin(output, begun_with, overwrite=options.overwrite)
             report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
     report.show_start(console)
-    _fit(trainer, stop, report, recipe, resumed)
+    _fit(trainer, report, recipe, resumed)
     _score(report, trainer, encoded)
     report.show(console)
     report.seconds = round(time.time() - started, 1)
@@ -146,14 +148,14 @@ def train(
     return TrainingResult(Path(output), report, model, tokenizer, prepared.trained_on)
 
 
-def _fit(trainer: RunTrainer, stop: Stop, report: Report, recipe: Recipe, resumed: Path | None) -> None:
+def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | None) -> None:
     """Trains, and adds to the report what was logged and which weights were kept.
 
     Raises:
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    output = str(recipe.output_dir)
-    with run_folder.guarded(output), stop:
+    trainer.add_callback(stop := Stop())
+    with run_folder.guarded(str(recipe.output_dir)), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge(cast(Any, trainer.model))
     if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
@@ -190,21 +192,13 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         files.write_json(folder / run_folder.RESULTS_NAME, report.to_dict())
 
 
-def _in_words(recipe: Recipe, options: Options) -> dict[str, Any]:
-    """How it was trained, for the card; None: it isn't listed."""
-    return {
-        "learning_rate": recipe.learning_rate,
-        "position_rate": recipe.position_rate,
-        "word_rate": recipe.word_rate,
-        "epochs": recipe.num_train_epochs if recipe.max_steps <= 0 else None,
-        "max_steps": recipe.max_steps if recipe.max_steps > 0 else None,
-        "batch size": recipe.examples_per_step,
-        "schedule": options.schedule,
-        "warmup_steps": recipe.warmup_steps,
-        "weight_decay": recipe.weight_decay,
-        "precision": "bfloat16 mixed, scores in float32" if recipe.bf16 else None,
-        **{name: value for name, value in trainer_fields(options).items() if isinstance(value, int | float)},
-    }
+def _in_words(trainer: RunTrainer, options: Options) -> dict[str, Any]:
+    """How it is trained, as the Trainer's own cards say it."""
+    recipe = cast(Recipe, trainer.args)
+    rates = {"position_rate": recipe.position_rate, "word_rate": recipe.word_rate, "weight_decay": recipe.weight_decay}
+    precision = {"precision": "bfloat16 mixed, scores in float32"} if recipe.bf16 else {}
+    said = extract_hyperparameters_from_trainer(trainer)
+    return {**said, "lr_scheduler_type": options.schedule, **rates, **precision}
 
 
 def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:

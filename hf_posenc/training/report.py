@@ -291,7 +291,6 @@ class Report:
             "class_weights": self.options["class_weights"],
             "lora": self.options["lora"] or None,
             "max_length": self.max_length,
-            "seed": self.options["seed"],
             "weights": self.best and f"best by {self.best['metric']}: epoch {self.best['epoch']:g}",
             "parameters": f"{self.parameters:,}, positional {self.positional_parameters:,}",
         }

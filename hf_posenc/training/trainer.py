@@ -108,8 +108,8 @@ def make_trainer(
     recipe: Recipe,
     loss: ClassificationLoss,
     console: Console,
-) -> tuple[RunTrainer, "Stop"]:
-    """The Trainer of a run, and the callback that stops it on Ctrl-C."""
+) -> RunTrainer:
+    """The Trainer of a run."""
     recipe.disable_tqdm = recipe.disable_tqdm or not is_live(console)
     trainer = RunTrainer(
         model=model,
@@ -125,12 +125,10 @@ def make_trainer(
     trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
     if not recipe.disable_tqdm:
         trainer.add_callback(Bar())
-    stop = Stop()
-    for callback in (LogLines(console), stop):
-        trainer.add_callback(callback)
+    trainer.add_callback(LogLines(console))
     if recipe.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(recipe.patience))
-    return trainer, stop
+    return trainer
 
 
 def one_cycle_schedule(

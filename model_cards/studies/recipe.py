@@ -148,7 +148,7 @@ class Study:
                 result = train(chosen, tables=tables, console=Console(file=io.StringIO()))
                 metrics = result.metrics
                 baselines = {name: scores["test_accuracy"] for name, scores in result.report.baselines.items()}
-                epochs = result.report.recipe["epochs"]
+                epochs = result.history[-1]["epoch"]
         kept = ("accuracy", "macro_f1", "matthews_correlation", "loss")
         return {
             "test": {metric: round(metrics[f"test_{metric}"], 5) for metric in kept},
@@ -169,7 +169,7 @@ def _stock(options: Options, tables: dict[str, Dataset]) -> tuple[dict[str, floa
     sizes: dict[str, Any] = {"hidden_size": model.config.hidden_size, "examples": len(encoded["train"])}
     recipe = make_recipe(options, **sizes, seen=0, validates=True, problem_type=prepared.labels.problem_type)
     loss = make_loss(prepared.labels, labels_of(prepared.splits["train"]), None, 0.0)
-    trainer, _ = make_trainer(model, tokenizer, encoded, recipe, loss, Console(file=io.StringIO()))
+    trainer = make_trainer(model, tokenizer, encoded, recipe, loss, Console(file=io.StringIO()))
     trainer.train()
     metrics: dict[str, float] = {}
     for split, prefix in (("validation", "eval"), ("test", "test")):

@@ -63,9 +63,9 @@ def call_at():
         make = road.make_trainer
 
         def make_and_add(*args):
-            trainer, stop = make(*args)
+            trainer = make(*args)
             trainer.add_callback(type("Moment", (TrainerCallback,), {moment: call}))
-            return trainer, stop
+            return trainer
 
         patch.setattr(road, "make_trainer", make_and_add)
 
