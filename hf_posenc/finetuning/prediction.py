@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from ..errors import UserError, one_line
 from ..quiet import without_bars
 from ..training.inference import logits_of
 from ..training.metrics import answers_from_logits
-from .backends import Backend, fastest_backend, open_backend
+from .backends import fastest_backend, open_backend
 from .loading import CLASSIFIER, has_head, input_length, load_model, read_config, text_problem_type, trained_labels
 
 
@@ -24,7 +23,7 @@ class Classifier:
     """A trained model, in float32 on its device, with its tokenizer.
 
     Attributes:
-        model: a PyTorch model, or an `ExportedModel`.
+        model: a PyTorch model, or a `Backend`.
         name: its folder or Hub name.
         backend: what runs it: `torch`, `onnx` or `openvino`.
     """
@@ -48,25 +47,6 @@ class Classifier:
     def columns(self) -> Columns | None:
         """How the texts that it was trained on were put together."""
         return remembered_columns(self.model.config)
-
-
-class ExportedModel:
-    """A graph in the place of a PyTorch model: what answers are computed with."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, backend: Backend, config: Any, name: str) -> None:
-        self.backend, self.config, self.name_or_path = backend, config, name
-        self.streams = backend.streams
-
-    def eval(self) -> "ExportedModel":
-        """Itself: a graph doesn't train."""
-        return self
-
-    def __call__(self, **batch: torch.Tensor) -> Any:
-        """Token ids and mask (B, S) -> an output with `logits`, float32."""
-        logits = self.backend.logits({name: tensor.numpy() for name, tensor in batch.items()})
-        return SimpleNamespace(logits=torch.from_numpy(logits))
 
 
 @without_bars()
@@ -112,12 +92,13 @@ def load_classifier(
         model = load_model(checkpoint, config, revision=revision, trust_remote_code=trust_remote_code)
         model.to(place)
     else:
-        model = ExportedModel(open_backend(checkpoint, backend, bf16=bf16, throughput=throughput), config, checkpoint)
+        model = open_backend(checkpoint, backend, bf16=bf16, throughput=throughput)
+        model.config, model.name_or_path = config, checkpoint
     tokenizer = load_tokenizer(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
     if backend == "torch":
         input_length(model, tokenizer)
-    elif model.backend.max_length is not None:
-        tokenizer.model_max_length = min(tokenizer.model_max_length, model.backend.max_length)
+    elif model.max_length is not None:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_length)
     return Classifier(model, tokenizer, checkpoint, backend)
 
 
