@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hf_posenc.data.encoding import encode
 from hf_posenc.data.preparing import prepare
 from hf_posenc.data.sources import read
-from hf_posenc.finetuning.loading import input_length
-from hf_posenc.finetuning.start import check_start, known_labels, start
+from hf_posenc.finetuning.loading import input_length, knowledge
+from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
 from hf_posenc.training.baseline import FEATURES, BagOfWords, most_frequent
 from hf_posenc.training.recipe import Recipe, make_recipe
@@ -59,7 +59,7 @@ def measure_baselines(plan: Plan, task: Task, data_folder: Path) -> dict[str, An
         values["scheme"] = "none"  # no scheme of the user's own has to be built
     options = Options.of(**values, output=str(data_folder / "timed"))
     config = check_start(options)
-    prepared = prepare(read(options), options, known_labels(config))
+    prepared = prepare(read(options), options, knowledge(config, str(options.pretrained)))
     tokenizer, model, _ = start(options, prepared, config)
     cut: dict[str, int] = {}
     limit = input_length(model, tokenizer, options.max_length)

@@ -121,7 +121,17 @@ def text_problem_type(config: Any) -> str:
 
 
 def knowledge(config: Any, checkpoint: str) -> Known:
-    """What a trained classifier knows of its data, and of the texts that it was trained on."""
+    """What a trained classifier knows of its data, and of the texts that it was trained on; nothing is known of others.
+
+    Args:
+        config: its configuration. None: of a new encoder.
+        checkpoint: its folder.
+
+    Raises:
+        UserError: what it was trained on can't be read.
+    """
+    if config is None or not has_head(config, CLASSIFIER):
+        return Known()
     path = Path(checkpoint) / TRAINED_ON
     try:
         marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()

@@ -36,8 +36,8 @@ from ..training.metrics import logits_in
 from ..training.recipe import Recipe, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
 from ..training.trainer import RunTrainer, Stop, main_console, make_trainer
-from .loading import input_length
-from .start import check_start, known_labels, start
+from .loading import input_length, knowledge
+from .start import check_start, start
 
 logger = logging.get_logger(__name__)
 
@@ -101,7 +101,7 @@ def train(
         tables = read(options) if tables is None else tables
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
-    prepared = prepare(tables, options, known_labels(config))
+    prepared = prepare(tables, options, knowledge(config, str(options.pretrained)))
     begun_with = {**options.to_dict(), "training_data": _digest(prepared)}
     resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
