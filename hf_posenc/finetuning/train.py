@@ -30,10 +30,8 @@ from ..training import run_folder
 from ..training.baseline import baseline_scores
 from ..training.inference import take_off_autocast
 from ..training.lora import merge
-from ..training.losses import make_loss
-from ..training.memory import check_memory
-from ..training.metrics import logits_in
-from ..training.recipe import Recipe, make_recipe, trains_on_cpu
+from ..training.metrics import make_loss
+from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
 from ..training.trainer import RunTrainer, Stop, main_console, make_trainer
 from .loading import input_length, knowledge
@@ -220,7 +218,7 @@ def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset]) 
             continue
         output = trainer.predict(cast(Any, encoded[split]), metric_key_prefix=prefix)
         report.metrics |= {name: float(value) for name, value in (output.metrics or {}).items()}
-        logits[split] = logits_in(output), np.asarray(output.label_ids)
+        logits[split] = cast(Any, (output.predictions, output.label_ids))
         report.assess(split, *logits[split])
     if report.problem_type == "single_label_classification" and "validation" in logits:
         last = list(logits)[-1]

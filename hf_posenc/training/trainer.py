@@ -11,7 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-import numpy as np
 import torch
 from datasets import Dataset
 from rich.console import Console
@@ -35,8 +34,7 @@ from transformers.utils import logging
 from ..errors import Diverged
 from ..optimizer import scale_position_learning_rates
 from .lora import has_lora, merged_weights
-from .losses import ClassificationLoss, loss_and_metrics
-from .metrics import logits_in
+from .metrics import ClassificationLoss, loss_and_metrics
 from .recipe import Recipe
 from .run_folder import not_finite
 
@@ -119,7 +117,8 @@ def make_trainer(
         eval_dataset=encoded.get("validation"),
         processing_class=tokenizer,
         compute_loss_func=loss,
-        compute_metrics=lambda output: loss_and_metrics(loss, logits_in(output), np.asarray(output.label_ids)),
+        compute_metrics=lambda output: loss_and_metrics(loss, *cast(Any, (output.predictions, output.label_ids))),
+        preprocess_logits_for_metrics=lambda outputs, _: outputs[0] if isinstance(outputs, tuple) else outputs,
     )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)

@@ -26,10 +26,9 @@ from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, pi
 from hf_posenc import PosEncConfig
 from hf_posenc.data.labels import Labels
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning.evaluate import evaluate
-from hf_posenc.finetuning.prediction import load_classifier
+from hf_posenc.finetuning.prediction import evaluate, load_classifier
 from hf_posenc.options import Options
-from hf_posenc.training.losses import ClassificationLoss, loss_and_metrics, make_loss
+from hf_posenc.training.metrics import ClassificationLoss, loss_and_metrics, make_loss
 
 PARADIGM = "existential_there_quantifiers_2"
 

@@ -14,7 +14,7 @@ from hf_posenc.conversion import convert
 from hf_posenc.data.labels import standard_units
 from hf_posenc.finetuning.prediction import load_classifier, predict
 from hf_posenc.finetuning.train import TrainingResult
-from hf_posenc.training.losses import ClassificationLoss
+from hf_posenc.training.metrics import ClassificationLoss
 
 WORTH = {"shed": -1.5, "hut": -1.0, "flat": -0.5, "house": 0.5, "villa": 1.0, "castle": 1.5}
 OPTIONS: dict[str, Any] = {"task": "regression", "learning_rate": 3e-3, "epochs": 4, "bf16": False}
