@@ -35,7 +35,7 @@ from ..training import run_folder
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from .loading import text_problem_type
-from .prediction import Classifier, load_classifier
+from .prediction import load_classifier
 from .train import save_run, train
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
@@ -79,48 +79,28 @@ def load(
     if not Path(folder).is_dir():
         raise UserError(f"There is no folder {str(folder)!r}. Give one that `save` or `hf-posenc train` wrote.")
     classifier = load_classifier(str(folder), device, backend=backend)
-    kind: Any = PosEncRegressor if classifier.problem_type == "regression" else PosEncClassifier
-    return kind._loaded(classifier)
+    is_real = classifier.problem_type == "regression"
+    estimator: Any = PosEncRegressor() if is_real else PosEncClassifier()
+    estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
+    if not is_real:
+        estimator.classes_ = np.array(notes_of(classifier.model.config).get("classes", classifier.label_names))
+    return estimator
 
 
 class _Estimator(BaseEstimator):
     """What classifier and regressor share. Constructors store parameters, as scikit-learn wants it.
 
-    Those that the signature names are always parameters, any other option of `hf-posenc train` is one once it is given
-    or set: `clone` and `GridSearchCV` see them all. As scikit-learn wants it, `fit` refuses wrong ones.
+    An option of `hf-posenc train` is a parameter once it is given or set: `clone` and `GridSearchCV` see them all. As
+    scikit-learn wants it, `fit` refuses wrong ones.
     """
 
-    def __init__(
-        self,
-        *,
-        scheme: str | None = None,
-        size: str | None = None,
-        pretrained: str | None = None,
-        max_length: int | None = None,
-        epochs: float | None = None,
-        learning_rate: float | None = None,
-        batch_size: int | None = None,
-        validation_share: float = 0.1,
-        seed: int = 42,
-        baseline: bool = False,
-        verbose: int = 0,
-        **options: Any,
-    ) -> None:
-        self.scheme = scheme
-        self.size = size
-        self.pretrained = pretrained
-        self.max_length = max_length
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.validation_share = validation_share
-        self.seed = seed
+    def __init__(self, *, baseline: bool = False, verbose: int = 0, **options: Any) -> None:
         self.baseline = baseline
         self.verbose = verbose
         self.__dict__.update(options)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the signature, and the options that were given or set."""
+        """The parameters, and the options that were given or set."""
         return {name: value for name, value in vars(self).items() if not (name.startswith("_") or name.endswith("_"))}
 
     def set_params(self, **parameters: Any) -> Self:
@@ -139,7 +119,7 @@ class _Estimator(BaseEstimator):
         verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
         refuse_given(Options.of(**parameters), _OF_FILES, "is for files; these texts are in memory")
         parameters |= {**task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
-        if not self.validation_share:
+        if parameters.get("validation_share") == 0:
             parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
         with (
             tempfile.TemporaryDirectory(prefix="posenc-") as folder,
@@ -153,9 +133,7 @@ class _Estimator(BaseEstimator):
                 raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
         self.model_: Any = result.model
         self.tokenizer_ = result.tokenizer
-        self.metrics_ = result.metrics
         self.report_ = result.report
-        self.history_ = result.history
         self._result = result
         doubts = [*result.report.warnings, *result.report.data.doubts()]
         for doubt in () if verbose else doubts:
@@ -198,12 +176,6 @@ class _Estimator(BaseEstimator):
             save_run(folder, report, save_model, result.trained_on)
         return Path(folder)
 
-    @classmethod
-    def _loaded(cls, classifier: Classifier) -> Self:
-        estimator = cls()
-        estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
-        return estimator
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = tags.input_tags.one_d_array = True
@@ -218,12 +190,10 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     text an array (n, C) of 0 and 1, in which form predictions come, too. The columns of a data frame name them.
 
     Args:
-        validation_share: share of the texts set aside to choose the best epoch by; 0: all are trained on,
-            and the last weights are kept.
         baseline: score simpler models too, to say in `report_` what the encoder has to beat.
         verbose: 0 prints nothing, 1 what `hf-posenc train` does.
-        **options: any other option of `hf-posenc train`, by its name with underscores, such as `max_steps=100`;
-            `hf-posenc train --help` says what each does, and so those named above.
+        **options: of `hf-posenc train`, by their names with underscores, such as `pretrained`, `max_steps=100` or
+            `validation_share=0` (all texts are trained on, and the last weights are kept); its `--help` lists them.
 
     Attributes:
         classes_: the labels, (C,), sorted; of several per text the columns.
@@ -231,8 +201,6 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         tokenizer_: its tokenizer.
         report_: what the run says of itself: where the model stands on the texts set aside, beside baselines and class
             by class, and what to doubt, which is warned of, too.
-        metrics_: `train_...` and `eval_...` numbers.
-        history_: what was logged while training.
     """
 
     def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's names
@@ -277,12 +245,6 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (n, C), columns in the order of `classes_`; with several labels per text each on its own."""
         return probabilities_from_logits(*self._class_logits(X))
-
-    @classmethod
-    def _loaded(cls, classifier: Classifier) -> Self:
-        estimator = super()._loaded(classifier)
-        estimator.classes_ = np.array(notes_of(classifier.model.config).get("classes", classifier.label_names))
-        return estimator
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

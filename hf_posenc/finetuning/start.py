@@ -26,10 +26,8 @@ from .loading import CLASSIFIER, has_head, knowledge, load_model, longest_input,
 
 LORA_RANK = 16
 _OWN = ("model_type", "id2label", "label2id", "num_labels", "problem_type", "auto_map", "label_mean", "label_scale")
-_POSITIONS = {
-    "position_embedding_type": "--scheme",
-    "position_embedding_kwargs": "--scheme-kwargs",
-}
+_POSITIONS = frozenset(("position_embedding_type", "position_embedding_kwargs"))
+"""Which have options of their own."""
 _CONFIG = frozenset(
     name
     for name, item in PosEncConfig.__dataclass_fields__.items()
@@ -62,8 +60,6 @@ def check_start(options: Options) -> Any:
     """
     trainer_fields(options)
     for name in options.assigned:
-        if name in _POSITIONS:
-            raise UserError(f"--set {name} can't be set. Use {_POSITIONS[name]}.")
         if name not in (known := FIELDS | _CONFIG | {*_OF_TOKENIZERS}):
             near = did_you_mean(name, known)
             raise UserError(
@@ -170,7 +166,7 @@ def _load(
         was = config.attention_probs_dropout_prob
         notes.append(f"Attention dropout is 0 instead of {was:g}: --set attention_probs_dropout_prob={was:g} keeps it.")
         fields["attention_probs_dropout_prob"] = 0.0
-    with about_options(_CONFIG | _POSITIONS.keys()):
+    with about_options(_CONFIG | _POSITIONS):
         for name, value in {**_task(labels), **fields}.items():
             setattr(config, name, value)
     if has_head(config, CLASSIFIER):
@@ -234,7 +230,7 @@ def _new_encoder(options: Options, tokenizer: PreTrainedTokenizerBase, labels: L
         values["position_embedding_type"] = options.scheme
     if options.scheme_kwargs is not None:
         values["position_embedding_kwargs"] = options.scheme_kwargs
-    with about_options(_CONFIG | _POSITIONS.keys()):
+    with about_options(_CONFIG | _POSITIONS):
         config = PosEncConfig.from_preset(options.size or "tiny", **values)
         config.code_files()  # refuse now what couldn't be saved at the end
         return AutoModelForSequenceClassification.from_config(config)

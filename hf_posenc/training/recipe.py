@@ -27,25 +27,22 @@ LEAST = {"small vocabulary": (10_000, 6, 100), "natural language": (500, 6, 100)
 """Least number of steps, within a least and a greatest number of epochs."""
 MOST_EVALUATIONS = 20
 """More epochs than this are evaluated several at a time: an evaluation may take longer than a short epoch."""
-_OWN = {
-    "output_dir": "--output",
-    "resume_from_checkpoint": "--resume",
-    "num_train_epochs": "--epochs",
-    "max_steps": "--max-steps",
-    "learning_rate": "--learning-rate",
-    "lr_scheduler_type": "--schedule",
-    "per_device_train_batch_size": "--batch-size",
-    "seed": "--seed",
-    "bf16": "--bf16",
-    "use_cpu": "--device cpu",
-    "push_to_hub": "hf-posenc publish",
-    "do_train": "--data",
-    "do_eval": "--validation",
-    "do_predict": "--test",
-    "label_names": "--label-names",
-    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), "none: it would round the weights that are saved"),
-}
-"""Fields of TrainingArguments that can't be set, and what to give instead."""
+_OWN = frozenset(
+    (
+        *(
+            "output_dir",
+            "resume_from_checkpoint",
+            "num_train_epochs",
+            "max_steps",
+            "learning_rate",
+            "lr_scheduler_type",
+        ),
+        *("per_device_train_batch_size", "seed", "bf16", "use_cpu", "push_to_hub", "label_names"),
+        *("do_train", "do_eval", "do_predict", "position_embedding_type", "position_embedding_kwargs"),
+        *("bf16_full_eval", "fp16_full_eval"),  # they would round the weights that are saved
+    )
+)
+"""Fields that `--set` can't name: they have options of their own, or follow from them."""
 _SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
 _NOT_NEGATIVE = Range("a number from 0", lambda value: 0 <= value < math.inf)
 _RANGES = {
@@ -203,10 +200,9 @@ def trainer_fields(options: Options) -> dict[str, Any]:
     """
     for name in options.assigned.keys() & _RANGES:
         check_range(f"--set {name}={options.assigned[name]}", options.assigned[name], _RANGES[name])
-    chosen = {name: value for name, value in options.assigned.items() if name in FIELDS}
-    if taken := next((name for name in chosen if name in _OWN or name.startswith("hub_")), None):
-        raise UserError(f"--set {taken} can't be set. Use {_OWN.get(taken, 'hf-posenc publish')}.")
-    return chosen
+    if taken := next((name for name in options.assigned if name in _OWN or name.startswith("hub_")), None):
+        raise UserError(f"--set {taken} can't be set: see the options that `hf-posenc train --help` lists.")
+    return {name: value for name, value in options.assigned.items() if name in FIELDS}
 
 
 def trains_on_cpu(options: Options) -> bool:

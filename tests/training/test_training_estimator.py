@@ -73,7 +73,7 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     np.testing.assert_array_equal(loaded.predict_proba(texts), probabilities)
     np.testing.assert_allclose(scores(tmp_path / "model", texts[:4], fitted.classes_), probabilities[:4], atol=1e-5)
     kept = json.loads((tmp_path / "model" / "results.json").read_text())
-    assert kept["metrics"]["eval_accuracy"] == fitted.metrics_["eval_accuracy"]
+    assert kept["metrics"]["eval_accuracy"] == fitted.report_.metrics["eval_accuracy"]
     assert "# model\n" in (tmp_path / "model" / "README.md").read_text()
 
 
@@ -218,7 +218,7 @@ def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> Non
     assert "word_rate" not in estimator.get_params()
     search = GridSearchCV(quick(max_steps=1), {"word_rate": [1.0, 2.0]}, cv=2).fit(texts, labels)
     assert search.best_estimator_.word_rate == search.best_params_["word_rate"]
-    assert len(search.best_estimator_.history_) > 0
+    assert len(search.best_estimator_.report_.history) > 0
     assert search.best_estimator_.get_params()["max_steps"] == 1
     with pytest.raises(UserError, match=r"Unknown option 'weight_decay'.* go into set=\{'weight_decay': \.\.\.\}"):
         hf_posenc.fit(texts, labels, weight_decay=0.1)

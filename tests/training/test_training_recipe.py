@@ -92,15 +92,14 @@ def test_what_is_given_stays_and_the_rest_is_chosen(given: dict[str, Any], expec
     assert {name: getattr(made, name) for name in expected} == expected
 
 
-OURS = {"learning_rate": "--learning-rate", "output_dir": "--output", "use_cpu": "--device cpu", "seed": "--seed"}
-OURS |= {"push_to_hub": "hf-posenc publish", "hub_token": "hf-posenc publish", "bf16_full_eval": "none: it would"}
-OURS |= {"position_embedding_type": "--scheme", "position_embedding_kwargs": "--scheme-kwargs"}
+OURS = ["learning_rate", "output_dir", "use_cpu", "seed", "push_to_hub", "hub_token", "bf16_full_eval"]
+OURS += ["position_embedding_type", "position_embedding_kwargs"]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        *(({"set": {name: 1}}, f"--set {name} can't be set. Use {instead}") for name, instead in OURS.items()),
+        *(({"set": {name: 1}}, f"--set {name} can't be set: see the options") for name in OURS),
         ({"set": {"hidden_dropout": 1}}, "--set hidden_dropout: neither TrainingArguments nor PosEncConfig has such"),
         ({"set": {"num_labels": 3}}, "--set num_labels: neither"),
         *(
