@@ -14,14 +14,14 @@ import numpy as np
 from accelerate import PartialState
 from datasets import Dataset
 from rich.console import Console
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.modelcard import extract_hyperparameters_from_trainer
 from transformers.utils import logging
 
 from .. import files
 from ..data.columns import note, remember_columns
 from ..data.encoding import encode
-from ..data.preparing import PreparedData, labels_of, prepare, texts_of
+from ..data.preparing import labels_of, prepare, texts_of
 from ..data.sources import read
 from ..errors import UserError
 from ..options import Options
@@ -100,7 +100,10 @@ def train(
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
     prepared = prepare(tables, options, knowledge(config, str(options.pretrained)))
-    begun_with = {**options.to_dict(), "training_data": _digest(prepared)}
+    parts = {split: (texts_of(part), labels_of(part) or []) for split, part in prepared.splits.items()}
+    texts, targets = parts.pop("train")
+    digest = hashlib.sha256(json.dumps([prepared.labels.names, texts, targets]).encode())
+    begun_with = {**options.to_dict(), "training_data": digest.hexdigest()[:16]}
     resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, config)
@@ -116,16 +119,15 @@ def train(
         validates="validation" in encoded,
         problem_type=prepared.labels.problem_type,
     )
-    loss = make_loss(
-        prepared.labels, labels_of(prepared.splits["train"]), options.class_weights, recipe.label_smoothing_factor
-    )
+    loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
     report = begin_report(model, prepared, encoded, cut, options, tokenizer)
     report.notes += [*notes, *loss.sentences(prepared.labels.names)]
     report.notes += check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
     report.processes = process.num_processes
     if baselines and process.is_main_process:
-        report.baselines = _baselines(prepared)
+        tests = {PREFIXES[split]: part for split, part in parts.items()}
+        report.baselines = baseline_scores((texts, targets), tests, report.problem_type)
     with run_folder.guarded(output):  # the Trainer makes the folder
         trainer = make_trainer(model, tokenizer, encoded, recipe, loss, console)
         report.recipe = _in_words(trainer, options)
@@ -158,15 +160,12 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
     merge(cast(Any, trainer.model))
     if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
         report.metrics = {**trained.metrics}
-    report.best, report.history = _find_best(trainer.state, recipe), trainer.state.log_history
+    report.history, step = trainer.state.log_history, trainer.state.best_global_step
+    if step is not None and recipe.load_best_model_at_end:
+        metric = f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
+        epoch = next(entry["epoch"] for entry in report.history if entry["step"] == step and metric in entry)
+        report.best = {"metric": metric, "value": trainer.state.best_metric, "step": step, "epoch": epoch}
     take_off_autocast(trainer.accelerator, cast(Any, trainer.model))
-
-
-def _digest(prepared: PreparedData) -> str:
-    """Of the texts and labels that a run trains on."""
-    part = prepared.splits["train"]
-    content = json.dumps([prepared.labels.names, texts_of(part), labels_of(part)])
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def save_run(output: str | Path, report: Report, save_model: Any, trained_on: list[int] | None) -> None:
@@ -199,17 +198,6 @@ def _in_words(trainer: RunTrainer, options: Options) -> dict[str, Any]:
     return {**said, "lr_scheduler_type": options.schedule, **rates, **precision}
 
 
-def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:
-    """Scores of simpler models."""
-    scored = {prefix: prepared.splits[split] for split, prefix in PREFIXES.items() if split in prepared.splits}
-    training, *tests = (
-        (texts_of(part), labels_of(part) or []) for part in (prepared.splits["train"], *scored.values())
-    )
-    if not tests:
-        return {}
-    return baseline_scores(training, dict(zip(scored, tests, strict=True)), prepared.labels.problem_type)
-
-
 def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset]) -> None:
     """Adds the metrics of validation and test rows, assesses the last of them, and fits the temperature."""
     logits: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -223,15 +211,6 @@ def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset]) 
     if report.problem_type == "single_label_classification" and "validation" in logits:
         last = list(logits)[-1]
         report.calibration = calibrate(logits["validation"], logits[last], last)
-
-
-def _find_best(state: TrainerState, recipe: Recipe) -> dict[str, Any] | None:
-    """Where the weights that were kept are from; None: the last step."""
-    step, metric = state.best_global_step, f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
-    if step is None or not recipe.load_best_model_at_end:
-        return None
-    epoch = next(entry["epoch"] for entry in state.log_history if entry["step"] == step and metric in entry)
-    return {"metric": metric, "value": state.best_metric, "step": step, "epoch": epoch}
 
 
 def _save(trainer: RunTrainer, folder: str) -> None:

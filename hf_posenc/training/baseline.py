@@ -114,8 +114,10 @@ def baseline_scores(
         problem_type: the task.
 
     Returns:
-        `majority` (for a regression the mean); `words` and `word_pairs` where the texts allow them.
+        `majority` (for a regression the mean); `words` and `word_pairs` where the texts allow them. None without tests.
     """
+    if not tests:
+        return {}
     constant = most_frequent(train[1], problem_type)
     predicted = {"majority": {name: [constant] * len(labels) for name, (_, labels) in tests.items()}}
     for sees in ("words", "word pairs"):

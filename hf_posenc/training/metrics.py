@@ -237,7 +237,7 @@ def loss_and_metrics(loss: ClassificationLoss, logits: np.ndarray, labels: np.nd
 
 
 def make_loss(
-    labels: Labels, train_labels: list[Any] | None, class_weights: str | dict[str, Any] | None, smoothing: float
+    labels: Labels, train_labels: list[Any], class_weights: str | dict[str, Any] | None, smoothing: float
 ) -> ClassificationLoss:
     """The loss that the options ask for.
 
@@ -249,7 +249,7 @@ def make_loss(
     """
     if smoothing and labels.problem_type != "single_label_classification":
         raise UserError(f"--set label_smoothing_factor={smoothing} needs one label per text. Leave it out.")
-    if class_weights is None or train_labels is None:
+    if class_weights is None:
         return ClassificationLoss(labels.problem_type, None, smoothing)
     if labels.problem_type == "regression":
         raise UserError(f"--class-weights {class_weights!r} is for classes, not numbers. Leave it out.")

@@ -62,11 +62,17 @@ class RunTrainer(Trainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """Makes the one-cycle schedule too, which transformers lacks."""
+        """Makes PyTorch's one-cycle schedule too (Smith and Topin 2017, arXiv 1708.07120); it rises in the warm-up."""
         if cast(Recipe, self.args).one_cycle and self.lr_scheduler is None:
-            warmup = self.args.get_warmup_steps(num_training_steps)
             optimizer = cast(torch.optim.Optimizer, self.optimizer if optimizer is None else optimizer)
-            self.lr_scheduler = cast(Any, one_cycle_schedule(optimizer, num_training_steps, warmup))
+            warmup = self.args.get_warmup_steps(num_training_steps)
+            schedule: Any = torch.optim.lr_scheduler.OneCycleLR(
+                optimizer,
+                max_lr=[group["lr"] for group in optimizer.param_groups],
+                total_steps=num_training_steps + 1,  # the Trainer advances it after the last step too
+                pct_start=min(max(warmup, 1) / num_training_steps, 1.0),
+            )
+            self.lr_scheduler = schedule
         return super().create_scheduler(num_training_steps, optimizer)
 
     def evaluate(self, *given: Any, **options: Any) -> dict[str, float]:
@@ -128,19 +134,6 @@ def make_trainer(
     if recipe.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(recipe.patience))
     return trainer
-
-
-def one_cycle_schedule(
-    optimizer: torch.optim.Optimizer, steps: int, warmup: int
-) -> torch.optim.lr_scheduler.LRScheduler:
-    """PyTorch's one-cycle policy (Smith and Topin 2017, arXiv 1708.07120); it rises during the warm-up."""
-    return torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        max_lr=[group["lr"] for group in optimizer.param_groups],
-        # The Trainer advances the schedule after the last step too.
-        total_steps=steps + 1,
-        pct_start=min(max(warmup, 1) / steps, 1.0),
-    )
 
 
 def refuse_divergence(step: int, model: torch.nn.Module, recipe: TrainingArguments) -> None:

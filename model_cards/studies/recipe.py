@@ -168,7 +168,7 @@ def _stock(options: Options, tables: dict[str, Dataset]) -> tuple[dict[str, floa
     encoded = encode(prepared, tokenizer, tokenizer.model_max_length)
     sizes: dict[str, Any] = {"hidden_size": model.config.hidden_size, "examples": len(encoded["train"])}
     recipe = make_recipe(options, **sizes, seen=0, validates=True, problem_type=prepared.labels.problem_type)
-    loss = make_loss(prepared.labels, labels_of(prepared.splits["train"]), None, 0.0)
+    loss = make_loss(prepared.labels, [], None, 0.0)
     trainer = make_trainer(model, tokenizer, encoded, recipe, loss, Console(file=io.StringIO()))
     trainer.train()
     metrics: dict[str, float] = {}

@@ -14,7 +14,7 @@ from hf_posenc import PRESETS, PosEncForSequenceClassification
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.training.recipe import Recipe, default_epochs, default_learning_rate, default_word_factor, make_recipe
-from hf_posenc.training.trainer import RunTrainer, one_cycle_schedule
+from hf_posenc.training.trainer import RunTrainer
 
 
 def recipe(output: Any = "unused", **values: Any) -> Recipe:
@@ -150,13 +150,14 @@ def test_the_words_of_a_run_learn_at_their_own_rate(tmp_path: Path):
     assert (group["lr"], group["weight_decay"], len(group["params"])) == (pytest.approx(0.03), 0.1, 1)
 
 
-def test_one_cycle_rises_and_falls_and_ends():
+def test_one_cycle_rises_and_falls_and_ends(tmp_path: Path):
     groups = [
         {"params": [torch.nn.Parameter(torch.zeros(1))]},
         {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.3},
     ]
     optimizer = torch.optim.AdamW(groups, lr=0.01)
-    schedule = one_cycle_schedule(optimizer, steps=20, warmup=5)
+    rates = recipe(tmp_path, validates=False, schedule="one-cycle", warmup_steps=5)
+    schedule = RunTrainer(PosEncForSequenceClassification(tiny_config()), rates).create_scheduler(20, optimizer)
     rates, momenta = [], []
     for _ in range(20):
         rates.append(optimizer.param_groups[0]["lr"])
