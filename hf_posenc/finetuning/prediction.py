@@ -18,7 +18,7 @@ from ..errors import UserError, one_line
 from ..options import Options
 from ..quiet import without_bars
 from ..training.inference import cut_texts_in_words, logits_of
-from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics
+from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics, predictions_from_logits
 from .backends import fastest_backend, open_backend
 from .loading import (
     CLASSIFIER,
@@ -95,7 +95,6 @@ def load_classifier(
         backend = "torch" if device not in (None, "cpu") else fastest_backend(checkpoint)
     if backend != "torch" and device not in (None, "cpu"):
         raise UserError(f"--backend {backend} runs on the processor, not on --device {device}. Leave one of them out.")
-    place = _device("cpu" if backend != "torch" else device)
     if not has_head(config, CLASSIFIER):
         held = ", ".join(config.architectures or ()) or "no architecture"
         raise UserError(
@@ -105,7 +104,7 @@ def load_classifier(
     model: Any
     if backend == "torch":
         model = load_model(checkpoint, config, revision=revision, trust_remote_code=trust_remote_code)
-        model.to(place)
+        model.to(_device(device))
     else:
         model = open_backend(checkpoint, backend, bf16=bf16, throughput=throughput)
         model.config, model.name_or_path = config, checkpoint
@@ -237,7 +236,8 @@ def evaluate(
     logits, labels = np.stack(list(answers)), np.asarray(right)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
     metrics = loss_and_metrics(loss, logits, labels)
-    wrong = [] if kind == "regression" else _wrong(logits, labels, kind)
+    differ = (predictions_from_logits(logits, kind) != labels).reshape(len(part), -1).any(1)
+    wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
     given = answers_from_logits(logits[wrong], known.label_names, kind) if wrong else []
     lines = {line: row for row, line in enumerate(table[LINE][:])}
     rows = [table[lines[part[LINE][number]]] for number in wrong]
@@ -248,10 +248,3 @@ def evaluate(
     ]
     cut = cut_texts_in_words(truncated, classifier.tokenizer)
     return Evaluation(metrics, len(part), prepared.summary, cut, errors)
-
-
-def _wrong(logits: np.ndarray, labels: np.ndarray, problem_type: str) -> list[int]:
-    """The numbers of the rows that are answered wrongly."""
-    if problem_type == "single_label_classification":
-        return np.flatnonzero(logits.argmax(-1) != labels).tolist()
-    return np.flatnonzero(((logits > 0) != (labels > 0)).any(-1)).tolist()

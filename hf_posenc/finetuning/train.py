@@ -49,18 +49,13 @@ class TrainingResult:
     """Also in `results.json` in the folder."""
     model: PreTrainedModel = field(repr=False)
     tokenizer: PreTrainedTokenizerBase = field(repr=False)
-    trained_on: list[int] | None = field(default=None, repr=False)
+    trained_on: list[int] = field(repr=False)
     """The marks of the training texts."""
 
     @property
     def metrics(self) -> dict[str, float]:
         """All metrics: `train_...`, `eval_...` (validation) and `test_...`."""
         return self.report.metrics
-
-    @property
-    def history(self) -> list[dict[str, Any]]:
-        """What was logged, in order."""
-        return self.report.history
 
 
 @without_bars()
@@ -168,7 +163,7 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
     take_off_autocast(trainer.accelerator, cast(Any, trainer.model))
 
 
-def save_run(output: str | Path, report: Report, save_model: Any, trained_on: list[int] | None) -> None:
+def save_run(output: str | Path, report: Report, save_model: Any, trained_on: list[int]) -> None:
     """Writes checkpoint, card, results and the marks of the training texts: all or, if that fails, none.
 
     Args:
@@ -184,8 +179,7 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
             return
         report.draw(folder)
         files.write_text(folder / "README.md", report.card())
-        if trained_on is not None:
-            np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
+        np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
         files.write_json(folder / run_folder.RESULTS_NAME, report.to_dict())
 
 

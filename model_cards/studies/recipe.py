@@ -148,7 +148,7 @@ class Study:
                 result = train(chosen, tables=tables, console=Console(file=io.StringIO()))
                 metrics = result.metrics
                 baselines = {name: scores["test_accuracy"] for name, scores in result.report.baselines.items()}
-                epochs = result.history[-1]["epoch"]
+                epochs = result.report.history[-1]["epoch"]
         kept = ("accuracy", "macro_f1", "matthews_correlation", "loss")
         return {
             "test": {metric: round(metrics[f"test_{metric}"], 5) for metric in kept},

@@ -163,7 +163,7 @@ OVERFIT |= {"save_strategy": None}
 def test_the_best_weights_are_kept(order, tmp_path, given, metric, best):
     text = StringIO()
     run = train(tmp_path / "run", Console(file=text, width=200), **order, **{**OVERFIT, **given})
-    scores = [entry[metric or "eval_macro_f1"] for entry in run.history if "eval_macro_f1" in entry]
+    scores = [entry[metric or "eval_macro_f1"] for entry in run.report.history if "eval_macro_f1" in entry]
     expected = scores[-1] if best is None else best(scores)
     assert run.metrics[metric or "eval_macro_f1"] == pytest.approx(expected, rel=1e-5)
     assert max(scores) > scores[-1] or min(scores) < scores[-1]  # or this test would show nothing

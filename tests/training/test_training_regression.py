@@ -68,7 +68,7 @@ def test_a_regression_that_goes_on_keeps_its_units(run: TrainingResult, tmp_path
     file = write_csv(tmp_path / "more.csv", prices(40, 2, 1100.0))
     on = train(tmp_path / "on", **OPTIONS, data=file, pretrained=str(run.output), max_steps=1)
     assert on.model.config.label_mean == run.model.config.label_mean
-    assert on.history[0]["loss"] < 3  # in the model's units
+    assert on.report.history[0]["loss"] < 3  # in the model's units
 
 
 def test_a_new_head_on_a_trained_encoder_takes_the_units_of_its_data(run: TrainingResult, tmp_path: Path) -> None:
