@@ -185,7 +185,7 @@ def evaluate(
     with loading():
         from tqdm import tqdm
 
-        from hf_posenc.finetuning.evaluate import evaluate as run
+        from hf_posenc.finetuning.prediction import evaluate as run
         from hf_posenc.finetuning.prediction import load_classifier
         from hf_posenc.finetuning.prediction_files import check_output, write_answers
 

@@ -17,10 +17,10 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_posenc.data.preparing import encode, prepare
-from hf_posenc.finetuning.loading import input_length
-from hf_posenc.finetuning.start import check_start, known_labels, start
+from hf_posenc.finetuning.loading import input_length, knowledge
+from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
-from hf_posenc.training.baseline import BagOfWords, WordPairs, WordsAtPlaces, most_frequent
+from hf_posenc.training.baseline import FEATURES, BagOfWords, most_frequent
 from hf_posenc.training.recipe import Recipe, make_recipe
 
 from .plan import Plan, PlannedRun, Task
@@ -28,10 +28,9 @@ from .probes import OPPOSITES
 from .run import run_options
 from .tasks import test_parts, training_rows
 
-MAJORITY, WORDS, WORD_PAIRS, PLACES = "majority", "words", "word pairs", "words at places"
+MAJORITY = "majority"
+WORDS, WORD_PAIRS, PLACES = FEATURES
 USUAL_FORM = "usual form alone"
-LINEAR: dict[str, type[BagOfWords]] = {WORDS: BagOfWords, WORD_PAIRS: WordPairs, PLACES: WordsAtPlaces}
-"""The linear models, by name."""
 BASELINES = {
     MAJORITY: "the most frequent label",
     WORDS: "a linear model on words, which sees no order",
@@ -62,7 +61,7 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
     own = {"tokenizer": str(tokenizer_folder)} if task.is_generated else {}
     options = Options.of(**run_options(plan, run), **own, output="timed")
     config = check_start(options)
-    prepared = prepare({"train": training_rows(plan, run)}, options, known_labels(config))
+    prepared = prepare({"train": training_rows(plan, run)}, options, knowledge(config, str(options.pretrained)))
     tokenizer, model, _ = start(options, prepared, config)
     encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
     train: Any = encoded["train"]
@@ -70,9 +69,9 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
     most, columns = most_frequent(labels, problem_type), len(prepared.columns.text)
     texts = _texts(train, tokenizer, columns)
     models: dict[str, BagOfWords] = {}
-    for name in LINEAR if task.data == "probes" else (WORDS, WORD_PAIRS):
+    for name in FEATURES if task.data == "probes" else (WORDS, WORD_PAIRS):
         with contextlib.suppress(ValueError):  # no word in the texts, or one class
-            models[name] = LINEAR[name](problem_type).fit(texts, labels)
+            models[name] = BagOfWords(name, problem_type).fit(texts, labels)
     rows = []
     for part in test_parts(plan, task, tokenizer, names, trial=False):
         right = np.asarray(part.dataset["labels"])

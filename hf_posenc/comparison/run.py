@@ -105,7 +105,7 @@ def run_one(
         )
     return {
         "rows": tested,
-        "steps": max((entry.get("step", 0) for entry in trained.history), default=0),
+        "steps": max((entry.get("step", 0) for entry in trained.report.history), default=0),
         "seconds": round(time.time() - started, 1),
         "parameters": trained.report.parameters,
         "rate": rate,

@@ -1,4 +1,4 @@
-"""Opens a checkpoint or an exported folder in a runtime, PyTorch, ONNX Runtime or OpenVINO, and runs batches."""
+"""Opens an exported folder in a runtime, ONNX Runtime or OpenVINO, and runs batches; PyTorch in the same way."""
 
 import functools
 import importlib.util
@@ -6,12 +6,15 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..errors import UserError, one_line
 from ..files import sha256
+from .loading import position_limit
 
 MANIFEST = "export.json"
 """What an exported folder says of its graph; `transformers.exporters` reads it too."""
@@ -26,7 +29,11 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class Backend:
-    """A model in a runtime: from token ids to what its heads return."""
+    """A model in a runtime: from token ids to what its heads return. Called, it takes the place of a PyTorch model."""
+
+    device = torch.device("cpu")
+    config: Any = None
+    name_or_path = ""
 
     def __init__(
         self, run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], max_length: int | None, streams: int = 1
@@ -66,6 +73,15 @@ class Backend:
             return np.stack((outputs["start_logits"], outputs["end_logits"]), -1)
         return outputs["logits"] if "logits" in outputs else outputs["last_hidden_state"]
 
+    def eval(self) -> "Backend":
+        """Itself: a graph doesn't train."""
+        return self
+
+    def __call__(self, **batch: torch.Tensor) -> Any:
+        """Token ids and mask (B, S) -> an output with `logits`, float32."""
+        logits = self.logits({name: tensor.numpy() for name, tensor in batch.items()})
+        return SimpleNamespace(logits=torch.from_numpy(logits))
+
 
 def fastest_backend(folder: str | Path) -> str:
     """The fastest backend that a folder has files for and whose package is installed: OpenVINO, PyTorch, ONNX Runtime.
@@ -81,34 +97,19 @@ def fastest_backend(folder: str | Path) -> str:
     return "torch" if has_weights or not graphs else (runs or graphs)[0]
 
 
-def open_backend(
-    folder: str | Path,
-    name: str,
-    *,
-    bf16: bool = False,
-    throughput: bool = False,
-    trust_remote_code: bool = False,
-    revision: str | None = None,
-) -> Backend:
-    """Opens a folder in a runtime.
+def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughput: bool = False) -> Backend:
+    """Opens a graph in its runtime.
 
     Args:
-        folder: for `torch` a checkpoint, also by its Hub name; for `onnx` and `openvino` what `hf-posenc export` wrote,
-            or another folder with such a graph.
-        name: `torch`, `onnx` or `openvino`.
-        bf16: compute in bfloat16 where the runtime can (`torch`, `openvino`): faster, logits with about three digits.
+        folder: what `hf-posenc export` wrote, or another folder with such a graph.
+        name: `onnx` or `openvino`.
+        bf16: compute in bfloat16, which OpenVINO can: faster, logits with about three digits.
         throughput: for `openvino`: take several batches at once, each slower, rather than one as fast as can be.
-        trust_remote_code: for `torch`: run the checkpoint's code.
-        revision: for `torch`: branch, tag or commit on the Hub.
 
     Raises:
         UserError: the name is unknown, its package is missing, the folder has no such graph, or a damaged one, or one
             with other inputs.
     """
-    if name == "torch":
-        from .loading import load_any
-
-        return torch_backend(load_any(str(folder), revision=revision, trust_remote_code=trust_remote_code), bf16=bf16)
     if name not in GRAPHS:
         raise UserError(f"The backend {name!r} is unknown. Choose one of torch, {', '.join(GRAPHS)}.")
     require_packages(name, _PACKAGES[name])
@@ -158,19 +159,15 @@ def require_packages(what: str, *packages: str) -> None:
         )
 
 
-def torch_backend(model: Any, *, bf16: bool = False) -> Backend:
+def torch_backend(model: Any) -> Backend:
     """A loaded model as a backend; it is put into evaluation mode, and runs where it is."""
-    import torch
-
-    from .loading import position_limit
-
     model.eval()
 
     def run(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         if not getattr(model.config, "type_vocab_size", 0):
             arrays.pop("token_type_ids", None)
         batch = {name: torch.from_numpy(array).to(model.device) for name, array in arrays.items()}
-        with torch.no_grad(), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+        with torch.no_grad():
             outputs = model(**batch)
         return {name: value.float().cpu().numpy() for name, value in outputs.items() if isinstance(value, torch.Tensor)}
 

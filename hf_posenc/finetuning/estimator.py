@@ -12,7 +12,7 @@ import contextlib
 import random
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,10 +21,7 @@ import numpy as np
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 from pandas import isna
-from pandas.api.types import is_scalar
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import accuracy_score
-from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
@@ -32,12 +29,13 @@ from ..data.columns import Columns, as_input, note, notes_of, remembered_columns
 from ..data.preparing import TEXTS
 from ..data.reading import as_table
 from ..errors import Diverged, Interrupted, UserError
-from ..options import Options
+from ..options import Options, refuse_given
 from ..quiet import silence, without_bars
 from ..training import run_folder
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
-from .prediction import Classifier, load_classifier
+from .loading import text_problem_type
+from .prediction import load_classifier
 from .train import save_run, train
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
@@ -52,8 +50,8 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
 
     Args:
         texts: strings, or pairs of strings.
-        labels: one per text: strings, whole numbers or truth values; lists of them for several labels per text; real
-            numbers for a regression.
+        labels: one per text: strings, whole numbers or truth values; for several labels per text an array (n, C) of 0
+            and 1, or a data frame, whose columns name them; real numbers for a regression.
         **parameters: those of `PosEncClassifier`. `baseline` is True here, for the warning where a linear model
             does better.
 
@@ -61,9 +59,7 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
         UserError: texts, labels or an option aren't accepted.
     """
     require_labels(labels)
-    labels = labels if is_lists(labels) else np.asarray(labels)
-    is_real = not isinstance(labels, list) and labels.dtype.kind == "f" and type_of_target(labels) == "continuous"
-    kind: Any = PosEncRegressor if is_real else PosEncClassifier
+    kind: Any = PosEncRegressor if type_of_target(labels) == "continuous" else PosEncClassifier
     return kind(**{"baseline": True, **parameters}).fit(texts, labels)
 
 
@@ -83,48 +79,28 @@ def load(
     if not Path(folder).is_dir():
         raise UserError(f"There is no folder {str(folder)!r}. Give one that `save` or `hf-posenc train` wrote.")
     classifier = load_classifier(str(folder), device, backend=backend)
-    kind: Any = PosEncRegressor if classifier.problem_type == "regression" else PosEncClassifier
-    return kind._loaded(classifier)
+    is_real = classifier.problem_type == "regression"
+    estimator: Any = PosEncRegressor() if is_real else PosEncClassifier()
+    estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
+    if not is_real:
+        estimator.classes_ = np.array(notes_of(classifier.model.config).get("classes", classifier.label_names))
+    return estimator
 
 
 class _Estimator(BaseEstimator):
     """What classifier and regressor share. Constructors store parameters, as scikit-learn wants it.
 
-    Those that the signature names are always parameters, any other option of `hf-posenc train` is one once it is given
-    or set: `clone` and `GridSearchCV` see them all. As scikit-learn wants it, `fit` refuses wrong ones.
+    An option of `hf-posenc train` is a parameter once it is given or set: `clone` and `GridSearchCV` see them all. As
+    scikit-learn wants it, `fit` refuses wrong ones.
     """
 
-    def __init__(
-        self,
-        *,
-        scheme: str | None = None,
-        size: str | None = None,
-        pretrained: str | None = None,
-        max_length: int | None = None,
-        epochs: float | None = None,
-        learning_rate: float | None = None,
-        batch_size: int | None = None,
-        validation_share: float = 0.1,
-        seed: int = 42,
-        baseline: bool = False,
-        verbose: int = 0,
-        **options: Any,
-    ) -> None:
-        self.scheme = scheme
-        self.size = size
-        self.pretrained = pretrained
-        self.max_length = max_length
-        self.epochs = epochs
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.validation_share = validation_share
-        self.seed = seed
+    def __init__(self, *, baseline: bool = False, verbose: int = 0, **options: Any) -> None:
         self.baseline = baseline
         self.verbose = verbose
         self.__dict__.update(options)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the signature, and the options that were given or set."""
+        """The parameters, and the options that were given or set."""
         return {name: value for name, value in vars(self).items() if not (name.startswith("_") or name.endswith("_"))}
 
     def set_params(self, **parameters: Any) -> Self:
@@ -140,13 +116,10 @@ class _Estimator(BaseEstimator):
         features = Features({**dict.fromkeys(columns, Value("string")), "label": target})
         table = as_table(Dataset.from_dict({**columns, "label": values}, features=features), _SOURCE)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        if given := sorted(_OF_FILES & parameters.keys()):
-            raise UserError(
-                f"{given[0]}={parameters[given[0]]!r} is for files; these texts are in memory. Leave it out."
-            )
-        parameters |= {**task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
         verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
-        if not self.validation_share:
+        refuse_given(Options.of(**parameters), _OF_FILES, "is for files; these texts are in memory")
+        parameters |= {**task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
+        if parameters.get("validation_share") == 0:
             parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
         with (
             tempfile.TemporaryDirectory(prefix="posenc-") as folder,
@@ -160,11 +133,9 @@ class _Estimator(BaseEstimator):
                 raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
         self.model_: Any = result.model
         self.tokenizer_ = result.tokenizer
-        self.metrics_ = result.metrics
-        self.assessment_ = result.report.assessment
-        self.history_ = result.history
+        self.report_ = result.report
         self._result = result
-        doubts = [*(self.assessment_.warnings if self.assessment_ else ()), *result.report.data.doubts()]
+        doubts = [*result.report.warnings, *result.report.data.doubts()]
         for doubt in () if verbose else doubts:
             warnings.warn(doubt, stacklevel=3)
         return self
@@ -205,12 +176,6 @@ class _Estimator(BaseEstimator):
             save_run(folder, report, save_model, result.trained_on)
         return Path(folder)
 
-    @classmethod
-    def _loaded(cls, classifier: Classifier) -> Self:
-        estimator = cls()
-        estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
-        return estimator
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = tags.input_tags.one_d_array = True
@@ -222,88 +187,64 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     """A text classifier for scikit-learn: `fit(texts, labels)`, `predict(texts)`, `predict_proba(texts)`.
 
     A text is a string or a pair of strings. Labels are strings, whole numbers or truth values; for several labels per
-    text lists of them, or an array (n, C) of 0 and 1, in which form predictions come, too.
+    text an array (n, C) of 0 and 1, in which form predictions come, too. The columns of a data frame name them.
 
     Args:
-        validation_share: share of the texts set aside to choose the best epoch by; 0: all are trained on,
-            and the last weights are kept.
-        baseline: score simpler models too, to say in `assessment_` what the encoder has to beat.
+        baseline: score simpler models too, to say in `report_` what the encoder has to beat.
         verbose: 0 prints nothing, 1 what `hf-posenc train` does.
-        **options: any other option of `hf-posenc train`, by its name with underscores, such as `max_steps=100`;
-            `hf-posenc train --help` says what each does, and so those named above.
+        **options: of `hf-posenc train`, by their names with underscores, such as `pretrained`, `max_steps=100` or
+            `validation_share=0` (all texts are trained on, and the last weights are kept); its `--help` lists them.
 
     Attributes:
-        classes_: the labels, (C,), sorted.
+        classes_: the labels, (C,), sorted; of several per text the columns.
         model_: the trained `PosEncForSequenceClassification`.
         tokenizer_: its tokenizer.
-        assessment_: where the model stands on the texts set aside: beside baselines, class by class, what to doubt,
-            which is warned of, too. None where no texts were set aside.
-        metrics_: `train_...` and `eval_...` numbers.
-        history_: what was logged while training.
+        report_: what the run says of itself: where the model stands on the texts set aside, beside baselines and class
+            by class, and what to doubt, which is warned of, too.
     """
-
-    _form = "labels"
-    """How labels were given: `labels`, `lists` or `indicators`."""
 
     def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's names
         """Trains on texts X and labels y, anew whenever it is called."""
-        rows = checked_rows(X, y)
-        if is_lists(y):
-            binarizer = MultiLabelBinarizer().fit(y)
-            self._form, self.classes_ = "lists", binarizer.classes_
-            indicators = binarizer.transform(y)
+        require_labels(y)
+        rows, kind = inputs_of(X), type_of_target(y, input_name="y")
+        check_classification_targets(y)
+        check_consistent_length(rows, y)
+        if kind == "multiclass-multioutput":
+            raise UserError(
+                "y has several columns that aren't of 0 and 1. Give one label per text, or 0 and 1 for each."
+            )
+        labels: Any = np.asarray(y)
+        if kind == "multilabel-indicator":
+            self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))
+            values, names = [np.flatnonzero(row).tolist() for row in labels], ClassLabel(names=self._names)
+            self._fit(rows, values, List(names))
         else:
-            y = np.asarray(y)
-            check_classification_targets(y)
-            y = column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
-            self._form = "indicators" if y.ndim == 2 else "labels"
-            self.classes_ = np.arange(y.shape[1]) if y.ndim == 2 else np.unique(y)
-            indicators = y
-        if self._form == "labels" and len(self.classes_) < 2:
-            raise UserError(f"All texts have only one class, {self.classes_.tolist()[0]!r}. Give at least two classes.")
-        names = ClassLabel(names=[str(name) for name in self.classes_.tolist()])
-        if self._form == "labels":
-            self._fit(rows, np.searchsorted(self.classes_, y).tolist(), names)
-        else:
-            self._fit(rows, [np.flatnonzero(row).tolist() for row in indicators], List(names))
+            labels = column_or_1d(labels, warn=True)
+            self.classes_ = np.unique(labels)
+            if len(self.classes_) < 2:
+                raise UserError(f"All texts have only one class, {self._names[0]!r}. Give at least two classes.")
+            self._fit(rows, np.searchsorted(self.classes_, labels).tolist(), ClassLabel(names=self._names))
         # The checkpoint has names of labels alone; these are the labels as they were given.
-        note(self.model_.config, classes=self.classes_.tolist(), label_form=self._form)
+        note(self.model_.config, classes=self.classes_.tolist())
         return self
 
     @property
-    def _problem(self) -> str:
-        return "single_label_classification" if self._form == "labels" else "multi_label_classification"
+    def _names(self) -> list[str]:
+        return [str(name) for name in self.classes_.tolist()]
 
-    def _columns(self) -> list[int]:
-        """Where each class is among the outputs: a checkpoint to start from may have had an order of its own."""
-        return [self.model_.config.label2id[str(name)] for name in self.classes_.tolist()]
+    def _class_logits(self, X: Any) -> tuple[np.ndarray, str]:
+        """Logits (n, C) in the order of `classes_`, and the task: a checkpoint to start from may have another order."""
+        logits, config = self._logits(X), self.model_.config
+        return logits[:, [config.label2id[name] for name in self._names]], text_problem_type(config)
 
-    def predict(self, X: Any) -> Any:
-        """The label of each text, in the form in which labels were given."""
-        answers = predictions_from_logits(self._logits(X)[:, self._columns()], self._problem)
-        if self._form == "labels":
-            return self.classes_[answers]
-        return [self.classes_[row > 0].tolist() for row in answers] if self._form == "lists" else answers
+    def predict(self, X: Any) -> np.ndarray:
+        """The label of each text, or its row of 0 and 1."""
+        answers = predictions_from_logits(*self._class_logits(X))
+        return self.classes_[answers] if answers.ndim == 1 else answers
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (n, C), columns in the order of `classes_`; with several labels per text each on its own."""
-        return probabilities_from_logits(self._logits(X)[:, self._columns()], self._problem)
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy; with several labels per text the share of texts in which all are right."""
-        predicted = self.predict(X)
-        if self._form == "lists":
-            binarizer = MultiLabelBinarizer().fit([*predicted, *y])
-            predicted, y = binarizer.transform(predicted), binarizer.transform(y)
-        return float(accuracy_score(y, predicted, sample_weight=sample_weight))
-
-    @classmethod
-    def _loaded(cls, classifier: Classifier) -> Self:
-        estimator = super()._loaded(classifier)
-        noted, several = notes_of(classifier.model.config), classifier.problem_type == "multi_label_classification"
-        estimator.classes_ = np.array(noted.get("classes", classifier.label_names))
-        estimator._form = noted.get("label_form", "lists" if several else "labels")
-        return estimator
+        return probabilities_from_logits(*self._class_logits(X))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -316,8 +257,9 @@ class PosEncRegressor(RegressorMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Trains on texts X and numbers y, anew whenever it is called."""
-        rows = checked_rows(X, y)
-        numbers = column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
+        require_labels(y)
+        rows, numbers = inputs_of(X), column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
+        check_consistent_length(rows, numbers)
         return self._fit(rows, numbers.tolist(), Value("float64"), task="regression")
 
     def predict(self, X: Any) -> np.ndarray:
@@ -337,33 +279,14 @@ def _own_randomness() -> Iterator[None]:
         np.random.set_state(before[1])
 
 
-def checked_rows(texts: Any, labels: Any) -> list[tuple[str, ...]]:
-    """The texts that a model is to be trained on, a label for each."""
-    require_labels(labels)
-    rows = inputs_of(texts)
-    check_consistent_length(rows, labels)
-    return rows
-
-
 def require_labels(labels: Any) -> None:
-    """Refuses missing labels, in words that scikit-learn's own estimators have."""
+    """Refuses missing labels, which NumPy would compare with the others."""
     if labels is None:
         raise UserError("requires y to be passed, but the target y is None")
-    rows = labels if isinstance(labels, Sequence) and not isinstance(labels, str | bytes) else np.asarray(labels)
-    if isinstance(rows, np.ndarray) and rows.ndim == 0:
-        raise UserError(f"y is one value, {str(labels)[:40]!r}. Give a list with one label for each text.")
-    for number, row in enumerate(rows):
-        if np.any(isna(row if is_scalar(row) else np.asarray(row, dtype=object))):
-            raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
-
-
-def is_lists(labels: Any) -> bool:
-    """Whether labels are lists of names, one list per text, and no rows of 0 and 1."""
-    rows = list(labels) if isinstance(labels, Sequence) or hasattr(labels, "iloc") else []
-    if not rows or not all(isinstance(row, list | tuple | set | frozenset) for row in rows):
-        return False
-    alike = len({len(row) for row in rows}) == 1 and len(rows[0]) > 1
-    return not (alike and all(type(item) in (int, bool) and item in (0, 1) for row in rows for item in row))
+    missing = np.atleast_1d(isna(np.asarray(labels, dtype=object)))
+    if missing.any():
+        number = np.argwhere(missing)[0][0]
+        raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
 
 
 def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]:

@@ -121,12 +121,16 @@ def text_problem_type(config: Any) -> str:
 
 
 def knowledge(config: Any, checkpoint: str) -> Known:
-    """What a trained classifier knows of its data, and of the texts that it was trained on."""
+    """What a trained classifier knows of its data, and of the texts that it was trained on; nothing is known of others.
+
+    Args:
+        config: its configuration. None: of a new encoder.
+        checkpoint: its folder.
+    """
+    if config is None or not has_head(config, CLASSIFIER):
+        return Known()
     path = Path(checkpoint) / TRAINED_ON
-    try:
-        marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{str(path)!r} is damaged. Delete it, and no text counts as trained on.") from error
+    marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
     return Known(remembered_columns(config), trained_labels(config), text_problem_type(config), marks)
 
 

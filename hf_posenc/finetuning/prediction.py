@@ -1,22 +1,36 @@
-"""Labels with probabilities for texts, from a checkpoint."""
+"""Labels with probabilities for texts, from a checkpoint, and its scores on labelled rows."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..data.columns import Columns, notes_of, remembered_columns
+from ..data.preparing import DataSummary, labels_of, prepare, texts_of
+from ..data.reading import LINE
+from ..data.sources import read_split
 from ..data.tokenizer import load_tokenizer
 from ..errors import UserError, one_line
+from ..options import Options
 from ..quiet import without_bars
-from ..training.inference import logits_of
-from ..training.metrics import answers_from_logits
-from .backends import Backend, fastest_backend, open_backend
-from .loading import CLASSIFIER, has_head, input_length, load_model, read_config, text_problem_type, trained_labels
+from ..training.inference import cut_texts_in_words, logits_of
+from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics, predictions_from_logits
+from .backends import fastest_backend, open_backend
+from .loading import (
+    CLASSIFIER,
+    has_head,
+    input_length,
+    knowledge,
+    load_model,
+    read_config,
+    text_problem_type,
+    trained_labels,
+)
+from .prediction_files import input_name
 
 
 @dataclass(frozen=True)
@@ -24,7 +38,7 @@ class Classifier:
     """A trained model, in float32 on its device, with its tokenizer.
 
     Attributes:
-        model: a PyTorch model, or an `ExportedModel`.
+        model: a PyTorch model, or a `Backend`.
         name: its folder or Hub name.
         backend: what runs it: `torch`, `onnx` or `openvino`.
     """
@@ -48,25 +62,6 @@ class Classifier:
     def columns(self) -> Columns | None:
         """How the texts that it was trained on were put together."""
         return remembered_columns(self.model.config)
-
-
-class ExportedModel:
-    """A graph in the place of a PyTorch model: what answers are computed with."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, backend: Backend, config: Any, name: str) -> None:
-        self.backend, self.config, self.name_or_path = backend, config, name
-        self.streams = backend.streams
-
-    def eval(self) -> "ExportedModel":
-        """Itself: a graph doesn't train."""
-        return self
-
-    def __call__(self, **batch: torch.Tensor) -> Any:
-        """Token ids and mask (B, S) -> an output with `logits`, float32."""
-        logits = self.backend.logits({name: tensor.numpy() for name, tensor in batch.items()})
-        return SimpleNamespace(logits=torch.from_numpy(logits))
 
 
 @without_bars()
@@ -100,7 +95,6 @@ def load_classifier(
         backend = "torch" if device not in (None, "cpu") else fastest_backend(checkpoint)
     if backend != "torch" and device not in (None, "cpu"):
         raise UserError(f"--backend {backend} runs on the processor, not on --device {device}. Leave one of them out.")
-    place = _device("cpu" if backend != "torch" else device)
     if not has_head(config, CLASSIFIER):
         held = ", ".join(config.architectures or ()) or "no architecture"
         raise UserError(
@@ -110,14 +104,15 @@ def load_classifier(
     model: Any
     if backend == "torch":
         model = load_model(checkpoint, config, revision=revision, trust_remote_code=trust_remote_code)
-        model.to(place)
+        model.to(_device(device))
     else:
-        model = ExportedModel(open_backend(checkpoint, backend, bf16=bf16, throughput=throughput), config, checkpoint)
+        model = open_backend(checkpoint, backend, bf16=bf16, throughput=throughput)
+        model.config, model.name_or_path = config, checkpoint
     tokenizer = load_tokenizer(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
     if backend == "torch":
         input_length(model, tokenizer)
-    elif model.backend.max_length is not None:
-        tokenizer.model_max_length = min(tokenizer.model_max_length, model.backend.max_length)
+    elif model.max_length is not None:
+        tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_length)
     return Classifier(model, tokenizer, checkpoint, backend)
 
 
@@ -181,3 +176,75 @@ def predict(
     scale, least = float(temperature) if calibrated else 1.0, 0.5 if threshold is None else threshold
     for logits in logits_of(classifier.model, classifier.tokenizer, inputs, batch_size, **options):
         yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=least, top_k=top_k)[0]
+
+
+_ADDED = ("line", "answer")
+"""What stands beside the columns of a row that is answered wrongly."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Attributes:
+        metrics: loss and the metrics of the task.
+        examples: how many rows were scored.
+        data: what was read, used and left out.
+        cut: how many texts were cut, in words; empty if none was.
+        errors: the rows whose label is wrong, with all columns of the file and the answer.
+    """
+
+    metrics: dict[str, float]
+    examples: int
+    data: DataSummary
+    cut: str
+    errors: list[dict[str, Any]]
+
+
+def evaluate(
+    classifier: Classifier,
+    options: Options,
+    split: str = "test",
+    *,
+    batch_size: int = 64,
+    progress: Callable[[int], object] | None = None,
+) -> Evaluation:
+    """Scores a classifier on a file, or on one split of a folder or a data set.
+
+    Args:
+        classifier: what `load_classifier` returned.
+        options: of the data.
+        split: of a folder or a data set.
+        batch_size: texts per forward pass.
+        progress: called with the number of texts after each batch.
+
+    Raises:
+        UserError: the data can't be read, has no labels, or other labels than the model's.
+    """
+    table = read_split(options, split)
+    known = knowledge(classifier.model.config, classifier.name)
+    prepared = prepare({"test": table}, options, known)
+    part, kind = prepared.splits["test"], prepared.labels.problem_type
+    right = labels_of(part)
+    if right is None:
+        raise UserError(f"The data has no labels in column {prepared.columns.label!r}. Name it with --label-column.")
+    truncated: dict[int, int] = {}
+    texts = zip(*texts_of(part), strict=True)
+    answers = logits_of(
+        classifier.model, classifier.tokenizer, texts, batch_size, truncated=truncated, progress=progress
+    )
+    logits, labels = np.stack(list(answers)), np.asarray(right)
+    loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
+    metrics = loss_and_metrics(loss, logits, labels)
+    differ = (predictions_from_logits(logits, kind) != labels).reshape(len(part), -1).any(1)
+    wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
+    given = answers_from_logits(logits[wrong], known.label_names, kind) if wrong else []
+    lines = {line: row for row, line in enumerate(table[LINE][:])}
+    rows = [table[lines[part[LINE][number]]] for number in wrong]
+    errors = [
+        {input_name(name, _ADDED): value for name, value in row.items() if name != LINE}
+        | {"line": row[LINE], "answer": answer}
+        for row, answer in zip(rows, given, strict=True)
+    ]
+    cut = cut_texts_in_words(truncated, classifier.tokenizer)
+    return Evaluation(metrics, len(part), prepared.summary, cut, errors)

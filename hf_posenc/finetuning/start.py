@@ -13,23 +13,21 @@ from transformers import (
 
 from ..conversion.convert import convert
 from ..data.labels import Labels
-from ..data.preparing import Known, PreparedData
+from ..data.preparing import PreparedData
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
-from ..errors import UserError, check_local, one_line, user_errors
+from ..errors import UserError, check_local, user_errors
 from ..model.hints import did_you_mean, scheme_names
 from ..model.package_config import PosEncConfig, scheme_class
 from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme_file
 from ..training.lora import add_lora
 from ..training.recipe import FIELDS, trainer_fields
-from .loading import CLASSIFIER, has_head, load_model, longest_input, read_config, text_problem_type, trained_labels
+from .loading import CLASSIFIER, has_head, knowledge, load_model, longest_input, read_config
 
 LORA_RANK = 16
 _OWN = ("model_type", "id2label", "label2id", "num_labels", "problem_type", "auto_map", "label_mean", "label_scale")
-_POSITIONS = {
-    "position_embedding_type": "--scheme",
-    "position_embedding_kwargs": "--scheme-kwargs",
-}
+_POSITIONS = frozenset(("position_embedding_type", "position_embedding_kwargs"))
+"""Which have options of their own."""
 _CONFIG = frozenset(
     name
     for name, item in PosEncConfig.__dataclass_fields__.items()
@@ -62,8 +60,6 @@ def check_start(options: Options) -> Any:
     """
     trainer_fields(options)
     for name in options.assigned:
-        if name in _POSITIONS:
-            raise UserError(f"--set {name} can't be set. Use {_POSITIONS[name]}.")
         if name not in (known := FIELDS | _CONFIG | {*_OF_TOKENIZERS}):
             near = did_you_mean(name, known)
             raise UserError(
@@ -94,13 +90,6 @@ def check_start(options: Options) -> Any:
     return read_config(options.pretrained, options.revision, options.trust_remote_code)
 
 
-def known_labels(config: Any) -> Known:
-    """The labels of a classifier that is trained further: they keep their order."""
-    if config is None or not has_head(config, CLASSIFIER):
-        return Known()
-    return Known(label_names=trained_labels(config), problem_type=text_problem_type(config))
-
-
 def start(
     options: Options, prepared: PreparedData, config: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
@@ -120,11 +109,20 @@ def start(
     if not _needs_conversion(options, config):
         return _load(options, prepared, config, str(options.pretrained), options.revision)
     with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
-        sentence = _convert(options, f"{folder}/converted")
-        converted = read_config(f"{folder}/converted")
-        tokenizer, model, notes = _load(options, prepared, converted, f"{folder}/converted", None)
+        converted = f"{folder}/converted"
+        _, report = convert(
+            str(options.pretrained),
+            converted,
+            position_embedding_type=options.scheme,
+            position_embedding_kwargs=cast(Any, options.scheme_kwargs),
+            task="feature-extraction",
+            revision=options.revision,
+            seed=options.seed,
+            **{name: value for name, value in options.assigned.items() if name in _OF_A_CONVERSION},
+        )
+        tokenizer, model, notes = _load(options, prepared, read_config(converted), converted, None)
     model.config._name_or_path = str(options.pretrained)
-    return tokenizer, model, [sentence, *notes]
+    return tokenizer, model, [report.sentence(), *notes]
 
 
 def _needs_conversion(options: Options, config: Any) -> bool:
@@ -144,30 +142,14 @@ def _needs_conversion(options: Options, config: Any) -> bool:
     return False
 
 
-def _convert(options: Options, out: str) -> str:
-    """Converts the checkpoint into a folder; returns what was kept, in words."""
-    try:
-        _, report = convert(
-            str(options.pretrained),
-            out,
-            position_embedding_type=options.scheme,
-            position_embedding_kwargs=cast(Any, options.scheme_kwargs),
-            task="feature-extraction",
-            revision=options.revision,
-            seed=options.seed,
-            **{name: value for name, value in options.assigned.items() if name in _OF_A_CONVERSION},
-        )
-    except UserError as error:
-        raise UserError(f"--pretrained {options.pretrained!r}: {one_line(error)}") from error
-    return report.sentence()
-
-
 def _load(
     options: Options, prepared: PreparedData, config: Any, folder: str, revision: str | None
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """A checkpoint of ours as a classifier of the data's labels."""
     labels, notes, source = prepared.labels, [], str(options.pretrained)
-    keeps_head = has_head(config, CLASSIFIER) and _same_task(config, labels)
+    known = knowledge(config, folder)
+    same_labels = config.num_labels == 1 if labels.problem_type == "regression" else known.label_names == labels.names
+    keeps_head = known.problem_type == labels.problem_type and same_labels
     tokenizer = load_tokenizer(folder, revision=revision)
     if options.tokenizer is not None:
         given = load_tokenizer(options.tokenizer)
@@ -200,26 +182,13 @@ def _load(
         new_head=not keeps_head,
         source=source,
     )
-    if not keeps_head:
-        _draw_anew(model)
+    if not keeps_head:  # the weights in its file are of another task
+        for name, part in type(model)(model.config).named_children():
+            if name != model.base_model_prefix:
+                setattr(model, name, part)
     if options.lora:
         add_lora(model, LORA_RANK)
     return tokenizer, model, notes
-
-
-def _draw_anew(model: PreTrainedModel) -> None:
-    """Gives the model a new head: the weights in its file are of another task."""
-    new = type(model)(model.config)
-    for name, part in new.named_children():
-        if name != model.base_model_prefix:
-            setattr(model, name, part)
-
-
-def _same_task(config: Any, labels: Labels) -> bool:
-    """Whether a trained classifier gives these labels, or a number as these are."""
-    if text_problem_type(config) != labels.problem_type:
-        return False
-    return config.num_labels == 1 if labels.problem_type == "regression" else trained_labels(config) == labels.names
 
 
 def _task(labels: Labels) -> dict[str, Any]:

@@ -14,30 +14,27 @@ import numpy as np
 from accelerate import PartialState
 from datasets import Dataset
 from rich.console import Console
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers.modelcard import extract_hyperparameters_from_trainer
 from transformers.utils import logging
 
 from .. import files
 from ..data.columns import note, remember_columns
-from ..data.preparing import PreparedData, encode, labels_of, prepare, texts_of
+from ..data.preparing import encode, labels_of, prepare, texts_of
 from ..data.sources import read
-from ..errors import Interrupted, UserError
+from ..errors import UserError
 from ..options import Options
 from ..quiet import without_bars
 from ..training import run_folder
-from ..training.assessment import PREFIXES, assess, calibrate
 from ..training.baseline import baseline_scores
 from ..training.inference import take_off_autocast
 from ..training.lora import merge
-from ..training.losses import make_loss
-from ..training.memory import check_memory
-from ..training.metrics import METRICS, logits_in
-from ..training.progress import main_console
-from ..training.recipe import Recipe, make_recipe, trainer_fields, trains_on_cpu
-from ..training.report import Report, begin_report
-from ..training.trainer import RunTrainer, Stop, make_trainer
-from .loading import input_length
-from .start import check_start, known_labels, start
+from ..training.metrics import make_loss
+from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
+from ..training.report import PREFIXES, Report, begin_report, calibrate
+from ..training.trainer import RunTrainer, Stop, main_console, make_trainer
+from .loading import input_length, knowledge
+from .start import check_start, start
 
 logger = logging.get_logger(__name__)
 
@@ -51,18 +48,13 @@ class TrainingResult:
     """Also in `results.json` in the folder."""
     model: PreTrainedModel = field(repr=False)
     tokenizer: PreTrainedTokenizerBase = field(repr=False)
-    trained_on: list[int] | None = field(default=None, repr=False)
+    trained_on: list[int] = field(repr=False)
     """The marks of the training texts."""
 
     @property
     def metrics(self) -> dict[str, float]:
         """All metrics: `train_...`, `eval_...` (validation) and `test_...`."""
         return self.report.metrics
-
-    @property
-    def history(self) -> list[dict[str, Any]]:
-        """What was logged, in order."""
-        return self.report.history
 
 
 @without_bars()
@@ -92,23 +84,23 @@ def train(
     if output is None:
         raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
     # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
-    process, plain = PartialState(cpu=trains_on_cpu(options)), options.to_dict()
+    process = PartialState(cpu=trains_on_cpu(options))
     console = main_console(process.process_index, console)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
-    resumed = run_folder.resume_point(output, plain) if options.resume else None
     config = check_start(options)
     is_here = tables is not None or Path(str(options.data)).exists()  # what comes from the Hub is fetched once
     with contextlib.nullcontext() if is_here else process.main_process_first():
         tables = read(options) if tables is None else tables
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
-    prepared = prepare(tables, options, known_labels(config))
+    prepared = prepare(tables, options, knowledge(config, str(options.pretrained)))
+    parts = {split: (texts_of(part), labels_of(part) or []) for split, part in prepared.splits.items()}
+    texts, targets = parts.pop("train")
+    digest = hashlib.sha256(json.dumps([prepared.labels.names, texts, targets]).encode())
+    begun_with = {**options.to_dict(), "training_data": digest.hexdigest()[:16]}
+    resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, config)
-    targets = labels_of(prepared.splits["train"])
-    rows = hashlib.sha256(json.dumps([prepared.trained_on, targets]).encode()).hexdigest()[:16]
-    if resumed is not None:
-        run_folder.check_same_data(resumed, model.config, rows)
     remember_columns(model.config, prepared.columns)
     encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
     lengths = list(map(len, encoded["train"]["input_ids"]))
@@ -122,23 +114,25 @@ def train(
     )
     loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
-    report = begin_report(model, prepared, encoded, cut, plain, tokenizer)
+    report = begin_report(model, prepared, encoded, cut, options, tokenizer)
     report.notes += [*notes, *loss.sentences(prepared.labels.names)]
     report.notes += check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
-    report.recipe, report.processes = _in_words(recipe, options), process.num_processes
+    report.processes = process.num_processes
     if baselines and process.is_main_process:
-        report.baselines = _baselines(prepared)
+        tests = {PREFIXES[split]: part for split, part in parts.items()}
+        report.baselines = baseline_scores((texts, targets), tests, report.problem_type)
     with run_folder.guarded(output):  # the Trainer makes the folder
-        trainer, stop = make_trainer(model, tokenizer, encoded, recipe, loss, console)
+        trainer = make_trainer(model, tokenizer, encoded, recipe, loss, console)
+        report.recipe = _in_words(trainer, options)
         process.wait_for_everyone()  # all have seen that the folder is free
         if resumed is not None:
             report.notes.append(f"Goes on from {resumed.name}.")
         elif process.is_main_process:
-            deleted = run_folder.begin(output, plain, rows, overwrite=options.overwrite)
+            deleted = run_folder.begin(output, begun_with, overwrite=options.overwrite)
             report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
     report.show_start(console)
-    _fit(trainer, stop, report, recipe, resumed)
-    _score(report, trainer, encoded, prepared)
+    _fit(trainer, report, recipe, resumed)
+    _score(report, trainer, encoded)
     report.show(console)
     report.seconds = round(time.time() - started, 1)
     if report.calibration is not None:
@@ -147,25 +141,27 @@ def train(
     return TrainingResult(Path(output), report, model, tokenizer, prepared.trained_on)
 
 
-def _fit(trainer: RunTrainer, stop: Stop, report: Report, recipe: Recipe, resumed: Path | None) -> None:
+def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | None) -> None:
     """Trains, and adds to the report what was logged and which weights were kept.
 
     Raises:
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    output = str(recipe.output_dir)
-    with run_folder.guarded(output), stop:
+    trainer.add_callback(stop := Stop())
+    with run_folder.guarded(str(recipe.output_dir)), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge(cast(Any, trainer.model))
-    if stop.agreed:
-        raise Interrupted(run_folder.what_is_left(output))
     if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
         report.metrics = {**trained.metrics}
-    report.best, report.history = _find_best(trainer.state, recipe), trainer.state.log_history
+    report.history, step = trainer.state.log_history, trainer.state.best_global_step
+    if step is not None and recipe.load_best_model_at_end:
+        metric = f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
+        epoch = next(entry["epoch"] for entry in report.history if entry["step"] == step and metric in entry)
+        report.best = {"metric": metric, "value": trainer.state.best_metric, "step": step, "epoch": epoch}
     take_off_autocast(trainer.accelerator, cast(Any, trainer.model))
 
 
-def save_run(output: str | Path, report: Report, save_model: Any, trained_on: list[int] | None) -> None:
+def save_run(output: str | Path, report: Report, save_model: Any, trained_on: list[int]) -> None:
     """Writes checkpoint, card, results and the marks of the training texts: all or, if that fails, none.
 
     Args:
@@ -179,43 +175,22 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         save_model(str(folder))
         if not is_main:
             return
-        if report.assessment is not None:
-            report.assessment.draw(folder)
+        report.draw(folder)
         files.write_text(folder / "README.md", report.card())
-        if trained_on is not None:
-            np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
+        np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
         files.write_json(folder / run_folder.RESULTS_NAME, report.to_dict())
 
 
-def _in_words(recipe: Recipe, options: Options) -> dict[str, Any]:
-    """How it was trained, for the card; None: it isn't listed."""
-    return {
-        "learning_rate": recipe.learning_rate,
-        "position_rate": recipe.position_rate,
-        "word_rate": recipe.word_rate,
-        "epochs": recipe.num_train_epochs if recipe.max_steps <= 0 else None,
-        "max_steps": recipe.max_steps if recipe.max_steps > 0 else None,
-        "batch size": recipe.examples_per_step,
-        "schedule": options.schedule,
-        "warmup_steps": recipe.warmup_steps,
-        "weight_decay": recipe.weight_decay,
-        "precision": "bfloat16 mixed, scores in float32" if recipe.bf16 else None,
-        **{name: value for name, value in trainer_fields(options).items() if isinstance(value, int | float)},
-    }
+def _in_words(trainer: RunTrainer, options: Options) -> dict[str, Any]:
+    """How it is trained, as the Trainer's own cards say it."""
+    recipe = cast(Recipe, trainer.args)
+    rates = {"position_rate": recipe.position_rate, "word_rate": recipe.word_rate, "weight_decay": recipe.weight_decay}
+    precision = {"precision": "bfloat16 mixed, scores in float32"} if recipe.bf16 else {}
+    said = extract_hyperparameters_from_trainer(trainer)
+    return {**said, "lr_scheduler_type": options.schedule, **rates, **precision}
 
 
-def _baselines(prepared: PreparedData) -> dict[str, dict[str, float]]:
-    """Scores of simpler models."""
-    scored = {prefix: prepared.splits[split] for split, prefix in PREFIXES.items() if split in prepared.splits}
-    training, *tests = (
-        (texts_of(part), labels_of(part) or []) for part in (prepared.splits["train"], *scored.values())
-    )
-    if not tests:
-        return {}
-    return baseline_scores(training, dict(zip(scored, tests, strict=True)), prepared.labels.problem_type)
-
-
-def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], prepared: PreparedData) -> None:
+def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset]) -> None:
     """Adds the metrics of validation and test rows, assesses the last of them, and fits the temperature."""
     logits: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for split, prefix in PREFIXES.items():
@@ -223,28 +198,11 @@ def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset], 
             continue
         output = trainer.predict(cast(Any, encoded[split]), metric_key_prefix=prefix)
         report.metrics |= {name: float(value) for name, value in (output.metrics or {}).items()}
-        logits[split] = logits_in(output), np.asarray(output.label_ids)
-        metric = METRICS[report.problem_type][0].key
-        report.assessment = assess(
-            *logits[split],
-            split=split,
-            names=prepared.labels.names,
-            problem_type=report.problem_type,
-            score=report.metrics[f"{prefix}_{metric}"],
-            baselines=report.baselines,
-        )
+        logits[split] = cast(Any, (output.predictions, output.label_ids))
+        report.assess(split, *logits[split])
     if report.problem_type == "single_label_classification" and "validation" in logits:
         last = list(logits)[-1]
         report.calibration = calibrate(logits["validation"], logits[last], last)
-
-
-def _find_best(state: TrainerState, recipe: Recipe) -> dict[str, Any] | None:
-    """Where the weights that were kept are from; None: the last step."""
-    step, metric = state.best_global_step, f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
-    if step is None or not recipe.load_best_model_at_end:
-        return None
-    epoch = next(entry["epoch"] for entry in state.log_history if entry["step"] == step and metric in entry)
-    return {"metric": metric, "value": state.best_metric, "step": step, "epoch": epoch}
 
 
 def _save(trainer: RunTrainer, folder: str) -> None:

@@ -1,5 +1,6 @@
 """Baselines: the majority, and linear models on words: alone, with word pairs, or with their places."""
 
+import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,27 +20,38 @@ MOST_ROWS = 20_000
 MOST_CHARACTERS = 5_000_000
 """Limits of the sample, so that the baseline takes seconds."""
 
-_TOKEN = r"\w+|[^\w\s]"
-_FEATURES = 100_000
+
+def _at_places(text: str) -> list[str]:
+    words = text.split()
+    return [f"{place} {word}" for start in (0, -len(words)) for place, word in enumerate(words, start)]
+
+
+_TOKEN = {"token_pattern": r"\w+|[^\w\s]"}
+FEATURES: dict[str, dict[str, Any]] = {
+    "words": _TOKEN,
+    "word pairs": {**_TOKEN, "ngram_range": (1, 2)},
+    "words at places": {"analyzer": _at_places},
+}
+"""What a linear model sees: words, which have no order; pairs of neighbours too; or each word with its place.
+
+Places count from the start and from the end, of what stands between spaces. A sum of them can't bring two together, and
+so doesn't see what a question in the text asks for.
+"""
 
 Texts = Sequence[Sequence[str]]
 """One sequence of texts, or for pairs the first texts and the second texts."""
 
 
 class BagOfWords:
-    """TF-IDF of words, and logistic regression on it; ridge regression for numbers.
-
-    It sees no word order. Each text of a pair has its own features.
+    """TF-IDF of words, and logistic regression on it; ridge regression for numbers. Each text of a pair has its own.
 
     Args:
+        sees: one of `FEATURES`.
         problem_type: `single_label_classification`, `multi_label_classification` or `regression`.
     """
 
-    longest = 1
-    """Up to so many neighbouring words are a feature."""
-
-    def __init__(self, problem_type: str = "single_label_classification") -> None:
-        self.problem_type = problem_type
+    def __init__(self, sees: str = "words", problem_type: str = "single_label_classification") -> None:
+        self.sees, self.problem_type = sees, problem_type
         self._model: Any = None
 
     def fit(self, texts: Texts, labels: Sequence[Any]) -> Self:
@@ -53,7 +65,8 @@ class BagOfWords:
             ValueError: there is no word in the texts, or just one class.
         """
         rows = _sample(texts)
-        columns = [(str(column), self._features(), column) for column in range(len(texts))]
+        features = TfidfVectorizer(sublinear_tf=True, max_features=100_000, **FEATURES[self.sees])
+        columns = [(str(column), features, column) for column in range(len(texts))]
         model: Any = Ridge() if self.problem_type == "regression" else LogisticRegression(C=10.0, max_iter=100)
         if self.problem_type == "multi_label_classification":
             model = OneVsRestClassifier(model)
@@ -67,33 +80,6 @@ class BagOfWords:
     def predict(self, texts: Texts) -> np.ndarray:
         """Class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
         return self._model.predict(_rows(texts))
-
-    def _features(self) -> TfidfVectorizer:
-        return TfidfVectorizer(
-            ngram_range=(1, self.longest), token_pattern=_TOKEN, sublinear_tf=True, max_features=_FEATURES
-        )
-
-
-class WordPairs(BagOfWords):
-    """The same on words and pairs of neighbouring words: it sees no word order beyond two neighbours."""
-
-    longest = 2
-
-
-class WordsAtPlaces(BagOfWords):
-    """The same on words, each with its place from the start and from the end: it adds up what stands where.
-
-    It can't bring two places together, and so doesn't see what a question in the text asks for. Words are what stands
-    between spaces.
-    """
-
-    def _features(self) -> TfidfVectorizer:
-        return TfidfVectorizer(analyzer=_at_places, sublinear_tf=True, max_features=_FEATURES)
-
-
-def _at_places(text: str) -> list[str]:
-    words = text.split()
-    return [f"{place} {word}" for start in (0, -len(words)) for place, word in enumerate(words, start)]
 
 
 def _rows(texts: Texts) -> np.ndarray:
@@ -128,16 +114,17 @@ def baseline_scores(
         problem_type: the task.
 
     Returns:
-        `majority` (for a regression the mean); `words` and `word_pairs` where the texts allow them.
+        `majority` (for a regression the mean); `words` and `word_pairs` where the texts allow them. None without tests.
     """
+    if not tests:
+        return {}
     constant = most_frequent(train[1], problem_type)
     predicted = {"majority": {name: [constant] * len(labels) for name, (_, labels) in tests.items()}}
-    for baseline, kind in (("words", BagOfWords), ("word_pairs", WordPairs)):
-        try:
-            model = kind(problem_type).fit(*train)
-        except ValueError:  # no words, or one class in the sample
-            continue
-        predicted[baseline] = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
+    for sees in ("words", "word pairs"):
+        with contextlib.suppress(ValueError):  # no words, or one class in the sample
+            model = BagOfWords(sees, problem_type).fit(*train)
+            answers = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
+            predicted[sees.replace(" ", "_")] = answers
     return {
         baseline: {
             f"{name}_{metric}": value

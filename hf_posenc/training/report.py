@@ -1,28 +1,93 @@
 """What a run says of itself: one `Report`, which the terminal, `results.json` and the card show."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from huggingface_hub import EvalResult, ModelCardData
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix, precision_recall_fscore_support
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.preparing import DataSummary, PreparedData
 from ..machine import versions
 from ..markdown import plain, render
-from .assessment import CLASS_HEAD, PREFIXES, Assessment, Calibration, digits, short
-from .metrics import METRICS
-from .progress import NO_SCORES
+from ..options import Options
+from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
+from .trainer import NO_SCORES
 
 HERE = "path/to/this/folder"
 """Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
 _TASK = "text-classification"
 """The task's name on the Hub."""
+_MOST_CLASSES = 12
+"""Tables in the terminal and in the card have this many classes at most; results.json has all."""
+_MOST_CLASSES_DRAWN = 30
+_CLASS_HEAD = ("class", "precision", "recall", "f1", "examples")
+_BINS = 15
+PREFIXES = {"validation": "eval", "test": "test"}
+"""Prefixes of the metrics of each scored split."""
+_WORDS = {"words": "words", "word_pairs": "words and word pairs"}
+"""What each linear baseline sees."""
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How far probabilities are from shares of right answers, before and after they are divided by a temperature.
+
+    The temperature T minimises the loss of softmax(logits / T) on the validation rows (Guo et al. 2017, arXiv
+    1706.04599). The expected calibration error is the mean over the examples of |accuracy - confidence| in their bin,
+    15 bins of equal width.
+    """
+
+    temperature: float
+    before: float
+    after: float
+    split: str
+    """Where the errors were measured: `test`, or `validation`, on which the temperature was fitted too."""
+
+    def sentence(self) -> str:
+        """In words."""
+        where = "test rows" if self.split == "test" else "validation rows, on which it was fitted: no fair measure"
+        worse = "" if self.after < self.before else ": leave --calibrated out"
+        return (
+            f"Calibration error {self.before:.3f}, with temperature {self.temperature:.2f} (`predict --calibrated`) "
+            f"{self.after:.3f}, on the {where}{worse}."
+        )
+
+
+def calibrate(
+    fitted: tuple[np.ndarray, np.ndarray], measured: tuple[np.ndarray, np.ndarray], split: str
+) -> Calibration:
+    """Fits a temperature to logits (n, C) and labels (n,), and measures it on others."""
+    logits, labels = np.asarray(fitted[0], dtype=np.float64), fitted[1].astype(int)
+
+    def loss(log_temperature: float) -> float:
+        return -float(log_softmax(logits / math.exp(log_temperature), axis=1)[np.arange(len(labels)), labels].mean())
+
+    temperature = round(math.exp(minimize_scalar(loss, bounds=(-3.0, 3.0), method="bounded").x), 4)
+    before, after = (calibration_error(measured[0] / value, measured[1]) for value in (1.0, temperature))
+    return Calibration(temperature, before, after, split)
+
+
+def calibration_error(logits: np.ndarray, labels: np.ndarray) -> float:
+    """The expected calibration error of logits (n, C) against labels (n,); see `Calibration`."""
+    shares = probabilities_from_logits(logits, "single_label_classification")
+    confidence, right = shares.max(1), shares.argmax(1) == labels
+    bins = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    gaps = np.bincount(bins, weights=right - confidence, minlength=_BINS)
+    return float(np.abs(gaps).sum() / len(labels))
 
 
 @dataclass(kw_only=True)
@@ -34,6 +99,11 @@ class Report:
         base_model: the Hub name of what it started from.
         examples, cut: of each split, how many, and how many of them were cut at `max_length` tokens.
         notes: what was decided for this run, a sentence each.
+        assessed: the split that the rest is of: the test rows, else the validation rows.
+        classes: `label`, `precision`, `recall`, `f1`, `examples` of each class, scores None without examples.
+        confusion: examples by right label (rows) and predicted label (columns), for one label per text.
+        picture: file name of its picture, beside the card.
+        warnings: what to doubt.
         best: where the kept weights are from: `metric`, `value`, `step`, `epoch`. None: the last step.
         metrics: `train_...`, `eval_...` (validation) and `test_...` numbers.
         history: what was logged, in order.
@@ -59,7 +129,11 @@ class Report:
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     best: dict[str, Any] | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    assessment: Assessment | None = None
+    assessed: str | None = None
+    classes: list[dict[str, Any]] = field(default_factory=list)
+    confusion: list[list[int]] | None = None
+    picture: str | None = None
+    warnings: list[str] = field(default_factory=list)
     calibration: Calibration | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float | None = None
@@ -98,15 +172,75 @@ class Report:
             )
         if scored := self.scores():
             console.print(_table(("", *scored), self.score_rows()))
-        if self.assessment is not None and self.assessment.classes:
-            rows = self.assessment.class_rows(lambda label: escape(short(label, 30)))
-            if (more := len(self.assessment.classes) - len(rows)) > 0:
+        if self.classes:
+            rows = self.class_rows(lambda label: escape(short(label, 30)))
+            if (more := len(self.classes) - len(rows)) > 0:
                 rows.append((f"... {more} more in results.json",))
-            console.print(_table((f"{self.assessment.split}: {CLASS_HEAD[0]}", *CLASS_HEAD[1:]), rows))
+            console.print(_table((f"{self.assessed}: {_CLASS_HEAD[0]}", *_CLASS_HEAD[1:]), rows))
         if self.calibration is not None:
             _say(console, escape(self.calibration.sentence()))
-        for warning in self.assessment.warnings if self.assessment else ():
+        for warning in self.warnings:
             _say(console, f"[yellow]Warning:[/yellow] {escape(warning)}")
+
+    def assess(self, split: str, logits: np.ndarray, labels: np.ndarray) -> None:
+        """Sets what is said of the predictions on one split, beside its metrics.
+
+        Args:
+            split: `validation` or `test`.
+            logits: (n, C).
+            labels: the right answers in the model's form: numbers (n,), or rows of 0 and 1 (n, C).
+        """
+        predicted, self.assessed = predictions_from_logits(logits, self.problem_type), split
+        if self.problem_type != "regression":
+            self.classes = _classes(labels.astype(int), predicted, self.labels)
+        if self.problem_type == "single_label_classification":
+            self.confusion = confusion_matrix(labels, predicted, labels=range(len(self.labels))).tolist()
+        metric, examples = METRICS[self.problem_type][0].key, f"{len(predicted):,} {split} examples"
+        key, sign = f"{PREFIXES[split]}_{metric}", -1 if metric == "mse" else 1
+        score, said = self.metrics[key], f"{metric} {digits(self.metrics[key], 3)}"
+        others = {name: scores[key] for name, scores in self.baselines.items()}
+        chance, self.warnings = others.get("majority"), []
+        if self.confusion and len(self.labels) > 1 and len(np.unique(predicted)) == 1:
+            self.warnings.append(f"It predicts {self.labels[int(predicted[0])]!r} for all {examples}.")
+        elif chance is not None:
+            margin = 2 * math.sqrt(chance * (1 - chance) / len(predicted)) if sign > 0 else 0.0
+            if sign * score <= sign * chance + margin:
+                constant = "the most frequent answer" if sign > 0 else "the mean"
+                self.warnings.append(
+                    f"It isn't clearly better than always {constant}: {said} and {digits(chance, 3)} ({examples})."
+                )
+        linear = max((name for name in _WORDS if name in others), key=lambda name: sign * others[name], default=None)
+        if linear is not None and sign * score < sign * others[linear]:
+            self.warnings.append(
+                f"A linear model on {_WORDS[linear]} is better: {metric} {digits(others[linear], 3)}; this model has "
+                f"{digits(score, 3)}."
+            )
+
+    def draw(self, folder: Path) -> None:
+        """Draws the confusion matrix, if it has at most `_MOST_CLASSES_DRAWN` classes and matplotlib is installed."""
+        if self.confusion is None or len(self.labels) > _MOST_CLASSES_DRAWN or find_spec("matplotlib") is None:
+            return
+        from matplotlib.figure import Figure
+
+        self.picture = "confusion_matrix.png"
+        names = [short(name, 24).replace("$", r"\$") for name in self.labels]
+        side = 2.2 + 0.45 * len(names)
+        figure = Figure(figsize=(side + 0.6, side), layout="constrained")
+        shown = ConfusionMatrixDisplay(np.array(self.confusion), display_labels=names)
+        axes = figure.add_subplot(title=f"{self.assessed} data")
+        shown.plot(ax=axes, cmap="Blues", colorbar=False, xticks_rotation=45)
+        figure.savefig(folder / self.picture, dpi=120)
+
+    def class_rows(self, cell: Callable[[str], str] = lambda label: plain(short(label, 160))) -> list[Row]:
+        """Precision, recall, F1 and number of examples of the first classes; without examples a class has no scores."""
+
+        def share(value: float | None) -> str:
+            return "-" if value is None else f"{value:.3f}"
+
+        return [
+            (cell(row["label"]), *map(share, (row["precision"], row["recall"], row["f1"])), f"{row['examples']:,}")
+            for row in self.classes[:_MOST_CLASSES]
+        ]
 
     def scores(self) -> dict[str, dict[str, float]]:
         """The metrics of each scored split."""
@@ -120,7 +254,7 @@ class Report:
         }
         return {split: scores for split, scores in every.items() if scores}
 
-    def score_rows(self) -> list[tuple[str, ...]]:
+    def score_rows(self) -> list[Row]:
         """A row for each metric of the model, and for each baseline the metric to quote; a column for each split."""
         scores, metric = self.scores(), METRICS[self.problem_type][0].key
         rows = {name: [part[name] for part in scores.values()] for name in next(iter(scores.values()), {})}
@@ -157,7 +291,6 @@ class Report:
             "class_weights": self.options["class_weights"],
             "lora": self.options["lora"] or None,
             "max_length": self.max_length,
-            "seed": self.options["seed"],
             "weights": self.best and f"best by {self.best['metric']}: epoch {self.best['epoch']:g}",
             "parameters": f"{self.parameters:,}, positional {self.positional_parameters:,}",
         }
@@ -166,7 +299,7 @@ class Report:
             metadata=metadata.to_yaml(),
             report=self,
             place=HERE,
-            class_head=CLASS_HEAD,
+            class_head=_CLASS_HEAD,
             hyperparameters=[(name, plain(value)) for name, value in trained.items() if value is not None],
             versions=versions(),
         )
@@ -177,16 +310,16 @@ def begin_report(
     prepared: PreparedData,
     encoded: Mapping[str, Dataset],
     cut: Mapping[str, int],
-    options: Mapping[str, Any],
+    options: Options,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Report:
     """What is known of a run before its first step."""
-    pretrained = options["pretrained"]
+    pretrained = options.pretrained
     return Report(
-        name=Path(str(options["output"])).resolve().name,
-        options=plain_options(options),
+        name=Path(str(options.output)).resolve().name,
+        options=plain_options(options.to_dict()),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
-        dataset=Path(str(options["data"])).name or "unknown",
+        dataset=Path(str(options.data)).name or "unknown",
         position_embedding_type=model.config.position_embedding_type,
         problem_type=prepared.labels.problem_type,
         labels=prepared.labels.names,
@@ -199,6 +332,18 @@ def begin_report(
         positional_parameters=sum(part.numel() for name, part in model.named_parameters() if ".position." in name),
         data=prepared.summary,
     )
+
+
+def _classes(right: Any, predicted: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Scores of each class; None where it has no examples, for there is nothing to be right about."""
+    columns = precision_recall_fscore_support(right, predicted, labels=range(len(names)), zero_division=0)
+    scores = ("precision", "recall", "f1")
+    return [
+        {"label": name}
+        | {score: float(value) if count else None for score, value in zip(scores, values, strict=True)}
+        | {"examples": int(count)}
+        for name, *values, count in zip(names, *columns, strict=True)
+    ]
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,10 +364,21 @@ def _say(console: Console, text: str) -> None:
     console.print(text, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+def _table(head: Row, rows: list[Row]) -> Table:
     table = Table(head[0], box=None, pad_edge=False)
     for name in head[1:]:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def digits(score: float, places: int = 4) -> str:
+    """A score with so many decimals; a small one with three digits."""
+    return f"{score:.{places}f}" if score == 0 or abs(score) >= 0.001 else f"{score:.3g}"
+
+
+def short(text: str, length: int) -> str:
+    """Text of one line, cut to a length."""
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[: length - 1]}…"

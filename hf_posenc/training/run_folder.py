@@ -22,12 +22,11 @@ logger = logging.getLogger(__name__)
 RESULTS_NAME = "results.json"
 """Of a finished run."""
 OPTIONS_NAME = "run.json"
-"""The options of a run that isn't finished; it is there from its start to its end."""
+"""The options of a run that isn't finished, and what it trains on; it is there from its start to its end."""
 TRAINED_ON = "_trained_on.npy"
 """Hashes of a run's training texts, so that an evaluation says which it shares. Never published."""
 _STATE = "trainer_state.json"
-_ROWS = "rows"
-_MAY_DIFFER = ("output", "overwrite", "resume", "device", "trust_remote_code", _ROWS)
+_MAY_DIFFER = ("output", "overwrite", "resume", "device", "trust_remote_code")
 """Options that a resumed run may have otherwise."""
 
 
@@ -97,8 +96,12 @@ def _read(path: Path) -> dict[str, Any]:
 def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     """The newest checkpoint of an unfinished run of the same options; None: none was saved, it begins anew.
 
+    Args:
+        output: the folder.
+        options: of the run, with a digest of what it trains on.
+
     Raises:
-        UserError: there is no such run, it has ended, or it was begun with other options.
+        UserError: there is no such run, it has ended, or it was begun with other options or data.
     """
     if options["lora"]:
         raise UserError("--resume: the checkpoints of --lora hold merged weights. Start from one with --pretrained.")
@@ -113,7 +116,7 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     for name in now.keys() | before.keys():
         if name not in _MAY_DIFFER and before.get(name) != now.get(name):
             raise UserError(
-                f"--resume: the run in {output!r} was begun with {name}={before.get(name)!r}, the options now say "
+                f"--resume: the run in {output!r} was begun with {name}={before.get(name)!r}, now it is "
                 f"{now.get(name)!r}. Resume with what it began with, or train elsewhere."
             )
     if whole := _whole(folder):
@@ -122,33 +125,16 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     return None
 
 
-def check_same_data(point: Path, config: Any, rows: str) -> None:
-    """Raises a UserError if a checkpoint to resume from was trained on other rows, labels or words."""
-    before, now = _read(point / "config.json"), json.loads(config.to_json_string(use_diff=False))
-    for name in ("id2label", "label_mean", "label_scale", "vocab_size"):
-        if before and before.get(name) != now.get(name):  # FSDP writes no config beside its weights
-            raise UserError(
-                f"--resume: {str(point)!r} was begun with other data: {name}={before.get(name)!r:.200}, now it is "
-                f"{now.get(name)!r:.200}. Resume with the data that it began with, or train elsewhere."
-            )
-    if _read(point.parent / OPTIONS_NAME).get(_ROWS) != rows:
-        raise UserError(
-            f"--resume: the training texts or labels have changed since {str(point)!r} was written. Resume with the "
-            "data that it began with, or train elsewhere."
-        )
-
-
-def begin(output: str, options: Mapping[str, Any], rows: str, *, overwrite: bool) -> list[str]:
-    """Makes the folder and writes the options into it, with a hash of the training rows.
+def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[str]:
+    """Makes the folder and writes into it what a resumed run is compared with.
 
     Returns:
         The checkpoints of the run that is replaced, which are deleted.
     """
-    folder = Path(output)
-    deleted = [path.name for path in checkpoints(folder)] if overwrite else []
+    deleted = [path.name for path in checkpoints(output)] if overwrite else []
     if overwrite:
-        remove_checkpoints(folder)
-    files.write_json(folder / OPTIONS_NAME, {**options, _ROWS: rows})
+        remove_checkpoints(output)
+    files.write_json(Path(output) / OPTIONS_NAME, options)
     return deleted
 
 
@@ -156,13 +142,8 @@ def begin(output: str, options: Mapping[str, Any], rows: str, *, overwrite: bool
 def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
     """A temporary folder whose files replace those of the folder's earlier run, all or none; checkpoints go last."""
     folder = Path(output)
-    old = _read(folder / RESULTS_NAME).get("files", [])
-
-    def earlier() -> list[str]:
-        names = [name for name in old if isinstance(name, str) and Path(name).name == name]
-        return [*names, OPTIONS_NAME]
-
-    with files.replaced_together(folder, is_main, earlier) as temporary:
+    earlier = [name for name in _read(folder / RESULTS_NAME).get("files", []) if Path(name).name == name]
+    with files.replaced_together(folder, is_main, lambda: [*earlier, OPTIONS_NAME]) as temporary:
         yield temporary
         if is_main:
             results = _read(temporary / RESULTS_NAME)

@@ -1,4 +1,7 @@
-"""The stock Trainer with our loss, our groups of learning rates, and three callbacks: stop, progress, exact resume."""
+"""The stock Trainer with our loss and groups of learning rates; Ctrl-C, and progress.
+
+On a terminal it draws its own bar; in a log stands a line a minute with the time left.
+"""
 
 import signal
 import threading
@@ -8,36 +11,39 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-import numpy as np
 import torch
 from datasets import Dataset
 from rich.console import Console
+from tqdm import tqdm
 from transformers import (
     DataCollatorWithPadding,
     EarlyStoppingCallback,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    ProgressCallback,
     Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
     TrainingArguments,
-    get_scheduler,
 )
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 
-from ..errors import Diverged, UserError, one_line
+from ..errors import Diverged
 from ..optimizer import scale_position_learning_rates
 from .lora import has_lora, merged_weights
-from .losses import ClassificationLoss, loss_and_metrics
-from .metrics import logits_in
-from .progress import Bar, LogLines, is_live
+from .metrics import ClassificationLoss, loss_and_metrics
 from .recipe import Recipe
 from .run_folder import not_finite
 
 logger = logging.get_logger(__name__)
+
+LINE_EVERY = 60.0
+"""Seconds between two lines of a log."""
+NO_SCORES = ("_runtime", "_per_second", "_preparation_time", "total_flos", "epoch")
+"""How the names of those metrics of the Trainer end that say nothing of the model."""
 
 
 class RunTrainer(Trainer):
@@ -56,12 +62,29 @@ class RunTrainer(Trainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """Makes the one-cycle schedule too, which transformers lacks."""
+        """Makes PyTorch's one-cycle schedule too (Smith and Topin 2017, arXiv 1708.07120); it rises in the warm-up."""
         if cast(Recipe, self.args).one_cycle and self.lr_scheduler is None:
-            warmup = self.args.get_warmup_steps(num_training_steps)
             optimizer = cast(torch.optim.Optimizer, self.optimizer if optimizer is None else optimizer)
-            self.lr_scheduler = cast(Any, one_cycle_schedule(optimizer, num_training_steps, warmup))
+            warmup = self.args.get_warmup_steps(num_training_steps)
+            schedule: Any = torch.optim.lr_scheduler.OneCycleLR(
+                optimizer,
+                max_lr=[group["lr"] for group in optimizer.param_groups],
+                total_steps=num_training_steps + 1,  # the Trainer advances it after the last step too
+                pct_start=min(max(warmup, 1) / num_training_steps, 1.0),
+            )
+            self.lr_scheduler = schedule
         return super().create_scheduler(num_training_steps, optimizer)
+
+    def evaluate(self, *given: Any, **options: Any) -> dict[str, float]:
+        """Evaluates finite weights alone, and restores torch's random state, of which its data loader draws a number.
+
+        Otherwise a run resumed from a checkpoint saved before that evaluation would draw other dropout masks.
+        """
+        refuse_divergence(self.state.global_step, cast(torch.nn.Module, self.model), self.args)
+        state = torch.get_rng_state()
+        metrics = super().evaluate(*given, **options)
+        torch.set_rng_state(state)
+        return metrics
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Writes none: the report does."""
@@ -89,14 +112,8 @@ def make_trainer(
     recipe: Recipe,
     loss: ClassificationLoss,
     console: Console,
-) -> tuple[RunTrainer, "Stop"]:
-    """The Trainer of a run, and the callback that stops it on Ctrl-C.
-
-    Raises:
-        UserError: the schedule doesn't accept its arguments.
-    """
-    if not recipe.one_cycle:
-        _check_schedule(recipe)  # before the Trainer makes the folder
+) -> RunTrainer:
+    """The Trainer of a run."""
     recipe.disable_tqdm = recipe.disable_tqdm or not is_live(console)
     trainer = RunTrainer(
         model=model,
@@ -106,40 +123,17 @@ def make_trainer(
         eval_dataset=encoded.get("validation"),
         processing_class=tokenizer,
         compute_loss_func=loss,
-        compute_metrics=lambda output: loss_and_metrics(loss, logits_in(output), np.asarray(output.label_ids)),
+        compute_metrics=lambda output: loss_and_metrics(loss, *cast(Any, (output.predictions, output.label_ids))),
+        preprocess_logits_for_metrics=lambda outputs, _: outputs[0] if isinstance(outputs, tuple) else outputs,
     )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
     if not recipe.disable_tqdm:
         trainer.add_callback(Bar())
-    stop = Stop()
-    for callback in (LogLines(console), ExactResume(), stop):
-        trainer.add_callback(callback)
+    trainer.add_callback(LogLines(console))
     if recipe.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(recipe.patience))
-    return trainer, stop
-
-
-def _check_schedule(recipe: Recipe) -> None:
-    """Refuses arguments that the schedule doesn't take, before the Trainer makes it when it starts."""
-    kind, arguments = recipe.lr_scheduler_type, recipe.lr_scheduler_kwargs
-    try:
-        get_scheduler(kind, torch.optim.SGD([torch.zeros(1)]), 1, 10, scheduler_specific_kwargs=cast(Any, arguments))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"--set lr_scheduler_kwargs={arguments}: {one_line(error)}") from error
-
-
-def one_cycle_schedule(
-    optimizer: torch.optim.Optimizer, steps: int, warmup: int
-) -> torch.optim.lr_scheduler.LRScheduler:
-    """PyTorch's one-cycle policy (Smith and Topin 2017, arXiv 1708.07120); it rises during the warm-up."""
-    return torch.optim.lr_scheduler.OneCycleLR(
-        optimizer,
-        max_lr=[group["lr"] for group in optimizer.param_groups],
-        # The Trainer advances the schedule after the last step too.
-        total_steps=steps + 1,
-        pct_start=min(max(warmup, 1) / steps, 1.0),
-    )
+    return trainer
 
 
 def refuse_divergence(step: int, model: torch.nn.Module, recipe: TrainingArguments) -> None:
@@ -152,18 +146,17 @@ def refuse_divergence(step: int, model: torch.nn.Module, recipe: TrainingArgumen
 
 
 class Stop(TrainerCallback):
-    """Ends training before weights that aren't finite are evaluated or saved; while entered, on Ctrl-C too.
+    """While entered, Ctrl-C finishes the step, saves a checkpoint and stops; the second one stops at once.
 
-    On Ctrl-C it finishes the step, saves a checkpoint and stops; on the second it stops at once. All processes agree
-    after each step, so that they stop at the same one. A terminal and a launcher may both pass on one Ctrl-C: with
-    several processes, signals within two seconds count as one.
+    All processes agree after each step, so that they stop at the same one. A terminal and a launcher may both pass on
+    one Ctrl-C: with several processes, signals within two seconds count as one.
     """
 
     EVERY = 50
     """Steps between two looks at the weights."""
 
     def __init__(self) -> None:
-        self.agreed = False
+        self._agreed = False
         self._pressed_at: float | None = None
         self._previous: Any = None
 
@@ -175,9 +168,8 @@ class Stop(TrainerCallback):
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
-        late = self._pressed_at is not None and not self.agreed
-        if late and error is None and not torch.distributed.is_initialized():  # no step was left to finish
-            raise KeyboardInterrupt
+        if self._pressed_at is not None and error is None and not torch.distributed.is_initialized():
+            raise KeyboardInterrupt  # no step was left to finish
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         several = torch.distributed.is_initialized()
@@ -190,52 +182,91 @@ class Stop(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Looks at the weights now and then, before an evaluation and at the end; asks the Trainer to save and stop."""
-        if state.global_step % self.EVERY == 0 or control.should_evaluate or control.should_training_stop:
+        """Looks at the weights now and then and at the end; asks for a checkpoint if any process was interrupted."""
+        if state.global_step % self.EVERY == 0 or control.should_training_stop:
             refuse_divergence(state.global_step, kwargs["model"], args)
-        if self._agree(args):
-            control.should_save = control.should_training_stop = True
-        return control
-
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Counts a Ctrl-C after the last step."""
-        self._agree(args)
-
-    def _agree(self, args: TrainingArguments) -> bool:
-        """Whether Ctrl-C was pressed in any process."""
-        pressed = self._pressed_at is not None
+        self._agreed = self._pressed_at is not None
         if args.world_size > 1 and torch.distributed.is_initialized():
-            anywhere = torch.tensor(pressed, dtype=torch.int32, device=args.device)
+            anywhere = torch.tensor(self._agreed, dtype=torch.int32, device=args.device)
             torch.distributed.all_reduce(anywhere, torch.distributed.ReduceOp.MAX)
-            pressed = bool(anywhere.item())
-        self.agreed = self.agreed or pressed
-        return self.agreed
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
-        """Skips the evaluation of a stopped epoch, which the uninterrupted run wouldn't have."""
-        if self.agreed and not float(state.epoch or 0).is_integer():
-            control.should_log = control.should_evaluate = control.should_save = False
-        elif control.should_evaluate:
-            refuse_divergence(state.global_step, kwargs["model"], args)
+            self._agreed = bool(anywhere.item())
+        if self._agreed and not float(state.epoch or 0).is_integer():
+            control.should_save = True
         return control
 
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Saves after the evaluation of an epoch that was finished, as the uninterrupted run would have it."""
+        control.should_save = control.should_save or self._agreed
+        return control
 
-class ExactResume(TrainerCallback):
-    """Restores torch's random state after an evaluation, whose data loader draws a number.
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Stops."""
+        if self._agreed:
+            raise KeyboardInterrupt
 
-    Otherwise a run resumed from a checkpoint saved before that evaluation would draw other dropout masks.
-    """
 
-    def __init__(self) -> None:
-        self._state: Any = None
+def is_live(console: Console) -> bool:
+    """Whether a line can be redrawn: not in a file, a pipe, a notebook or a dumb terminal."""
+    return console.is_interactive and not console.is_jupyter and console.file.isatty()
+
+
+def main_console(process_index: int, console: Console | None = None) -> Console:
+    """Where a run prints: `console`, or standard output; of several processes the main one alone."""
+    return (console or Console()) if process_index == 0 else Console(quiet=True)
+
+
+class Bar(ProgressCallback):
+    """The Trainer's bar without its lines, which `LogLines` prints in words."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Prints nothing."""
+
+
+class LogLines(TrainerCallback):
+    """Prints a line for each evaluation and, where no bar can be drawn, a line a minute."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.every_minute = not is_live(console)
+        self.started = self.printed = 0.0
+        self.first_step = 0
+        self.loss = ""
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Starts the clock."""
+        self.started = self.printed = time.monotonic()
+        self.first_step = state.global_step
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Keeps the state of the step."""
-        self._state = torch.get_rng_state()
+        """Prints how far it is, if a minute has passed."""
+        now = time.monotonic()
+        if not self.every_minute or now - self.printed < LINE_EVERY:
+            return
+        self.printed = now
+        left = (now - self.started) / (state.global_step - self.first_step) * (state.max_steps - state.global_step)
+        self._print(
+            f"Epoch {state.epoch or 0:.1f}, step {state.global_step:,} of {state.max_steps:,}{self.loss}, "
+            f"{tqdm.format_interval(left)} left"
+        )
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Restores it."""
-        if self._state is not None:
-            torch.set_rng_state(self._state)
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
+        """Keeps the loss for the next line."""
+        if "loss" in logs:
+            self.loss = f", loss {float(logs['loss']):.3f}"
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        """Prints the metrics of an evaluation."""
+        epoch = state.epoch or 0.0
+        when = f"Epoch {epoch:g}" if epoch.is_integer() else f"Step {state.global_step:,}, epoch {epoch:.2f}"
+        scores = ", ".join(
+            f"{name.removeprefix('eval_')} {value:.4g}"
+            for name, value in metrics.items()
+            if name.startswith("eval_") and not name.endswith(NO_SCORES)
+        )
+        self._print(f"{when}{self.loss}; validation: {scores}")
+
+    def _print(self, text: str) -> None:
+        with tqdm.external_write_mode(file=self.console.file):  # the bar isn't to be in its way
+            self.console.print(text, highlight=False, markup=False, soft_wrap=not self.console.is_terminal)

@@ -11,8 +11,9 @@ from scipy.special import softmax
 from training_harness import results, train
 
 from hf_posenc.data.columns import notes_of
-from hf_posenc.training.assessment import assess, calibrate, calibration_error
-from hf_posenc.training.baseline import MOST_CHARACTERS, BagOfWords, WordPairs, _sample, baseline_scores, most_frequent
+from hf_posenc.data.preparing import DataSummary
+from hf_posenc.training.baseline import MOST_CHARACTERS, BagOfWords, _sample, baseline_scores, most_frequent
+from hf_posenc.training.report import Report, calibrate, calibration_error
 
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
 
@@ -22,12 +23,12 @@ def test_word_pairs_know_neighbours_and_no_other_order():
     near = [f"{first} {second} end" for first, second in [("a", "b"), ("b", "a")] * 20]
     far = [f"{first} x y {second}" for first, second in [("a", "b"), ("b", "a")] * 20]
     labels = [0, 1] * 20
-    assert WordPairs().fit([near], labels).predict([near]).tolist() == labels
+    assert BagOfWords("word pairs").fit([near], labels).predict([near]).tolist() == labels
     assert len(set(BagOfWords().fit([near], labels).predict([near]).tolist())) == 1
     inside = [f"s {text} e" for text in far]  # the ends tell: s a, s b
-    assert WordPairs().fit([inside], labels).predict([inside]).tolist() == labels
+    assert BagOfWords("word pairs").fit([inside], labels).predict([inside]).tolist() == labels
     hidden = [f"s s {text.replace(' y ', ' y z ')} e" for text in far]
-    known, unknown = WordPairs().fit([hidden], labels), ["q a q q b q", "q b q q a q"]
+    known, unknown = BagOfWords("word pairs").fit([hidden], labels), ["q a q q b q", "q b q q a q"]
     first, second = known.predict([unknown]).tolist()
     assert first == second  # the same words without the pairs that were seen
 
@@ -35,7 +36,7 @@ def test_word_pairs_know_neighbours_and_no_other_order():
 def test_word_pairs_of_a_pair_of_texts_are_kept_apart():
     first, second = ["yes", "no"] * 10, ["no", "yes"] * 10
     labels = [0, 1] * 10
-    model = WordPairs().fit([first, second], labels)
+    model = BagOfWords("word pairs").fit([first, second], labels)
     assert model.predict([first, second]).tolist() == labels
     assert model.predict([["yes", "no"], ["none", "none"]]).tolist() == [0, 1]
     assert model.predict([["none", "none"], ["yes", "no"]]).tolist() == [1, 0]
@@ -73,11 +74,15 @@ def test_baselines_of_each_task_have_its_metrics():
     assert set(baseline_scores(([["", ""]], [0, 1]), {"test": ([[""]], [0])}, ONE)) == {"majority"}
 
 
-def stand(logits: Any, labels: Any, problem_type: str = ONE, **options: Any) -> Any:
-    logits, labels = np.array(logits, dtype=np.float32), np.array(labels)
-    score = float((logits.argmax(-1) == labels).mean()) if problem_type == ONE else 0.5
-    values = {"split": "test", "names": ["no", "yes"], "baselines": {}, "score": score, **options}
-    return assess(logits, labels, problem_type=problem_type, **values)
+def stand(logits: Any, right: Any, problem_type: str = ONE, score: float = 0.9, **fields: Any) -> Report:
+    sizes = {"max_length": 8, "vocab_size": 9, "parameters": 9, "positional_parameters": 0}
+    texts = {"name": "run", "dataset": "data", "position_embedding_type": "rope", "base_model": None}
+    fields = {"labels": ("no", "yes"), **sizes, **texts, **fields}
+    metric = "test_mse" if problem_type == NUMBER else "test_accuracy"
+    given = {"options": {}, "is_pair": False, "examples": {}, "cut": {}, "data": DataSummary([])}
+    report = Report(problem_type=problem_type, metrics={metric: score}, **given, **fields)
+    report.assess("test", np.array(logits, dtype=np.float32), np.array(right))
+    return report
 
 
 def test_classes_and_confusion_are_those_of_the_predictions():
@@ -115,13 +120,13 @@ RIGHT = [0, 1] * 50
     ],
 )
 def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
-    standing = stand(**{"logits": GOOD, "labels": RIGHT, **what})
+    standing = stand(**{"logits": GOOD, "right": RIGHT, **what})
     assert len(standing.warnings) == 1
     assert says in standing.warnings[0]
 
 
 def test_a_class_without_examples_has_no_scores():
-    standing = stand([[2, 0, 0], [0, 0, 2]], [0, 0], names=["no", "yes", "perhaps"])
+    standing = stand([[2, 0, 0], [0, 0, 2]], [0, 0], labels=("no", "yes", "perhaps"))
     assert standing.classes[2] == {"label": "perhaps", "precision": None, "recall": None, "f1": None, "examples": 0}
     assert standing.class_rows()[2] == ("perhaps", "-", "-", "-", "0")
     assert standing.class_rows()[0] == ("no", "1.000", "0.500", "0.667", "2")
@@ -145,7 +150,7 @@ def test_of_a_squared_error_less_is_better(scores: tuple[float, float], says: st
     baselines = {
         name: {"test_mse": error} for name, error in (("majority", 1.5), ("words", 9.0), ("word_pairs", pairs))
     }
-    standing = stand([[1.0], [2.0]], [1.0, 4.0], NUMBER, names=[], score=score, baselines=baselines)
+    standing = stand([[1.0], [2.0]], [1.0, 4.0], NUMBER, score=score, baselines=baselines)
     assert [warning for warning in standing.warnings if says in warning] == standing.warnings
     assert len(standing.warnings) == 1
 
@@ -182,22 +187,23 @@ def test_calibration_is_what_its_definition_says(classes: int):
 def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch):
     trained = train(tmp_path / "run", **order, baselines=True, scheme="none")
     saved = results(tmp_path / "run")
-    assessment, calibration = saved["assessment"], saved["calibration"]
-    assert (assessment["split"], calibration["split"]) == ("test", "test")
-    assert assessment["score"] == pytest.approx(trained.metrics["test_accuracy"])
-    assert set(assessment["baselines"]) == {"majority", "words", "word_pairs"}
-    assert sum(map(sum, assessment["confusion"])) == sum(row["examples"] for row in assessment["classes"]) == 64
+    calibration = saved["calibration"]
+    assert (saved["assessed"], calibration["split"]) == ("test", "test")
+    assert set(saved["baselines"]) == {"majority", "words", "word_pairs"}
+    assert sum(map(sum, saved["confusion"])) == sum(row["examples"] for row in saved["classes"]) == 64
     assert notes_of(trained.model.config)["temperature"] == calibration["temperature"]
     card = (tmp_path / "run" / "README.md").read_text()
-    assert re.search(rf"\| accuracy of word pairs \| [\d.]+ \| {assessment['baselines']['word_pairs']:.4f} \|", card)
+    assert re.search(
+        rf"\| accuracy of word pairs \| [\d.]+ \| {saved['baselines']['word_pairs']['test_accuracy']:.4f} \|", card
+    )
     assert f"Calibration error {calibration['before']:.3f}, with temperature" in card
     assert "![Confusion matrix](confusion_matrix.png)" in card
     assert (tmp_path / "run" / "confusion_matrix.png").read_bytes().startswith(b"\x89PNG")
     # Overwritten without baselines, test rows and matplotlib: no picture stays.
-    monkeypatch.setattr("hf_posenc.training.assessment.find_spec", lambda name: None)
+    monkeypatch.setattr("hf_posenc.training.report.find_spec", lambda name: None)
     train(tmp_path / "run", data=order["data"], validation=order["validation"], overwrite=True)
     saved = results(tmp_path / "run")
-    assert (saved["assessment"]["split"], saved["assessment"]["baselines"]) == ("validation", {})
+    assert (saved["assessed"], saved["baselines"]) == ("validation", {})
     assert saved["calibration"]["split"] == "validation"
     assert not (tmp_path / "run" / "confusion_matrix.png").exists()
     assert "confusion_matrix.png" not in (tmp_path / "run" / "README.md").read_text()
@@ -205,14 +211,14 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monk
 
 def test_a_card_shows_names_as_they_are(tmp_path: Path, order: dict[str, str]):
     names = ("`a` | <b>", "{{ 7 * 7 }}")
-    standing = stand([[0.0, 1.0]] * 40, [1] * 20 + [0] * 20, ONE, names=list(names), score=0.5)
-    standing.warnings = [f"It predicts {names[0]!r} for all."]
     report = train(tmp_path / "run", data=order["data"], max_steps=1).report
     options = {**report.options, "class_weights": " | "}
-    card = replace(report, labels=names, options=options, dataset="`x`|y.csv", assessment=standing).card()
-    assert "> It predicts '\\`a\\` \\| \\<b\\>' for all." in card
+    report = replace(report, labels=names, options=options, dataset="`x`|y.csv", metrics={"test_accuracy": 0.5})
+    report.assess("test", np.array([[1.0, 0.0]] * 40), np.array([1] * 20 + [0] * 20))
+    card = report.card()
+    assert "> It predicts '\\`a\\` \\| \\<b\\>' for all 40 test examples." in card
     assert "0. <code>&#96;a&#96; &#124; &#60;b&#62;</code>\n1. `{{ 7 * 7 }}`\n" in card
     assert "| class_weights | \\| |" in card
     assert "trained on <code>&#96;x&#96;&#124;y&#46;csv</code>." in card
-    assert "\n| \\`a\\` \\| \\<b\\> | 0.000 |" in card
-    assert "\n| {{ 7 \\* 7 }} | 0.500 |" in card
+    assert "\n| \\`a\\` \\| \\<b\\> | 0.500 |" in card
+    assert "\n| {{ 7 \\* 7 }} | 0.000 |" in card

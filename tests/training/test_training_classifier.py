@@ -26,10 +26,9 @@ from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, pi
 from hf_posenc import PosEncConfig
 from hf_posenc.data.labels import Labels
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning.evaluate import evaluate
-from hf_posenc.finetuning.prediction import load_classifier
+from hf_posenc.finetuning.prediction import evaluate, load_classifier
 from hf_posenc.options import Options
-from hf_posenc.training.losses import ClassificationLoss, loss_and_metrics, make_loss
+from hf_posenc.training.metrics import ClassificationLoss, loss_and_metrics, make_loss
 
 PARADIGM = "existential_there_quantifiers_2"
 
@@ -164,7 +163,7 @@ OVERFIT |= {"save_strategy": None}
 def test_the_best_weights_are_kept(order, tmp_path, given, metric, best):
     text = StringIO()
     run = train(tmp_path / "run", Console(file=text, width=200), **order, **{**OVERFIT, **given})
-    scores = [entry[metric or "eval_macro_f1"] for entry in run.history if "eval_macro_f1" in entry]
+    scores = [entry[metric or "eval_macro_f1"] for entry in run.report.history if "eval_macro_f1" in entry]
     expected = scores[-1] if best is None else best(scores)
     assert run.metrics[metric or "eval_macro_f1"] == pytest.approx(expected, rel=1e-4)  # batches of bfloat16 round
     assert max(scores) > scores[-1] or min(scores) < scores[-1]  # or this test would show nothing

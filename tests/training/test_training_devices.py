@@ -13,7 +13,7 @@ from transformers.trainer_pt_utils import EvalLoopContainer
 from hf_posenc import POSITIONS
 from hf_posenc.model.scheme_table import AUGMENTATIONS
 from hf_posenc.model.unpadding import locate_tokens
-from hf_posenc.training.losses import ClassificationLoss
+from hf_posenc.training.metrics import ClassificationLoss
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 

@@ -18,8 +18,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 import hf_posenc
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.finetuning.evaluate import evaluate
-from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.finetuning.prediction import evaluate, load_classifier, predict
 from hf_posenc.options import Options
 from hf_posenc.training.inference import logits_of
 

@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.errors import UserError
-from hf_posenc.training import memory
+from hf_posenc.training import recipe as memory
 
 SIZES = {
     "vocab_size": 1000,

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from training_harness import ENVIRONMENT, train
 
-from hf_posenc.training import progress
+from hf_posenc.training import trainer
 
 
 class Terminal(io.StringIO):
@@ -50,8 +50,8 @@ def test_a_log_is_short_and_says_nothing_twice(order, tmp_path, capfd):
 
 
 def test_a_long_run_writes_a_line_to_the_log_now_and_then(order, tmp_path, capfd, monkeypatch):
-    assert progress.EVERY == 60
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    assert trainer.LINE_EVERY == 60
+    monkeypatch.setattr(trainer, "LINE_EVERY", 0.0)
     written, _ = shown(io.StringIO(), tmp_path, capfd, **order, max_steps=3, logging_steps=1, logging_strategy="steps")
     lines = [line for line in written.splitlines() if " left" in line and "step" in line]
     assert len(lines) == 3
@@ -60,7 +60,7 @@ def test_a_long_run_writes_a_line_to_the_log_now_and_then(order, tmp_path, capfd
 
 def test_a_terminal_has_the_bar_of_the_trainer_and_a_line_for_each_evaluation(order, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(trainer, "LINE_EVERY", 0.0)
     written, elsewhere = shown(Terminal(), tmp_path, capfd, **order)
     assert "10/10" in elsewhere
     assert "{'" not in written + elsewhere  # the Trainer's own lines
@@ -71,8 +71,8 @@ def test_a_terminal_has_the_bar_of_the_trainer_and_a_line_for_each_evaluation(or
 @pytest.mark.slow
 def test_the_first_process_alone_prints_and_gives_notices():
     console = Console(file=io.StringIO())
-    assert [progress.main_console(rank, console) is console for rank in (0, 1)] == [True, False]
-    assert [progress.main_console(rank).quiet for rank in (0, 1)] == [False, True]
+    assert [trainer.main_console(rank, console) is console for rank in (0, 1)] == [True, False]
+    assert [trainer.main_console(rank).quiet for rank in (0, 1)] == [False, True]
     assert logging.getLogger("hf_posenc.training.x").getEffectiveLevel() == logging.WARNING
     asked = "import hf_posenc, logging; print(logging.getLogger('hf_posenc.training.x').getEffectiveLevel())"
     environment = {**ENVIRONMENT, "RANK": "1"}

@@ -23,7 +23,8 @@ from hf_posenc.data.preparing import PreparedData, prepare
 from hf_posenc.data.sources import EXAMPLE_DATA, read
 from hf_posenc.errors import dashed
 from hf_posenc.finetuning import train as road
-from hf_posenc.finetuning.start import check_start, known_labels, start
+from hf_posenc.finetuning.loading import knowledge
+from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +104,7 @@ def started(**values: Any) -> tuple[PreparedData, Any, Any, list[str]]:
     """Data, tokenizer, model and notes of a run with these `options` before it trains."""
     chosen = options("unused", **values)
     config = check_start(chosen)
-    data = prepare(read(chosen), chosen, known_labels(config))
+    data = prepare(read(chosen), chosen, knowledge(config, str(chosen.pretrained)))
     return data, *start(chosen, data, config)
 
 
