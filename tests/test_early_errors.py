@@ -83,7 +83,7 @@ OTHERS = [
     ([*TRAIN, "--tokenizer", "./nowhere"], "--tokenizer './nowhere': there is no such folder."),
     ([*TRAIN, "--patience", "2", "--validation-share", "0"], "--patience 2 needs evaluations."),
     ([*TRAIN, "--delimiter", ";"], "no column is called text or sentence"),
-    ([*NEW, "--data", "absent.csv"], "'absent.csv' can't be read: [Errno 2] No such file"),
+    ([*NEW, "--data", "absent.csv"], "'absent.csv' can't be read: No such file"),
     ([*NEW, "--data", "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
     ([*NEW, "--data", "several.csv"], "such as --text-column body --label-column stars."),
     ([*NEW, "--data", "unlabelled.csv"], "Missing label in the train data: line 3 has none"),
@@ -92,7 +92,7 @@ OTHERS = [
         ([command, "model", "--data", name], message)
         for command in ("evaluate", "predict")
         for name, message in (
-            ("absent.csv", "'absent.csv' can't be read: [Errno 2] No such file"),
+            ("absent.csv", "'absent.csv' can't be read: No such file"),
             ("./absent", "--data './absent': there is no such folder."),
             ("latin.csv", "latin.csv, line 2 isn't UTF-8 text: "),
             ("several.csv", "several.csv: no column is called text"),
@@ -101,7 +101,7 @@ OTHERS = [
     (["predict", "model", "--data", "mine.csv", "-o", "out.xlsx"], "--output 'out.xlsx' names no format that is"),
     (["predict", "./absent", "text"], "Checkpoint './absent': there is no such folder."),
     ([*COMPARE, "latin.csv"], "latin.csv, line 2 isn't UTF-8 text: "),
-    ([*COMPARE, "absent.csv"], "'absent.csv' can't be read: [Errno 2] No such file"),
+    ([*COMPARE, "absent.csv"], "'absent.csv' can't be read: No such file"),
     ([*COMPARE, "mine.csv", "--schemes", "nope"], "'nope' is unknown. Did you mean 'none'?"),
     ([*COMPARE, "mine.csv", "--options", '{"learnin_rate": 1}'], "Did you mean 'learning_rate'?"),
     ([*COMPARE, "mine.csv", "--options", '{"max_steps": 0}'], "--max-steps 0 is out of range."),

@@ -133,12 +133,13 @@ def readable(what: str, way_out: str) -> Iterator[None]:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        raise UserError(f"{what} can't be read: {sentence(cause)} {way_out}") from error
+        why = f"{cause.strerror}." if isinstance(cause, OSError) and cause.strerror else sentence(cause)
+        raise UserError(f"{what} can't be read: {why} {way_out}") from error
 
 
 def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
     r"""The lines with their ends (\n, \r or \r\n), without a byte order mark."""
-    with readable(repr(str(path)), "It must be a whole file."):
+    with readable(repr(str(path)), "Name a file that is there and whole."):
         if path == "-":
             content = sys.stdin.buffer.read()
         else:
@@ -157,7 +158,7 @@ def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
 
 def _read_parquet(path: Path) -> Dataset:
     """A memory-mapped file, with the classes that datasets wrote into it."""
-    with readable(repr(str(path)), "It must be a whole .parquet file."):
+    with readable(repr(str(path)), "Name a .parquet file that is there and whole."):
         schema = pq.read_schema(path)
         if twice := [name for name in schema.names if schema.names.count(name) > 1]:
             raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")

@@ -236,7 +236,7 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
     [
         ({"heal": ["one", "two"]}, "Healing has 2 different texts"),
         ({"heal": [""]}, "holds no text"),
-        ({"heal": "nowhere.txt"}, "'nowhere.txt' doesn't exist"),
+        ({"heal": "nowhere.txt"}, "'nowhere.txt' can't be read: No such file or directory. Name"),
         ({"heal": sentences(50), "max_steps": 0}, "max_steps=0 is out of range. Give a whole number from 1"),
         ({"heal": sentences(50), "max_steps": 2.5}, "max_steps=2.5 is out of range"),
         ({"heal": [1, 2]}, "1 is no text. Give a file, or a list of strings"),

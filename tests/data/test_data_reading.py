@@ -165,7 +165,7 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
     [
         ("a.docx", b"x", "has an unknown suffix. Accepted: .csv, .tsv, .json, .jsonl, .txt, .parquet"),
         ("a.xlsx", b"x", "has an unknown suffix"),
-        ("a.parquet", b"", "can't be read: .*It must be a whole .parquet file"),
+        ("a.parquet", b"", "can't be read: .*Name a .parquet file that is there and whole"),
         ("a.jsonl.gz", gzip.compress(b"", mtime=0), "has no rows"),
         *(
             (f"a.{kind}", content, "has no rows. Give data with at least one")
@@ -207,7 +207,7 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
         ("a.jsonl.gz", b"not gzip", "can't be read"),
         ("a.csv.gz", gzip.compress(b"text,label\na,x\n", mtime=0)[:-9], "a.csv.gz' can't be read: .*whole"),
         ("a.txt", b"x\n" * 9000 + b"\xff\n", "a.txt, line 9001 isn't UTF-8 text"),
-        ("a.parquet", b"not parquet", "can't be read: .*It must be a whole .parquet file"),
+        ("a.parquet", b"not parquet", "can't be read: .*Name a .parquet file that is there and whole"),
         ("a.parquet", parquet(NOT_UTF8), "a.parquet' can't be read: .*UTF8"),
         ("a.parquet", parquet(pa.array(["a"]), pa.array(["b"]), names=["text"] * 2), "names the column 'text' twice"),
     ],
