@@ -10,11 +10,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
-from .building import Loaded
 from .fitting import base_of
 from .heal import Healing, read_training_texts, set_aside
 from .heal import heal as run_healing
-from .loading import load
+from .loading import Loaded, load
 from .measure import OWN_TEXTS, Agreement, compare, encode, own_texts, random_rows, special_tokens, verify
 from .output import check_free, load_tokenizer, write_model
 from .report import ConversionReport
@@ -91,8 +90,8 @@ def convert(
         check_free(out, overwrite, source)
     loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
     original = loaded.model
-    tokenizer = load_tokenizer(loaded.folder, source)
-    modules, kept = read_modules(loaded.folder, source, max_position_embeddings)
+    tokenizer = load_tokenizer(loaded.source.folder, source)
+    modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings)
     config, changed = target_config(
         original,
         position_embedding_type=position_embedding_type,
@@ -116,8 +115,8 @@ def convert(
     if settings is not None:
         _heal(report, model, original, texts, settings)
     model.eval()
-    if loaded.dtype != torch.float32:
-        model.to(loaded.dtype)  # type: ignore[arg-type]
+    if loaded.source.dtype != torch.float32:
+        model.to(loaded.source.dtype)  # type: ignore[arg-type]
     if tokenizer is not None:
         # The length that was asked for; else the tokenizer's, up to the end of a table.
         end = base_of(model).position.max_length or original.config.max_position_embeddings
@@ -173,7 +172,7 @@ def _begin_report(
         to_scheme=config.position_embedding_type,
         max_position_embeddings=config.max_position_embeddings,
         keys=loaded.keys,
-        source_sha256=loaded.fingerprint,
+        source_sha256=loaded.source.fingerprint(),
         notes=list(loaded.notes),
     )
     if tokenizer is None:

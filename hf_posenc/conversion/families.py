@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..tasks import TASKS
 
 Needs = Mapping[str, tuple[Any, ...]]
@@ -38,6 +41,7 @@ _INTERLEAVED: Needs = {
 }
 
 _KINDS = ("weight", "bias")
+_EMBEDDINGS = {"word_embeddings": "embeddings.word_embeddings", "norm": "embeddings.LayerNorm"}
 _BERT_LAYER = {
     "attention.query": "attention.self.query",
     "attention.key": "attention.self.key",
@@ -93,7 +97,6 @@ _MODERNBERT_LAYER = {
     "output": "mlp.Wo",
     "output_norm": "mlp_norm",
 }
-_Q_K_V = tuple(f"self_attn.{part}_proj" for part in "qkv")
 _RELATIVE = {"tables.{layer}.weight": "{layers}.{layer}.attention.self.distance_embedding.weight"}
 _OF_SCHEMES = {
     "learned": {"embedding.weight": "embeddings.position_embeddings.weight"},
@@ -131,9 +134,8 @@ class Family:
         fields: our name of a field of the configuration, and theirs, where it has another one.
         layer: names in a layer.
         layers: where the layers are.
-        files: parts of names in its files, and what they are called here.
-        fused: what holds several weights in its files, one below the other, and what they are called here.
-        is_fused: whether the class of transformers has the names of the files too.
+        embeddings: names in the embeddings.
+        fused: what holds several weights in its class, one below the other, and what they are called here.
         foreign: how names begin that belong to heads which PosEnc hasn't.
         biases: whether its norms, and the dense layer of its heads, have biases. If not, ours are zero.
         old_fields: names of fields in older configurations, and today's, whose value must be the same.
@@ -156,9 +158,8 @@ class Family:
     fields: dict[str, str] = field(default_factory=dict)
     layer: dict[str, str] = field(default_factory=lambda: _BERT_LAYER)
     layers: str = "encoder.layer"
-    files: dict[str, str] = field(default_factory=dict)
+    embeddings: dict[str, str] = field(default_factory=lambda: _EMBEDDINGS)
     fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    is_fused: bool = False
     foreign: tuple[str, ...] = ()
     biases: bool = True
     old_fields: dict[str, str] = field(default_factory=dict)
@@ -232,9 +233,8 @@ class Family:
     def encoder_names(self, config: Any) -> dict[str, str]:
         """Our name -> their name of each weight of the encoder, without prefixes. `config` is ours."""
         names = {
-            "embeddings.word_embeddings.weight": "embeddings.word_embeddings.weight",
-            "embeddings.norm.weight": "embeddings.LayerNorm.weight",
-            "embeddings.norm.bias": "embeddings.LayerNorm.bias",
+            "embeddings.word_embeddings.weight": f"{self.embeddings['word_embeddings']}.weight",
+            **{f"embeddings.norm.{kind}": f"{self.embeddings['norm']}.{kind}" for kind in _KINDS},
         }
         if config.type_vocab_size and self.token_types and self.model_type != "distilbert":
             names["embeddings.token_type_embeddings.weight"] = "embeddings.token_type_embeddings.weight"
@@ -255,6 +255,25 @@ class Family:
                     place = {"layers": self.layers, "layer": index}
                     names[prefix + ours.format(**place)] = theirs.format(**place)
         return names
+
+    def split(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of its class, with those that it holds as one apart."""
+        apart: dict[str, Tensor] = {}
+        for key, tensor in tensors.items():
+            whole = next((whole for whole in self.fused if whole in key), "")
+            names = [key.replace(whole, name) for name in self.fused[whole]] if whole else [key]
+            apart |= zip(names, tensor.chunk(len(names)), strict=True)
+        return apart
+
+    def join(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The inverse of `split`."""
+        parts: dict[str, list[Tensor]] = {}
+        for key, tensor in tensors.items():
+            for whole, names in self.fused.items():
+                for name in names:
+                    key = key.replace(name, whole)
+            parts.setdefault(key, []).append(tensor)
+        return {key: torch.cat(some) if len(some) > 1 else some[0] for key, some in parts.items()}
 
     def head_names(self, task: str) -> dict[str, str]:
         """Our name -> their name of each weight of a task's head."""
@@ -377,14 +396,6 @@ FAMILIES = _by_type(
         decoder_bias="lm_head.bias",
         layer=_JINA_LAYER,
         layers="layers",
-        files={
-            "emb_ln": "embeddings.LayerNorm",
-            "encoder.layers": "layers",
-            "mixer.out_proj": "self_attn.o_proj",
-            "norm1": "post_attention_layernorm",
-            "norm2": "post_mlp_layernorm",
-        },
-        fused={"mixer.Wqkv": _Q_K_V},
         pooler=True,
         schemes=_HALF_SPLIT,
         lm_act="gelu",
@@ -401,17 +412,6 @@ FAMILIES = _by_type(
         decoder_bias="cls.predictions.bias",
         layer=_GATED_LAYER,
         layers="layers",
-        files={
-            "emb_ln": "embeddings.LayerNorm",
-            "encoder.layers": "layers",
-            "attn.out_proj": "self_attn.o_proj",
-            "fc11": "up_proj",
-            "fc12": "gate_proj",
-            "fc2": "down_proj",
-            "norm1": "post_attention_layernorm",
-            "norm2": "post_mlp_layernorm",
-        },
-        fused={"attn.Wqkv": _Q_K_V},
         old_fields={
             "n_embd": "hidden_size",
             "n_layer": "num_hidden_layers",
@@ -445,12 +445,11 @@ FAMILIES = _by_type(
         },
         layer=_MODERNBERT_LAYER,
         layers="layers",
-        files={"tok_embeddings": "word_embeddings", "embeddings.norm": "embeddings.LayerNorm"},
+        embeddings={"word_embeddings": "embeddings.tok_embeddings", "norm": "embeddings.norm"},
         fused={
             "attn.Wqkv": ("attn.query", "attn.key", "attn.value"),
             "mlp.Wi": ("mlp.gate_proj", "mlp.up_proj"),
         },
-        is_fused=True,
         foreign=("head.", "classifier."),
         biases=False,
         schemes={"rope+window": _ROTATED},
@@ -469,15 +468,6 @@ FAMILIES = _by_type(
         },
         layer=_GATED_LAYER,
         layers="layers",
-        files={
-            "new.": "",
-            "encoder.layer.": "layers.",
-            "attention.o_proj": "self_attn.o_proj",
-            "attn_ln": "post_attention_layernorm",
-            "mlp_ln": "post_mlp_layernorm",
-            "lm_head.norm": "lm_head.layer_norm",
-        },
-        fused={"attention.qkv_proj": _Q_K_V, "mlp.up_gate_proj": ("mlp.up_proj", "mlp.gate_proj")},
         pooler=True,
         schemes=_HALF_SPLIT,
         needed=_GATED,

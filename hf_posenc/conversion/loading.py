@@ -1,13 +1,45 @@
-"""From a checkpoint of the BERT family, or of ours, to a PosEnc model that computes the same."""
+"""From a checkpoint of the BERT family, or of ours, to a PosEnc model that computes the same.
+
+The checkpoint is read through its own class (`sources.read_in_class`); then a table says which of its weights is which
+of ours. Every weight gets a place in our model, or a reason why it has none.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from transformers import CONFIG_MAPPING, PreTrainedModel
 
+from ..errors import UserError, one_line, user_errors
+from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
-from .building import Loaded, model_class
-from .from_bert import load_bert
-from .from_posenc import load_posenc
-from .recognition import family_of
-from .sources import Source, find_folder, fingerprint, read_config, read_weights
+from ..model.positions import make_position
+from ..tasks import CLASSES, TASKS
+from .families import Family
+from .fields import our_fields
+from .recognition import family_of, reason_to_drop, task_of
+from .report import Accounting
+from .sources import InItsClass, Source, check_finite, find_folder, listed, open_source, read_config, read_in_class
+
+_TABLE = "embeddings.position_embeddings.weight"
+
+
+@dataclass
+class Loaded:
+    """A source as a PosEnc model, in float32, with the account of its keys."""
+
+    model: PreTrainedModel
+    original: PreTrainedModel | None
+    """The source in transformers' own class, to compare with; None where there is no such class."""
+    task: str
+    model_type: str
+    source: Source
+    keys: Accounting
+    notes: list[str]
 
 
 def load(
@@ -30,11 +62,258 @@ def load(
     raw = read_config(folder, source)
     is_ours = raw.get("model_type") == PosEncConfig.model_type
     family = None if is_ours else family_of(raw.get("model_type"), source)  # whatever its weights are
-    stored = read_weights(folder, source, allow_pickle)
-    tensors = {key: value.float() if value.is_floating_point() else value for key, value in stored.items()}
-    dtypes = {value.dtype for value in stored.values() if value.is_floating_point()}
-    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
-    checkpoint = Source(source, folder, raw, tensors, dtype, fingerprint(stored))
+    checkpoint = open_source(source, folder, raw, allow_pickle)
     if family is None:
-        return load_posenc(checkpoint, task, num_labels, seed)
-    return load_bert(checkpoint, family, task, num_labels, seed)
+        return _load_posenc(checkpoint, task, num_labels, seed)
+    return _load_family(checkpoint, family, task, num_labels, seed)
+
+
+def model_class(task: str) -> type[PreTrainedModel]:
+    """The class of a task's model.
+
+    Raises:
+        UserError: there is no such task.
+    """
+    if task not in TASKS:
+        raise UserError(f"task={task!r} is unknown. Choose one of {', '.join(TASKS)}.")
+    return getattr(modeling_posenc, f"PosEnc{TASKS[task]}")
+
+
+def build_config(fields: dict[str, Any]) -> PosEncConfig:
+    """A PosEncConfig, with its scheme's arguments complete; what it or the scheme refuses becomes a UserError."""
+    with user_errors(), torch.device("meta"):
+        config = PosEncConfig(**fields)
+        make_position(config)
+    return config
+
+
+def _load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
+    """The model of a PosEnc checkpoint, for its own task or another."""
+    config = _read_as(PosEncConfig, source, "PosEnc")
+    architecture = (source.raw.get("architectures") or ["PosEncModel"])[0]
+    if architecture not in CLASSES:
+        raise UserError(
+            f"{source.name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(CLASSES)}."
+        )
+    own = CLASSES[architecture]
+    task = wanted or own
+    labels = _set_labels(config, task, num_labels, wanted, source.name)
+    read = read_in_class(source, model_class(task), config, "model.", seed)
+    encoder = {name: name for name in cast(Any, read.model).base_model.state_dict()}
+    head = {name: name for name in read.state if name not in encoder}
+    fresh = _fresh(read, head, task, own, wanted is not None, labels)
+    heads = ("classifier.", "lm_head.", "qa_outputs.")
+    reasons = {name: f"the head of {own}; this is {task}" for name in read.surplus if name.startswith(heads)}
+    return _place(source, read, config, task, encoder, head, fresh, reasons if own != task else {}, [], seed)
+
+
+def _load_family(source: Source, family: Family, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
+    """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
+    theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
+    own = task_of(family, theirs.architectures, source.name, wanted)
+    task = wanted or own
+    assert task is not None
+    plain = Counter(_plain(name, family) for name in source.stored)
+    if twice := [name for name, count in plain.items() if count > 1]:
+        raise UserError(f"{source.name!r} holds {listed(twice)} twice, under two names: one would be lost.")
+    labels = _set_labels(theirs, task, num_labels, wanted, source.name)
+    if task == "question-answering" and own != task:
+        theirs.num_labels = 2  # start and end: some classes refuse another head's
+    config = build_config(our_fields(family, theirs, source.raw, task, source.name))
+    in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
+    bare = {"add_pooling_layer": False} if family.pooler and in_class == "feature-extraction" else {}
+    cls = getattr(transformers, family.class_name(in_class))
+    read = read_in_class(source, cls, theirs, family.prefix, seed, **bare)
+    read.state = family.split(read.state)
+    encoder, head = family.encoder_names(config), family.head_names(task)
+    reasons: dict[str, str | None] = {name: "a counter, not a weight" for name in plain if name.endswith("_ids")}
+    read.surplus |= set(reasons)
+    at_decoder = head.get("lm_head.decoder.weight", "").removesuffix("weight") + "bias"
+    if at_decoder in read.state:  # where its family has two biases, this is the one that is added
+        head["lm_head.decoder.bias"] = at_decoder
+        reasons[str(family.decoder_bias)] = "the bias again"
+    if not theirs.architectures and not read.random & set(head.values()):
+        own = task
+    notes = _notes(config, theirs, task)
+    is_relative = config.position_embedding_type.startswith("relative_key")
+    if is_relative:  # the class has dropped these tables, and adds absolute positions instead
+        tables = {_plain(name, family): table for name, table in source.tensors("distance_embedding").items()}
+        check_finite(tables, source.name)
+        read.state |= tables
+        read.surplus -= set(tables)
+        reasons[_TABLE] = f"absolute positions, which a {config.position_embedding_type} model builds and doesn't add"
+    if family.model_type == "roformer":
+        _check_sines(cast(Any, read.model).base_model.encoder.embed_positions, source.name)
+        reasons["encoder.embed_positions.weight"] = "a table of sines, which is computed"
+    if (first := family.rows_before(theirs)) and _TABLE in encoder.values():
+        read.state[_TABLE] = read.state[_TABLE][first:]
+        notes.append(f"The first {first} rows of its table of positions are padding's: left out.")
+    zeros = set() if family.biases else {*encoder.values(), *head.values()} - set(read.state)
+    for name in zeros:
+        weight = read.state[f"{name.removesuffix('bias')}weight"]
+        read.state[name] = weight.new_zeros(len(weight))
+    reasons = {name: reason_to_drop(family, name, task, own) for name in read.surplus} | reasons
+    fresh = _fresh(read, head, task, own, wanted is not None, labels)
+    loaded = _place(source, read, config, task, encoder, head, fresh, reasons, notes, seed)
+    loaded.keys.used = sorted(set(loaded.keys.used) - zeros)
+    loaded.original = None if is_relative else read.model
+    return loaded
+
+
+def _fresh(
+    read: InItsClass, head: dict[str, str], task: str, own: str | None, asked: bool, labels: int | None
+) -> dict[str, str]:
+    """The weights of a head that start anew, by our names, each with the reason why the source's isn't kept.
+
+    Args:
+        read: the source.
+        head: their names by ours.
+        task: of the result.
+        own: the source's. None: its head isn't like ours. Only the pooler, and a whole masked-LM head, outlive a change
+            of task: other names mean another head in each.
+        asked: whether the task was asked for, which alone allows new weights.
+        labels: how many labels were asked for.
+    """
+    if asked and own != task:
+        if task == "fill-mask" and own is not None and not read.random & set(head.values()):
+            return {}
+        reason = f"the head of {own or 'another task'}; this is {task}"
+        return {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
+    rows = ("classifier.out_proj.weight", "classifier.out_proj.bias", "classifier.weight", "classifier.bias")
+    return {
+        ours: f"a classifier for {read.shapes[name][0][0]} labels; this has {labels}"
+        for ours, name in head.items()
+        if labels is not None and ours in rows and name in read.shapes
+    }
+
+
+def _place(
+    source: Source,
+    read: InItsClass,
+    config: PosEncConfig,
+    task: str,
+    encoder: dict[str, str],
+    head: dict[str, str],
+    fresh: dict[str, str],
+    reasons: Mapping[str, str | None],
+    notes: list[str],
+    seed: int,
+) -> Loaded:
+    """The model with exactly the source's weights.
+
+    Args:
+        source: the checkpoint.
+        read: its weights.
+        config: of the model.
+        task: of the model.
+        encoder: their names by ours, without prefixes.
+        head: the same of the head.
+        fresh: the weights of the head that start anew, see `_fresh`.
+        reasons: why a weight without a place may be left out.
+        notes: for the report.
+        seed: of new weights.
+
+    Raises:
+        UserError: a weight that the model needs isn't there or has another shape, or one that is there has no place.
+    """
+    decoder = "lm_head.decoder.weight"
+    if decoder in head and config.tie_word_embeddings:
+        words = read.state[encoder["embeddings.word_embeddings.weight"]]
+        if decoder in fresh or torch.equal(read.state[head[decoder]], words):
+            fresh = {ours: reason for ours, reason in fresh.items() if ours != decoder}
+            read.state[head[decoder]] = words
+        else:
+            notes.append("The decoder's weights differ from the token embedding: kept as they are, not tied.")
+            config.tie_word_embeddings = False
+    outer = "" if task == "feature-extraction" else "model."
+    names = {outer + ours: name for ours, name in encoder.items()}
+    names |= {ours: name for ours, name in head.items() if ours not in fresh}
+    needed = set(names.values())
+    if other := sorted((name, *shapes) for name, shapes in read.shapes.items() if name in needed):
+        some = "; ".join(f"{name!r} has shape {has}, its config.json says {wants}" for name, has, wants in other[:4])
+        raise UserError(
+            f"{source.name!r}: {some} ({len(other)} in all). They don't belong together, or the checkpoint is damaged."
+        )
+    if lacking := {name for name in needed if name in read.missing or name not in read.state}:
+        raise UserError(
+            f"{source.name!r} lacks {listed(lacking)}, which its config.json asks for. The checkpoint is incomplete."
+            + " Or its weights are for code of its own: take a copy in transformers' format."
+            * ("auto_map" in source.raw)
+        )
+    places = {read.state[name].data_ptr() for name in needed}
+    used = {name for name, value in read.state.items() if name in needed or value.data_ptr() in places}  # or tied to it
+    reasons = {**reasons, **{head[ours]: reason for ours, reason in fresh.items()}}
+    dropped = {name: reasons.get(name) for name in sorted(set(read.state) - used - read.missing | read.surplus)}
+    if surplus := [name for name, reason in dropped.items() if reason is None]:
+        raise UserError(
+            f"{source.name!r} holds {listed(surplus)}, which a {source.raw['model_type']} model for {task} doesn't "
+            "have: converting it would lose something. Is config.json that of these weights?"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = model_class(task)(config).eval()  # type: ignore[call-arg]
+    try:
+        new, unexpected = model.load_state_dict({ours: read.state[name] for ours, name in names.items()}, strict=False)
+    except RuntimeError as error:
+        raise UserError(f"{source.name!r} doesn't fit its config.json: {one_line(error)[:300]}") from error
+    assert not unexpected, unexpected
+    assert all(name in fresh or (not head and not name.startswith(outer)) for name in new), (new, fresh)
+    keys = Accounting(used=sorted(used), dropped=cast(dict[str, str], dropped), new=new)
+    return Loaded(model, None, task, str(source.raw["model_type"]), source, keys, notes)
+
+
+def _read_as(config_class: Any, source: Source, what: str) -> Any:
+    """A checkpoint's config.json as a class of configurations reads it."""
+    try:
+        return config_class.from_dict(dict(source.raw))
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{source.name!r}: config.json is no {what} configuration: {one_line(error)}") from error
+
+
+def _set_labels(config: Any, task: str, wanted_labels: int | None, wanted: str | None, source: str) -> int | None:
+    """Sets the number of labels that was asked for; returns it, or None where none was or the task has no labels.
+
+    Raises:
+        UserError: it isn't the source's, and no task was asked for, which alone makes a new head.
+    """
+    if wanted_labels is None or task not in ("text-classification", "token-classification"):
+        return None
+    if wanted is None and wanted_labels != config.num_labels:
+        raise UserError(
+            f"num_labels={wanted_labels}, but the classifier of {source!r} has {config.num_labels} labels. Leave it "
+            f"out, or ask for a new classifier with task={task!r} too."
+        )
+    config.num_labels = wanted_labels
+    return wanted_labels
+
+
+def _plain(name: str, family: Family) -> str:
+    """A name in the files without prefixes, and with today's names of a LayerNorm's weights."""
+    name = name.removeprefix("module.").removeprefix(family.prefix)
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _notes(config: PosEncConfig, theirs: Any, task: str) -> list[str]:
+    notes = []
+    if config.position_embedding_type.startswith("relative_key"):
+        notes.append(
+            f"The checkpoint has position_embedding_type={config.position_embedding_type!r}. transformers 5 ignores "
+            "that silently and runs it with absolute positions, so that its numbers are wrong; here it has its "
+            "relative positions, as in transformers up to 4.57."
+        )
+    if scaling := getattr(theirs, "rotary_scaling_factor", None):
+        notes.append(
+            f"The checkpoint has rotary_scaling_factor={scaling!r}, with which Nomic's own code stretches RoPE for "
+            "texts longer than in training. transformers ignores it, and so does this: extension='dynamic' does the "
+            "like."
+        )
+    labels = [str(name) for name in (theirs.id2label or {}).values()]
+    if len(set(labels)) < len(labels) and task in ("text-classification", "token-classification"):
+        notes.append("Several labels have the same name: each has its number added to it.")
+    return notes
+
+
+def _check_sines(table: Any, source: str) -> None:
+    """RoFormer saves its table of sines; ours are computed, so it must be that table."""
+    if (table.weight - table.create_weight()).abs().max() > 1e-3:
+        raise UserError(f"{source!r}: its table of positions isn't RoFormer's sines, which PosEnc's 'rope' computes.")

@@ -16,13 +16,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
-from ..quiet import without_warnings
 from ..training.inference import logits_of
-from .building import Loaded
-from .families import FAMILIES
-from .recognition import normalise, tensors_of_the_class
+from .loading import Loaded
 from .report import Agreement
-from .sources import read_weights
 
 Row = dict[str, list[int]]
 """The token ids of one text, `input_ids`, and its `token_type_ids` where its tokenizer gives them."""
@@ -274,27 +270,7 @@ def perplexity(model: PreTrainedModel, rows: Sequence[Row], tokenizer: PreTraine
 
 def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
     """Agreement of a converted model with the source in transformers' own class; None where there is no such thing."""
-    import transformers
-
-    if loaded.model_type == "posenc" or loaded.model.config.position_embedding_type.startswith("relative_key"):
+    if loaded.original is None:
         return None
-    name = FAMILIES[loaded.model_type].class_name(loaded.task)
-    pickled = not any(loaded.folder.glob("*.safetensors"))
-    with without_warnings("transformers"), torch.random.fork_rng(devices=[]):
-        theirs, loading = getattr(transformers, name).from_pretrained(
-            str(loaded.folder),
-            use_safetensors=not pickled,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # of a head for other labels, which isn't compared
-            output_loading_info=True,
-        )
-    family, used = FAMILIES[loaded.model_type], set(loaded.keys.used)
-    names = {key: key.removeprefix(family.prefix) for key in theirs.state_dict()}
-    if any(names.get(key) in used for key in loading["missing_keys"]):
-        # transformers doesn't understand all names, such as DataParallel's: we would compare with random weights.
-        tensors = read_weights(loaded.folder, str(loaded.folder), allow_pickle=pickled)
-        tensors = tensors_of_the_class(tensors, family)
-        state = {name: tensors[key] for key, name in normalise(list(tensors), family).items()}
-        theirs.load_state_dict({key: state[name] for key, name in names.items() if name in used}, strict=False)
     has_head = loaded.task != "feature-extraction" and not loaded.keys.new
-    return compare(loaded.model, theirs, rows, texts, head=has_head, choices=loaded.task == "multiple-choice")
+    return compare(loaded.model, loaded.original, rows, texts, head=has_head, choices=loaded.task == "multiple-choice")

@@ -1,10 +1,6 @@
 """Which family and task a checkpoint is of, and what becomes of its keys."""
 
-import re
-
-import torch
 import transformers
-from torch import Tensor
 from transformers import CONFIG_MAPPING
 
 from ..errors import UserError
@@ -20,6 +16,7 @@ _WHY_NOT = {
     "new": "it is a GTE that has code of its own. Take the same weights as a checkpoint of transformers' gte, such as "
     "alibaba-nlp-community/gte-multilingual-base",
     "albert": "its layers share one set of weights",
+    "eurobert": "its norms are RMSNorm and its keys are shared by several heads, which the body here doesn't have",
     "roberta-prelayernorm": "its layers are pre-norm with biases that post-norm BERT doesn't have",
 }
 
@@ -52,29 +49,20 @@ def family_of(model_type: str | None, source: str) -> Family:
     )
 
 
-def task_of(
-    family: Family, architectures: list[str] | None, keys: set[str], source: str, wanted: str | None
-) -> str | None:
-    """The task of a checkpoint: what its config's `architectures` says, or else what its keys show.
+def task_of(family: Family, architectures: list[str] | None, source: str, wanted: str | None) -> str | None:
+    """The task of a checkpoint, by its config's `architectures`; without any, an encoder.
 
-    Keys that tell nothing else, a lone classifier's, show the `wanted` one. None: PosEnc doesn't have its head.
+    None: PosEnc doesn't have its head.
 
     Raises:
         UserError: PosEnc doesn't have its head, and none is `wanted` instead.
     """
-    name = (architectures or [""])[0]
+    name = (architectures or ["Model"])[0]
     if name.endswith("ForPreTraining"):
         return "fill-mask" if "fill-mask" in family.heads and family.model_type != "electra" else "feature-extraction"
     task = class_task(name)
     if task is not None and task in ("feature-extraction", *family.heads):
         return task
-    if not name:
-        for head_task in ("fill-mask", "question-answering", "text-classification", wanted or ""):
-            layers = family.heads.get(head_task, {})
-            needed = {f"{name}.weight" for ours, name in layers.items() if ours != "lm_head.decoder"}
-            if needed and needed <= keys:
-                return head_task
-        return "feature-extraction"
     if wanted is not None:
         return None
     raise UserError(
@@ -84,46 +72,7 @@ def task_of(
     )
 
 
-def tensors_of_the_class(stored: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
-    """The weights under the names of the class, in place of those of the files, which may hold several as one."""
-    tensors: dict[str, Tensor] = {}
-    for key, tensor in stored.items():
-        for old, name in family.files.items():
-            key = key.replace(old, name)
-        fused = next((old for old in family.fused if old in key), "")
-        names = [key.replace(fused, name) for name in family.fused[fused]] if fused else [key]
-        tensors |= zip(names, tensor.chunk(len(names)), strict=True) if fused else {key: tensor}
-    return tensors
-
-
-def tensors_of_the_files(tensors: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
-    """The inverse of `tensors_of_the_class`, for a family whose class has the names of its files."""
-    parts: dict[str, list[Tensor]] = {}
-    for key, tensor in tensors.items():
-        for whole, names in family.fused.items():
-            for name in names:
-                key = key.replace(name, whole)
-        for theirs, name in family.files.items():
-            key = key.replace(name, theirs)
-        parts.setdefault(key, []).append(tensor)
-    return {key: torch.cat(some) if len(some) > 1 else some[0] for key, some in parts.items()}
-
-
-def normalise(keys: list[str], family: Family) -> dict[str, str]:
-    """Their keys -> the same without the encoder's prefix and with today's names of a LayerNorm's weights."""
-    wrapped = bool(keys) and all(key.startswith("module.") for key in keys)  # saved from DataParallel
-    names = {}
-    for key in keys:
-        name = (key.removeprefix("module.") if wrapped else key).removeprefix(family.prefix)
-        for old, today in (("gamma", "weight"), ("beta", "bias")):
-            name = re.sub(rf"(LayerNorm|layer_norm|_norm)\.{old}$", rf"\1.{today}", name)
-        names[key] = name
-    return names
-
-
 _DROPPED = {
-    "embeddings.position_ids": "a counter, not a weight",
-    "embeddings.token_type_ids": "a counter, not a weight",
     **{f"cls.seq_relationship.{kind}": "the next-sentence head, which PosEnc doesn't have" for kind in _KINDS},
     **{
         f"discriminator_predictions.{layer}.{kind}": "the replaced-token detector, which PosEnc doesn't have"

@@ -1,38 +1,119 @@
-"""Reading a checkpoint: its config and every tensor, from a folder or the Hub, without running anything in it."""
+"""Reads a checkpoint, from a folder or the Hub, through the class that it belongs to; nothing in it is run."""
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..checkpoint_files import INDEX, WEIGHTS, open_weights, weight_files
 from ..errors import UserError, is_local, one_line
+from ..files import sha256
+from ..quiet import without_warnings
+from ..training.run_folder import not_finite
 
 PICKLE = "pytorch_model.bin"
-PICKLES = "pytorch_model.bin.index.json"
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+"""The kinds of numbers that weights may be, by safetensors' names."""
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "*.py"]
 
 
 @dataclass
 class Source:
-    """A checkpoint as it was read."""
+    """A checkpoint in a folder, before its weights are read."""
 
     name: str
     """What the user called it."""
     folder: Path
     raw: dict[str, Any]
     """Its config.json."""
-    tensors: dict[str, Tensor]
-    """Its weights by name, in float32."""
-    dtype: torch.dtype
-    """That of the weights in its files; float32 if they differ."""
-    fingerprint: str
-    """Of the weights in its files, see `fingerprint`."""
+    is_pickled: bool
+    """Whether its weights are in a pickle, which the user allowed to be read."""
+    stored: dict[str, Any]
+    """The names in its files, and each weight's dtype there: safetensors' name for it where weights can't have it."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the weights in its files; float32 if they differ."""
+        kinds = {*self.stored.values()} & {*_DTYPES.values()}
+        return kinds.pop() if len(kinds) == 1 else torch.float32
+
+    def fingerprint(self) -> str:
+        """A SHA-256 of the files of its weights, in hexadecimal."""
+        names = [PICKLE] if self.is_pickled else sorted(weight_files(self.folder))
+        sums = [sha256(self.folder / name) for name in names]
+        return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
+
+    def tensors(self, part: str) -> dict[str, Tensor]:
+        """The weights whose names hold a text, by their names in the files, in float32."""
+        if self.is_pickled:
+            state = _unpickled(self.folder, self.name)
+            return {key: value.float() for key, value in state.items() if part in key}
+        found: dict[str, Tensor] = {}
+        for name in weight_files(self.folder):
+            with open_weights(self.folder / name) as file:
+                found |= {key: file.get_tensor(key).float() for key in file.keys() if part in key}  # noqa: SIM118
+        return found
+
+
+def open_source(source: str, folder: Path, raw: dict[str, Any], allow_pickle: bool) -> Source:
+    """A checkpoint whose files of weights are whole, are safetensors or an allowed pickle, and hold real numbers.
+
+    Raises:
+        UserError: there are no weights, or only a pickle and `allow_pickle` isn't set; a file is cut short or lies
+            elsewhere; or weights aren't real numbers.
+    """
+    if (folder / "adapter_config.json").is_file():
+        raise UserError(
+            f"{source!r} holds a PEFT adapter (adapter_config.json). Merge it into its model first: merge_and_unload()."
+        )
+    files = weight_files(folder)
+    if files:
+        stored: dict[str, Any] = {}
+        for name, promised in files.items():
+            if not (folder / name).is_file():
+                raise UserError(f"{source!r} lacks the file {name!r}, which {INDEX} names. Copy it too.")
+            with open_weights(folder / name) as file:
+                shard = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118  (not a dict)
+            if missing := promised - set(shard):
+                raise UserError(f"{source!r}: {name} lacks {listed(missing)}, promised by {INDEX}. Copy it anew.")
+            stored |= {key: _DTYPES.get(dtype, dtype) for key, dtype in shard.items()}
+    elif allow_pickle and (folder / PICKLE).is_file():
+        stored = {key: value.dtype for key, value in _unpickled(folder, source).items()}
+    else:
+        way = (
+            f" If it has a {PICKLE}, a pickle, in which programs can hide, and you trust it, --allow-pickle "
+            "(allow_pickle=True) reads that, with weights_only=True."
+        )
+        raise UserError(
+            f"{source!r} holds no {WEIGHTS}{f' and no {PICKLE}' * allow_pickle}. Give a checkpoint with weights in "
+            f"safetensors form.{way * (not allow_pickle)}"
+        )
+    for key, dtype in stored.items():
+        if dtype not in _DTYPES.values() and not key.endswith("_ids"):  # counters, which are no weights
+            raise UserError(
+                f"{source!r}: {key!r} is {dtype}, and weights are {', '.join(_DTYPES)}. If the checkpoint is "
+                "quantised, convert the one that it was made from."
+            )
+    return Source(source, folder, raw, not files, stored)
+
+
+def _unpickled(folder: Path, source: str) -> dict[str, Tensor]:
+    try:
+        tensors = torch.load(folder / PICKLE, map_location="cpu", weights_only=True)
+        if not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in tensors.items()):
+            raise TypeError("it doesn't hold weights by their names.")
+        return tensors
+    except Exception as error:
+        raise UserError(
+            f"{source!r}: {PICKLE} can't be read: {one_line(error)[:200]} Copy it anew, or find the checkpoint as "
+            "safetensors."
+        ) from error
 
 
 def find_folder(source: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
@@ -100,85 +181,77 @@ def read_json(path: Path, source: str, kind: type) -> Any:
     return value
 
 
-def read_weights(folder: Path, source: str, allow_pickle: bool = False) -> dict[str, Tensor]:
-    """Every tensor of a checkpoint by its name.
+@dataclass
+class InItsClass:
+    """A checkpoint's weights as a class of transformers, or ours, has read them."""
+
+    model: PreTrainedModel
+    """In float32, in evaluation mode."""
+    state: dict[str, Tensor]
+    """Its weights by the names of the class, without the encoder's prefix."""
+    missing: set[str]
+    """Those that the checkpoint doesn't have: they are random."""
+    shapes: dict[str, tuple[Any, Any]]
+    """Those of another shape than the configuration gives, random too: the checkpoint's shape, and the class's."""
+    surplus: set[str]
+    """Names in the checkpoint that the class doesn't have."""
+
+    @property
+    def random(self) -> set[str]:
+        """The weights that aren't the checkpoint's."""
+        return self.missing | set(self.shapes)
+
+
+def read_in_class(source: Source, cls: Any, config: Any, prefix: str, seed: int, **options: Any) -> InItsClass:
+    """Reads a checkpoint's weights through the `from_pretrained` of a class, and says what didn't fit.
+
+    `from_pretrained` knows older names, fused weights and several files; what is missing it draws at random.
+
+    Args:
+        source: the checkpoint.
+        cls: of transformers, or ours.
+        config: of the class.
+        prefix: under which a class with a head holds the encoder; names here are without.
+        seed: of what is missing.
+        options: further arguments of the class.
 
     Raises:
-        UserError: there are no weights, or only a pickle and `allow_pickle` isn't set; a file is cut short or lies
-            elsewhere; or a weight isn't a finite real number.
+        UserError: the files can't be read, or a weight isn't finite.
     """
-    tensors = _read_safetensors(folder, source) or _read_pickle(folder, source, allow_pickle)
-    _check_numbers(tensors, source)
-    return tensors
-
-
-def _read_pickle(folder: Path, source: str, allow_pickle: bool) -> dict[str, Tensor]:
-    """The weights of a checkpoint without safetensors files."""
-    if (folder / PICKLES).is_file() and not (folder / PICKLE).is_file():
-        raise UserError(
-            f"{source!r} holds its weights as several pickles ({PICKLES}), which aren't read, not even with "
-            "--allow-pickle. Load it in transformers, and save it as safetensors with save_pretrained."
-        )
-    if not (folder / PICKLE).is_file():
-        way = "Give a checkpoint with weights in safetensors form."
-        if not allow_pickle:  # without which it isn't even downloaded
-            way += (
-                f" If it has a {PICKLE}, a pickle, in which programs can hide, and you trust it, --allow-pickle "
-                "(allow_pickle=True) reads that."
-            )
-        raise UserError(f"{source!r} holds no {WEIGHTS}. {way}")
-    if not allow_pickle:
-        raise UserError(
-            f"{source!r} holds its weights as {PICKLE}, a pickle, in which programs can hide. If you trust it, say "
-            "so (--allow-pickle, allow_pickle=True); it is read with weights_only=True."
-        )
     try:
-        tensors = torch.load(folder / PICKLE, map_location="cpu", weights_only=True)
-    except Exception as error:
+        with without_warnings("transformers"), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model, info = cls.from_pretrained(
+                str(source.folder),
+                config=config,
+                use_safetensors=not source.is_pickled,
+                dtype=torch.float32,
+                key_mapping={r"^module\.": ""},  # saved from DataParallel
+                ignore_mismatched_sizes=True,  # here, they are listed
+                output_loading_info=True,
+                **options,
+            )
+    except Exception as error:  # what a damaged file raises differs
+        raise UserError(f"{source.name!r} can't be read as a {cls.__name__}: {one_line(error)[:300]}") from error
+    state = {name.removeprefix(prefix): value.detach() for name, value in model.state_dict().items()}
+    missing, surplus = (
+        {name.removeprefix(prefix) for name in info[f"{kind}_keys"]} for kind in ("missing", "unexpected")
+    )
+    shapes = {name.removeprefix(prefix): (tuple(has), tuple(wants)) for name, has, wants in info["mismatched_keys"]}
+    check_finite(state, source.name)
+    return InItsClass(model.eval(), state, missing, shapes, surplus)
+
+
+def check_finite(tensors: dict[str, Tensor], source: str) -> None:
+    """Raises a UserError where a weight isn't a finite number: the model would give NaN, or garbage."""
+    if bad := not_finite(tensors.items()):
         raise UserError(
-            f"{source!r}: {PICKLE} can't be read: {one_line(error)[:200]} Copy it anew, or find the checkpoint as "
-            "safetensors."
-        ) from error
-    if not isinstance(tensors, dict) or not all(isinstance(key, str) for key in tensors):
-        raise UserError(f"{source!r}: {PICKLE} doesn't hold weights by their names. Take another checkpoint.")
-    return tensors
+            f"{source!r}: {listed(bad)} holds a number that isn't finite (NaN or infinity). The checkpoint is damaged, "
+            "or its training diverged: take another one."
+        )
 
 
-def _read_safetensors(folder: Path, source: str) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for name, promised in weight_files(folder).items():
-        if not (folder / name).is_file():
-            raise UserError(f"{source!r} lacks the file {name!r}, which {INDEX} names. Copy it too.")
-        with open_weights(folder / name) as file:
-            shard = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
-        if missing := sorted(promised - set(shard)):
-            raise UserError(f"{source!r}: {name} lacks {missing[0]!r}, which {INDEX} promises. Copy it anew.")
-        tensors |= shard
-    return tensors
-
-
-def _check_numbers(tensors: dict[str, Tensor], source: str) -> None:
-    """Raises a UserError where a weight isn't a finite real number: the model would give NaN, or garbage."""
-    for key, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise UserError(f"{source!r}: {key!r} is {type(tensor).__name__}, not a tensor. Copy the checkpoint anew.")
-        if tensor.dtype not in _DTYPES and not key.endswith("_ids"):  # counters, which are no weights
-            dtype, *accepted = (str(dtype).removeprefix("torch.") for dtype in (tensor.dtype, *_DTYPES))
-            raise UserError(
-                f"{source!r}: {key!r} is {dtype}, and weights are {', '.join(accepted)}. If the checkpoint is "
-                "quantised, convert the one that it was made from."
-            )
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
-            raise UserError(
-                f"{source!r}: {key!r} holds a number that isn't finite (NaN or infinity). The checkpoint is "
-                "damaged, or its training diverged: take another one."
-            )
-
-
-def fingerprint(tensors: dict[str, Tensor]) -> str:
-    """A SHA-256 of all weights and their names, however they are spread over files; in hexadecimal."""
-    digest = hashlib.sha256()
-    for name, value in sorted(tensors.items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def listed(names: Iterable[str]) -> str:
+    """Names in quotes, the first four and their number where there are more."""
+    names = sorted(names)
+    return ", ".join(map(repr, names[:4])) + (f", ... ({len(names)} in all)" if len(names) > 4 else "")

@@ -39,8 +39,8 @@ from .added_vectors import (
     zero_output,
 )
 from .biases import fit_biases
-from .building import build_config
 from .fitting import base_of, layer_input, parts_of, random_rows
+from .loading import build_config
 from .rotations import choose_basis
 from .tables import EXTENSIONS, copy_part, has_table
 

@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoint_files import open_weights, weight_files
 from ..conversion.families import FAMILIES, POOLED, Family
 from ..conversion.fields import SAME, summary
-from ..conversion.recognition import check_known, tensors_of_the_files
+from ..conversion.recognition import check_known
 from ..conversion.sources import read_config
 from ..data.columns import remembered_columns
 from ..errors import UserError
@@ -96,8 +96,7 @@ def to_native(
     theirs: Any = CONFIG_MAPPING[family.model_type](**fields)
     model = _empty(family, theirs, task)
     written = _weights(checkpoint, family, theirs, task)
-    if family.is_fused:
-        written = tensors_of_the_files(written, family)
+    written = family.join(written)
     expected = {key for key in model.state_dict() if not key.endswith(("position_ids", "token_type_ids"))}
     if not family.biases:
         written = {key: value for key, value in written.items() if key in expected or bool(value.any())}

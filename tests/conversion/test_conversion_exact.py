@@ -163,8 +163,11 @@ def test_a_modernbert_whose_decoder_has_no_bias_gets_one_of_zero(tmp_path):
 def test_layers_of_a_modernberts_classifier_are_no_masked_lm_head(tmp_path):
     config = tiny_source(tmp_path, "modernbert", decoder_bias=False).config
     ModernBertForSequenceClassification(config).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="lacks 'decoder.bias': it holds no whole masked-LM head"):
-        convert(tmp_path, task="fill-mask")
+    _, report = convert(tmp_path, task="fill-mask")
+    assert {name.rpartition(".")[0] for name in report.keys.new} == {
+        *("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")
+    }
+    assert report.keys.dropped["head.dense.weight"] == "the head of another task; this is fill-mask"
     _, report = convert(tmp_path, task="text-classification")
     names = ("classifier.bias", "classifier.weight", "head.dense.weight", "head.norm.weight")
     assert report.keys.dropped == dict.fromkeys(names, "a head that PosEnc doesn't have")

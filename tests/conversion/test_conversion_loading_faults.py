@@ -147,9 +147,6 @@ def test_without_safetensors_the_way_to_a_pickle_is_said(flag, tmp_path):
     with pytest.raises(ValueError, match=r"holds no model\.safetensors") as caught:
         convert(tmp_path, allow_pickle=flag)
     assert ("--allow-pickle" in str(caught.value)) is not flag
-    (tmp_path / "pytorch_model.bin.index.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"several pickles.*aren't read.*save_pretrained"):
-        convert(tmp_path, allow_pickle=flag)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +226,7 @@ def test_a_missing_shard_is_named(tmp_path):
 def test_a_pickle_that_holds_no_weights_by_name_is_refused(content, tmp_path):
     tiny_source(tmp_path)
     pickled(tmp_path, content)
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin doesn't hold weights by their names"):
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin can't be read"):
         convert(tmp_path, allow_pickle=True)
 
 
