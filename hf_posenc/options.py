@@ -84,6 +84,7 @@ SizeOption = Annotated[
     _option(metavar="<str>", help="Of a new encoder: tiny, mini, small, base."),
 ]
 RevisionOption = Annotated[str | None, _option(help="Branch, tag or commit on the Hub.")]
+OtherTokensOption = Annotated[bool, _option("--allow-other-tokens", help="Take a tokenizer whose ids changed.")]
 TrustOption = Annotated[bool, _option("--trust-remote-code", help="Run a checkpoint's own code.")]
 DeviceOption = Annotated[str | None, _option(help="cpu, cuda, mps. [a GPU if there is one]")]
 
@@ -131,6 +132,7 @@ class Options:
     format: FormatOption = None
     pretrained: Annotated[str | None, _option(help="Start from this checkpoint: folder, Hub.")] = None
     revision: RevisionOption = None
+    allow_other_tokens: OtherTokensOption = False
     trust_remote_code: TrustOption = False
     scheme: SchemeOption = None
     scheme_kwargs: SchemeKwargsOption = None

@@ -57,6 +57,7 @@ def convert(
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read a .bin file where there is no safetensors file.")
     ] = False,
+    allow_other_tokens: shared.OtherTokensOption = False,
     overwrite: Overwrite = False,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 0,
     revision: shared.RevisionOption = None,

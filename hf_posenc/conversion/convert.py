@@ -6,9 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.tokenizer import check_tokens
 from ..errors import UserError
 from .fitting import base_of
 from .heal import Healing, read_training_texts, set_aside
@@ -42,6 +42,7 @@ def convert(
     eval_texts: Sequence[str] | None = None,
     revision: str | None = None,
     allow_pickle: bool = False,
+    allow_other_tokens: bool = False,
     overwrite: bool = False,
     measure: bool = True,
     seed: int = 0,
@@ -72,6 +73,7 @@ def convert(
         eval_texts: texts to measure on. None: those that healing sets aside, or sentences of the package.
         revision: branch, tag or commit on the Hub.
         allow_pickle: read weights from a .bin file, if there are no others.
+        allow_other_tokens: take a tokenizer that gives other ids than the source's `tokenizer.json`.
         overwrite: replace the model in `out`.
         measure: measure agreement. False saves time and a second model's memory.
         seed: of everything random.
@@ -84,39 +86,29 @@ def convert(
             doesn't exist, `max_steps` or `healing` is given without `heal`, or `out` is taken.
     """
     source = str(source)
-    _check(max_position_embeddings, eval_texts)
-    settings = _healing(heal, max_steps, healing, seed)
+    settings = _check(max_position_embeddings, eval_texts, heal, max_steps, healing, seed)
     if out is not None:
         check_free(out, overwrite, source)
     loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
-    original = loaded.model
+    model = original = loaded.model
     tokenizer = load_tokenizer(loaded.source.folder, source)
-    modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings)
-    config, changed = target_config(
-        original,
-        position_embedding_type=position_embedding_type,
-        position_embedding_kwargs=position_embedding_kwargs,
-        rope_parameters=rope_parameters,
-        max_position_embeddings=max_position_embeddings,
-        extension=extension,
-    )
+    wanted = (position_embedding_type, position_embedding_kwargs, rope_parameters, max_position_embeddings, extension)
+    config, changed = target_config(original, *wanted)
     if settings is not None:
         _check_healing(source, tokenizer, config, changed)
+    report = _begin_report(source, loaded, config, tokenizer, allow_other_tokens)
+    modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings)
+    report.notes += kept
     shorter = min(original.config, config, key=lambda part: part.max_position_embeddings)
     texts = _Texts(heal, eval_texts, tokenizer, shorter, loaded.task)
-    report = _begin_report(source, loaded, config, tokenizer)
-    report.notes += kept
     if measure:
         _measure_exactness(report, loaded, texts)
-    model = original
     if changed:
         model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
         report.before = texts.agreement(model, original) if measure else None
     if settings is not None:
         _heal(report, model, original, texts, settings)
-    model.eval()
-    if loaded.source.dtype != torch.float32:
-        model.to(loaded.source.dtype)  # type: ignore[arg-type]
+    model.eval().to(loaded.source.dtype)  # type: ignore[arg-type]
     if tokenizer is not None:
         # The length that was asked for; else the tokenizer's, up to the end of a table.
         end = base_of(model).position.max_length or original.config.max_position_embeddings
@@ -126,18 +118,21 @@ def convert(
     return model, report
 
 
-def _check(max_position_embeddings: int | None, eval_texts: Sequence[str] | None) -> None:
-    """Refuses impossible arguments of `convert` before anything is loaded."""
+def _check(
+    max_position_embeddings: int | None,
+    eval_texts: Sequence[str] | None,
+    heal: Any,
+    max_steps: int | None,
+    healing: dict[str, Any] | None,
+    seed: int,
+) -> Healing | None:
+    """Refuses impossible arguments of `convert` before anything is loaded; returns the settings of healing."""
     if max_position_embeddings is not None and max_position_embeddings < 1:
         raise UserError(
             f"max_position_embeddings={max_position_embeddings!r} is out of range. Give at least 1, or None."
         )
     if isinstance(eval_texts, str) or (eval_texts is not None and not len(eval_texts)):
         raise UserError(f"eval_texts={eval_texts!r} holds no texts. Give a list of at least one, or None.")
-
-
-def _healing(heal: Any, max_steps: int | None, healing: dict[str, Any] | None, seed: int) -> Healing | None:
-    """The settings of healing, None where there is none; refuses settings without it, and unknown ones."""
     steps = {} if max_steps is None else {"max_steps": max_steps}
     given = steps | ({"healing": healing} if healing else {})
     if heal is None and given:
@@ -146,9 +141,7 @@ def _healing(heal: Any, max_steps: int | None, healing: dict[str, Any] | None, s
     accepted = sorted({field.name for field in fields(Healing)} - {"max_steps", "seed"})
     for name in sorted(set(healing or {}) - set(accepted)):
         raise UserError(f"healing has no {name!r}. It takes {', '.join(accepted)}.")
-    if heal is None:
-        return None
-    return Healing(**{**(healing or {}), **steps, "seed": seed})
+    return None if heal is None else Healing(**{**(healing or {}), **steps, "seed": seed})
 
 
 def _check_healing(source: str, tokenizer: PreTrainedTokenizerBase | None, config: Any, changed: bool) -> None:
@@ -162,9 +155,13 @@ def _check_healing(source: str, tokenizer: PreTrainedTokenizerBase | None, confi
 
 
 def _begin_report(
-    source: str, loaded: Loaded, config: Any, tokenizer: PreTrainedTokenizerBase | None
+    source: str, loaded: Loaded, config: Any, tokenizer: PreTrainedTokenizerBase | None, allow_other_tokens: bool
 ) -> ConversionReport:
-    report = ConversionReport(
+    """A report of what was read; the tokenizer's ids are checked for it."""
+    said = ["The source has none."]
+    if tokenizer is not None:
+        said = check_tokens(tokenizer, str(loaded.source.folder), allowed=allow_other_tokens)
+    return ConversionReport(
         source=Path(source).resolve().name if Path(source).exists() else source,  # a path means nothing elsewhere
         family=loaded.model_type,
         task=loaded.task,
@@ -173,16 +170,15 @@ def _begin_report(
         max_position_embeddings=config.max_position_embeddings,
         keys=loaded.keys,
         source_sha256=loaded.source.fingerprint(),
+        tokenizer=" ".join(said),
         notes=list(loaded.notes),
     )
-    if tokenizer is None:
-        report.notes.append("The source has no tokenizer.")
-    return report
 
 
 def _measure_exactness(report: ConversionReport, loaded: Loaded, texts: "_Texts") -> None:
     """Measures how far the model, with the source's own scheme, is from transformers' model."""
     report.exact = verify(loaded, texts.held_out[:64], texts.name)
+    loaded.original = None  # its memory is free again
     if report.exact is None and loaded.model_type != "posenc":
         report.notes.append("How exact it is can't be measured: transformers 5 has no such model to compare with.")
     if report.exact is not None and not report.exact.hidden_max <= _EXACT * 10:

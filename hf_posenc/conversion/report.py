@@ -75,6 +75,7 @@ class ConversionReport:
         max_position_embeddings: of the result.
         keys: what became of each weight.
         carried: what the new scheme took over from the old one, one line each, with the R^2 of the fit.
+        tokenizer: what there is to say of it: its ids differ from the source's, or aren't checked, or it is missing.
         notes: other remarks.
         exact: agreement with the source in transformers' own class, for sources that aren't ours. None: not measured.
         before: agreement of the result with the original before healing. None: nothing was swapped.
@@ -91,6 +92,7 @@ class ConversionReport:
     keys: Accounting
     source_sha256: str = ""
     carried: list[dict[str, Any]] = field(default_factory=list)
+    tokenizer: str = ""
     notes: list[str] = field(default_factory=list)
     exact: Agreement | None = None
     before: Agreement | None = None
@@ -128,6 +130,8 @@ class ConversionReport:
         if self.keys.new:
             yield "new, untrained", ", ".join(self.keys.new)
         yield from (("carried over", _pairs(line)) for line in self.carried)
+        if self.tokenizer:
+            yield "tokenizer", self.tokenizer
         yield from (("note", note) for note in self.notes)
         if self.healing is not None:
             yield "healing", _pairs(self.healing)

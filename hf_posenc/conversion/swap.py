@@ -51,7 +51,6 @@ Parts = dict[str, PositionScheme]
 
 def target_config(
     original: PreTrainedModel,
-    *,
     position_embedding_type: str | None,
     position_embedding_kwargs: dict[str, Any] | None,
     rope_parameters: dict[str, Any] | None,

@@ -1,11 +1,15 @@
-"""Tokenizers: a trained one by name, or one trained here on the training text."""
+"""Tokenizers: a trained one by name, checked against its `tokenizer.json`, or one trained here on the training text."""
 
+import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from importlib import resources
 from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils import cached_file
 
 from ..errors import UserError, check_local
 from .reading import readable
@@ -89,3 +93,53 @@ def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer {name!r} has no padding token, which batches need. Name another one.")
     return tokenizer
+
+
+def check_tokens(
+    tokenizer: PreTrainedTokenizerBase, source: str, *, revision: str | None = None, allowed: bool = False
+) -> list[str]:
+    """Compares the ids that a tokenizer gives once it is saved with those of its source's `tokenizer.json`.
+
+    transformers builds some tokenizers from their class instead of from that file, so that ids may change in silence,
+    and with them which weights a word meets. Compared are 200 texts in this package: prose, digits, accents, scripts,
+    emoji, code, white space, long words.
+
+    Args:
+        tokenizer: as it was loaded.
+        source: the folder or Hub name that it was loaded from.
+        revision: branch, tag or commit on the Hub.
+        allowed: ids may differ.
+
+    Returns:
+        A sentence where something is to be said.
+
+    Raises:
+        UserError: ids differ, and may not.
+    """
+    path = cached_file(source, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
+    if path is None:
+        return ["Whether the tokenizer gives the ids that it was made for is unchecked: there is no tokenizer.json."]
+    texts = json.loads(resources.files(__package__).joinpath("tokenizer_texts.json").read_text(encoding="utf-8"))
+    reference = Tokenizer.from_file(path)
+    reference.no_truncation()
+    reference.no_padding()
+    expected = [encoding.ids for encoding in reference.encode_batch(texts)]
+    with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
+        tokenizer.save_pretrained(folder)
+        given = AutoTokenizer.from_pretrained(folder)(texts, truncation=False, verbose=False)["input_ids"]
+    other = [row for row in range(len(texts)) if given[row] != expected[row]]
+    if not other:
+        return []
+    row = min(other, key=lambda row: len(texts[row]))
+    pieces = [[str(reference.id_to_token(number)) for number in ids] for ids in (expected[row], given[row])]
+    what = (
+        f"The tokenizer gives other ids than its tokenizer.json for {len(other)} of {len(texts)} texts: "
+        f"{texts[row][:60]!r} becomes {' '.join(pieces[1][:16])} instead of {' '.join(pieces[0][:16])}"
+    )
+    if not allowed:
+        raise UserError(
+            f"{source!r}: {what}. The weights were trained on the ids of the file. Set tokenizer_class to "
+            "'PreTrainedTokenizerFast' in tokenizer_config.json, which reads that file alone, or take it as it is: "
+            "--allow-other-tokens (allow_other_tokens=True)."
+        )
+    return [f"{what}."]

@@ -14,7 +14,7 @@ from transformers import (
 from ..conversion.convert import convert
 from ..data.labels import Labels
 from ..data.preparing import PreparedData
-from ..data.tokenizer import DEFAULT_MAX_LENGTH, load_tokenizer, train_tokenizer
+from ..data.tokenizer import DEFAULT_MAX_LENGTH, check_tokens, load_tokenizer, train_tokenizer
 from ..errors import UserError, check_local, user_errors
 from ..model.hints import did_you_mean, scheme_names
 from ..model.package_config import PosEncConfig, scheme_class
@@ -78,7 +78,7 @@ def check_start(options: Options) -> Any:
     if options.pretrained is None:
         if options.lora:
             raise UserError("--lora updates trained weights, and a new encoder has none. Give --pretrained.")
-        refuse_given(options, ("revision", "trust_remote_code"), "is for --pretrained")
+        refuse_given(options, ("revision", "trust_remote_code", "allow_other_tokens"), "is for --pretrained")
         return None
     refuse_given(options, ("size",), f"is for new encoders, and --pretrained {options.pretrained} has its own")
     if fixed := next((name for name in options.assigned if name not in FIELDS | _OF_TRAINED), None):
@@ -117,12 +117,13 @@ def start(
             position_embedding_kwargs=cast(Any, options.scheme_kwargs),
             task="feature-extraction",
             revision=options.revision,
+            allow_other_tokens=options.allow_other_tokens,
             seed=options.seed,
             **{name: value for name, value in options.assigned.items() if name in _OF_A_CONVERSION},
         )
         tokenizer, model, notes = _load(options, prepared, read_config(converted), converted, None)
     model.config._name_or_path = str(options.pretrained)
-    return tokenizer, model, [report.sentence(), *notes]
+    return tokenizer, model, [report.sentence(), *([report.tokenizer] if report.tokenizer else []), *notes]
 
 
 def _needs_conversion(options: Options, config: Any) -> bool:
@@ -151,6 +152,8 @@ def _load(
     same_labels = config.num_labels == 1 if labels.problem_type == "regression" else known.label_names == labels.names
     keeps_head = known.problem_type == labels.problem_type and same_labels
     tokenizer = load_tokenizer(folder, revision=revision)
+    if folder == source:  # else the conversion has done it
+        notes += check_tokens(tokenizer, folder, revision=revision, allowed=options.allow_other_tokens)
     if options.tokenizer is not None:
         given = load_tokenizer(options.tokenizer)
         if given.get_vocab() != tokenizer.get_vocab():

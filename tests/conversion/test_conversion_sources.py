@@ -12,6 +12,7 @@ import pytest
 import torch
 from conversion_harness import WORDS, edit, edit_weights, sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load, load_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AlbertConfig, AutoTokenizer, GPT2Config
 
 from hf_posenc import cli
@@ -161,6 +162,49 @@ def test_a_source_that_is_not_there_is_named(tmp_path):
 def test_a_broken_tokenizer_is_refused(source, tmp_path):
     (source / "tokenizer.json").write_text("{")
     refuses(source, "tokenizer can't be read", tmp_path)
+
+
+def digits_apart(folder):
+    """A tokenizer whose tokenizer.json splits digits, which transformers' RobertaTokenizer doesn't."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+    trainer = trainers.BpeTrainer(
+        special_tokens=list(special.values()),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator([*sentences(40), *["2005 1024 12 30"] * 9], trainer)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, backend.pre_tokenizer])
+    backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    backend.enable_truncation(8)
+    backend.enable_padding(length=8)
+    backend.save(str(folder / "tokenizer.json"))
+    tokens = {f"{name}_token": token for name, token in special.items()} | {"cls_token": "<s>", "sep_token": "</s>"}
+    for name in ("RobertaTokenizer", "PreTrainedTokenizerFast"):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name, **tokens}))
+        yield name
+
+
+@pytest.mark.promise("Trust", "A tokenizer whose ids have changed is refused unless you ask for it")
+def test_a_tokenizer_that_gives_other_ids_than_its_file_is_refused_and_shown(tmp_path):
+    source = tmp_path / "source"
+    tiny_source(source, "roberta", vocab_size=500)
+    for name in digits_apart(source):
+        if name == "PreTrainedTokenizerFast":
+            assert convert(source, measure=False)[1].tokenizer == ""
+            continue
+        wrong = "gives other ids than its tokenizer.json for [0-9]+ of 200 texts: '.*' becomes .* instead of "
+        refuses(source, f"{wrong}.*--allow-other-tokens", tmp_path)
+        _, report = convert(source, measure=False, allow_other_tokens=True)
+        assert re.search(wrong, report.tokenizer)
+        assert report.tokenizer in repr(report)
+    tiny_tokenizer(source)
+    (source / "tokenizer.json").unlink()
+    (source / "vocab.txt").write_text("".join(f"{token}\n" for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS)))
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    assert "is unchecked: there is no tokenizer.json" in convert(source, measure=False)[1].tokenizer
 
 
 def test_out_is_not_replaced_by_accident(source, tmp_path):

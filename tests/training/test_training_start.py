@@ -116,12 +116,16 @@ def test_a_new_encoder_is_what_the_options_say(order):
         ),
         ({"pretrained": "{ours}", "scheme_kwargs": {"theta": 1}}, r"\['theta'\]=1 is no argument of 'learned'"),
         ({"pretrained": "{damaged}"}, "can't be loaded"),
+        ({"pretrained": "{changed}"}, "gives other ids than its tokenizer.json for .* --allow-other-tokens"),
     ],
 )
 def test_what_does_not_fit_is_refused(ours, bert, order, tmp_path, given, message):
     damaged = shutil.copytree(ours, tmp_path / "damaged")
     (damaged / "model.safetensors").write_bytes(b"no weights")
-    places = {"{ours}": str(ours), "{bert}": str(bert), "{damaged}": str(damaged)}
+    changed = shutil.copytree(ours, tmp_path / "changed")
+    cased = {**json.loads((changed / "tokenizer_config.json").read_text()), "do_lower_case": False}
+    (changed / "tokenizer_config.json").write_text(json.dumps({**cased, "tokenizer_class": "BertTokenizer"}))
+    places = {"{ours}": str(ours), "{bert}": str(bert), "{damaged}": str(damaged), "{changed}": str(changed)}
     given = {name: places.get(str(value), value) for name, value in given.items()}
     with pytest.raises(UserError, match=message):
         started(**order, **given)
