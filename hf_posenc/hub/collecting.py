@@ -13,6 +13,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from hf_posenc.checkpoint_files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, open_weights, weight_files
 from hf_posenc.conversion.sentence_modules import read_modules
+from hf_posenc.data.tokenizer import other_tokens
 from hf_posenc.errors import UserError, one_line
 from hf_posenc.files import sha256
 from hf_posenc.isolated_load import first_output
@@ -186,7 +187,10 @@ def _tokenize(folder: Path, remote: bool) -> list[int] | None:
         described = folder / "tokenizer_config.json"
         if described.is_file() and "auto_map" in json.loads(described.read_text(encoding="utf-8")):
             raise UserError("its tokenizer has code of its own, which isn't sent: give it one of transformers'")
-        return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)(TEXT)["input_ids"]
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)
+        if other := other_tokens(tokenizer, str(folder)):
+            raise UserError(other)
+        return tokenizer(TEXT)["input_ids"]
     except Exception as error:  # a broken file may raise anything
         raise UserError(f"The tokenizer can't be loaded, so nothing is published: {one_line(error)}") from error
 

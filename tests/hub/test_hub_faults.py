@@ -328,6 +328,12 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "tokenizer.json").write_text('{"a"'),
         "tokenizer can't be loaded, so nothing",
     ),
+    "a tokenizer with other ids": (
+        lambda f: (f / "tokenizer_config.json").write_text(
+            '{"tokenizer_class": "BertTokenizer", "do_lower_case": false, "pad_token": "[PAD]"}'
+        ),
+        "nothing is published: The tokenizer gives other ids than its tokenizer.json",
+    ),
     "a tokenizer with code": (
         lambda f: (f / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["tok.Tok", null]}}'),
         "tokenizer has code of its own",
