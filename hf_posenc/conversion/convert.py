@@ -17,7 +17,7 @@ from .loading import Loaded, load
 from .measure import OWN_TEXTS, Agreement, compare, encode, own_texts, random_rows, special_tokens, verify
 from .output import check_free, load_tokenizer, write_model
 from .report import ConversionReport
-from .sentence_modules import read_modules
+from .sentence_modules import carry_activation, read_modules
 from .swap import swap, target_config
 from .tables import EXTENSIONS
 
@@ -97,7 +97,7 @@ def convert(
     if settings is not None:
         _check_healing(source, tokenizer, config, changed)
     report = _begin_report(source, loaded, config, tokenizer, allow_other_tokens)
-    modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings)
+    modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
     report.notes += kept
     shorter = min(original.config, config, key=lambda part: part.max_position_embeddings)
     texts = _Texts(heal, eval_texts, tokenizer, shorter, loaded.task)
@@ -109,6 +109,8 @@ def convert(
     if settings is not None:
         _heal(report, model, original, texts, settings)
     model.eval().to(loaded.source.dtype)  # type: ignore[arg-type]
+    if loaded.task == "text-classification" and not loaded.keys.new:
+        carry_activation(loaded.source.raw, model.config)
     if tokenizer is not None:
         # The length that was asked for; else the tokenizer's, up to the end of a table.
         end = base_of(model).position.max_length or original.config.max_position_embeddings

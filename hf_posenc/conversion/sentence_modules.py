@@ -1,8 +1,10 @@
-"""What makes an encoder a sentence-transformer: pooling, dense layers, normalisation, prompts, the longest input."""
+"""What makes a model one of sentence-transformers: modules behind it, prompts, the longest input, an activation."""
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..checkpoint_files import WEIGHTS
 from ..errors import UserError
@@ -12,19 +14,45 @@ MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 _LENGTH = "sentence_bert_config.json"
 _CONFIG = "config.json"
-_NEEDED = {"Transformer": (), "Pooling": (_CONFIG,), "Normalize": (), "Dense": (_CONFIG, WEIGHTS)}
+_NEEDED = {
+    "Transformer": (),
+    "MLMTransformer": (),
+    "Normalize": (),
+    **dict.fromkeys(("Dense", "LayerNorm"), (_CONFIG, WEIGHTS)),
+    **dict.fromkeys(
+        ("Pooling", "SpladePooling", "MultiVectorMask", "HierarchicalTokenPooling", "Dropout"),
+        (_CONFIG,),
+    ),
+}
 """The modules that are files alone, and the files without which each can't be loaded."""
+_FIRST = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
+"""The modules that are the encoder, and the task that it has where nothing says another."""
+_TASKS = {"sequence-classification": "text-classification"}
+"""A task by sentence-transformers' name, and by the Hub's, where they differ."""
+_LOST = "Not a sentence-transformer any more, so that sentence-transformers puts its default modules behind it:"
+ACTIVATION = ("sentence_transformers", "sbert_ce_default_activation_function")
+"""Where config.json keeps the activation of a cross-encoder's score, today and before sentence-transformers 4."""
 
 
-def read_modules(folder: Path, source: str, longest: int | None) -> tuple[dict[str, bytes], list[str]]:
-    """The files beside the encoder's own that sentence-transformers reads, by their place in the folder.
+def carry_activation(raw: Mapping[str, Any], config: Any) -> None:
+    """Copies a cross-encoder's activation from a config.json into a configuration."""
+    for name in ACTIVATION:
+        if name in raw:
+            setattr(config, name, raw[name])
 
-    They are all kept or none: without one of its modules it would be another sentence-transformer.
+
+def read_modules(
+    folder: Path, source: str, longest: int | None = None, task: str | None = None
+) -> tuple[dict[str, bytes], list[str]]:
+    """The files beside the model's own that sentence-transformers reads, by their place in the folder.
+
+    They are all kept or none: without one of its modules it would be another model.
 
     Args:
         folder: of the checkpoint.
         source: what the user called it.
         longest: how long inputs may be. None: as long as before.
+        task: of the model that they will lie beside. None: it stays.
 
     Returns:
         The files, none if it is no sentence-transformer, and a note for the report if it is one.
@@ -43,11 +71,11 @@ def read_modules(folder: Path, source: str, longest: int | None) -> tuple[dict[s
         except (TypeError, KeyError) as error:
             raise UserError(f"{source!r}: {MODULES} lacks type and path of module {number}. Copy it anew.") from error
         if reason := _obstacle(folder / place, kind, place, number):
-            lost = f"Not a sentence-transformer any more: its module {place!r} ({kind}) isn't kept, since {reason}."
-            return {}, [f"{lost} SentenceTransformer(OUT) takes the mean of the token vectors instead."]
+            return {}, [f"{_LOST} its module {place!r} ({kind}) isn't kept, since {reason}."]
         kinds.append(kind.rpartition(".")[2])
         if number:
             files |= {f"{place}/{name}": (folder / place / name).read_bytes() for name in _present(folder / place)}
+    made_for = _FIRST[kinds[0]] if kinds else None
     if (folder / PROMPTS).is_file():
         files[PROMPTS] = (folder / PROMPTS).read_bytes()
     for path in sorted(folder.glob("sentence_*_config.json"))[:1]:  # in older ones the name holds the encoder's
@@ -55,6 +83,9 @@ def read_modules(folder: Path, source: str, longest: int | None) -> tuple[dict[s
         if longest is not None and "max_seq_length" in values:
             values["max_seq_length"] = longest
         files[_LENGTH] = json.dumps(values, indent=2).encode()
+        made_for = values.get("transformer_task", made_for)
+    if task not in (None, _TASKS.get(str(made_for), made_for)):
+        return {}, [f"{_LOST} its modules are made for {made_for}, and this is for {task}."]
     return files, [f"It stays a sentence-transformer: {', '.join(kinds)}."]
 
 
@@ -76,7 +107,7 @@ def _obstacle(path: Path, kind: str, place: str, number: int) -> str | None:
     name = kind.rpartition(".")[2]
     if not kind.startswith("sentence_transformers.") or name not in _NEEDED:
         return f"only {', '.join(_NEEDED)} are"
-    if (name == "Transformer") != (number == 0) or not re.fullmatch(r"\w+" if number else "", place):
+    if (name in _FIRST) != (number == 0) or not re.fullmatch(r"\w+" if number else "", place):
         return "it isn't where sentence-transformers puts it"
     missing = sorted(set(_NEEDED[name]) - set(_present(path)))
     return f"its folder lacks {' and '.join(missing)}" if missing else None

@@ -42,6 +42,7 @@ from .biases import fit_biases
 from .fitting import base_of, layer_input, parts_of, random_rows
 from .loading import build_config
 from .rotations import choose_basis
+from .sentence_modules import ACTIVATION
 from .tables import EXTENSIONS, copy_part, has_table
 
 ROPE_EXTENSIONS = ("linear", "dynamic", "yarn")
@@ -74,7 +75,8 @@ def target_config(
     values = {
         key: value
         for key, value in before.to_dict().items()
-        if not key.startswith("_") and key not in ("model_type", "transformers_version", "dtype", "auto_map")
+        if not key.startswith("_")
+        and key not in ("model_type", "transformers_version", "dtype", "auto_map", *ACTIVATION)
     }
     values |= {"position_embedding_type": kind, "max_position_embeddings": length}
     if not same:

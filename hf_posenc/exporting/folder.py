@@ -73,7 +73,9 @@ def megabytes(folder: Path) -> float:
 
 
 def write_sentence_modules(model: PreTrainedModel, folder: Path, source: str, staging: Path) -> list[str]:
-    """Writes what sentence-transformers and embedding servers read, for an encoder without a head; returns notes.
+    """Writes what sentence-transformers and embedding servers read; returns notes.
+
+    An encoder without modules gets a mean over tokens.
 
     Args:
         model: the checkpoint.
@@ -81,10 +83,9 @@ def write_sentence_modules(model: PreTrainedModel, folder: Path, source: str, st
         source: what the user called it.
         staging: where they go.
     """
-    if task_of(type(model).__name__) != "feature-extraction":
-        return []
-    files, notes = read_modules(folder, source, None)
-    if not files:
+    task = task_of(type(model).__name__)
+    files, notes = read_modules(folder, source, task=task)
+    if not files and task == "feature-extraction":
         pooling: dict[str, Any] = {
             "word_embedding_dimension": model.config.hidden_size,
             "pooling_mode_cls_token": False,

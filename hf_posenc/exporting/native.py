@@ -13,6 +13,7 @@ from ..checkpoint_files import open_weights, weight_files
 from ..conversion.families import FAMILIES, POOLED, Family
 from ..conversion.fields import SAME, summary
 from ..conversion.recognition import check_known
+from ..conversion.sentence_modules import ACTIVATION
 from ..conversion.sources import read_config
 from ..data.columns import remembered_columns
 from ..errors import UserError
@@ -183,6 +184,7 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     fields |= summary(family, task, config.hidden_act)
     if params := getattr(config, "task_specific_params", None):  # the columns that `predict` and `evaluate` read
         fields["task_specific_params"] = params
+    fields |= {name: getattr(config, name) for name in ACTIVATION if hasattr(config, name)}
     if task in ("text-classification", "token-classification"):
         fields |= {"id2label": config.id2label, "label2id": config.label2id}
         if config.problem_type is not None:

@@ -64,7 +64,7 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
             f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
             "version's. If you trust it, publish with trust_remote_code (--trust-remote-code)."
         )
-    names = [*weights, *code, *read_modules(source, str(source), None)[0]]
+    names = [*weights, *code, *read_modules(source, str(source))[0]]
     names += [name for name in _SENT if (source / name).is_file()]
     folder.mkdir()
     for name in names:

@@ -12,10 +12,11 @@ import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
 from remote_code_harness import TEXTS, clean_environment, tiny_tokenizer
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 import hf_posenc
 from hf_posenc.conversion import convert
+from hf_posenc.conversion.sentence_modules import ACTIVATION
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
@@ -86,10 +87,7 @@ LONG = [f"{text} {text} {text}" for text in TEXTS]
 
 def other(folder: Path, modules: list[tuple[str, str]], **lengths: Any) -> Path:
     """A sentence-transformer of another family, with random weights, as the library of 2021 wrote it."""
-    torch.manual_seed(0)
-    sizes: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    BertModel(BertConfig(vocab_size=len(tiny_tokenizer()), max_position_embeddings=64, **sizes)).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    bert(folder, BertModel)
     types = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{name}"}
         for n, (path, name) in enumerate(modules)
@@ -158,6 +156,64 @@ def test_a_module_that_cannot_be_kept_is_named_and_none_is(
     assert note in " ".join(report.notes)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert not names & {"modules.json", "1_Pooling", "2_Dense", "sentence_bert_config.json"}
+
+
+IDENTITY = "torch.nn.modules.linear.Identity"
+ACTIVATIONS = {
+    "of today": None,  # in a file beside it
+    "of 4": {"sentence_transformers": {"activation_fn": IDENTITY, "version": "4.0.1"}},
+    "of 2021": {"sbert_ce_default_activation_function": IDENTITY},
+}
+SIZES: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+
+
+def bert(folder: Path, head: Any, **fields: Any) -> Path:
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=len(tiny_tokenizer()), max_position_embeddings=64, **SIZES, **fields)
+    head(config).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("form", ACTIVATIONS)
+def test_a_cross_encoder_scores_as_before_converted_and_exported(form: str, tmp_path: Path) -> None:
+    source = bert(tmp_path / "source", BertForSequenceClassification, num_labels=1)
+    if (fields := ACTIVATIONS[form]) is None:
+        made = sentence_transformers.CrossEncoder(str(source), activation_fn=torch.nn.Identity(), device="cpu")
+        source = tmp_path / "today"
+        made.save_pretrained(str(source))
+    else:
+        raw = json.loads((source / "config.json").read_text())
+        (source / "config.json").write_text(json.dumps({**raw, **fields}))
+    convert(source, tmp_path / "out", measure=False)
+    convert(tmp_path / "out", tmp_path / "rope", position_embedding_type="rope", measure=False)
+    hf_posenc.export(tmp_path / "out", tmp_path / "native", "native")
+    places = {"source": source, **{name: tmp_path / name for name in ("out", "native", "rope")}}
+    models = {name: sentence_transformers.CrossEncoder(str(place), device="cpu") for name, place in places.items()}
+    assert all(isinstance(model.activation_fn, torch.nn.Identity) for model in models.values())
+    pairs = [(text, TEXTS[0]) for text in TEXTS]
+    scores = {name: model.predict(pairs, convert_to_tensor=True) for name, model in models.items()}
+    for name in ("out", "native"):
+        torch.testing.assert_close(scores[name], scores["source"], atol=1e-5, rtol=0)
+    _, report = convert(source, tmp_path / "encoder", task="feature-extraction", measure=False)
+    assert not (tmp_path / "encoder" / "config_sentence_transformers.json").exists()
+    assert not {*ACTIVATION} & {*json.loads((tmp_path / "encoder" / "config.json").read_text())}
+    assert form != "of today" or "its modules are made for sequence-classification" in report.notes[-1]
+
+
+@pytest.mark.parametrize(("name", "head"), [("SparseEncoder", BertForMaskedLM), ("MultiVectorEncoder", BertModel)])
+def test_splade_and_colbert_stay_what_they_are(name: str, head: Any, tmp_path: Path) -> None:
+    if (kind := getattr(sentence_transformers, name, None)) is None:
+        pytest.skip(f"this sentence-transformers has no {name}")
+    kind(str(bert(tmp_path / "bert", head)), device="cpu").save_pretrained(str(tmp_path / "source"))
+    convert(tmp_path / "source", tmp_path / "out", measure=False)
+    hf_posenc.export(tmp_path / "out", tmp_path / "native", "native")
+    found = {}
+    for place in ("source", "out", "native"):
+        made = kind(str(tmp_path / place), device="cpu").encode(TEXTS)
+        found[place] = made.to_dense() if head is BertForMaskedLM else torch.cat([torch.as_tensor(row) for row in made])
+    for place in ("out", "native"):
+        torch.testing.assert_close(found[place], found["source"], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", "["])
