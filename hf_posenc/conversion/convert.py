@@ -10,12 +10,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenizer import check_tokens
 from ..errors import UserError
+from .families import FAMILIES
+from .fields import not_carried
 from .fitting import base_of
 from .heal import Healing, read_training_texts, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
 from .measure import OWN_TEXTS, Agreement, compare, encode, own_texts, random_rows, special_tokens, verify
-from .output import check_free, load_tokenizer, write_model
+from .output import check_free, load_tokenizer, other_files, write_model
 from .report import ConversionReport
 from .sentence_modules import carry_activation, read_modules
 from .swap import swap, target_config
@@ -111,6 +113,9 @@ def convert(
     model.eval().to(loaded.source.dtype)  # type: ignore[arg-type]
     if loaded.task == "text-classification" and not loaded.keys.new:
         carry_activation(loaded.source.raw, model.config)
+    if loaded.model_type in FAMILIES:
+        report.notes += not_carried(FAMILIES[loaded.model_type], model.config, loaded.source.raw)
+    report.notes += other_files(loaded.source.folder)
     if tokenizer is not None:
         # The length that was asked for; else the tokenizer's, up to the end of a table.
         end = base_of(model).position.max_length or original.config.max_position_embeddings

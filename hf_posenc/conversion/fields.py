@@ -3,6 +3,8 @@
 from collections import Counter
 from typing import Any
 
+from transformers import CONFIG_MAPPING
+
 from ..errors import UserError
 from .families import Family
 
@@ -190,6 +192,35 @@ def _check_head(family: Family, config: Any, task: str, source: str) -> None:
         value = getattr(config, name, None)
         if value != wanted:
             raise UserError(f"{source!r} has {name}={value!r}; PosEnc's multiple choice can express {wanted!r}.")
+
+
+_TRANSLATED = frozenset(
+    (
+        *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "auto_map"),
+        *("id2label", "label2id", "num_labels", "_num_labels", "problem_type", "tie_word_embeddings", "use_cache"),
+        *("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "embedding_size", "head_dim", "layer_types"),
+        *("position_embedding_type", "rope_parameters", "rope_theta", "rope_scaling", "relative_attention_num_buckets"),
+        *("global_rope_theta", "local_rope_theta", "global_attn_every_n_layers", "local_attention", "norm_eps"),
+        *("norm_bias", "decoder_bias", "classifier_bias", "classifier_activation", "rotary_scaling_factor", *SAME),
+        *("summary_type", "summary_use_proj", "summary_activation", *_CANT, *_BIASES),
+    )
+)
+"""Fields of config.json that are read above, refused, or about the file alone."""
+
+
+def not_carried(family: Family, config: Any, raw: dict[str, Any]) -> list[str]:
+    """A sentence on the fields of config.json that the result lacks; none on those at transformers' default.
+
+    Args:
+        family: of the source.
+        config: of the result.
+        raw: config.json of the source.
+    """
+    known = {*_TRANSLATED, *family.fields.values(), *family.old_fields}
+    usual, ours = CONFIG_MAPPING[family.model_type]().to_dict(), config.to_dict()
+    lost = {name: value for name, value in sorted(raw.items()) if value and name not in known}
+    told = [f"{name}={value!r}" for name, value in lost.items() if value not in (usual.get(name), ours.get(name))]
+    return [f"Of its config.json this isn't carried over: {', '.join(told)}."] if told else []
 
 
 def _act(family: Family, config: Any) -> str:

@@ -26,6 +26,13 @@ def _is_of_a_model(path: Path) -> bool:
     return is_earlier or is_graphs or is_module(path) or (is_known and not path.is_dir())
 
 
+def other_files(folder: Path) -> list[str]:
+    """A sentence on what lies in a folder beside a model, which a conversion doesn't copy."""
+    names = sorted(path.name for path in folder.iterdir() if not _is_of_a_model(path) and path.name[0] != ".")
+    shown = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
+    return [f"Files of the source that aren't copied: {len(names)} ({shown})."] if names else []
+
+
 def check_free(out: str | Path, overwrite: bool, source: str | None = None) -> None:
     """Raises a UserError where a folder can't be written: it holds something, or is the source itself."""
     out = Path(out)

@@ -207,6 +207,18 @@ def test_a_tokenizer_that_gives_other_ids_than_its_file_is_refused_and_shown(tmp
     assert "is unchecked: there is no tokenizer.json" in convert(source, measure=False)[1].tokenizer
 
 
+def test_what_is_not_carried_over_is_named(source):
+    usual = convert(source, measure=False)[1].notes
+    edit(source, finetuning_task="mnli", gradient_checkpointing=False, chunk_size_feed_forward=8)
+    (source / "training.log").write_text("step 1")
+    _, report = convert(source, measure=False)
+    assert report.notes == [
+        *usual,
+        "Of its config.json this isn't carried over: chunk_size_feed_forward=8, finetuning_task='mnli'.",
+        "Files of the source that aren't copied: 1 (training.log).",
+    ]
+
+
 def test_out_is_not_replaced_by_accident(source, tmp_path):
     out = tmp_path / "out"
     convert(source, out, measure=False)
