@@ -98,28 +98,18 @@ def convert(
     config, changed = target_config(original, *wanted)
     if settings is not None:
         _check_healing(source, tokenizer, config, changed)
-    report = _begin_report(source, loaded, config, tokenizer, allow_other_tokens)
     modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
-    report.notes += kept
-    shorter = min(original.config, config, key=lambda part: part.max_position_embeddings)
-    texts = _Texts(heal, eval_texts, tokenizer, shorter, loaded.task)
+    report = _begin_report(loaded, config, tokenizer, kept, allow_other_tokens)
+    texts = _Texts(heal, eval_texts, tokenizer, (original.config, config), loaded.task)
     if measure:
         _measure_exactness(report, loaded, texts)
+    loaded.original = None  # its memory is free again
     if changed:
         model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
         report.before = texts.agreement(model, original) if measure else None
     if settings is not None:
         _heal(report, model, original, texts, settings)
-    model.eval().to(loaded.source.dtype)  # type: ignore[arg-type]
-    if loaded.task == "text-classification" and not loaded.keys.new:
-        carry_activation(loaded.source.raw, model.config)
-    if loaded.model_type in FAMILIES:
-        report.notes += not_carried(FAMILIES[loaded.model_type], model.config, loaded.source.raw)
-    report.notes += other_files(loaded.source.folder)
-    if tokenizer is not None:
-        # The length that was asked for; else the tokenizer's, up to the end of a table.
-        end = base_of(model).position.max_length or original.config.max_position_embeddings
-        tokenizer.model_max_length = max_position_embeddings or min(tokenizer.model_max_length, end)
+    _finish(report, loaded, model, tokenizer, max_position_embeddings)
     if out is not None:
         write_model(out, model, tokenizer, modules, report)
     return model, report
@@ -151,6 +141,26 @@ def _check(
     return None if heal is None else Healing(**{**(healing or {}), **steps, "seed": seed})
 
 
+def _finish(
+    report: ConversionReport,
+    loaded: Loaded,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    max_position_embeddings: int | None,
+) -> None:
+    """Gives model and tokenizer what they have of the source, and the report what they lack."""
+    model.eval().to(loaded.source.dtype)  # type: ignore[arg-type]
+    if loaded.task == "text-classification" and not loaded.keys.new:
+        carry_activation(loaded.source.raw, model.config)
+    if loaded.model_type in FAMILIES:
+        report.notes += not_carried(FAMILIES[loaded.model_type], model.config, loaded.source.raw)
+    report.notes += other_files(loaded.source.folder)
+    if tokenizer is not None:
+        # The length that was asked for; else the tokenizer's, up to the end of a table.
+        end = base_of(model).position.max_length or loaded.model.config.max_position_embeddings
+        tokenizer.model_max_length = max_position_embeddings or min(tokenizer.model_max_length, end)
+
+
 def _check_healing(source: str, tokenizer: PreTrainedTokenizerBase | None, config: Any, changed: bool) -> None:
     if tokenizer is None:
         raise UserError(f"{source!r} has no tokenizer, so text can't heal it. Put its tokenizer into the folder.")
@@ -162,9 +172,10 @@ def _check_healing(source: str, tokenizer: PreTrainedTokenizerBase | None, confi
 
 
 def _begin_report(
-    source: str, loaded: Loaded, config: Any, tokenizer: PreTrainedTokenizerBase | None, allow_other_tokens: bool
+    loaded: Loaded, config: Any, tokenizer: PreTrainedTokenizerBase | None, kept: list[str], allow_other_tokens: bool
 ) -> ConversionReport:
     """A report of what was read; the tokenizer's ids are checked for it."""
+    source = loaded.source.name
     said = ["The source has none."]
     if tokenizer is not None:
         said = check_tokens(tokenizer, str(loaded.source.folder), allowed=allow_other_tokens)
@@ -178,14 +189,13 @@ def _begin_report(
         keys=loaded.keys,
         source_sha256=loaded.source.fingerprint(),
         tokenizer=" ".join(said),
-        notes=list(loaded.notes),
+        notes=loaded.notes + kept,
     )
 
 
 def _measure_exactness(report: ConversionReport, loaded: Loaded, texts: "_Texts") -> None:
     """Measures how far the model, with the source's own scheme, is from transformers' model."""
     report.exact = verify(loaded, texts.held_out[:64], texts.name)
-    loaded.original = None  # its memory is free again
     if report.exact is None and loaded.model_type != "posenc":
         report.notes.append("How exact it is can't be measured: transformers 5 has no such model to compare with.")
     if report.exact is not None and not report.exact.hidden_max <= _EXACT * 10:
@@ -230,7 +240,7 @@ class _Texts:
         heal: str | Path | Sequence[str] | None,
         held_out: Sequence[str] | None,
         tokenizer: PreTrainedTokenizerBase | None,
-        config: Any,
+        configs: tuple[Any, Any],
         task: str,
     ) -> None:
         self.tokenizer, self.task = tokenizer, task
@@ -245,10 +255,10 @@ class _Texts:
             else:
                 known = set(chosen)
                 self.training = [text for text in self.training if text not in known]
-        limit = config.max_position_embeddings
+        limit = min(config.max_position_embeddings for config in configs)
         if tokenizer is None:
             self.name = "random tokens"
-            self.held_out = random_rows(config.vocab_size, min(limit, 64))
+            self.held_out = random_rows(configs[0].vocab_size, min(limit, 64))
             return
         self.held_out = encode(tokenizer, chosen if chosen is not None else own_texts(), min(limit, 512))
         if not self.held_out:

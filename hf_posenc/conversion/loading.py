@@ -235,10 +235,13 @@ def _place(
             f"{source.name!r}: {some} ({len(other)} in all). They don't belong together, or the checkpoint is damaged."
         )
     if lacking := {name for name in needed if name in read.missing or name not in read.state}:
+        code = (
+            " Or its weights are for code of its own (auto_map): take a copy in transformers' format, such as "
+            "jinaai/jina-embeddings-v3-hf of Jina v3."
+        )
         raise UserError(
             f"{source.name!r} lacks {listed(lacking)}, which its config.json asks for. The checkpoint is incomplete."
-            + " Or its weights are for code of its own: take a copy in transformers' format."
-            * ("auto_map" in source.raw)
+            f"{code if 'auto_map' in source.raw else ''}"
         )
     places = {read.state[name].data_ptr() for name in needed}
     used = {name for name, value in read.state.items() if name in needed or value.data_ptr() in places}  # or tied to it

@@ -301,7 +301,7 @@ def check_export(folder: Path, model, task: str, **options) -> tuple[hf_posenc.E
 
 @pytest.mark.parametrize("name", others_slow(["jina_embeddings_v3", "gte", "mpnet"], "bert", "nomic_bert", "roformer"))
 def test_half_precision_and_shards_stay_exact(name, tmp_path):
-    scheme = next(iter(FAMILIES[name].schemes))
+    scheme = list(FAMILIES[name].schemes)[-1]  # MPNet's t5: its table takes token 1, [UNK] in these texts, for padding
     model = saved(tmp_path / "in", name, scheme, "fill-mask", dtype=torch.bfloat16, shards="20KB", type_vocab_size=1)
     assert (tmp_path / "in/model.safetensors.index.json").is_file()
     report, _ = check_export(tmp_path / "in", model, "fill-mask")
