@@ -1,6 +1,6 @@
 """Pretrained weights of the BERT family under another positional scheme.
 
-`convert` reads a checkpoint (`sources`, then `from_bert` or `from_posenc`), changes its scheme (`swap`, with
+`convert` reads a checkpoint through its own class (`sources`, `loading`), changes its scheme (`swap`, with
 `added_vectors`, `biases` and `rotations`) or extends its tables (`tables`), and heals it on text (`heal`).
 `hf_posenc.export` goes back.
 """
