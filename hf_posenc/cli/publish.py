@@ -23,6 +23,9 @@ def publish(
     create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead.")] = False,
     revision: Annotated[str | None, typer.Option(help="Branch; made if it doesn't exist.")] = None,
     commit_message: Annotated[str, typer.Option(help="Title of the commit.")] = "Upload a PosEnc model",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Send nothing: write the card (README.hub.md) and list the files.")
+    ] = False,
     trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Publish a checkpoint on the Hub: weights, code, tokenizer, card and checksums; then load it back and compare.
@@ -33,8 +36,8 @@ def publish(
 
     done = send(**context.params)
     console = plain_console()
+    if dry_run:
+        console.print(f"Would be sent: {', '.join(done.files)}")
     if done.left_out:
-        console.print(f"Not sent: {', '.join(done.left_out)}")
-    console.print(
-        "Published and verified:" if done.changed else "Nothing has changed since it was published:", done.url
-    )
+        console.print(f"{'Would stay here' if dry_run else 'Not sent'}: {', '.join(done.left_out)}")
+    console.print("The card:" if dry_run else "Published and verified:", done.url)

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from hf_posenc.checkpoint_files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, open_weights, weight_files
+from hf_posenc.checkpoint_files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, weight_files
 from hf_posenc.conversion.sentence_modules import read_modules
 from hf_posenc.data.tokenizer import other_tokens
-from hf_posenc.errors import UserError, one_line
+from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
 from hf_posenc.isolated_load import first_output
 from hf_posenc.model.package_config import PosEncConfig
@@ -54,17 +53,21 @@ class Checkpoint:
 
 
 def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
-    """Copies the files to send into `folder`, and loads the model from there."""
-    raw, config = _config(source, trusted)
-    weights = _weights(source)
-    code, is_ours = _code(source, raw, config)
+    """Copies the files to send into `folder`, and loads the model from there.
+
+    Raises:
+        Exception: strangers couldn't load it, or it would send what it shouldn't; an error of whichever library.
+    """
+    raw = _read_config(source)
+    config = PosEncConfig.from_pretrained(source, trust_remote_code=trusted)
+    code, is_ours = _code(source, raw["auto_map"], config)
     own = not all(map(is_built_in, config.schemes().values()))
     if (own or not is_ours) and not trusted:
         raise UserError(
             f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
             "version's. If you trust it, publish with trust_remote_code (--trust-remote-code)."
         )
-    names = [*weights, *code, *read_modules(source, str(source))[0]]
+    names = [*_weights(source), *code, *read_modules(source, str(source))[0]]
     names += [name for name in _SENT if (source / name).is_file()]
     folder.mkdir()
     for name in names:
@@ -73,7 +76,11 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
         shutil.copyfile(source / name, folder / name)
     _refuse_link(source, "README.md")
     model, auto_class = _load(folder, raw, trusted)
-    input_ids, output = _compute(model)
+    length = min(16, model.base_model.position.max_length or 16)
+    input_ids = (torch.arange(2 * length) * 7 % (model.config.vocab_size - 1) + 1).view(2, length)
+    output = first_output(model, input_ids=input_ids)
+    if bad := not_finite([*model.named_parameters(), ("its output", output)]):
+        raise UserError(f"{bad[0]} holds NaN or infinity: its training diverged.")
     token_ids = _tokenize(folder, trusted)
     picture = _draw(model, folder)
     names += [picture] if picture else []
@@ -85,60 +92,45 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     return Checkpoint(folder, source, model, auto_class, input_ids, output, sent, left_out, own, picture, token_ids)
 
 
-def _config(source: Path, trusted: bool) -> tuple[dict[str, Any], PosEncConfig]:
-    """The configuration, as it is written and as it is read."""
+def _read_config(source: Path) -> dict[str, Any]:
+    """The configuration as it is written."""
     if not (source / "config.json").is_file():
-        missing = "has no config.json" if source.is_dir() else "is no folder"
-        raise UserError(f"{str(source)!r} {missing}. Give the folder of a checkpoint.")
-    try:
-        raw = json.loads((source / "config.json").read_text(encoding="utf-8"))
-        if (kind := raw.get("model_type")) == PosEncConfig.model_type:
-            config = PosEncConfig.from_pretrained(source, trust_remote_code=trusted)
-            return {**raw, "auto_map": raw.get("auto_map") or {}}, config
-    except (ValueError, AttributeError, RecursionError, StrictDataclassError) as error:
-        reason = f"{one_line(error)}. Save the model anew."
-        raise UserError(f"{str(source)!r}: its configuration can't be read: {reason}") from error
-    raise UserError(
-        f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "
-        f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source}"
-    )
+        if (source / "adapter_config.json").is_file():
+            raise UserError(
+                f"{str(source)!r} holds a PEFT adapter (adapter_config.json). Merge it into its model first: "
+                "merge_and_unload(), save_pretrained."
+            )
+        raise UserError(f"{str(source)!r} has no config.json. Give the folder of a checkpoint.")
+    raw = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    if (kind := raw.get("model_type")) != PosEncConfig.model_type:
+        raise UserError(
+            f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "
+            f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source}"
+        )
+    return {**raw, "auto_map": raw.get("auto_map") or {}}
 
 
 def _weights(source: Path) -> list[str]:
-    """The files of the weights, each whole."""
-    try:
-        names = sorted(weight_files(source))
-        for name in names:
-            with open_weights(source / name):
-                pass
-    except ValueError as error:
-        raise UserError(f"{str(source)!r}: the weights are damaged: {error}. Save the model anew.") from error
-    if not names:
-        pickles = sorted(path.name for path in source.glob("*.bin") if path.name != "training_args.bin")
-        only = f", only {', '.join(pickles)}: pickles run code when they are loaded" if pickles else ""
-        raise UserError(f"{str(source)!r} has no {WEIGHTS}{only}. Load the model and save_pretrained it.")
-    return names if names == [WEIGHTS] else [INDEX, *names]
+    """The files of the weights."""
+    if names := sorted(weight_files(source)):
+        return names if names == [WEIGHTS] else [INDEX, *names]
+    raise UserError(
+        f"{str(source)!r} has no {WEIGHTS}, and pickles run code when they are loaded. Load the model and "
+        "save_pretrained it."
+    )
 
 
-def _code(source: Path, raw: dict[str, Any], config: PosEncConfig) -> tuple[list[str], bool]:
+def _code(source: Path, auto_map: dict[str, Any], config: PosEncConfig) -> tuple[list[str], bool]:
     """The code files of the folder, and whether they are what saving would write here."""
     entry = source / "configuration_posenc.py"
-    try:
-        paths = [entry, *map(Path, get_relative_import_files(entry))]
-        code = {path.name: path.read_bytes() for path in paths}
-        expected = {name: text.encode() for name, text in config.code_files().items()}
-    except OSError as error:
-        reason = f"{one_line(error)}. Load the model and save_pretrained it."
-        raise UserError(f"{str(source)!r} lacks code: {reason}") from error
-    except ValueError as error:  # says that the code of a scheme isn't trusted, or can't travel
-        raise UserError(one_line(error)) from error
-    for reference in raw["auto_map"].values():
+    code = {path.name: path.read_bytes() for path in (entry, *map(Path, get_relative_import_files(entry)))}
+    for reference in auto_map.values():
         if f"{str(reference).partition('.')[0]}.py" not in code:
             raise UserError(
                 f"{str(source)!r}: auto_map names {reference!r}, which isn't the model's code beside it. Load the "
                 "model and save_pretrained it: the code is then copied."
             )
-    return sorted(code), code == expected
+    return sorted(code), code == {name: text.encode() for name, text in config.code_files().items()}
 
 
 def _refuse_link(source: Path, name: str) -> None:
@@ -154,45 +146,27 @@ def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]
     auto_class = next((k for k, v in config["auto_map"].items() if str(v).endswith(f".{architecture}")), None)
     if auto_class is None or not hasattr(transformers, auto_class):
         raise UserError(f"config.json: no Auto class loads architectures={architecture!r}. Save the model anew.")
-    try:
-        model, info = getattr(transformers, auto_class).from_pretrained(
-            folder, output_loading_info=True, dtype="auto", trust_remote_code=remote
-        )
-    except Exception as error:  # a broken config or file may raise anything
-        raise UserError(f"The checkpoint can't be loaded, so it isn't published: {one_line(error)}") from error
+    model, info = getattr(transformers, auto_class).from_pretrained(
+        folder, output_loading_info=True, dtype="auto", trust_remote_code=remote
+    )
     if info["missing_keys"] or info["unexpected_keys"]:
         raise UserError(
-            f"The weights don't fit the config, so they aren't published: missing {sorted(info['missing_keys'])}, "
+            f"The weights don't fit the config: missing {sorted(info['missing_keys'])}, "
             f"unexpected {sorted(info['unexpected_keys'])}. Save the model anew."
         )
-    if bad := not_finite(model.named_parameters()):
-        raise UserError(f"{bad[0]} holds NaN or infinity, so it isn't published: its training diverged.")
     return model, auto_class
-
-
-def _compute(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two rows of tokens, and the model's output for them."""
-    length = min(16, model.base_model.position.max_length or 16)
-    input_ids = (torch.arange(2 * length) * 7 % (model.config.vocab_size - 1) + 1).view(2, length)
-    output = first_output(model, input_ids=input_ids)
-    if not_finite([("output", output)]):
-        raise UserError("The model gives NaN or infinity, so it isn't published: its training diverged.")
-    return input_ids, output
 
 
 def _tokenize(folder: Path, remote: bool) -> list[int] | None:
     if not any((folder / name).is_file() for name in VOCABULARIES[:2]):
         return None
-    try:
-        described = folder / "tokenizer_config.json"
-        if described.is_file() and "auto_map" in json.loads(described.read_text(encoding="utf-8")):
-            raise UserError("its tokenizer has code of its own, which isn't sent: give it one of transformers'")
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)
-        if other := other_tokens(tokenizer, str(folder)):
-            raise UserError(other)
-        return tokenizer(TEXT)["input_ids"]
-    except Exception as error:  # a broken file may raise anything
-        raise UserError(f"The tokenizer can't be loaded, so nothing is published: {one_line(error)}") from error
+    described = folder / "tokenizer_config.json"
+    if described.is_file() and "auto_map" in json.loads(described.read_text(encoding="utf-8")):
+        raise UserError("The tokenizer has code of its own, which isn't sent. Give it one of transformers'.")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)
+    if other := other_tokens(tokenizer, str(folder)):
+        raise UserError(other)
+    return tokenizer(TEXT)["input_ids"]
 
 
 def _draw(model: Any, folder: Path) -> str | None:

@@ -1,38 +1,43 @@
 """Publishes a checkpoint's folder on the Hub: checked before the upload, loaded back after it."""
 
+import glob
+import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RevisionNotFoundError
-from huggingface_hub.hf_api import RepoFile
+from huggingface_hub import HfApi, get_token
 
-from hf_posenc.errors import Interrupted, UserError, one_line
+from hf_posenc.errors import Interrupted, UserError, one_line, sentence
+from hf_posenc.files import write_text
 
-from .card import pinned_commit, published_card
-from .collecting import CHECKSUMS, Checkpoint, collect
-from .other_files import stale_files, unknown_files
-from .verifying import download, load_back
+from .card import published_card
+from .collecting import CHECKSUMS, collect
+from .verifying import verify
+
+_HARMLESS = re.compile(
+    r"\.gitattributes|\.gitignore|CITATION\.cff|(LICENSE|NOTICE|requirements)(\.txt)?"
+    r"|(?!(?i:vocab|merges))[^/\\\n]*\.txt|[^/\\\n]*\.(md|rst|png|jpe?g|gif|svg|webp|pdf|csv|tsv|jsonl|log|ipynb)"
+    r"|\w*results\.json|trainer_state\.json|conversion\.json"
+)
+"""Files that no loader reads. Any other file may be a tokenizer, an adapter or other weights."""
+_READ_FOLDERS = ("additional_chat_templates", "chat_templates", "custom_generate")
+_STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
+"""Weights of an earlier upload, which would be loaded instead of or beside the new ones."""
 
 
 @dataclass(frozen=True)
 class Published:
     """The result of `publish`."""
 
-    repo_id: str
-    revision: str
-    """The commit that was loaded back; the card pins it."""
+    revision: str | None
+    """The commit that was loaded back; the card pins it. None: it was a dry run."""
     url: str
-    """URL of that commit, or of the pull request."""
+    """URL of that commit, or of the pull request; after a dry run the card's file."""
     files: tuple[str, ...]
     left_out: tuple[str, ...]
     """Files of the folder that weren't sent, because they aren't a part of the model."""
-    changed: bool
-    """False: the repository already had every file."""
 
 
 def publish(
@@ -43,9 +48,9 @@ def publish(
     create_pr: bool = False,
     revision: str | None = None,
     token: str | None = None,
-    endpoint: str | None = None,
     trust_remote_code: bool = False,
     commit_message: str = "Upload a PosEnc model",
+    dry_run: bool = False,
 ) -> Published:
     """Publishes a checkpoint's folder, and loads it back.
 
@@ -54,7 +59,8 @@ def publish(
     folder. Files of an earlier `publish` are replaced. A repository with other files that may be loaded,
     or run, with the model is refused. The folder is loaded here before anything is sent. Afterwards the commit is
     downloaded, and a fresh process, without hf_posenc or a token, loads it and compares weights, outputs and
-    tokenizer. Only then does the card pin the commit. After an error, run it again: it sends what is missing.
+    tokenizer. Only then is the card sent, which pins the commit. After an error, run it again: it sends what is
+    missing.
 
     Args:
         checkpoint: a folder that `save_pretrained` or training wrote.
@@ -63,200 +69,122 @@ def publish(
         create_pr: open a pull request instead of changing the branch.
         revision: the branch, made if it doesn't exist; None: `main`.
         token: None: the one of `hf auth login` or HF_TOKEN.
-        endpoint: None: HF_ENDPOINT, or the Hub.
         trust_remote_code: run the folder's code here although it differs from this hf_posenc's: it has a custom
             scheme, or is of another version.
         commit_message: the title of the commit.
+        dry_run: send nothing; check the folder, and write the card into it as README.hub.md.
 
     Raises:
         UserError: the folder isn't a whole checkpoint of PosEnc; the repository holds foreign files; the Hub refuses,
             or can't be reached; the files that arrived differ from those sent. The message says what has been
-            published, and what to do.
+            published.
     """
     if create_pr and revision is not None:
-        raise UserError("create_pr and revision exclude each other: a pull request is opened against main.")
-    api = HfApi(endpoint=endpoint, token=token, library_name="hf_posenc")
-    secret = token or get_token()
-    with tempfile.TemporaryDirectory(prefix="hf_posenc-publish-") as name:
-        place = Path(name)
-        collected = collect(Path(checkpoint), place / "checkpoint", trust_remote_code)
-        unpinned_card = _card(collected, repo_id, None)
-        with _as_user_error(repo_id, secret, "Nothing was published."):
+        raise UserError("create_pr and revision exclude each other: a pull request has a branch of its own.")
+    api, branch = HfApi(token=token), revision or "main"
+    before: str | None = None
+    outcome: str | None = "Nothing was published."
+    try:
+        with tempfile.TemporaryDirectory() as temporary:
+            place = Path(temporary)
+            sent = collect(Path(checkpoint), place / "checkpoint", trust_remote_code)
+            card = published_card(sent, repo_id, "the commit that is checked")  # or refused, before anything is sent
+            if dry_run:
+                written = sent.source / "README.hub.md"
+                write_text(written, card)
+                return Published(None, str(written), (*sent.files, "README.md"), sent.left_out)
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            target = _Target(api, repo_id, revision or "main", create_pr, secret)
-            if not create_pr and target.branch != "main" and not target.branch.startswith("refs/"):
-                api.create_branch(repo_id, branch=target.branch, exist_ok=True)
-            before = str(api.model_info(repo_id, revision=target.branch).sha)
-            operations = _operations(collected, unpinned_card, target, before, place / "cache")
-        sent = target.commit(operations, commit_message, before)
-        with _as_user_error(repo_id, secret, f"The files are there as commit {sent.oid}, but it isn't verified."):
-            _refuse_unknown_files(target.files(sent.oid), collected.files)
-            download(api, repo_id, sent.oid, collected.folder, collected.files, place / "cache")
-            load_back(place, repo_id, sent.oid, collected)
-        with _as_user_error(repo_id, secret, f"Commit {sent.oid} was verified, but its card may not say so yet."):
-            is_pinned = sent.oid == before and _is_pinned(collected, target, sent.oid, place / "cache")
-            if not is_pinned:
-                api.create_commit(
-                    repo_id,
-                    [CommitOperationAdd("README.md", _card(collected, repo_id, sent.oid).encode())],
-                    commit_message="Pin the verified commit in the card",
-                    revision=(sent.pr_revision if create_pr else None) or target.branch,
-                    parent_commit=sent.oid,
-                )
-    return Published(
-        repo_id=repo_id,
-        revision=sent.oid,
-        url=sent.pr_url or f"{api.endpoint}/{repo_id}/tree/{sent.oid}",
-        files=(*collected.files, "README.md"),
-        left_out=collected.left_out,
-        changed=not is_pinned,
-    )
-
-
-@dataclass
-class _Target:
-    """The repository, branch and account that a checkpoint goes to."""
-
-    api: HfApi
-    repo_id: str
-    branch: str
-    create_pr: bool
-    secret: str | None
-
-    def files(self, revision: str) -> dict[str, str]:
-        """The files of a commit, in all its folders, with git's hash of their content."""
-        listed = self.api.list_repo_tree(self.repo_id, revision=revision, recursive=True)
-        return {entry.path: entry.blob_id for entry in listed if isinstance(entry, RepoFile)}
-
-    def text(self, name: str, revision: str, cache: Path) -> str:
-        path = self.api.hf_hub_download(self.repo_id, name, revision=revision, cache_dir=cache)
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-
-    def commit(self, operations: list[Any], message: str, parent: str) -> CommitInfo:
-        """Commits the files; if the answer is lost, the error says whether the commit arrived."""
-        with _as_user_error(self.repo_id, self.secret, lambda error: self._state(error, parent)):
-            return self.api.create_commit(
-                self.repo_id,
-                operations,
-                commit_message=message,
-                revision=self.branch,
-                create_pr=self.create_pr,
-                parent_commit=parent,
+                if branch != "main" and not branch.startswith("refs/"):
+                    api.create_branch(repo_id, branch=branch, exist_ok=True)
+            before = str(api.model_info(repo_id, revision=branch).sha)
+            stale = _stale_files(api, repo_id, before, sent.files)
+            outcome = None
+            commit = api.upload_folder(
+                repo_id=repo_id,
+                folder_path=sent.folder,
+                allow_patterns=[glob.escape(name) for name in sent.files],
+                delete_patterns=[glob.escape(name) for name in stale],
+                commit_message=commit_message,
+                revision=None if create_pr else branch,
+                create_pr=create_pr,
+                parent_commit=before,
             )
-
-    def _state(self, error: BaseException, parent: str) -> str:
-        answered = _hub_error(error)
-        if answered is not None and answered.response.status_code < 500:
-            return "Nothing was published."
-        page = f"{self.api.endpoint}/{self.repo_id}"
-        if self.create_pr:
-            return f"Whether the pull request was opened isn't known: look at {page}/discussions before that."
-        page += f"/commits/{self.branch}"
-        try:
-            now = self.api.model_info(self.repo_id, revision=self.branch, timeout=10).sha
-        except Exception:  # anything may have lost the answer
-            return f"Whether the commit was made isn't known: look at {page}."
-        if now == parent:
-            return "Nothing was published."
-        return f"The files may be there as commit {now}, which isn't verified: look at {page}."
-
-
-def _operations(checkpoint: Checkpoint, card: str, target: _Target, parent: str, cache: Path) -> list[Any]:
-    """The commit's additions and deletions; refuses to leave foreign files beside them."""
-    present = target.files(parent)
-    checksums = target.text(CHECKSUMS, parent, cache) if CHECKSUMS in present else ""
-    deleted = stale_files(present, checkpoint.files, checksums)
-    _refuse_unknown_files({*present} - {*deleted}, checkpoint.files)
-    operations: list[Any] = [CommitOperationAdd(name, checkpoint.folder / name) for name in checkpoint.files]
-    if "README.md" not in present:
-        operations.append(CommitOperationAdd("README.md", card.encode()))
-    return operations + [CommitOperationDelete(name) for name in deleted]
+            if create_pr and commit.pr_revision is None:
+                outcome = "Nothing was published."
+                raise UserError("the repository holds these files already: there is nothing to propose.")
+            outcome = f"The files are there as commit {commit.oid}, but it isn't verified."
+            _refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
+            verify(api, repo_id, commit.oid, sent, place)
+            outcome = f"Commit {commit.oid} was verified, but its card may not say so yet."
+            api.upload_file(
+                path_or_fileobj=published_card(sent, repo_id, commit.oid).encode(),
+                path_in_repo="README.md",
+                repo_id=repo_id,
+                commit_message="Pin the verified commit in the card",
+                revision=commit.pr_revision if create_pr else branch,
+                parent_commit=commit.oid,
+            )
+            url = commit.pr_url or f"{api.endpoint}/{repo_id}/tree/{commit.oid}"
+            return Published(commit.oid, url, (*sent.files, "README.md"), sent.left_out)
+    except (Exception, KeyboardInterrupt) as error:
+        outcome = outcome or _what_arrived(api, repo_id, None if create_pr else branch, before)
+        if isinstance(error, KeyboardInterrupt):
+            raise Interrupted(f"{repo_id}: {outcome}") from None
+        kind = "" if isinstance(error, UserError) or not one_line(error) else f"{type(error).__name__}: "
+        message, secret = f"{repo_id}: {kind}{sentence(error)} {outcome}", token or get_token()
+        raise UserError(message.replace(secret, "hf_...") if secret else message) from None
 
 
-def _card(checkpoint: Checkpoint, repo_id: str, revision: str | None) -> str:
-    return published_card(
-        checkpoint.source,
-        repo_id,
-        checkpoint.model,
-        auto_class=checkpoint.auto_class,
-        revision=revision,
-        picture=checkpoint.picture,
-        own_code=checkpoint.own_code,
-    )
-
-
-def _is_pinned(checkpoint: Checkpoint, target: _Target, revision: str, cache: Path) -> bool:
-    """Whether the card there already pins a commit with the same files."""
-    text = target.text("README.md", revision, cache)
-    pinned = pinned_commit(text)
-    if pinned is None or text != _card(checkpoint, target.repo_id, pinned):
-        return False
+def _what_arrived(api: HfApi, repo_id: str, branch: str | None, before: str | None) -> str:
+    """What became of an upload that broke off; the Hub may have made the commit, and its answer been lost."""
+    page = f"{api.endpoint}/{repo_id}"
+    if branch is None:
+        return f"A pull request may have been opened: look at {page}/discussions before you try again."
     try:
-        now, then = (target.files(commit) for commit in (revision, pinned))
-    except RevisionNotFoundError:  # the history was rewritten
-        return False
-    return {**now, "README.md": ""} == {**then, "README.md": ""}
+        now = api.model_info(repo_id, revision=branch, timeout=10).sha
+    except Exception:  # anything may have lost the answer
+        return f"Whether the commit was made isn't known: look at {page}/commits/{branch}."
+    return "Nothing was published." if now == before else f"Commit {now} is there, but it isn't verified."
+
+
+def _stale_files(api: HfApi, repo_id: str, revision: str, sent: tuple[str, ...]) -> set[str]:
+    """Files of earlier uploads that this one replaces: weights, and all that an earlier `publish` sent.
+
+    Raises:
+        UserError: other files there, which stay, would be loaded with the model.
+    """
+    present = set(api.list_repo_files(repo_id, revision=revision))
+    earlier: set[str] = set()
+    if CHECKSUMS in present:
+        with tempfile.TemporaryDirectory() as cache:
+            sums = Path(api.hf_hub_download(repo_id, CHECKSUMS, revision=revision, cache_dir=cache)).read_bytes()
+        listed = {line.partition("  ")[2] for line in sums.decode(errors="replace").splitlines()}
+        earlier = listed if "configuration_posenc.py" in listed else set()
+    stale = {n for n in present - {*sent, "README.md"} if n in earlier or _STALE.fullmatch(n)}
+    _refuse_unknown_files(present - stale, sent)
+    return stale
+
+
+def unknown_files(present: Iterable[str], sent: Iterable[str]) -> list[str]:
+    """Files of other origin that would be loaded or run with the repository.
+
+    Names are compared as they are: on a disk that ignores case, `Config.json` is `config.json`.
+    """
+    return sorted(name for name in {*present} - {*sent, "README.md"} if not _is_harmless(name))
+
+
+def _is_harmless(name: str) -> bool:
+    folder, slash, _ = name.partition("/")
+    if not slash:
+        return _HARMLESS.fullmatch(name) is not None
+    return folder.lower() not in _READ_FOLDERS and PurePosixPath(name).suffix.lower() != ".py" and "\\" not in name
 
 
 def _refuse_unknown_files(present: Iterable[str], sent: tuple[str, ...]) -> None:
     if names := unknown_files(present, sent):
-        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
         raise UserError(
             "the repository holds files that aren't this model's, and that may be loaded, or run, with it: "
-            f"{', '.join(map(repr, names[:20]))}{more}. Give another repository; or, if it is yours and you need them "
-            "no longer, delete them: `hf repos delete-files`."
+            f"{', '.join(map(repr, names))}. Give another repository; or, if it is yours and you need them no "
+            "longer, delete them: `hf repos delete-files`."
         )
-
-
-@contextmanager
-def _as_user_error(repo_id: str, secret: str | None, state: str | Callable[[BaseException], str]) -> Iterator[None]:
-    """Turns any error into one line: what is wrong, what has been published, what to do."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        outcome = state if isinstance(state, str) else state(error)
-        if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(f"{repo_id}: {outcome}") from None
-        reason = one_line(error) if isinstance(error, UserError) else _describe_error(error)
-        raise UserError(_without_secret(f"{repo_id}: {reason} {outcome}", secret)) from None
-
-
-def _describe_error(error: BaseException) -> str:
-    again = "Run it again: what has arrived isn't sent again."
-    if (answered := _hub_error(error)) is not None:
-        status = answered.response.status_code
-        answer = answered.server_message or answered.response.headers.get("X-Error-Message") or ""
-        answer = f" ({one_line(Exception(answer))})" if answer else ""
-        if status == 401:
-            return f"the Hub takes no such token{answer}, or there is none. Set HF_TOKEN, or log in: `hf auth login`."
-        if status == 403:
-            return f"the token may not write there{answer}. Use one with write permission, or --create-pr."
-        if status in (409, 412):
-            return f"the repository was changed meanwhile{answer}. Run it again, on top of that."
-        if status == 404:
-            return f"there is no such repository or revision{answer}. Check the name and the token."
-        if status >= 500 or status == 429:
-            return f"the Hub answered {status}{answer}. {again}"
-        return f"the Hub refused with {status}{answer}."
-    if isinstance(error, HFValidationError):
-        return f"isn't a name of a repository: {one_line(error)} Give owner/name."
-    chain = list(_causes(error))
-    if any(isinstance(e, OfflineModeIsEnabled) for e in chain):
-        return "the Hub can't be reached in offline mode. Unset HF_HUB_OFFLINE."
-    root = chain[-1]
-    return f"the connection broke off: {type(root).__name__}: {one_line(root)}. {again}"
-
-
-def _hub_error(error: BaseException) -> HfHubHTTPError | None:
-    return next((e for e in _causes(error) if isinstance(e, HfHubHTTPError) and e.response is not None), None)
-
-
-def _causes(error: BaseException | None) -> Iterable[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def _without_secret(text: str, secret: str | None) -> str:
-    return text.replace(secret, "hf_...") if secret else text

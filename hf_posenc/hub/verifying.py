@@ -8,7 +8,7 @@ from huggingface_hub import HfApi
 
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
-from hf_posenc.isolated_load import Answer, IsolatedLoadFailed, load_isolated
+from hf_posenc.isolated_load import Answer, load_isolated
 
 from .collecting import TEXT, Checkpoint
 
@@ -20,45 +20,28 @@ _KEPT = (
 """The environment variables that Python and PyTorch need. Others aren't passed on: they may hold a password."""
 
 
-def download(api: HfApi, repo_id: str, revision: str, folder: Path, names: tuple[str, ...], cache: Path) -> None:
-    """Downloads files of a commit into an empty cache.
+def verify(api: HfApi, repo_id: str, revision: str, sent: Checkpoint, place: Path) -> None:
+    """Downloads a commit into an empty cache in `place`, and loads it without hf_posenc, network or token.
 
     Raises:
-        UserError: one differs from that of `folder`.
+        UserError: a file, a weight, the output or the token ids aren't those that were sent.
+        IsolatedLoadFailed: it can't be loaded.
     """
-    for name in names:
-        path = Path(api.hf_hub_download(repo_id, name, revision=revision, cache_dir=cache))
-        if sha256(path) != sha256(folder / name):
+    for name in sent.files:
+        path = api.hf_hub_download(repo_id, name, revision=revision, cache_dir=place / "cache")
+        if sha256(path) != sha256(sent.folder / name):
             raise UserError(f"{name} isn't the file that was sent: its sha256 differs. Run it again.")
-
-
-def load_back(place: Path, repo_id: str, revision: str, sent: Checkpoint) -> None:
-    """Loads the commit from the cache in `place`, without hf_posenc, network or token, and compares.
-
-    Args:
-        place: a temporary folder.
-        repo_id: the repository.
-        revision: the commit.
-        sent: the files and outputs to compare with.
-
-    Raises:
-        UserError: it can't be loaded, or is different.
-    """
-    try:
-        answer = load_isolated(
-            place,
-            repo_id,
-            sent.auto_class,
-            texts=None if sent.token_ids is None else [TEXT],
-            inputs={"input_ids": sent.input_ids},
-            environment=environment(place),
-            options={"revision": revision, "code_revision": revision},
-        )
-        error = _difference(answer, sent)
-    except IsolatedLoadFailed as failure:
-        error = str(failure)
-    if error is not None:
-        raise UserError(f"loading it back failed: {error}. Run it again.")
+    answer = load_isolated(
+        place,
+        repo_id,
+        sent.auto_class,
+        texts=None if sent.token_ids is None else [TEXT],
+        inputs={"input_ids": sent.input_ids},
+        environment=environment(place),
+        options={"revision": revision, "code_revision": revision},
+    )
+    if difference := _difference(answer, sent):
+        raise UserError(f"loading it back failed: {difference}.")
 
 
 def _difference(answer: Answer, sent: Checkpoint) -> str | None:

@@ -72,7 +72,7 @@ def train_and_publish(folder: Path) -> None:
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 100}
     data = {"data": str(folder / "train.jsonl"), "validation": str(folder / "train.jsonl")}
     train(Options(output=str(folder / "trained"), **data, scheme="alibi", max_steps=2, device="cpu", set=sizes))
-    publishing.load_back = lambda *_: None
+    publishing.verify = lambda *_: None
     publish(folder / "trained", "me/trained")
 
 

@@ -20,6 +20,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     with Hub().running() as running:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", running.url)
+        at = "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", running.url + at)
         yield running
     assert running.problems == []
     no_token_lies_in(running)
@@ -27,8 +30,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the process that loads it back, which has tests of its own, and without a picture."""
-    monkeypatch.setattr(publishing, "load_back", lambda *_: None)
+    """Without the check of the commit, which has tests of its own, and without a picture."""
+    monkeypatch.setattr(publishing, "verify", lambda *_: None)
     monkeypatch.setattr(collecting, "_draw", lambda *_: None)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hub_server import READER, WRITER, Blob, Hub, Repo
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
+from huggingface_hub import ModelCard
 from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 
@@ -18,7 +18,7 @@ import hf_posenc
 from hf_posenc import POSITIONS, cli, register_scheme_file
 from hf_posenc.errors import UserError
 from hf_posenc.hub import publish, publishing
-from hf_posenc.hub.other_files import unknown_files
+from hf_posenc.hub.publishing import unknown_files
 from hf_posenc.training.report import HERE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
@@ -36,10 +36,8 @@ def test_a_checkpoint_is_published_and_loaded_back(hub: Hub, checkpoint: Path, m
 
     monkeypatch.setattr(subprocess, "run", kept)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine alone")
-    results = {"metrics": {"test_accuracy": 0.75, "test_runtime": 1.0}, "max_length": 48}
-    (checkpoint / "results.json").write_text(json.dumps(results))
-    done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
-    assert done.changed
+    (checkpoint / "results.json").write_text("{}")
+    done = publish(checkpoint, "me/mine", token=WRITER)
     assert done.left_out == ("notes.txt", "training_args.bin")
     (environment,) = loading
     assert not {WRITER, "mine alone"} & set(environment.values())
@@ -66,18 +64,8 @@ def test_a_checkpoint_is_published_and_loaded_back(hub: Hub, checkpoint: Path, m
     assert text.count(pinned) == 2
     assert f"loaded commit `{done.revision}`" in text
     assert "at most 64 tokens: its positions are a table" in text
-    assert "on inputs of at most 48 tokens, and on nothing longer" in text
-    assert "| test_accuracy | 0.7500 |" in text
-    assert "runtime" not in text
+    assert "It needs transformers 5.17 or later; for optimum" in text
     assert "![What the positions do](positions.png)" in text
-
-    commits = dict(hub.repos["me/mine"].commits)
-    before = len(hub.requests)
-    monkeypatch.setattr(publishing, "load_back", lambda *_: None)  # once is enough
-    again = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
-    assert not again.changed
-    assert hub.repos["me/mine"].commits == commits
-    assert not any(request.method == "PUT" for request in hub.requests[before:])
 
 
 def test_the_modules_of_a_sentence_transformer_are_published(hub: Hub, checkpoint: Path, unverified: None) -> None:
@@ -88,7 +76,7 @@ def test_the_modules_of_a_sentence_transformer_are_published(hub: Hub, checkpoin
     (checkpoint / "1_Pooling").mkdir()
     for name, text in written.items():
         (checkpoint / name).write_text(text)
-    done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    done = publish(checkpoint, "me/mine", token=WRITER)
     files = hub.files("me/mine")
     assert {name: json.loads(files[name]) for name in written} == {n: json.loads(text) for n, text in written.items()}
     assert all(name in files["SHA256SUMS"].decode() for name in written)
@@ -97,12 +85,12 @@ def test_the_modules_of_a_sentence_transformer_are_published(hub: Hub, checkpoin
 
 @pytest.mark.promise("Tokens", "`publish` sends files of a fixed list alone, and names those that it leaves out")
 def test_no_other_file_of_the_folder_is_sent(hub: Hub, checkpoint: Path, unverified: None) -> None:
-    before = set(publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER).files)
+    before = set(publish(checkpoint, "me/mine", token=WRITER).files)
     for name in KEPT_HERE:
         (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
         (checkpoint / name).write_text("hf_secret")
     (checkpoint / "confusion_matrix.png").write_bytes(b"\x89PNG")
-    done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    done = publish(checkpoint, "me/mine", token=WRITER)
     assert set(done.files) - before == {"confusion_matrix.png"}
     assert set(hub.files("me/mine")) == {*done.files, ".gitattributes"}
     assert set(done.left_out) == {"notes.txt", *(name.partition("/")[0] for name in KEPT_HERE)}
@@ -122,9 +110,6 @@ def test_the_command_publishes_a_users_own_scheme(
         POSITIONS.clear()
         POSITIONS.update(known)
         sys.modules.pop("recency", None)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
-    at = "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", hub.url + at)
     monkeypatch.setenv("HF_TOKEN", WRITER)
     monkeypatch.setenv("COLUMNS", "300")
     words = ["hf-posenc", "publish", str(folder), "--repo-id", "me/own", "--private", "--revision", "v1"]
@@ -149,43 +134,42 @@ def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, 
     loading = 'pipeline("text-classification", "{}", trust_remote_code=True)'
     card = f"---\nlicense: mit\nlanguage: en\n---\n# mine\n\n{body}\n{loading.format(HERE)}\n"
     (checkpoint / "README.md").write_text(card)
-    publish(checkpoint, "me/new", endpoint=hub.url, token=WRITER)
+    publish(checkpoint, "me/new", token=WRITER)
     first = hub.files("me/new")["README.md"].decode()
     assert "license: mit\n" in first
     assert f"---\n# new\n\n{body}\n{loading.format('me/new')}\n" in first
     # As it comes from a clone: the generated part is replaced, not added to.
     (checkpoint / "README.md").write_text(first)
-    assert not publish(checkpoint, "me/new", endpoint=hub.url, token=WRITER).changed
+    again = publish(checkpoint, "me/new", token=WRITER)
+    second = hub.files("me/new")["README.md"].decode()
+    assert second.count("## Loading") == 1
+    assert f'revision="{again.revision}"' in second
     assert (checkpoint / "README.md").read_text() == first
 
 
-def test_a_commit_in_the_authors_words_is_not_taken_for_the_pinned_one(
-    hub: Hub, checkpoint: Path, unverified: None
+def test_a_dry_run_writes_the_card_and_lists_the_files(
+    hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sentence = f'Trained with {"5" * 40}, as <!-- hf-posenc publish --> of revision="{"a" * 40}".'
-    (checkpoint / "README.md").write_text(f"# mine\n\n{sentence}\n")
-    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
-    assert not publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER).changed
-
-
-@pytest.mark.parametrize("text", ["---\na: [\n---\nx", "---\nverified_commit: 1\n---\nx", "no metadata", ""])
-def test_a_card_that_names_no_verified_commit_is_written_anew(
-    hub: Hub, checkpoint: Path, unverified: None, text: str
-) -> None:
-    done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
-    HfApi(hub.url, WRITER).create_commit(
-        "me/mine", [CommitOperationAdd("README.md", text.encode())], commit_message="Another card"
-    )
-    assert publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER).changed
-    assert ModelCard(hub.files("me/mine")["README.md"].decode()).data.verified_commit != done.revision
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(sys, "argv", ["hf-posenc", "publish", str(checkpoint), "--repo-id", "me/mine", "--dry-run"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    sent, stays, card = capsys.readouterr().out.splitlines()
+    assert not ended.value.code
+    assert sent.startswith("Would be sent: ")
+    assert {"model.safetensors,", "SHA256SUMS,", "README.md"} <= set(sent.split())
+    assert stays == "Would stay here: notes.txt, training_args.bin"
+    assert card == f"The card: {checkpoint / 'README.hub.md'}"
+    assert 'from_pretrained("me/mine", revision="' in (checkpoint / "README.hub.md").read_text()
+    assert hub.requests == []
 
 
 def test_a_pull_request_changes_nothing_else(hub: Hub, checkpoint: Path, unverified: None) -> None:
-    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    publish(checkpoint, "me/mine", token=WRITER)
     main = hub.files("me/mine")
     weights = load_file(checkpoint / "model.safetensors")
     save_file({name: value + 1 for name, value in weights.items()}, checkpoint / "model.safetensors", {"format": "pt"})
-    done = publish(checkpoint, "me/mine", create_pr=True, endpoint=hub.url, token=WRITER)
+    done = publish(checkpoint, "me/mine", create_pr=True, token=WRITER)
     assert done.url == f"{hub.url}/me/mine/discussions/1"
     assert hub.files("me/mine") == main
     asked = hub.files("me/mine", "refs/pr/1")
@@ -194,11 +178,11 @@ def test_a_pull_request_changes_nothing_else(hub: Hub, checkpoint: Path, unverif
 
 
 def test_a_pull_request_to_somebody_elses_repository(hub: Hub, checkpoint: Path, unverified: None) -> None:
-    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    publish(checkpoint, "me/mine", token=WRITER)
     (checkpoint / "LICENSE").write_text("Apache-2.0")
-    with pytest.raises(UserError, match=r"may not write there.*--create-pr\. Nothing was published"):
-        publish(checkpoint, "me/mine", endpoint=hub.url, token=READER)
-    done = publish(checkpoint, "me/mine", create_pr=True, endpoint=hub.url, token=READER)
+    with pytest.raises(UserError, match=r"403.*Nothing was published"):
+        publish(checkpoint, "me/mine", token=READER)
+    done = publish(checkpoint, "me/mine", create_pr=True, token=READER)
     assert "LICENSE" not in hub.files("me/mine")
     assert hub.repos["me/mine"].commits[done.revision]["LICENSE"].content == b"Apache-2.0"
     assert f"loaded commit `{done.revision}`" in hub.files("me/mine", "refs/pr/1")["README.md"].decode()
@@ -207,13 +191,13 @@ def test_a_pull_request_to_somebody_elses_repository(hub: Hub, checkpoint: Path,
 def test_weights_of_an_earlier_upload_do_not_stay_beside_the_new_ones(
     hub: Hub, checkpoint: Path, unverified: None
 ) -> None:
-    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    publish(checkpoint, "me/mine", token=WRITER)
     whole = load_file(checkpoint / "model.safetensors")
     (checkpoint / "model.safetensors").unlink()
     hf_posenc.PosEncForSequenceClassification.from_pretrained(
         None, config=hf_posenc.PosEncConfig.from_pretrained(checkpoint), state_dict=whole
     ).save_pretrained(checkpoint, max_shard_size="40KB")
-    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    publish(checkpoint, "me/mine", token=WRITER)
     files = hub.files("me/mine")
     assert "model.safetensors" not in files
     assert "model.safetensors.index.json" in files
@@ -225,7 +209,7 @@ def test_other_heads_and_a_checkpoint_without_a_tokenizer(
     hub: Hub, tmp_path: Path, unverified: None, head: str
 ) -> None:
     tiny_model("rope", head).to(torch.bfloat16).save_pretrained(tmp_path / "bare")
-    done = publish(tmp_path / "bare", "me/bare", endpoint=hub.url, token=WRITER)
+    done = publish(tmp_path / "bare", "me/bare", token=WRITER)
     assert "takes inputs of any length" in hub.files("me/bare")["README.md"].decode()
     assert "model.safetensors" in done.files
 
@@ -281,7 +265,7 @@ def test_files_that_would_be_loaded_beside_it_are_refused_before_anything_is_sen
     before, token = dict(repo.commits), WRITER if create_pr else READER
     message = r"^you/theirs: .*'tok.py', 'tokenizer_config.json'\. .*hf repos delete-files.*Nothing was published\.$"
     with pytest.raises(UserError, match=message):
-        publish(tmp_path / "bare", "you/theirs", create_pr=create_pr, endpoint=hub.url, token=token)
+        publish(tmp_path / "bare", "you/theirs", create_pr=create_pr, token=token)
     assert repo.commits == before
     assert hub.made("PUT", "/put/") == []
 
@@ -298,19 +282,19 @@ def test_foreign_code_that_came_with_the_commit_is_never_loaded(
         return real(self, *args, **{**kwargs, "parent_commit": None})
 
     monkeypatch.setattr(publishing.HfApi, "create_commit", late)
-    monkeypatch.setattr(publishing, "load_back", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr(publishing, "verify", lambda *_: pytest.fail("it was loaded"))
     with pytest.raises(UserError, match=r"'tok.py'.*are there as commit [0-9a-f]{40}, but it isn't verified"):
-        publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+        publish(checkpoint, "me/mine", token=WRITER)
 
 
 def test_what_an_earlier_version_published_goes_and_the_rest_stays(
     hub: Hub, checkpoint: Path, unverified: None
 ) -> None:
-    publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    publish(checkpoint, "me/mine", token=WRITER)
     repo = hub.repos["me/mine"]
     files = dict(repo.commits[repo.refs["main"]])
     sums = files["SHA256SUMS"].content + b"0  attention_of_old.py\n0  vocab.txt\n"
     older = {name: Blob(b"old") for name in ("attention_of_old.py", "vocab.txt", "modeling_posenc.py", "notes.md")}
     repo.add("main", {**files, **older, "SHA256SUMS": Blob(sums)}, "an earlier version's")
-    done = publish(checkpoint, "me/mine", endpoint=hub.url, token=WRITER)
+    done = publish(checkpoint, "me/mine", token=WRITER)
     assert set(hub.files("me/mine")) == {*done.files, ".gitattributes", "notes.md"}
