@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hf_posenc.hub import verifying
+from hf_posenc.hub import publishing
 from hf_posenc.isolated_load import Answer, IsolatedLoadFailed, load_isolated
 
 WEIGHTS = {"layer.weight": torch.ones(2, 2), "layer.bias": torch.zeros(2)}
@@ -24,17 +24,17 @@ SENT = SimpleNamespace(model=SimpleNamespace(state_dict=lambda: WEIGHTS), output
         ({"weights": {**WEIGHTS, "layer.bias": torch.full((2,), 1e-9)}}, "the weight layer.bias differs"),
         ({"output": torch.ones(2, 2)}, "with the same weights and input it gives another output"),
         ({"output": torch.full((1, 3), 1.001)}, "with the same weights and input it gives another output"),
-        ({"token_ids": [[5, 7]]}, f"the tokenizer reads {verifying.TEXT!r} differently"),
+        ({"token_ids": [[5, 7]]}, f"the tokenizer reads {publishing.TEXT!r} differently"),
     ],
 )
 def test_every_difference_from_what_was_sent_is_named(changed, message):
-    assert verifying._difference(dataclasses.replace(ANSWER, **changed), SENT) == message
+    assert publishing._difference(dataclasses.replace(ANSWER, **changed), SENT) == message
 
 
 def test_the_loading_process_of_publishing_gets_no_token_and_no_settings(tmp_path, monkeypatch):
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "PYTHONPATH", "PYTHONSTARTUP", "MY_PASSWORD"):
         monkeypatch.setenv(name, "secret")
-    environment = verifying.environment(tmp_path)
+    environment = publishing.environment(tmp_path)
     assert "secret" not in environment.values()
     assert not any(name.startswith("PYTHON") for name in environment)
 

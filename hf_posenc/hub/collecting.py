@@ -47,6 +47,7 @@ class Checkpoint:
     files: tuple[str, ...]
     left_out: tuple[str, ...]
     own_code: bool
+    """Whether code isn't this hf_posenc's: that of a custom scheme, or another version's."""
     picture: str | None
     token_ids: list[int] | None
     """The token ids of `TEXT`; None without a tokenizer."""
@@ -61,13 +62,20 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     raw = _read_config(source)
     config = PosEncConfig.from_pretrained(source, trust_remote_code=trusted)
     code, is_ours = _code(source, raw["auto_map"], config)
-    own = not all(map(is_built_in, config.schemes().values()))
-    if (own or not is_ours) and not trusted:
+    own = not is_ours or not all(map(is_built_in, config.schemes().values()))
+    if own and not trusted:
         raise UserError(
             f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
             "version's. If you trust it, publish with trust_remote_code (--trust-remote-code)."
         )
-    names = [*_weights(source), *code, *read_modules(source, str(source))[0]]
+    weights = sorted(weight_files(source))
+    if not weights:
+        raise UserError(
+            f"{str(source)!r} has no {WEIGHTS}, and pickles run code when they are loaded. Load the model and "
+            "save_pretrained it."
+        )
+    names = [*weights, *code, *read_modules(source, str(source))[0]]
+    names += [INDEX] if weights != [WEIGHTS] else []
     names += [name for name in _SENT if (source / name).is_file()]
     folder.mkdir()
     for name in names:
@@ -108,16 +116,6 @@ def _read_config(source: Path) -> dict[str, Any]:
             f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source}"
         )
     return {**raw, "auto_map": raw.get("auto_map") or {}}
-
-
-def _weights(source: Path) -> list[str]:
-    """The files of the weights."""
-    if names := sorted(weight_files(source)):
-        return names if names == [WEIGHTS] else [INDEX, *names]
-    raise UserError(
-        f"{str(source)!r} has no {WEIGHTS}, and pickles run code when they are loaded. Load the model and "
-        "save_pretrained it."
-    )
 
 
 def _code(source: Path, auto_map: dict[str, Any], config: PosEncConfig) -> tuple[list[str], bool]:

@@ -1,20 +1,22 @@
 """Publishes a checkpoint's folder on the Hub: checked before the upload, loaded back after it."""
 
 import glob
+import os
 import re
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import torch
 from huggingface_hub import HfApi, get_token
 
 from hf_posenc.errors import Interrupted, UserError, one_line, sentence
-from hf_posenc.files import write_text
+from hf_posenc.files import sha256, write_text
+from hf_posenc.isolated_load import Answer, load_isolated
 
 from .card import published_card
-from .collecting import CHECKSUMS, collect
-from .verifying import verify
+from .collecting import CHECKSUMS, TEXT, Checkpoint, collect
 
 _HARMLESS = re.compile(
     r"\.gitattributes|\.gitignore|CITATION\.cff|(LICENSE|NOTICE|requirements)(\.txt)?"
@@ -25,6 +27,12 @@ _HARMLESS = re.compile(
 _READ_FOLDERS = ("additional_chat_templates", "chat_templates", "custom_generate")
 _STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
 """Weights of an earlier upload, which would be loaded instead of or beside the new ones."""
+_KEPT = (
+    *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_THREADING_LAYER", "KMP_DUPLICATE_LIB_OK"),
+    *("SYSTEMROOT", "TEMP", "TMP", "USERNAME", "PROCESSOR_ARCHITECTURE"),  # Windows
+)
+"""The environment variables that Python and PyTorch need. Others aren't passed on: they may hold a password."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ def publish(
                 if branch != "main" and not branch.startswith("refs/"):
                     api.create_branch(repo_id, branch=branch, exist_ok=True)
             before = str(api.model_info(repo_id, revision=branch).sha)
-            stale = _stale_files(api, repo_id, before, sent.files)
+            stale = _stale_files(api, repo_id, before, sent.files, place / "cache")
             outcome = None
             commit = api.upload_folder(
                 repo_id=repo_id,
@@ -114,7 +122,7 @@ def publish(
                 outcome = "Nothing was published."
                 raise UserError("the repository holds these files already: there is nothing to propose.")
             outcome = f"The files are there as commit {commit.oid}, but it isn't verified."
-            _refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
+            refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
             verify(api, repo_id, commit.oid, sent, place)
             outcome = f"Commit {commit.oid} was verified, but its card may not say so yet."
             api.upload_file(
@@ -148,7 +156,7 @@ def _what_arrived(api: HfApi, repo_id: str, branch: str | None, before: str | No
     return "Nothing was published." if now == before else f"Commit {now} is there, but it isn't verified."
 
 
-def _stale_files(api: HfApi, repo_id: str, revision: str, sent: tuple[str, ...]) -> set[str]:
+def _stale_files(api: HfApi, repo_id: str, revision: str, sent: tuple[str, ...], cache: Path) -> set[str]:
     """Files of earlier uploads that this one replaces: weights, and all that an earlier `publish` sent.
 
     Raises:
@@ -157,21 +165,25 @@ def _stale_files(api: HfApi, repo_id: str, revision: str, sent: tuple[str, ...])
     present = set(api.list_repo_files(repo_id, revision=revision))
     earlier: set[str] = set()
     if CHECKSUMS in present:
-        with tempfile.TemporaryDirectory() as cache:
-            sums = Path(api.hf_hub_download(repo_id, CHECKSUMS, revision=revision, cache_dir=cache)).read_bytes()
-        listed = {line.partition("  ")[2] for line in sums.decode(errors="replace").splitlines()}
+        sums = Path(api.hf_hub_download(repo_id, CHECKSUMS, revision=revision, cache_dir=cache))
+        listed = {line.partition("  ")[2] for line in sums.read_text(encoding="utf-8", errors="replace").splitlines()}
         earlier = listed if "configuration_posenc.py" in listed else set()
     stale = {n for n in present - {*sent, "README.md"} if n in earlier or _STALE.fullmatch(n)}
-    _refuse_unknown_files(present - stale, sent)
+    refuse_unknown_files(present - stale, sent)
     return stale
 
 
-def unknown_files(present: Iterable[str], sent: Iterable[str]) -> list[str]:
-    """Files of other origin that would be loaded or run with the repository.
+def refuse_unknown_files(present: Iterable[str], sent: Iterable[str]) -> None:
+    """Refuses files of other origin that would be loaded or run with the repository.
 
     Names are compared as they are: on a disk that ignores case, `Config.json` is `config.json`.
     """
-    return sorted(name for name in {*present} - {*sent, "README.md"} if not _is_harmless(name))
+    if unknown := sorted(name for name in {*present} - {*sent, "README.md"} if not _is_harmless(name)):
+        raise UserError(
+            "the repository holds files that aren't this model's, and that may be loaded, or run, with it: "
+            f"{', '.join(map(repr, unknown))}. Give another repository; or, if it is yours and you need them no "
+            "longer, delete them: `hf repos delete-files`."
+        )
 
 
 def _is_harmless(name: str) -> bool:
@@ -181,10 +193,50 @@ def _is_harmless(name: str) -> bool:
     return folder.lower() not in _READ_FOLDERS and PurePosixPath(name).suffix.lower() != ".py" and "\\" not in name
 
 
-def _refuse_unknown_files(present: Iterable[str], sent: tuple[str, ...]) -> None:
-    if names := unknown_files(present, sent):
-        raise UserError(
-            "the repository holds files that aren't this model's, and that may be loaded, or run, with it: "
-            f"{', '.join(map(repr, names))}. Give another repository; or, if it is yours and you need them no "
-            "longer, delete them: `hf repos delete-files`."
-        )
+def verify(api: HfApi, repo_id: str, revision: str, sent: Checkpoint, place: Path) -> None:
+    """Downloads a commit into an empty cache in `place`, and loads it without hf_posenc, network or token.
+
+    Raises:
+        UserError: a file, a weight, the output or the token ids aren't those that were sent.
+        IsolatedLoadFailed: it can't be loaded.
+    """
+    for name in sent.files:
+        path = api.hf_hub_download(repo_id, name, revision=revision, cache_dir=place / "cache")
+        if sha256(path) != sha256(sent.folder / name):
+            raise UserError(f"{name} isn't the file that was sent: its sha256 differs. Run it again.")
+    answer = load_isolated(
+        place,
+        repo_id,
+        sent.auto_class,
+        texts=None if sent.token_ids is None else [TEXT],
+        inputs={"input_ids": sent.input_ids},
+        environment=environment(place),
+        options={"revision": revision, "code_revision": revision},
+    )
+    if difference := _difference(answer, sent):
+        raise UserError(f"loading it back failed: {difference}.")
+
+
+def _difference(answer: Answer, sent: Checkpoint) -> str | None:
+    """The first difference from what was sent, or None."""
+    weights = sent.model.state_dict()
+    if other := sorted(answer.weights.keys() ^ weights.keys()):
+        return f"the weight {other[0]} is only in one of them"
+    for name, value in weights.items():
+        loaded = answer.weights[name]
+        if loaded.dtype != value.dtype or not torch.equal(loaded, value):
+            return f"the weight {name} differs"
+    atol = 1e-5 * max(1.0, float(sent.output.abs().max()))  # a regression's numbers may be in the thousands
+    if answer.output.shape != sent.output.shape or not torch.allclose(answer.output, sent.output, atol=atol):
+        return "with the same weights and input it gives another output"
+    if sent.token_ids is not None and answer.token_ids != [sent.token_ids]:
+        return f"the tokenizer reads {TEXT!r} differently"
+    return None
+
+
+def environment(place: Path) -> dict[str, str]:
+    """The environment of the loading process: a home without a token, and a cache in place of the Hub."""
+    home = str(place / "home")
+    settings = {"HOME": home, "USERPROFILE": home, "HF_HOME": home, "HF_HUB_CACHE": str(place / "cache")}
+    settings |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {name: os.environ[name] for name in _KEPT if name in os.environ} | settings

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ import hf_posenc
 from hf_posenc import POSITIONS, cli, register_scheme_file
 from hf_posenc.errors import UserError
 from hf_posenc.hub import publish, publishing
-from hf_posenc.hub.publishing import unknown_files
+from hf_posenc.hub.publishing import refuse_unknown_files
 from hf_posenc.training.report import HERE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
@@ -125,7 +126,7 @@ def test_the_command_publishes_a_users_own_scheme(
     assert set(repo.commits[repo.refs["main"]]) == {".gitattributes"}
     text = hub.files("me/own", "v1")["README.md"].decode()
     assert "recency.py" in hub.files("me/own", "v1")
-    assert "for the scheme `learned+recency`, its author's" in text
+    assert "with the scheme `learned+recency`. Not all are those of the hf_posenc" in text
     assert ModelCard(text).data.pipeline_tag == "fill-mask"
 
 
@@ -246,9 +247,10 @@ HARMLESS = (
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_a_loader_may_read_or_run_is_foreign(name: str) -> None:
-    assert unknown_files(
-        [*HARMLESS, "config.json", "model.safetensors", name], ["config.json", "model.safetensors"]
-    ) == [name]
+    sent = ["config.json", "model.safetensors"]
+    refuse_unknown_files([*HARMLESS, *sent], sent)
+    with pytest.raises(UserError, match=re.escape(f"with it: {name!r}. Give")):
+        refuse_unknown_files([*HARMLESS, *sent, name], sent)
 
 
 @pytest.mark.promise(
