@@ -57,8 +57,6 @@ class Blob:
 class Repo:
     private: bool = False
     commits: dict[str, dict[str, Blob]] = field(default_factory=dict)
-    log: dict[str, tuple[str | None, str]] = field(default_factory=dict)
-    """Parent and title of each commit."""
     refs: dict[str, str] = field(default_factory=dict)
     pulls: list[str] = field(default_factory=list)
     """Titles of the pull requests."""
@@ -67,7 +65,7 @@ class Repo:
         parent = self.refs.get(ref)
         tree = b"".join(f"{path} {blob.oid}\n".encode() for path, blob in sorted(files.items()))
         sha = git_name("commit", tree + f"{parent} {title} {len(self.commits)}".encode())
-        self.commits[sha], self.log[sha], self.refs[ref] = files, (parent, title), sha
+        self.commits[sha], self.refs[ref] = files, sha
         return sha
 
     def resolve(self, revision: str) -> str | None:
@@ -94,8 +92,6 @@ class Request:
     method: str
     path: str
     token: str | None
-    status: int = 0
-    size: int = 0
 
 
 class Stop(Exception):
@@ -177,8 +173,7 @@ class Handler(BaseHTTPRequestHandler):
         self.query = {key: values[0] for key, values in parse_qs(split.query).items()}
         header = self.headers.get("Authorization")
         self.token = header.removeprefix("Bearer ") if header else None
-        self.request_made = Request(self.command, split.path, self.token)
-        self.hub.requests.append(self.request_made)
+        self.hub.requests.append(Request(self.command, split.path, self.token))
         fault = next((f for f in self.hub.faults if self._hit(f, split.path)), None)
         if fault:
             fault.times -= 1
@@ -188,7 +183,6 @@ class Handler(BaseHTTPRequestHandler):
             return self._cut()
         self.body = self._read_chunked() if "chunked" in self.headers.get("Transfer-Encoding", "") else b""
         self.body = self.body or self.rfile.read(size)
-        self.request_made.size = len(self.body)
         self.fault = fault
         try:
             if fault and fault.status:
@@ -233,7 +227,6 @@ class Handler(BaseHTTPRequestHandler):
         if self.fault_changes():
             data = self.fault.change(data)  # type: ignore[misc, union-attr]
             announced = len(data)
-        self.request_made.status = status
         self.send_response(status)
         headers.setdefault(
             "Content-Type", "application/octet-stream" if isinstance(value, bytes) else "application/json"
@@ -266,6 +259,8 @@ class Api(Handler):
         ("POST", "/api/validate-yaml", "validate"),
         ("POST", rf"/api/models/{_id}/preupload/(?P<revision>.+)", "preupload"),
         ("POST", rf"/api/models/{_id}/commit/(?P<revision>.+)", "commit"),
+        ("POST", rf"/api/models/{_id}/discussions", "new_pull"),
+        ("GET", rf"/api/models/{_id}/discussions/(?P<number>\d+)", "pull"),
         ("POST", rf"/api/models/{_id}/branch/(?P<name>.+)", "new_branch"),
         ("GET", rf"/api/models/{_id}/tree/(?P<revision>refs/pr/\d+|[^/]+)(?:/(?P<path>.+))?", "tree"),
         ("GET", rf"/api/models/{_id}(?:/revision/(?P<revision>.+))?", "info"),
@@ -362,6 +357,17 @@ class Api(Handler):
         repo.pulls.append(title)
         repo.refs[f"refs/pr/{len(repo.pulls)}"] = repo.refs["main"]
         return len(repo.pulls)
+
+    def new_pull(self, repo: str) -> None:
+        self.query["create_pr"] = "1"  # anybody may propose
+        self.send(200, {"num": self._open(self.repository(repo, write=True), self.json()["title"])})
+
+    def pull(self, repo: str, number: str) -> None:
+        title = self.repository(repo).pulls[int(number) - 1]
+        fields = {"title": title, "num": int(number), "status": "draft", "isPullRequest": True, "events": []}
+        fields |= {"repo": {"name": repo, "type": "model"}, "author": {"name": "you"}}
+        fields |= {"createdAt": "2026-01-01T00:00:00.000Z", "filesWithConflicts": []}
+        self.send(200, {**fields, "changes": {"base": "refs/heads/main"}, "diff": ""})
 
     # ---- writing ------------------------------------------------------------------------------------------------
 

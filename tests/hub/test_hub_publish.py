@@ -145,6 +145,7 @@ def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, 
     second = hub.files("me/new")["README.md"].decode()
     assert second.count("## Loading") == 1
     assert f'revision="{again.revision}"' in second
+    assert ModelCard(second).data.verified_commit == again.revision
     assert (checkpoint / "README.md").read_text() == first
 
 
@@ -203,6 +204,23 @@ def test_weights_of_an_earlier_upload_do_not_stay_beside_the_new_ones(
     assert "model.safetensors" not in files
     assert "model.safetensors.index.json" in files
     assert sum(name.startswith("model-") for name in files) > 1
+
+
+def test_the_clients_own_pipeline_of_commits_does_the_same(
+    hub: Hub, checkpoint: Path, unverified: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
+    monkeypatch.setattr("hub_server.LARGE", ())  # so all goes into commits, nothing into xet's storage
+    repo = hub.repos["me/mine"] = Repo()
+    repo.add("main", {"model-00001-of-00002.safetensors": Blob(b"old"), "notes.md": Blob(b"mine")}, "earlier")
+    first = publish(checkpoint, "me/mine", token=WRITER)
+    assert set(hub.files("me/mine")) == {*first.files, "notes.md"}
+    (checkpoint / "LICENSE").write_text("Apache-2.0")
+    done = publish(checkpoint, "me/mine", create_pr=True, token=READER)
+    assert done.url == f"{hub.url}/me/mine/discussions/1"
+    assert hub.files("me/mine", done.revision)["LICENSE"] == b"Apache-2.0"
+    assert f'revision="{done.revision}"' in hub.files("me/mine", "refs/pr/1")["README.md"].decode()
+    assert "LICENSE" not in hub.files("me/mine")
 
 
 @pytest.mark.parametrize("head", ["PosEncModel", "PosEncForMultipleChoice", "PosEncForQuestionAnswering"])
