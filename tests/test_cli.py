@@ -118,7 +118,7 @@ def test_schemes_lists_every_scheme_with_its_parameters_and_length(run):
     assert "512" in learned
 
 
-def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(run, predict, checkpoint, tmp_path):
+def test_predict_gives_probabilities_for_texts_files_and_standard_input(run, predict, checkpoint, tmp_path):
     rows = predict(checkpoint, "who saw karla", "karla saw who")
     assert [row["text"] for row in rows] == ["who saw karla", "karla saw who"]
     for row in rows:
@@ -138,9 +138,8 @@ def test_predict_gives_probabilities_for_texts_pairs_files_and_standard_input(ru
     (tmp_path / "a.csv").write_text("sentence\nwho saw karla\n")
     (row,) = predict(checkpoint, "--data", str(tmp_path / "a.csv"), "--text-column", "sentence")
     assert row["probabilities"] == expected
-    (pair,) = predict(checkpoint, "who saw karla", "--text-pair", "karla")
-    assert pair["text_pair"] == "karla"
-    assert pair["probabilities"] != expected
+    code, _, error = run("predict", str(checkpoint), "who saw karla", "--text-pair", "karla")
+    assert (code, "was trained on single texts. Leave --text-pair out" in error) == (2, True)
     code, out, _ = run("predict", str(checkpoint), "who saw karla")
     assert code == 0
     assert f"{max(rows[0]['probabilities'].values()):.3f}" in out

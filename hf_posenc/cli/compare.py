@@ -119,6 +119,9 @@ def compare(
 @app.command()
 def report(results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)]) -> None:
     """Write the report of a comparison: report.md with its pictures, and all results in results.csv."""
-    from hf_posenc.comparison import write_report
+    from hf_posenc.comparison import Comparison, write_report
 
-    plain_console().print(f"The report is in {write_report(results)}")
+    console = plain_console()
+    if missing := Comparison(results).problems:
+        console.print(f"Runs that are missing: {len(missing)}. The report says which.")
+    console.print(f"The report is in {write_report(results)}")

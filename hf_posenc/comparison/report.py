@@ -76,6 +76,10 @@ class Comparison:
         """
         self.folder, self.plan = Path(folder), load_plan(folder)
         self.table, self.problems = read_table(folder)
+        lacking = {run.seed for run in self.plan.runs() if run.name in self.problems}
+        self.seeds = [seed for seed in self.plan.seeds if seed not in lacking] or list(self.plan.seeds)
+        if lacking:  # else a mean over some seeds would stand beside one over others
+            self.table = self.table[self.table["seed"].isna() | self.table["seed"].isin(self.seeds)]
         self.contrasts = contrasts(self.plan, self.table)
         self.metrics = {task.name: task.metric for task in self.plan.tasks}
         tasks = next(iter(self.plan.tested_groups.values()), (self.plan.tasks[0].name,))

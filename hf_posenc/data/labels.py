@@ -113,10 +113,11 @@ def encode_labels(
     options = options or Options()
     problem_type = problem_type or "single_label_classification"
     labelled: list[_Column] = []
-    for split, table in splits.items():
+    spelt: set[Any] = set() if "train" in splits else {*label_names}
+    for split, table in sorted(splits.items(), key=lambda item: item[0] != "train"):
         if split == "test" and not set(columns.labels) <= set(table.column_names):
             continue
-        column = _read(table, columns, split, options)
+        column = _read(table, columns, split, options, spelt)
         missing = [row for row, value in enumerate(column.values) if value is None]
         if split == "test" and len(missing) == len(table):
             continue
@@ -127,6 +128,8 @@ def encode_labels(
                 "name another column with --label-column."
             )
         labelled.append(column)
+        if split == "train" and column.kind == "words":  # the other splits write their labels as these do
+            spelt = set(column.items())
     if not labelled:
         return Labels(problem_type, tuple(label_names)), dict.fromkeys(splits)
     train = next((column for column in labelled if column.split == "train"), None)
@@ -150,8 +153,8 @@ def encode_labels(
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Column:
-    """The label column of a split."""
+def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt: set[Any]) -> _Column:
+    """The label column of a split; cells of a csv that are among the labels `spelt` stay as they are written."""
     require_columns(table, columns.labels, "--label-column", split)
     name, said = columns.label, options.named_labels
     if columns.one_hot:
@@ -168,7 +171,7 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Co
             cell if isinstance(cell, list) else [part.strip() for part in string.split(delimiter) if part.strip()]
             for cell, string in zip(cells, strings, strict=True)
         ]
-    elif table.info.builder_name == "csv":
+    elif table.info.builder_name == "csv" and any(not is_missing(x) and x.strip() not in spelt for x in cells):
         cells = _as_written(cells, numbers=options.task != "classification")
     cells = [None if is_missing(cell) else cell for cell in cells]
     is_list = any(isinstance(cell, list) for cell in cells)
@@ -183,7 +186,8 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options) -> _Co
     if kind == "whole" and any(not float(item).is_integer() for item in items):
         kind = "real"
     declared = known is not None
-    if said and options.task != "regression" and kind == "whole":
+    # Names that are numbers themselves name the numbers of the file; others say what 0, 1, ... mean.
+    if said and options.task != "regression" and kind == "whole" and not any(map(_WHOLE.fullmatch, said)):
         known = said
 
     def label(item: Any) -> Any:
@@ -333,8 +337,10 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
             "--label-delimiter or --task."
         )
     if one_number:
-        if bad := next((row for row, value in enumerate(column.values) if value and math.isinf(float(value))), None):
-            raise UserError(f"{column.name!r} is infinite in {where(column.table, bad)} of the {column.split} data.")
+        infinite = [row for row, value in enumerate(column.values) if value and math.isinf(float(value))]
+        if infinite:
+            place = where(column.table, infinite[0])
+            raise UserError(f"{column.name!r} is infinite in {place} of the {column.split} data.")
         return [None if value is None else float(value) for value in column.values]
     numbers, result = labels.numbers(), list[Any]()
     for row, value in enumerate(column.values):

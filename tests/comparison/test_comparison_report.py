@@ -113,10 +113,14 @@ def test_missing_and_failed_runs_are_named(tmp_path):
     (folder / "runs" / "probes-rope-seed1.json").unlink()
     (folder / "runs" / "probes-none-seed0.json").write_text('{"a": 1}')
     text = write_report(folder).read_text()
-    assert "**2 runs are missing:**" in text
+    assert "**2 runs are missing. Compared are the seeds that are whole, or all if none is: 0, 1.**" in text
     assert "`probes-rope-seed1`: not run yet" in text
     assert "it isn't as it was written" in text
     assert "no test: one seed" not in text  # the two have no seed in common
+    folder = made_up(tmp_path / "one", toy(seeds=3), level)
+    (folder / "runs" / "probes-rope-seed1.json").unlink()
+    assert set(Comparison(folder).table["seed"].dropna()) == {0, 2}  # no mean over some beside one over others
+    folder = tmp_path
     for path in (folder / "runs").glob("*"):
         path.unlink()
     with pytest.raises(UserError, match="No run in .* is done. Run `hf-posenc compare` first"):

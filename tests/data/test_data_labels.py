@@ -153,6 +153,7 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
             "The test data has 'a' in column 'label', and the task is regression: write one number for",
         ),
         ([0.5, float("inf")], None, {}, "'label' is infinite in row 2 of the train data"),
+        ([float("inf"), 0.5], None, {}, "'label' is infinite in row 1 of the train data"),
         ([["a", "b", "a"]], None, {}, "names a label twice in row 1"),
         ([[], []], None, {}, "No training row has a label"),
         ([{"a": 1}], None, {}, "Column 'label' of the train data has {'a': 1}, which is no label. Write words or"),
@@ -202,6 +203,25 @@ def test_names_of_labels_that_would_not_be_used_are_refused(tmp_path):
 # ---- several labels per text ----------------------------------------------------------------------------------------
 
 MARKS = [[0, 1, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0]]
+
+
+def test_names_that_are_numbers_name_the_numbers_of_the_file(tmp_path):
+    stars = labelled(tmp_path, [5, 1, 2, 2, 4, 3], label_names="1,2,3,4,5")
+    assert (stars.labels.names, stars.splits["train"]["labels"][:]) == (tuple("12345"), [4, 0, 1, 1, 3, 2])
+    known = labelled(tmp_path, [1, -1, 0], label_names="-1,0,1")
+    assert (known.labels.names, known.splits["train"]["labels"][:]) == (("-1", "0", "1"), [2, 0, 1])
+    with pytest.raises(UserError, match=r"has the label '0' in line 2. Known are '1', '2', '3'"):
+        labelled(tmp_path, [0, 1, 2], label_names="1,2,3")
+
+
+def test_other_splits_are_spelt_as_the_training_rows_or_the_models_labels(tmp_path):
+    halves = ["0.5", "1.0", "1.5", "2.0"]
+    test = write_csv(tmp_path / "test.csv", rows_with(["1.0", "2.0"]))
+    data = labelled(tmp_path, halves, task="classification", test=test)
+    assert (data.labels.names, data.splits["test"]["labels"][:]) == (tuple(halves), [1, 3])
+    tables = {"test": read_file(test)}
+    labels, numbers = numbers_of(tables, label_names=halves, problem_type="single_label_classification")
+    assert (labels.names, numbers["test"]) == (tuple(halves), [1, 3])
 
 
 def test_lists_of_marks_and_lists_of_names_are_told_apart_by_an_option(tmp_path):
