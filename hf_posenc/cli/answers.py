@@ -126,8 +126,8 @@ def _read(
     if texts:
         cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
         table = as_table(Dataset.from_dict(cells), "Your texts")
-        if text_pair is not None and classifier.columns is not None and not classifier.columns.is_pair:
-            raise UserError("The model was trained on single texts. Leave --text-pair out.")
+        if text_pair is not None and classifier.columns is not None and len(classifier.columns.text) != 2:
+            remarks.append("The model wasn't trained on pairs of texts. Leave --text-pair out.")
         inputs = [as_input(row, classifier.columns) for row in zip(*cells.values(), strict=True)]
         if text_pair is None and classifier.columns is not None and classifier.columns.is_pair:
             remarks.append("The model was trained on pairs of texts. Give the second one with --text-pair.")

@@ -182,7 +182,7 @@ def _read_delimited(
     quotes = kind == "csv" if guesses else options.quoting == "csv"
     csv.field_size_limit(sys.maxsize)
     quoting: Any = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, skipinitialspace=delimiter != "\t", strict=True)
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, skipinitialspace=True, strict=True)
     names: list[str] = []
     rows: list[list[str]] = []
     places: list[int] = []
