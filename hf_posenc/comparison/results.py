@@ -161,6 +161,8 @@ def read_table(folder: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
         table = _read_csv(path)
         there = set(zip(table["task"], table["scheme"], table["seed"], strict=True))
         absent = [run.name for run in plan.runs() if (run.task.name, run.scheme, run.seed) not in there]
+        if len(absent) == len(plan.runs()):
+            raise UserError(f"{str(path)!r} holds no run of the plan. Run `hf-posenc compare` again, or restore it.")
         return table, dict.fromkeys(absent, "not run yet")
     rows: list[dict[str, Any]] = []
     for task in plan.tasks:

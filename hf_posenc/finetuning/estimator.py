@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 from pandas import isna
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
@@ -213,7 +214,7 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
             raise UserError(
                 "y has several columns that aren't of 0 and 1. Give one label per text, or 0 and 1 for each."
             )
-        labels: Any = np.asarray(y)
+        labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
         if kind == "multilabel-indicator":
             self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))
             values, names = [np.flatnonzero(row).tolist() for row in labels], ClassLabel(names=self._names)

@@ -134,6 +134,12 @@ def test_missing_and_failed_runs_are_named(tmp_path):
         (lambda text: text[: text.rindex(",", 0, -20)], "line 9 isn't whole"),
         (lambda text: text.replace("0.8", "0,8", 1), "is damaged"),
         (lambda text: "", "is damaged"),
+        (
+            lambda text: "".join(
+                line for line in text.splitlines(True) if ",none," not in line and ",rope," not in line
+            ),
+            "holds no run",
+        ),
     ],
 )
 def test_a_table_that_is_damaged_is_refused(tmp_path, damage, message):

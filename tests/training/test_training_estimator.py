@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -146,7 +147,7 @@ def test_several_labels_per_text_are_rows_of_0_and_1_and_a_frame_names_them(tmp_
     loaded = hf_posenc.load(tmp_path / "model")
     assert loaded.classes_.tolist() == ["b", "a"]
     assert loaded.predict(texts).tolist() == fitted.predict(texts).tolist()
-    assert quick().fit(texts, marks).classes_.tolist() == [0, 1]
+    assert quick().fit(texts, csr_matrix(marks)).classes_.tolist() == [0, 1]
 
 
 def test_real_numbers_make_a_regressor(tmp_path: Path) -> None:
