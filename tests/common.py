@@ -10,7 +10,6 @@ from torch import Tensor
 from transformers import BertTokenizer
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel
-from hf_posenc.data.tokenizer import SPECIAL_TOKENS
 from hf_posenc.schemes.conformance.case import pad_batch, perturb
 
 padded = pad_batch
@@ -67,6 +66,8 @@ def encoder(scheme: str = "rope", **overrides) -> PosEncModel:
 
 def word_tokenizer(words: Iterable[str], **options) -> BertTokenizer:
     """A tokenizer whose vocabulary is these words, after the five special tokens."""
+    from hf_posenc.data.tokenizer import SPECIAL_TOKENS  # which needs more than a GPU image has
+
     vocabulary = {word: number for number, word in enumerate([*SPECIAL_TOKENS.values(), *words])}
     return BertTokenizer(vocab=vocabulary, **{"do_lower_case": False, "model_max_length": 64, **options})
 
