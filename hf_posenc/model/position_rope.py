@@ -311,7 +311,7 @@ class RotaryPosition(PositionScheme):
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotates x (..., d) by the state of `rotary`, in float32, and gives x's dtype back."""
         turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
-        if not have_fixed_shapes(x, sin) and not sin.requires_grad:
+        if not have_fixed_shapes(x, sin) and not (cos.requires_grad or sin.requires_grad):
             turned = _Rotation.apply(turned, cos, sin, self.interleaved, 1)
         else:  # what can be traced and transformed, and trains the angles
             precise = turned.to(accumulation_dtype(turned))

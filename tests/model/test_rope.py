@@ -14,7 +14,7 @@ from hf_posenc import PosEncConfig, PosEncModel, apply_rotary
 from hf_posenc.model.package_config import CheckpointConfig
 from hf_posenc.model.position_rope import ROPE_TYPES
 from hf_posenc.model.scheme_table import RotaryPosition
-from hf_posenc.model.unpadding import locate_tokens
+from hf_posenc.model.unpadding import Tokens, locate_tokens
 
 f64 = torch.float64
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -99,6 +99,13 @@ def test_rotation_equals_its_float64_twin_in_values_and_gradients(kind, last, in
     # What is traced or transformed takes another way.
     by_vmap = torch.func.vmap(lambda each: apply_rotary(each, positions, scheme=scheme))(x[None])[0]
     torch.testing.assert_close(by_vmap, mine)
+
+
+def test_angles_that_are_trained_get_a_gradient():
+    scheme, q = RotaryPosition(head_dim=8), torch.randn(5, 2, 8)
+    cos, sin = (x.clone() for x in scheme.rotary(Tokens.at(torch.arange(5))))
+    scheme.rotate(q, q, (cos.requires_grad_(), sin), 0)[0].sum().backward()
+    torch.testing.assert_close(cos.grad, q.sum(-2, keepdim=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
