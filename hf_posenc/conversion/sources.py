@@ -68,10 +68,6 @@ def open_source(source: str, folder: Path, raw: dict[str, Any], allow_pickle: bo
         UserError: there are no weights, or only a pickle and `allow_pickle` isn't set; a file is cut short or lies
             elsewhere; or weights aren't real numbers.
     """
-    if (folder / "adapter_config.json").is_file():
-        raise UserError(
-            f"{source!r} holds a PEFT adapter (adapter_config.json). Merge it into its model first: merge_and_unload()."
-        )
     files = weight_files(folder)
     if files:
         stored: dict[str, Any] = {}
@@ -148,8 +144,13 @@ def read_config(folder: Path, source: str) -> dict[str, Any]:
     """config.json as it stands.
 
     Raises:
-        UserError: there is none, or it isn't a JSON object.
+        UserError: there is none, it isn't a JSON object, or the folder is PEFT's.
     """
+    if (folder / "adapter_config.json").is_file():
+        raise UserError(
+            f"{source!r} holds a PEFT adapter (adapter_config.json). Merge it into its model first: "
+            "merge_and_unload(), save_pretrained."
+        )
     if not (folder / "config.json").is_file():
         raise UserError(f"{source!r} has no config.json. Give the folder of a checkpoint, or its name on the Hub.")
     raw = read_json(folder / "config.json", source, dict)

@@ -12,6 +12,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from hf_posenc.checkpoint_files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, weight_files
 from hf_posenc.conversion.sentence_modules import read_modules
+from hf_posenc.conversion.sources import read_config
 from hf_posenc.data.tokenizer import other_tokens
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
@@ -102,14 +103,7 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
 
 def _read_config(source: Path) -> dict[str, Any]:
     """The configuration as it is written."""
-    if not (source / "config.json").is_file():
-        if (source / "adapter_config.json").is_file():
-            raise UserError(
-                f"{str(source)!r} holds a PEFT adapter (adapter_config.json). Merge it into its model first: "
-                "merge_and_unload(), save_pretrained."
-            )
-        raise UserError(f"{str(source)!r} has no config.json. Give the folder of a checkpoint.")
-    raw = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    raw = read_config(source, str(source))
     if (kind := raw.get("model_type")) != PosEncConfig.model_type:
         raise UserError(
             f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "

@@ -178,8 +178,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:999]),
         "The weights of .* are damaged",
     ),
-    "half a config": (lambda f: (f / "config.json").write_text('{"model_type":'), "JSONDecodeError"),
-    "a list": (lambda f: (f / "config.json").write_text("[]"), "no attribute"),
+    "half a config": (lambda f: (f / "config.json").write_text('{"model_type":'), "config.json can't be read"),
+    "a list": (lambda f: (f / "config.json").write_text("[]"), "config.json holds no JSON object"),
     "another model": (lambda f: _edit(f, model_type="bert"), "is a bert model, not a PosEnc one.*hf upload OWNER/NAME"),
     "only a pickle": (_pickled, "no model.safetensors, and pickles run code.*save_pretrained it"),
     "a path outside": (_outside, "names '../../etc/passwd', which is no safetensors file"),
@@ -207,7 +207,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no map": (lambda f: _edit(f, auto_map=None), "no Auto class loads architectures="),
     "one class": (
         lambda f: _edit(f, architectures="PosEncModel"),
-        "no Auto class loads architectures='P'|Field 'architectures' with value 'PosEncModel'",  # of newer, older hubs
+        "config.json has architectures='PosEncModel'. It must be a list of names",
     ),
     "a tokenizer cut off": (
         lambda f: (f / "tokenizer.json").write_text('{"a"'),
