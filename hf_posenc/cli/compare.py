@@ -68,7 +68,7 @@ def compare(
     `hf-posenc report` writes it earlier, too. Lengths and numbers of examples stand in a plan. `--plan quick` is the
     quick start.
     """
-    from hf_posenc.comparison import Comparison, execute
+    from hf_posenc.comparison import Comparison, execute, write_report
     from hf_posenc.comparison.plan import SEARCH_FACTORS
     from hf_posenc.comparison.plan_file import about, known_plans, read_plan
     from hf_posenc.comparison.results import check_folder
@@ -110,7 +110,7 @@ def compare(
         return
     console.print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
     try:
-        report(output)
+        console.print(f"The report is in {write_report(comparison)}")
     except UserError as error:  # pictures need matplotlib
         console.print(f"No report: {error}")
     console.print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
@@ -121,7 +121,7 @@ def report(results: Annotated[str, typer.Argument(help="A folder of `compare`.",
     """Write the report of a comparison: report.md with its pictures, and all results in results.csv."""
     from hf_posenc.comparison import Comparison, write_report
 
-    console = plain_console()
-    if missing := Comparison(results).problems:
+    console, comparison = plain_console(), Comparison(results)
+    if missing := comparison.problems:
         console.print(f"Runs that are missing: {len(missing)}. The report says which.")
-    console.print(f"The report is in {write_report(results)}")
+    console.print(f"The report is in {write_report(comparison)}")

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -61,9 +61,10 @@ class Comparison:
     """The results of a folder, as tables and sentences.
 
     Attributes:
-        plan: what was compared.
+        plan: what was compared: of the seeds only those without a missing run, unless each lacks one.
         table: all results.
         problems: why runs of the plan aren't among them, by their names.
+        is_whole: whether all compared seeds have all runs.
         contrasts: the tests.
         order: the schemes, the best mean first.
     """
@@ -77,9 +78,11 @@ class Comparison:
         self.folder, self.plan = Path(folder), load_plan(folder)
         self.table, self.problems = read_table(folder)
         lacking = {run.seed for run in self.plan.runs() if run.name in self.problems}
-        self.seeds = [seed for seed in self.plan.seeds if seed not in lacking] or list(self.plan.seeds)
-        if lacking:  # else a mean over some seeds would stand beside one over others
-            self.table = self.table[self.table["seed"].isna() | self.table["seed"].isin(self.seeds)]
+        whole = tuple(seed for seed in self.plan.seeds if seed not in lacking)
+        self.is_whole = bool(whole)
+        if lacking and whole:  # else a mean over some seeds would stand beside one over others
+            self.plan = replace(self.plan, seeds=whole)
+            self.table = self.table[self.table["seed"].isna() | self.table["seed"].isin(whole)]
         self.contrasts = contrasts(self.plan, self.table)
         self.metrics = {task.name: task.metric for task in self.plan.tasks}
         tasks = next(iter(self.plan.tested_groups.values()), (self.plan.tasks[0].name,))
@@ -303,13 +306,13 @@ class Comparison:
         return figure
 
 
-def write_report(results: str | Path) -> Path:
-    """Writes `report.md` into a results folder, whose runs need not all be done, with pictures and `results.csv`.
+def write_report(comparison: Comparison) -> Path:
+    """Writes `report.md` with its pictures into the folder of the results.
 
     Raises:
-        UserError: the folder holds no results, or matplotlib isn't installed.
+        UserError: matplotlib isn't installed.
     """
-    comparison, folder = Comparison(results), Path(results)
+    folder = comparison.folder
     pictures = dict(comparison.pictures())
     for name, figure in pictures.items():
         buffer = io.BytesIO()

@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(folder):
-    return write_report(folder).read_text()
+    return write_report(Comparison(folder)).read_text()
 
 
 def cells(text, name):
@@ -93,7 +93,7 @@ def test_where_a_baseline_is_ahead_the_report_says_so_first(tmp_path):
 def test_several_tasks_are_told_apart_and_their_differences_have_no_verdict(tmp_path):
     tasks = [{"data": "probes", "name": name} for name in ("a", "b")]
     folder = made_up(tmp_path, toy(tasks=[*tasks, "halves"], seeds=3), level, majority=0.5)
-    text = write_report(folder).read_text()
+    text = write_report(Comparison(folder)).read_text()
     assert "|  | a | b | halves | mean: all tasks | seconds a run | weights |" in text
     apart = text.partition("## Task by task")[2].partition("##")[0]
     assert re.search(r"\| `rope` \| \+0.30\d \[\+0.\d+, \+0.\d+\] \|", apart)
@@ -101,7 +101,7 @@ def test_several_tasks_are_told_apart_and_their_differences_have_no_verdict(tmp_
 
 
 def test_one_seed_has_no_intervals_and_says_so(tmp_path):
-    text = write_report(made_up(tmp_path, toy(), level)).read_text()
+    text = write_report(Comparison(made_up(tmp_path, toy(), level))).read_text()
     assert "One seed gives no intervals and no tests: give 2 seeds or more." in text
     assert "`rope` has the highest mean of the schemes, 0.800; +0.300 against `none`, no test: one seed." in text
     assert "## Tests" not in text
@@ -112,14 +112,18 @@ def test_missing_and_failed_runs_are_named(tmp_path):
     folder = made_up(tmp_path, toy(seeds=2), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
     (folder / "runs" / "probes-none-seed0.json").write_text('{"a": 1}')
-    text = write_report(folder).read_text()
-    assert "**2 runs are missing. Compared are the seeds that are whole, or all if none is: 0, 1.**" in text
+    text = write_report(Comparison(folder)).read_text()
+    assert "**2 runs are missing. Each seed lacks one, so means are over different seeds and their order says" in text
     assert "`probes-rope-seed1`: not run yet" in text
     assert "it isn't as it was written" in text
     assert "no test: one seed" not in text  # the two have no seed in common
     folder = made_up(tmp_path / "one", toy(seeds=3), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
-    assert set(Comparison(folder).table["seed"].dropna()) == {0, 2}  # no mean over some beside one over others
+    comparison = Comparison(folder)  # no mean over some seeds beside one over others
+    assert (comparison.plan.seeds, set(comparison.table["seed"].dropna())) == ((0, 2), {0, 2})
+    text = write_report(comparison).read_text()
+    assert "2 schemes, 1 task with 64 training rows, 2 seeds: 4 runs" in text
+    assert text.index("**1 run is missing. Compared are the seeds that lack none: 0, 2.**") < text.index("| `rope` |")
     folder = tmp_path
     for path in (folder / "runs").glob("*"):
         path.unlink()
