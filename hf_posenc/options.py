@@ -189,7 +189,7 @@ class Options:
             UserError: there is no such option, or its value isn't accepted.
         """
         known = [item.name for item in fields(cls)]
-        if unknown := next((name for name in values if name not in known), None):
+        if (unknown := next((name for name in values if name not in known), None)) is not None:
             near = difflib.get_close_matches(unknown, known, n=3)
             meant = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
             raise UserError(

@@ -47,6 +47,7 @@ def test_the_command_line_has_every_option_with_a_help():
         ({"scheme_kwargs": "{"}, "--scheme-kwargs '{' is no JSON"),
         ({"scheme_kwargs": "1"}, "--scheme-kwargs '1' is no JSON object. Give one"),
         ({"set": ["a"]}, "--set 'a' assigns nothing. Write --set weight_decay=0.01."),
+        ({"": 1}, "Unknown option ''"),
         ({"learnin_rate": 1}, "Unknown option 'learnin_rate'. Did you mean 'learning_rate'? `hf-posenc train --help`"),
         ({"weight_decay": 1}, "fields of TrainingArguments and of the configuration go into set={'weight_decay': ...}"),
     ],

@@ -81,7 +81,7 @@ def check_start(options: Options) -> Any:
         refuse_given(options, ("revision", "trust_remote_code", "allow_other_tokens"), "is for --pretrained")
         return None
     refuse_given(options, ("size",), f"is for new encoders, and --pretrained {options.pretrained} has its own")
-    if fixed := next((name for name in options.assigned if name not in FIELDS | _OF_TRAINED), None):
+    if (fixed := next((n for n in options.assigned if n not in FIELDS | _OF_TRAINED), None)) is not None:
         raise UserError(
             f"--set {fixed}: --pretrained {options.pretrained!r} was trained with its own. Leave it out; of the "
             f"configuration may be set {', '.join(sorted(_OF_TRAINED))}."
