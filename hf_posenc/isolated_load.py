@@ -22,8 +22,6 @@ class Answer:
 
     output: Any
     """The first tensor that the model returns."""
-    weights: dict[str, Any]
-    """By name."""
     token_ids: list[list[int]] | None
     """The texts' token ids."""
 
@@ -83,10 +81,7 @@ def load_isolated(
         raise IsolatedLoadFailed(f"the process that loads it ended with {done.returncode}: {reason}") from None
     if answer["error"] is not None:
         raise IsolatedLoadFailed(answer["error"])
-    tensors = load_file(folder / "outputs")
-    return Answer(
-        tensors.pop("output"), {k.removeprefix("weight:"): v for k, v in tensors.items()}, answer["token_ids"]
-    )
+    return Answer(load_file(folder / "outputs")["output"], answer["token_ids"])
 
 
 def first_output(model: Any, **inputs: Any) -> Any:
@@ -112,10 +107,9 @@ def _load_and_run(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     token_ids = None
     if job["texts"] is not None:
         token_ids = transformers.AutoTokenizer.from_pretrained(job["checkpoint"], **options)(job["texts"])["input_ids"]
-    tensors = {f"weight:{name}": value for name, value in model.state_dict().items()}
-    tensors["output"] = first_output(model, **load_file(folder / "inputs"))
+    output = first_output(model, **load_file(folder / "inputs"))
     assert not any(module and name.partition(".")[0] == "hf_posenc" for name, module in sys.modules.items())
-    save_file({name: value.clone().contiguous() for name, value in tensors.items()}, folder / "outputs")
+    save_file({"output": output.clone()}, folder / "outputs")
     return {"error": None, "token_ids": token_ids}
 
 
