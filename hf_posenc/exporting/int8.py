@@ -124,7 +124,7 @@ def _batched(
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]))
     groups = [order[start : start + size] for start in range(0, len(rows), size)]
     names = input_names(model, tokenizer)
-    inputs = [{name: row[name] for name in names} for row in rows]
+    inputs: list[Row] = [{name: row[name] for name in names} for row in rows]
     batches = [(group, make_batch([inputs[row] for row in group], model, tokenizer)) for group in groups]
     labels = [row["labels"] for row in rows] if "labels" in rows[0] else None
     is_classifier = task_of(type(model).__name__) == "text-classification"
