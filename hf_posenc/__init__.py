@@ -68,10 +68,10 @@ def __dir__() -> list[str]:
 
 
 def _register_adapters(constants: ModuleType) -> None:
-    """PEFT's default targets: those of BERT, whose names ours are."""
+    """PEFT's default targets: those of BERT, whose names ours are but for the feed-forward network's last layer."""
     for name, targets in vars(constants).items():
-        if name.endswith("_TARGET_MODULES_MAPPING") and targets.get("bert") == ["query", "value"]:
-            targets.setdefault("posenc", targets["bert"])
+        if name.endswith(("_TARGET_MODULES_MAPPING", "_FEEDFORWARD_MODULES_MAPPING")) and "bert" in targets:
+            targets.setdefault("posenc", [target.removesuffix(".dense") for target in targets["bert"]])
 
 
 with contextlib.suppress(ImportError):  # a GPU image in which nothing was installed has no PEFT either

@@ -68,8 +68,10 @@ class PosEncEmbeddings(nn.Module):
         tokens: Tokens,
         embed: Callable[[Tensor, Tokens], Tensor],
     ) -> Tensor:
-        """Token ids, or embeddings (..., E), in token layout, and types (B, S) -> hidden states in token layout."""
-        hidden_states = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        """Token ids (B, S), or embeddings (B, S, E), and types (B, S) -> hidden states in token layout."""
+        # In input layout, for what hooks into the word embeddings: NEFTune's noise, attributions.
+        words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden_states = tokens.unpad(words)
         if self.scale != 1.0:
             hidden_states = hidden_states * self.scale
         if self.token_type_embeddings is not None:
@@ -244,6 +246,11 @@ class PosEncPreTrainedModel(PreTrainedModel):
         # Attention probabilities are (B, H, S, S), so they are computed on the padded tokens.
         unpad = self.config.unpad_inputs or backend_of(self.config._attn_implementation or "eager").takes_tokens
         unpad, longest = unpad and not self._wants("output_attentions", options), options.get("max_length_q")
+        if unpad and self.training and any(hasattr(weight, "grad_sample") for weight in self.parameters()):
+            raise ValueError(
+                "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
+                "config. Without padding a batch is one row."
+            )
         where = (attention_mask, position_ids, *packing)
         tokens = locate_tokens(x.shape[0], x.shape[1], x.device, *where, max_length=longest, unpad=unpad)
         if tokens.span or not tokens.has_borders:  # the length of a traced row that may be packed says nothing
@@ -333,8 +340,7 @@ class PosEncModel(PosEncPreTrainedModel):
         wants_hidden = self._wants("output_hidden_states", kwargs)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
         tokens = kwargs.get("_tokens") or self._locate_tokens(*inputs, **kwargs)  # a head has made them: it needs them
-        input_ids, inputs_embeds = (None if t is None else tokens.unpad(t) for t in (input_ids, inputs_embeds))
-        tokens = replace(tokens, ids=input_ids)
+        tokens = replace(tokens, ids=None if input_ids is None else tokens.unpad(input_ids))
         hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, tokens, self.position.embed)
         has_dropout = any(dropout_of(layer.attention) for layer in self.layers)
         attend = choose_attention(self.config, self.position, tokens, hidden_states, has_dropout, wants_attentions)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from common import encoder, padded, tokens
 from torch import nn
+from transformers.integrations.neftune import neftune_post_forward_hook
 
 from hf_posenc.kernels.dropout import STEPS, Dropout
 
@@ -81,6 +82,34 @@ def test_attention_dropout_is_a_module_that_tools_switch(scheme, backend):
     assert not is_random()
     model.config.attention_probs_dropout_prob = 0.9
     assert not is_random(), "the config says how it starts"
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+def test_hooks_on_the_word_embeddings_see_the_batch(unpad):
+    """NEFTune's noise is at most alpha / sqrt(S E), attributions have an axis of texts."""
+    model = encoder("rope", unpad_inputs=unpad).train()
+    words, seen = model.get_input_embeddings(), []
+    words.neftune_noise_alpha = 5.0
+    for hook in (lambda _, __, out: seen.append(out.detach()), neftune_post_forward_hook):
+        words.register_forward_hook(hook)
+    words.register_forward_hook(lambda _, __, out: seen.append(out.detach()))
+    ids, mask = padded([tokens(n) for n in (5, 12, 3, 40)])
+    model(ids, attention_mask=mask)
+    assert seen[0].shape[:2] == ids.shape
+    largest = 5 / (ids.shape[1] * seen[0].shape[2]) ** 0.5
+    assert 0.95 * largest < (seen[1] - seen[0]).abs().max() <= largest
+
+
+def test_gradients_of_each_sample_need_the_batch_axis():
+    model = encoder("rope").train()
+    ids, mask = padded([tokens(5), tokens(3)])
+    for weight in model.parameters():
+        weight.grad_sample = None  # as opacus marks them
+    with pytest.raises(ValueError, match="opacus.*unpad_inputs=False"):
+        model(ids, attention_mask=mask)
+    model.eval()(ids, attention_mask=mask)
+    model.config.unpad_inputs = False
+    model.train()(ids, attention_mask=mask)
 
 
 def test_training_repeats_with_the_seed_checkpointed_or_not():

@@ -55,6 +55,13 @@ def test_a_config_without_targets_takes_those_of_bert(kind: type) -> None:
     assert {name.rpartition(".")[2] for name in model.targeted_module_names} == {"query", "value"}
 
 
+def test_ia3_takes_the_layers_that_it_takes_of_bert() -> None:
+    config = peft.IA3Config(task_type="SEQ_CLS")
+    model = peft.get_peft_model(tiny_model("rope", HEAD), config)
+    assert {name.rpartition(".")[2] for name in model.targeted_module_names} == {"key", "value", "output"}
+    assert config.feedforward_modules == {"output"}
+
+
 def test_the_weights_of_the_positions_are_trained_too_where_asked_for() -> None:
     model = adapted("learned", modules_to_save=["position", "classifier"])
     before = {name: value.clone() for name, value in model.state_dict().items()}
