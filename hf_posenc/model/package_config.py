@@ -115,11 +115,6 @@ def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
                 raise ValueError(
                     f"{today}={known!r} contradicts {key}={number!r} in {together}. Give rope_parameters alone."
                 )
-    length, rope_type = "original_max_position_embeddings", merged.get("rope_type", "default")
-    if length in merged and length not in ROPE_TYPES.get(str(rope_type), ((), (length,)))[1]:
-        logger.warning_once(  # transformers leaves it there when a scaling is taken off
-            f"rope_parameters: {length}={merged.pop(length)!r} has no effect with rope_type={rope_type!r}: left out."
-        )
     return merged
 
 

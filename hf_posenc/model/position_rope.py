@@ -21,23 +21,18 @@ from .position_math import (
 from .unpadding import Tokens
 
 _LENGTH = "original_max_position_embeddings"
-# What each type takes beyond `rope_type`, `rope_theta` and `partial_rotary_factor`: keys that must be given, and
-# keys with a default (None: derived, or left out).
+# What each type takes beyond `ROPE_COMMON`: keys it needs, and keys with a default (None: derived, or left out).
 ROPE_TYPES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "default": ((), {}),
     "linear": (("factor",), {}),
-    "dynamic": (("factor",), {_LENGTH: None}),
+    "dynamic": (("factor", _LENGTH), {}),
     "yarn": (
-        ("factor",),
-        {
-            **dict.fromkeys((_LENGTH, "attention_factor", "mscale", "mscale_all_dim")),
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "truncate": True,
-        },
+        ("factor", _LENGTH),
+        {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
+        | dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim")),
     ),
-    "longrope": (("short_factor", "long_factor"), dict.fromkeys((_LENGTH, "factor", "attention_factor"))),
-    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), {_LENGTH: None}),
+    "longrope": (("short_factor", "long_factor", _LENGTH), dict.fromkeys(("factor", "attention_factor"))),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", _LENGTH), {}),
     "proportional": ((), {"factor": 1.0}),
 }
 _CHECKS: dict[str, Check] = {
@@ -69,16 +64,14 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
     parameters = {"rope_type": "default", "rope_theta": 10000.0, **chosen}
     rope_type = require("rope_parameters: rope_type", parameters["rope_type"], _CHECKS["rope_type"])
     required, optional = ROPE_TYPES[rope_type]
-    if _LENGTH in optional:
-        required = (*required, _LENGTH)
-        if max_positions is not None:
-            parameters.setdefault(_LENGTH, max_positions)
+    if _LENGTH in required and max_positions is not None:
+        parameters.setdefault(_LENGTH, max_positions)
     for key in sorted(parameters.keys() ^ {*required}):
-        if key not in parameters or key not in (*ROPE_COMMON, *optional):
+        if key not in parameters or key not in (*ROPE_COMMON, _LENGTH, *optional):
             what = "has no" if key in parameters else "lacks"
             raise ValueError(
                 f"rope_parameters {what} {key!r} for rope_type={rope_type!r}, which needs "
-                f"{', '.join(required) or 'nothing'} and takes {', '.join((*ROPE_COMMON, *optional))}."
+                f"{', '.join(required) or 'nothing'} and takes {', '.join((*ROPE_COMMON, _LENGTH, *optional))}."
             )
     for key, value in parameters.items():
         if key in ("short_factor", "long_factor"):
