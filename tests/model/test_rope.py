@@ -1,7 +1,6 @@
 """RoPE scalings: their frequencies, and that a sequence's angles depend on its own length alone."""
 
 import json
-import logging
 
 import pytest
 import torch
