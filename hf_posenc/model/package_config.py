@@ -21,10 +21,10 @@ from transformers.utils import logging
 
 from .configuration_posenc import POSENC_VERSION, Check, require, whole
 from .configuration_posenc import PosEncConfig as CheckpointConfig
-from .hints import ARGUMENTS_ELSEWHERE, did_you_mean, scheme_names, unknown_scheme
+from .hints import did_you_mean, scheme_names, unknown_scheme
 from .position_combined import CombinedPosition
-from .position_rope import ROPE_COMMON, ROPE_TYPES
-from .positions import SIZES, own_arguments, scheme_kwargs
+from .position_rope import ROPE_COMMON
+from .positions import own_arguments, scheme_kwargs
 from .scheme_files import (
     collect_code,
     declared_schemes,
@@ -54,10 +54,6 @@ the start: with BERT's .02 a narrow encoder attends evenly to all tokens for mos
 """
 for _preset in PRESETS.values():
     _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
-
-_ROPE_KEYS = {"type", *ROPE_COMMON}
-for _required, _optional in ROPE_TYPES.values():
-    _ROPE_KEYS |= {*_required, *_optional}
 
 _BUNDLED = "_bundled_schemes"
 """Where a config keeps the classes that came with its checkpoint. Never written to a file."""
@@ -101,20 +97,13 @@ def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
         ValueError: the names contradict each other.
     """
     rope = {name: value for name in _ROPE_NAMES if (value := values.pop(name, None)) is not None}
-    for name in rope.keys() & {"rope_parameters", "rope_scaling"}:
-        require(name, rope[name], _ROPE)
     merged: dict[str, Any] = {}
-    for name, value in rope.items():
-        for key, number in ({name: value} if name in _ROPE_OF_TRAINING else value).items():
-            if number is None:
-                continue
+    for name, given in rope.items():
+        for key, value in ({name: given} if name in _ROPE_OF_TRAINING else require(name, given, _ROPE)).items():
             today = "rope_type" if key == "type" else key
-            known = merged.setdefault(today, number)
-            if known is not number and known != number:
+            if value is not None and merged.setdefault(today, value) != value:
                 together = ", ".join(f"{name}={value!r:.200}" for name, value in rope.items())
-                raise ValueError(
-                    f"{today}={known!r} contradicts {key}={number!r} in {together}. Give rope_parameters alone."
-                )
+                raise ValueError(f"{today}={merged[today]!r} contradicts {key}={value!r} in {together}. Give one.")
     return merged
 
 
@@ -192,21 +181,12 @@ def takes_rope_parameters(scheme: Any) -> bool:
 
 
 def _check_argument(scheme: str, name: str, value: Any, accepted: dict[str, Any]) -> None:
-    if name in accepted:
-        return
-    if name in SIZES:
-        hint = "It follows from the sizes in the config."
-    elif name in ARGUMENTS_ELSEWHERE:
-        hint = ARGUMENTS_ELSEWHERE[name]
-    else:
+    if name not in accepted:
         takes = ", ".join(accepted) or "none; leave position_embedding_kwargs out"
-        hint = f"{did_you_mean(name, accepted)}It takes {takes}."
-        if theirs := [other for other, known in SCHEMES.items() if name in own_arguments(known)]:
-            hint += (
-                f" {', '.join(theirs)} {'take' if len(theirs) > 1 else 'takes'} it: where the config was another "
-                "scheme's, set position_embedding_kwargs=None first."
-            )
-    raise ValueError(f"position_embedding_kwargs[{name!r}]={value!r} is no argument of {scheme!r}. {hint}")
+        raise ValueError(
+            f"position_embedding_kwargs[{name!r}]={value!r} is no argument of {scheme!r}. "
+            f"{did_you_mean(name, accepted)}It takes {takes}. Sizes and rope_parameters are fields of the config."
+        )
 
 
 @strict
@@ -352,10 +332,6 @@ class PosEncConfig(CheckpointConfig):
                 f"rope_parameters={self.rope_parameters!r} has no effect on "
                 f"position_embedding_type={self.position_embedding_type!r}. Leave it out, or set it to None."
             )
-        for key in self.rope_parameters:
-            if key not in _ROPE_KEYS and (hint := did_you_mean(key, sorted(_ROPE_KEYS))):
-                kind = self.rope_parameters.get("rope_type", "default")
-                raise ValueError(f"rope_parameters has no {key!r} for rope_type={kind!r}. {hint.strip()}")
 
     def schemes(self) -> dict[str, Any]:
         """The classes of the schemes that `position_embedding_type` joins, by name, in order."""

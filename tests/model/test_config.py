@@ -53,7 +53,6 @@ from hf_posenc.model.scheme_table import LearnedPosition
         ({"classifier_hidden_act": "tan"}, "classifier_hidden_act='tan' is unknown. Choose one of .* tanh"),
         ({"position_embedding_type": "zzz"}, "joined by '.'; one of your own after register_position .--scheme-file"),
         ({"position_embedding_type": "ropee"}, "'ropee' is unknown. Did you mean 'rope'. Choose one of none"),
-        ({"position_embedding_type": "absolute"}, "Did you mean 'learned'"),
         (
             {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activaton": "relu"}},
             r"position_embedding_kwargs\['activaton'\]='relu' is no argument of 'lspe'. Did you mean 'activation'",
@@ -61,11 +60,9 @@ from hf_posenc.model.scheme_table import LearnedPosition
         ({"position_embedding_type": "none", "position_embedding_kwargs": {"std": 1}}, "of 'none'. It takes dropout"),
         (
             {"position_embedding_type": "learned", "position_embedding_kwargs": {"max_positions": 9}},
-            "It follows from the sizes in the config",
+            "no argument of 'learned'.* Sizes and rope_parameters are fields of the config",
         ),
-        ({"position_embedding_kwargs": {"rope_theta": 5.0}}, r"Give it as rope_parameters=\{'rope_theta': ...\}"),
-        ({"position_embedding_kwargs": {"local_rope_theta": 5.0}}, r"Give it as rope_parameters=\{'local_rope_theta'"),
-        ({"position_embedding_type": "local_attention"}, "is unknown. Did you mean 'window'"),
+        ({"position_embedding_kwargs": {"rope_theta": 5.0}}, "of 'rope'.* rope_parameters are fields of the config"),
         ({"position_embedding_type": "learned", "rope_parameters": {"rope_theta": 5.0}}, "rope_parameters=.*no effect"),
         ({"position_embedding_type": "learned", "rope_theta": 5.0}, "'rope_theta': 5.0} has no effect.*. Leave it out"),
         ({"id2label": {"x": "a"}}, "id2label=.'x': 'a'. doesn't number labels from 0 on"),
@@ -235,13 +232,10 @@ def test_another_scheme_on_loading_drops_the_old_ones_arguments(tmp_path):
 def test_arguments_given_for_another_scheme_are_refused_by_the_model():
     config = tiny_config("lspe", position_embedding_kwargs={"activation": "relu"})
     config.position_embedding_type = "none"
-    with pytest.raises(
-        ValueError, match="'relu' is no argument of 'none'.* lspe takes it: .*embedding_kwargs=None first"
-    ):
+    with pytest.raises(ValueError, match="'relu' is no argument of 'none'.* It takes dropout"):
         PosEncModel(config)
-    with pytest.raises(ValueError, match="Did you mean 'activation'") as caught:
+    with pytest.raises(ValueError, match="Did you mean 'activation'"):
         tiny_config("lspe", position_embedding_kwargs={"activaton": "relu"})
-    assert "set position_embedding_kwargs=None" not in str(caught.value)
 
 
 def test_a_scheme_is_built_for_the_model_alone(monkeypatch):

@@ -216,7 +216,7 @@ def test_legacy_forms_are_read():
 )
 def test_older_names_that_contradict_are_refused(older):
     parameters = {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0}
-    with pytest.raises(ValueError, match=r"contradicts .* in rope_parameters=.*Give rope_parameters alone"):
+    with pytest.raises(ValueError, match=r"contradicts .* in rope_parameters=.*Give one"):
         tiny_config("rope", rope_parameters=parameters, **older)
     assert tiny_config("rope", rope_parameters=parameters, rope_theta=500.0).rope_parameters == parameters
     with pytest.raises(ValueError, match="rope_type='linear' contradicts type='dynamic'"):
@@ -301,7 +301,7 @@ def test_a_trained_length_that_the_type_does_not_use_is_kept(parameters):
         ({"rope_type": "yarrn"}, "rope_type='yarrn' is unknown. Choose one of default, linear, dynamic, yarn"),
         ({"rope_type": ["yarn"]}, r"rope_type=\['yarn'\] is unknown"),
         ({"factor": 2.0}, "no 'factor' for rope_type='default'.*takes rope_type, rope_theta, partial_rotary_factor"),
-        ({**YARN, "beta_fats": 3}, "no 'beta_fats' for rope_type='yarn'. Did you mean 'beta_fast'"),
+        ({**YARN, "beta_fats": 3}, "no 'beta_fats' for rope_type='yarn'.* takes .*beta_fast"),
         ({"rope_type": "linear"}, "lacks 'factor' for rope_type='linear', which needs factor"),
         ({"rope_type": "yarn"}, "lacks 'factor' for rope_type='yarn', which needs factor"),
         ({**LONG, "long_factor": None}, "lacks 'long_factor' for rope_type='longrope'"),
@@ -336,7 +336,7 @@ def test_a_trained_length_that_the_type_does_not_use_is_kept(parameters):
 def test_bad_parameters_are_named(parameters, message):
     with pytest.raises(ValueError, match=message):
         PosEncModel(tiny_config("rope", rope_parameters=parameters))
-    with pytest.raises(ValueError, match=message.partition(" Did you mean")[0]):
+    with pytest.raises(ValueError, match=message):
         RotaryPosition(head_dim=8, max_positions=64, rope_parameters=parameters)
 
 
