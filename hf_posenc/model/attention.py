@@ -352,8 +352,9 @@ BACKENDS = {
     "flash": Backend(_flash, takes_tokens=True),
     "registered": Backend(_on_rows),
 }
-"""The backends by `attn_implementation`. `flash` is FlashAttention of any version, `registered` any other that was
-registered with transformers: it gets a boolean mask and must heed it, and is refused for a scheme with a bias."""
+"""The backends by `attn_implementation`. `flash` is FlashAttention: transformers' `flash_attention_2` to `_4`, and
+kernels of the Hub, `owner/name` with "flash" in it. `registered` is any other that was registered with transformers: it
+gets a boolean mask and must heed it, and is refused for a scheme with a bias."""
 
 REFUSED = {
     "flex_attention": "isn't supported: use 'sdpa', which takes every scheme.",
@@ -370,4 +371,5 @@ def backend_of(name: str) -> Backend:
     """
     if name in REFUSED:
         raise ValueError(f"attn_implementation={name!r} {REFUSED[name]}")
-    return BACKENDS["flash" if "flash" in name else name if name in BACKENDS else "registered"]
+    is_flash = name.startswith("flash_attention_") or ("/" in name and "flash" in name)
+    return BACKENDS["flash" if is_flash else name if name in ("eager", "sdpa") else "registered"]

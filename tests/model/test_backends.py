@@ -44,12 +44,12 @@ def fake_flash(module, q, k, v, mask, dropout, scaling, is_causal, cu_seq_lens_q
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("scheme", [*(name for name in BY_HOOK if name not in BIASED), "pope"])
 def test_flash_attention_gets_the_borders_of_the_sequences(scheme, batch, monkeypatch):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "flash_fake", fake_flash)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "owner/flash-kernel", fake_flash)
     ids, mask = BATCHES[batch]
     for unpad in (True, False):
         model = encoder(scheme, unpad_inputs=unpad)
         expected = model(ids, attention_mask=mask).last_hidden_state
-        model.config._attn_implementation = "flash_fake"
+        model.config._attn_implementation = "owner/flash-kernel"
         torch.testing.assert_close(model(ids, attention_mask=mask).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
         weights = model(ids, attention_mask=mask, output_attentions=True).attentions
         assert weights[0].shape == (*ids.shape[:1], 4, ids.shape[1], ids.shape[1])
@@ -91,9 +91,9 @@ def test_every_hook_backend_dtype_and_padding_gives_the_padded_eager_numbers_of_
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("backend", ["eager", "sdpa", "flash_fake"])
+@pytest.mark.parametrize("backend", ["eager", "sdpa", "owner/flash-kernel"])
 def test_a_gated_body_gives_the_padded_eager_numbers_of_float64_by_every_backend(backend, dtype, bias, monkeypatch):
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "flash_fake", fake_flash)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "owner/flash-kernel", fake_flash)
     fields = {"mlp_gated": True, "attention_bias": bias, "mlp_bias": bias, "hidden_act": "silu"}
     number = {"float64": torch.float64, "bfloat16": torch.bfloat16}.get(dtype, torch.float32)
     for inputs in ARRANGEMENTS.values():
@@ -107,6 +107,27 @@ def test_a_gated_body_gives_the_padded_eager_numbers_of_float64_by_every_backend
         error = (got - expected).abs()
         allowed = 2 * TOLERANCES[dtype]  # the gate multiplies two rounded numbers
         assert (error.mean() if dtype in ("autocast", "bfloat16") else error.max()) < allowed
+
+
+def test_a_registered_attention_with_flash_in_its_name_gets_a_mask(monkeypatch):
+    seen = []
+
+    def flashy(module, q, k, v, mask, **how):
+        seen.append(mask)
+        return attention.eager_attention_forward(module, q, k, v, mask, **how)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "my_flash_thing", flashy)
+    model = encoder("rope", unpad_inputs=False)
+    expected = model(IDS, attention_mask=MASK).last_hidden_state
+    model.config._attn_implementation = "my_flash_thing"
+    torch.testing.assert_close(model(IDS, attention_mask=MASK).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
+    assert seen[0].dtype == torch.bool
+    with pytest.raises(ValueError, match="'my_flash_thing' takes no bias"):
+        attention.check_bias("my_flash_thing", MADE["alibi"])
+    for name in ("flash_attention_2", "flash_attention_3", "flash_attention_4", "kernels-community/flash-attn2"):
+        assert attention.backend_of(name) is attention.BACKENDS["flash"]
+    for name in ("varlen", "flash", "registered"):  # rows of the table that no name asks for
+        assert attention.backend_of(name) is attention.BACKENDS["registered"]
 
 
 @pytest.mark.parametrize("scheme", BIASED)
