@@ -76,16 +76,8 @@ class PosEncEmbeddings(nn.Module):
             hidden_states = hidden_states * self.scale
         if self.token_type_embeddings is not None:
             # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
-            if token_type_ids is None:
-                types = tokens.positions.new_zeros(1)
-            elif token_type_ids.dim() != 2 or any(
-                size not in (1, full) for size, full in zip(token_type_ids.shape, tokens.shape, strict=True)
-            ):
-                raise ValueError(
-                    f"token_type_ids of shape {tuple(token_type_ids.shape)} don't fit an input of shape "
-                    f"{tokens.shape}. Give (B, S)."
-                )
-            else:
+            types = tokens.positions.new_zeros(1)
+            if token_type_ids is not None:
                 types = tokens.unpad(token_type_ids.expand(tokens.shape))
             hidden_states = hidden_states + self.token_type_embeddings(types)
         if tokens.index is None:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
@@ -692,27 +684,18 @@ def sequence_classification_loss(
     multi_label_classification: binary cross-entropy.
 
     Raises:
-        ValueError: labels don't fit the logits.
+        ValueError: labels are real numbers where classes are wanted, or there is one class.
     """
     classes, kind = logits.shape[-1], config.problem_type
     if kind is None:
         several = labels.shape == logits.shape and (labels.is_floating_point() or labels.dtype == torch.bool)
         kind = "multi_label_classification" if several else "single_label_classification"
         kind = "regression" if classes == 1 else kind
-    expected = logits.numel()
     if kind == "single_label_classification":
         check_classes(logits)
-        labels, expected = whole_numbers(labels, logits.device), logits.shape[0]
-    if labels.numel() != expected:
-        raise ValueError(
-            f"labels of shape {tuple(labels.shape)} don't fit {logits.shape[0]} sequences and {classes} outputs "
-            f"(problem_type={kind!r}). Give one whole number per sequence for a single label, "
-            f"{classes} real numbers per sequence otherwise."
-        )
-    if config.problem_type is None:  # not before the labels have been checked
-        config.problem_type = kind
-    if kind == "single_label_classification":
-        return cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
+        loss = cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
+        config.problem_type = kind  # not before the labels have been found to fit
+        return loss
     precise = logits.to(accumulation_dtype(logits))
     target = labels.reshape(logits.shape).to(precise)
     if kind == "regression":
@@ -720,4 +703,5 @@ def sequence_classification_loss(
         loss = nn.functional.mse_loss(precise, target, reduction="sum")
     else:
         loss = nn.functional.binary_cross_entropy_with_logits(precise, target, reduction="sum")
+    config.problem_type = kind
     return _mean(loss, max(target.numel(), 1), num_items_in_batch)
