@@ -31,9 +31,7 @@ from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.positions import make_position, own_arguments
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.describe import SchemeSummary, describe_schemes
-from hf_posenc.schemes.panels import read_effects
-from hf_posenc.schemes.plots import plot_attention, plot_position, save_figure
-from hf_posenc.schemes.sources import initial_scheme, read_source
+from hf_posenc.schemes.plots import plot_position, save_figure
 
 FOLDER = Path(__file__).parent
 TRAINED = FOLDER / "trained_positions.safetensors"
@@ -41,16 +39,13 @@ UNWRITTEN = "TO BE WRITTEN: when to choose this scheme, and when not, in two to 
 """Stands in a new card; a test fails until it has been replaced."""
 UNSEEN = ("none",)
 """Schemes that have nothing to draw."""
-MASKS = {"window": (1, 192), "dual_triangle": (0, 16)}
-"""Schemes that hide tokens, of which attention is drawn: in which layer, among how many tokens."""
 _WHERE = {
-    "nothing": "nothing",
-    "embeddings": "embeddings, once",
-    "rotation": "queries and keys, in each layer",
-    "appended": "attention logits, by more entries of queries and keys",
+    "embed": "embeddings, once",
+    "rotate": "queries and keys, in each layer",
     "bias": "attention logits, the same in all layers",
-    "layer bias": "attention logits, in each layer",
+    "layer_bias": "attention logits, in each layer",
 }
+"""What each hook changes."""
 
 
 def write_cards(folder: str | Path = FOLDER, names: Sequence[str] = ()) -> None:
@@ -101,7 +96,9 @@ def render_card(folder: Path, row: SchemeSummary, comparisons: dict[str, Compari
     sight = {True: "distances alone", False: "absolute positions", None: ""}[scheme.shift_invariant]
     facts = {
         "papers": papers_of(made),
-        "acts on": _where(row.name),
+        "acts on": "nothing"
+        if row.name in UNSEEN
+        else "; ".join(what for hook, what in _WHERE.items() if scheme.uses(hook)),
         "sees": "no order" if scheme.order_blind else sight,
         "weights at base size": f"{row.parameters:,}",
         "max length": "any" if row.max_length is None else f"{row.max_length:,} (`max_position_embeddings`)",
@@ -134,12 +131,6 @@ def render_card(folder: Path, row: SchemeSummary, comparisons: dict[str, Compari
 def by_hand(card: str) -> str:
     """What a card says of when to choose its scheme."""
     return re.split(r"\n(?:## |<!--)", card.partition("## When to choose it\n")[2])[0].strip()
-
-
-def _where(name: str) -> str:
-    """What a scheme really changes, seen on a small model: `none` has a hook, and adds nothing."""
-    config = PosEncConfig.from_preset("tiny", position_embedding_type=name)
-    return "; ".join(_WHERE[effect.kind] for effect in read_effects(read_source(config), 2, 0))
 
 
 def _beside(name: str) -> tuple[str, ...]:
@@ -228,19 +219,15 @@ def papers(scheme: type) -> list[tuple[str, str]]:
 
 
 def draw(name: str) -> Any:
-    """The picture of a scheme; where its weights start at random, those of a short training."""
-    if name in MASKS:
-        layer, length = MASKS[name]
-        title = f"{name}: attention among equal tokens"
-        return plot_attention(PosEncModel(_config(name)), torch.full((1, length), 7), layer=layer, title=title)
+    """The picture of a scheme; where its weights start at random, those of a short training, in a new encoder."""
     trained = read_trained().get(name)
     if trained is None:
-        return plot_position(_config(name))
+        return plot_position(_config(name), max_positions=192 if name == "window" else None)
     config, weights = trained
     model = PosEncModel(config)
     model.position.load_state_dict(weights)
-    figure = plot_position(model, max_positions=config.max_position_embeddings)
-    figure.suptitle(f"{name}, after a short training (plan quick)", fontsize=11, fontweight="bold")
+    figure = plot_position(model)
+    figure.suptitle(f"{name} after a short training (plan quick), in a new encoder", fontsize=11, fontweight="bold")
     return figure
 
 
@@ -248,9 +235,15 @@ def _config(name: str) -> PosEncConfig:
     return PosEncConfig.from_preset("mini", position_embedding_type=name)
 
 
+def initial_weights(config: PosEncConfig, seed: int) -> dict[str, torch.Tensor]:
+    """The weights that a scheme has in a new model."""
+    torch.manual_seed(seed)
+    return PosEncModel(config).position.state_dict()
+
+
 def random_schemes() -> list[str]:
     """The schemes whose weights start at random."""
-    starts = {name: [initial_scheme(_config(name), seed).state_dict() for seed in (0, 1)] for name in SCHEMES}
+    starts = {name: [initial_weights(_config(name), seed) for seed in (0, 1)] for name in SCHEMES}
     return [name for name, (a, b) in starts.items() if any(not torch.equal(a[key], b[key]) for key in a)]
 
 

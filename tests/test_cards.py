@@ -54,7 +54,7 @@ def test_pictures_show_trained_weights_where_the_first_are_noise():
     trained = make_cards.read_trained()
     assert trained.keys() == set(make_cards.random_schemes()) & set(SCHEMES)
     for name, (config, weights) in trained.items():
-        start = make_cards.initial_scheme(config).state_dict()
+        start = make_cards.initial_weights(config, 0)
         assert not all(start[key].allclose(weights[key], atol=0.01) for key in start), name
 
 

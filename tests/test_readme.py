@@ -49,7 +49,7 @@ RUN_ELSEWHERE = {
     "pip install torch": "needs a network; the name is checked below",
     "pip install -e .": "is how this is installed",
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
-    "hf-posenc plot sinusoidal alibi runs/mine -o sheet.png": "tests/schemes/test_plots.py, which needs matplotlib",
+    "hf-posenc plot runs/mine -o mine.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
     "hf-posenc convert FacebookAI/xlm-roberta-base xlmr-rope --scheme rope "
     "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",

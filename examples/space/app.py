@@ -23,7 +23,7 @@ import pandas as pd
 from hf_posenc import POSITIONS, PosEncConfig
 from hf_posenc.errors import one_line
 from hf_posenc.finetuning.prediction import load_classifier, predict
-from hf_posenc.schemes.plots import plot_attention, plot_comparison, plot_position
+from hf_posenc.schemes.plots import plot_position
 
 PRESET = "mini"  # four heads, 256 dimensions: few enough to tell apart in a picture
 CHECKPOINT = os.environ.get("HF_POSENC_CHECKPOINT", "")
@@ -32,7 +32,7 @@ HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 MOST_POSITIONS = 512  # in a picture
 SENTENCE = "It's herself who Karla saw."
 WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
-# A picture has three panels beside each other: on a phone it scrolls, since shrunk nobody could read it.
+# A picture has two or three panels beside each other: on a phone it scrolls, since shrunk nobody could read it.
 STYLE = """
 @media (max-width: 700px) {
   .picture :has(> img) { display: block !important; width: 100% !important; overflow-x: auto !important; }
@@ -58,14 +58,10 @@ def readable(handler: Callable[..., tuple[Any, ...]], outputs: int) -> Callable[
     return run
 
 
-def show_schemes(schemes: list[str], positions: int) -> tuple[Any]:
-    """One scheme in all its panels, or several below each other, with initial weights."""
-    if not schemes:
-        raise ValueError(f"No scheme is chosen. Choose one or more of {', '.join(POSITIONS)}.")
-    configs = [PosEncConfig.from_preset(PRESET, position_embedding_type=scheme) for scheme in schemes]
-    if len(configs) == 1:
-        return (plot_position(configs[0], max_positions=int(positions or MOST_POSITIONS)),)
-    return (plot_comparison(configs, max_positions=int(positions or MOST_POSITIONS)),)
+def show_scheme(scheme: str, positions: int) -> tuple[Any]:
+    """One scheme, or several joined by +, with the weights of a new model."""
+    config = PosEncConfig.from_preset(PRESET, position_embedding_type=scheme)
+    return (plot_position(config, max_positions=int(positions or MOST_POSITIONS)),)
 
 
 def load(checkpoint: str) -> Any:
@@ -112,7 +108,7 @@ def swap(sentence: str, chosen: str) -> str:
     return sentence[: first.start()] + second[0] + between + first[0] + sentence[second.end() :]
 
 
-def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tuple[str, pd.DataFrame, str, Any, Any]:
+def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tuple[str, pd.DataFrame, str, Any]:
     """What a trained model is and says, before and after the swap, how far it looks, and its positions."""
     checkpoint = (checkpoint or "").strip()
     if not checkpoint:
@@ -146,14 +142,8 @@ def show_model(checkpoint: str, sentence: str, words: str, positions: int) -> tu
         described,
         pd.DataFrame(rows),
         verdict,
-        plot_attention(model, ids, words=pieces(tokenizer, ids[0].tolist()), title=f"Attention on “{sentence[:60]}”"),
-        plot_position(model, max_positions=shown),
+        plot_position(model, max_positions=shown, input_ids=ids),
     )
-
-
-def pieces(tokenizer: Any, ids: list[int]) -> list[str]:
-    """The words that a model reads, as one reads them."""
-    return [tokenizer.decode([token]).strip() or str(token) for token in ids]
 
 
 def build() -> gr.Blocks:
@@ -167,18 +157,17 @@ def build() -> gr.Blocks:
         with gr.Tab("Schemes"):
             chosen = gr.Dropdown(
                 list(POSITIONS),
-                value=["sinusoidal", "rope", "alibi"],
-                multiselect=True,
+                value="rope",
                 allow_custom_value=True,
-                label="Schemes",
-                info="One is shown in detail, several are compared. learned+t5 is both at once.",
+                label="Scheme",
+                info="learned+t5 is both at once.",
             )
             length = gr.Slider(8, MOST_POSITIONS, value=128, step=8, label="Positions")
             draw = gr.Button("Show", variant="primary")
             complaint = gr.Markdown()
-            picture = gr.Plot(label="What they do", show_label=False, format="png", elem_classes="picture")
-            draw.click(readable(show_schemes, 1), [chosen, length], [picture, complaint], api_name="schemes")
-            page.load(readable(show_schemes, 1), [chosen, length], [picture, complaint], api_name=False)
+            picture = gr.Plot(label="What it does", show_label=False, format="png", elem_classes="picture")
+            draw.click(readable(show_scheme, 1), [chosen, length], [picture, complaint], api_name="schemes")
+            page.load(readable(show_scheme, 1), [chosen, length], [picture, complaint], api_name=False)
         with gr.Tab("A trained model"):
             with gr.Row():
                 checkpoint = gr.Textbox(
@@ -196,12 +185,11 @@ def build() -> gr.Blocks:
             about = gr.Markdown()
             answers = gr.Dataframe(interactive=False, wrap=True, label="What it says")
             verdict = gr.Markdown()
-            attention = gr.Plot(label="Attention by distance", show_label=False, format="png", elem_classes="picture")
             table = gr.Plot(label="What its positions do", show_label=False, format="png", elem_classes="picture")
             ask.click(
-                readable(show_model, 5),
+                readable(show_model, 4),
                 [checkpoint, sentence, words, shown],
-                [about, answers, verdict, attention, table, problem],
+                [about, answers, verdict, table, problem],
                 api_name="model",
             )
     return page

@@ -1,5 +1,6 @@
 """`schemes`, `plot` and `check`: the schemes."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -34,13 +35,8 @@ def schemes() -> None:
 
 @app.command()
 def plot(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SCHEME|CHECKPOINT...",
-            help="Schemes, by name, or checkpoints; several are compared on one sheet.",
-            show_default=False,
-        ),
+    source: Annotated[
+        str, typer.Argument(metavar="SCHEME|CHECKPOINT", help="A scheme's name, or a checkpoint.", show_default=False)
     ],
     output: Annotated[
         str, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.", show_default=False)
@@ -49,42 +45,44 @@ def plot(
     layer: Annotated[
         int | None, typer.Option(help="Layer, from 0, of what differs by layer; default: the first with a bias, or 0.")
     ] = None,
-    size: shared.SizeOption = "base",
+    size: shared.SizeOption = "mini",
     scheme_kwargs: shared.SchemeKwargsOption = None,
     revision: shared.RevisionOption = None,
     scheme_file: shared.SchemeFileOption = None,
     trust_remote_code: shared.TrustOption = False,
 ) -> None:
-    """Draw what a scheme does to embeddings, queries and keys, or logits: with initial or a checkpoint's weights."""
+    """Draw what a scheme adds, turns or biases, and what of order the model sees: a new one, or a checkpoint."""
     from hf_posenc.finetuning.loading import load_any
     from hf_posenc.model.package_config import PosEncConfig
+    from hf_posenc.model.scheme_table import SCHEMES
     from hf_posenc.quiet import without_bars
-    from hf_posenc.schemes.plots import check_picture_path, plot_comparison, plot_position, save_figure
+    from hf_posenc.schemes.names import check_scheme_name
+    from hf_posenc.schemes.plots import check_picture_path, plot_position, save_figure
     from hf_posenc.schemes.scheme_file import register_scheme_file
-    from hf_posenc.schemes.sources import is_scheme
 
     check_picture_path(output)
     if scheme_file is not None:
-        register_scheme_file(scheme_file, "+".join(sources))
-    if scheme_kwargs is not None and (len(sources) > 1 or not is_scheme(sources[0])):
-        raise UserError("--scheme-kwargs goes with one scheme's name. A checkpoint has its own.")
-    fields = {"position_embedding_kwargs": shared.json_object("scheme_kwargs", scheme_kwargs)}
-    options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
-    try:
+        register_scheme_file(scheme_file, source)
+    kwargs = shared.json_object("scheme_kwargs", scheme_kwargs)
+    shown: Any
+    if all(name in SCHEMES for name in source.split("+")):
+        with user_errors():
+            shown = PosEncConfig.from_preset(
+                size or "mini", position_embedding_type=source, position_embedding_kwargs=kwargs
+            )
+    elif kwargs is not None:
+        raise UserError("--scheme-kwargs goes with a scheme's name. A checkpoint has its own.")
+    else:
+        if "/" not in source and not Path(source).exists():
+            check_scheme_name(source, "SCHEME")
         with without_bars():
-            with user_errors():
-                read: list[Any] = [
-                    PosEncConfig.from_preset(size or "base", position_embedding_type=source, **fields)
-                    if is_scheme(source)
-                    else load_any(source, revision=revision, trust_remote_code=True)
-                    if trust_remote_code
-                    else source
-                    for source in sources
-                ]
-            figure = plot_position(read[0], **options) if len(read) == 1 else plot_comparison(read, **options)
-    except (ImportError, OSError) as error:
+            shown = load_any(source, revision=revision, trust_remote_code=trust_remote_code)
+        if not hasattr(shown.base_model, "position"):
+            raise UserError(f"{source!r} is a {shown.config.model_type} model, not a PosEnc one: it can't be plotted.")
+    try:
+        save_figure(plot_position(shown, max_positions=max_positions, layer=layer), output)
+    except ImportError as error:
         raise UserError(one_line(error)) from error
-    save_figure(figure, output)
     plain_console().print(f"The picture is in {output}")
 
 

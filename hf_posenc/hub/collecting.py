@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import transformers
 from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.utils import logging
 
 from hf_posenc.checkpoint_files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, weight_files
 from hf_posenc.conversion.sentence_modules import read_modules
@@ -22,6 +23,8 @@ from hf_posenc.model.scheme_files import is_built_in
 from hf_posenc.training.run_folder import not_finite
 
 CHECKSUMS = "SHA256SUMS"
+logger = logging.get_logger(__name__)
+
 PICTURE = "positions.png"
 TEXT = "Word order is one config value."
 """The text on which tokenizers are compared."""
@@ -162,9 +165,14 @@ def _tokenize(folder: Path, remote: bool) -> list[int] | None:
 
 
 def _draw(model: Any, folder: Path) -> str | None:
-    """A plot of the positions, if matplotlib is installed and there is something to draw."""
-    from hf_posenc.schemes.plots import drawing, plot_position, save_figure
+    """A plot of the positions, if matplotlib is installed; what goes wrong is a warning, and no reason to fail."""
+    from hf_posenc.schemes.plots import plot_position, save_figure
 
-    with drawing("the positions"):
+    try:
         save_figure(plot_position(model.base_model), folder / PICTURE)
-    return PICTURE if (folder / PICTURE).exists() else None
+    except ImportError:
+        return None
+    except Exception as error:
+        logger.warning(f"There is no picture of the positions: {type(error).__name__}: {error}")
+        return None
+    return PICTURE

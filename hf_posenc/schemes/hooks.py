@@ -16,7 +16,7 @@ def one_text(length: int, hidden_states: Tensor | None = None) -> Tokens:
 def rotated_units(scheme: PositionScheme, heads: int, head_dim: int, length: int, layer: int) -> Tensor:
     """The rotated unit vectors, R_h(p) e_a: (H, S, d, d), a row for each a; H is 1 where all heads are turned alike.
 
-    Without what a scheme appends to every query: see `appended_bias`.
+    Without what a scheme appends to every query and key.
     """
     state = scheme.rotary(one_text(length))
     zero = torch.zeros(1, length, heads, head_dim)
@@ -29,11 +29,3 @@ def rotated_units(scheme: PositionScheme, heads: int, head_dim: int, length: int
     if not turned[..., head_dim:].any():
         turned = turned[..., :head_dim]
     return turned[:1] if bool(torch.isclose(turned, turned[:1], rtol=1e-5, atol=1e-7).all()) else turned
-
-
-def appended_bias(scheme: PositionScheme, heads: int, head_dim: int, length: int, layer: int) -> Tensor | None:
-    """The logits of queries and keys of zero, to which `rotate` appends: (H, S, S). None: it appends nothing."""
-    zero = torch.zeros(1, length, heads, head_dim)
-    q, k = (x[0].transpose(0, 1).float() for x in scheme.rotate(zero, zero, scheme.rotary(one_text(length)), layer))
-    logits = q @ k.transpose(-1, -2) * (scheme.query_scale * head_dim**-0.5)
-    return logits if logits.any() else None

@@ -1,131 +1,117 @@
-"""Plots of positional schemes: `plot_position` for one, `plot_comparison` for several on one sheet.
+"""Plots of a positional scheme: what it adds, turns or biases, and what of order the model sees.
 
 Figures are plain `matplotlib.figure.Figure` objects; pyplot isn't imported and no setting is changed. They need
-matplotlib: `pip install "hf-posenc[plots]"`. `panels.position_panels` has the numbers without plots.
+matplotlib: `pip install "hf-posenc[plots]"`. All numbers come from the scheme's hooks and the model's own forward.
+
+Axes in the shapes below: S positions, D hidden width, H heads, d = D/H.
 """
 
-import contextlib
+import copy
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from transformers.utils import logging
+import torch
+from torch import Tensor
 
-from hf_posenc.errors import UserError
+from hf_posenc.errors import UserError, user_errors
 from hf_posenc.files import write_bytes
-from hf_posenc.model.modeling_posenc import PosEncPreTrainedModel
+from hf_posenc.model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
 from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.schemes.panel_types import Effect, Lines, Maps, Note, Panel
-from hf_posenc.schemes.panels import attention_panels, read_effects
-from hf_posenc.schemes.sources import Source, Subject, heading, read_source
-
-logger = logging.get_logger(__name__)
+from hf_posenc.schemes.hooks import one_text, rotated_units
 
 if TYPE_CHECKING:
-    import torch
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
-
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours, which colour-blind readers can tell apart."""
-_SMALL, _MEDIUM, _LARGE = 8, 9.5, 11
-_HEADS = 6
-"""The most curves in one axes; more heads get an axes each."""
-_WORDS = 20
-"""Beside a map of text, at most."""
+MOST_POSITIONS = 512
+_DISTANCE = "distance j - i (tokens)"
+_MASKED = -1000.0
+"""A logit below this hides a token."""
+_DRAWS = 128
+_TEXTS = 8
 
 
+class _Panel(NamedTuple):
+    """Curves over x, one for each row of the values, or without x a map of them, with row 0 at the top."""
+
+    title: str
+    x_label: str
+    y_label: str
+    values: Tensor
+    x: Tensor | None = None
+    group: str = "head"
+    """What the curves are."""
+    from_zero: bool = False
+
+
+@torch.no_grad()
 def plot_position(
-    source: Source,
+    source: PosEncConfig | PosEncPreTrainedModel,
     *,
     max_positions: int | None = None,
     layer: int | None = None,
-    config: PosEncConfig | None = None,
-    revision: str | None = None,
+    input_ids: Tensor | None = None,
 ) -> "Figure":
-    """Draws what a scheme does to embeddings, to queries and keys, or to logits, with its initial or trained weights.
+    """Draws a scheme in at most four panels, by the hooks that it uses.
+
+    - Added vectors: what is added to embeddings of zero, and the cosines of all pairs of positions.
+    - Rotation: q.k of equal vectors against distance, and that of each entry alone.
+    - Bias: for each head, from the middle position, and for all pairs where distance alone doesn't decide. Where logits
+      hide tokens: the attention that they leave. Where they depend on content: the deviation over random queries,
+      keys and hidden states, and three draws.
+    - Attention by distance, mean of places, where there is a bias or a model is given.
+    - What the model sees of order: how much the mean of the hidden states changes when two words of a random text swap
+      places, as a share of the change that two new words make.
+
+    A scheme with several effects has a panel for each.
 
     Args:
-        source, max_positions, layer, config, revision: as in `panels.position_panels`, which describes the plots.
-
-    Returns:
-        matplotlib.figure.Figure: not known to pyplot; `save_figure` writes it, notebooks show it with `display`.
+        source: a model, or a config, which stands for a new model with the weights of seed 0.
+        max_positions (int, optional): S. None: 128, or as many as the scheme has.
+        layer (int, optional): the layer, from 0, of what differs by layer. None: the first that has a bias, or 0.
+        input_ids (Tensor, optional): (1, S) tokens of a text whose attention is shown. None: random words.
 
     Raises:
         ImportError: matplotlib isn't installed.
-        UserError, OSError: as `panels.position_panels`.
+        UserError: an argument is out of range.
     """
-    subject = read_source(source, config, revision)
-    effects = read_effects(subject, max_positions, layer)
-    panels = [panel for effect in effects for panel in effect.panels]
-    return _draw_panels(panels, heading(subject))
+    is_new = isinstance(source, PosEncConfig)
+    with torch.random.fork_rng(devices=[]), user_errors():
+        torch.default_generator.manual_seed(0)
+        model: Any = copy.deepcopy(source)
+        model = PosEncModel(model) if is_new else model.base_model
+    model = model.to(device="cpu", dtype=torch.float32).eval()
+    scheme, config = model.position, model.config
+    most = min(MOST_POSITIONS, scheme.max_length or MOST_POSITIONS)
+    length = min(128, most) if max_positions is None else max_positions
+    if not 2 <= length <= most:
+        raise UserError(f"max_positions={length!r} is out of range. Give a whole number from 2 to {most}.")
+    if layer is None:
+        layer = _first_biased_layer(model) if scheme.uses("layer_bias") else 0
+    if not 0 <= layer < config.num_hidden_layers:
+        raise UserError(f"layer={layer!r} is out of range. The model has layers 0 to {config.num_hidden_layers - 1}.")
+    effects = [panels for panels in _effects(model, length, layer) if panels]
+    panels = [first for first, *_ in effects] if len(effects) > 1 else [panel for panels in effects for panel in panels]
+    if len(panels) < 3 and (not is_new or scheme.uses("bias") or scheme.uses("layer_bias")):
+        panels.append(_attention_panel(model, length, layer, input_ids))
+    sizes = f"D = {config.hidden_size}, {config.num_attention_heads} heads, {config.num_hidden_layers} layers"
+    title = f"{config.position_embedding_type} · {sizes} · {'new' if is_new else 'given'} weights"
+    return _figure([*panels[:3], _order_panel(model, length)], title)
 
 
-def plot_comparison(
-    sources: Sequence[Source],
-    *,
-    max_positions: int | None = None,
-    layer: int | None = None,
-    revision: str | None = None,
-) -> "Figure":
-    """Draws schemes below each other: the similarity or bias of all pairs of positions, and against distance.
-
-    Distances have the same axis in every row; cosines have the same axes and colours too. A bias has a scale of its
-    own in each row: compare its shape. A scheme that acts in two ways has two rows.
-
-    Args:
-        sources: what `plot_position` takes, several of them.
-        max_positions (int, optional): S. None: 128; schemes with fewer positions show those.
-        layer (int, optional): as in `plot_position`.
-        revision (str, optional): as in `plot_position`.
-
-    Raises:
-        ImportError, UserError, OSError: as `plot_position`, or there is nothing to compare.
-    """
-    if isinstance(sources, str) or len(sources) < 1:
-        raise UserError(f"sources={sources!r} is nothing to compare. Give a list of schemes, configs or checkpoints.")
-    rows = []
-    for subject in (read_source(source, None, revision) for source in sources):
-        limit = subject.scheme.max_length
-        shown = min(max_positions, limit) if max_positions is not None and limit is not None else max_positions
-        rows += [(subject, effect) for effect in read_effects(subject, shown, layer)]
-    return _draw_rows(rows)
-
-
-def plot_attention(
-    model: PosEncPreTrainedModel,
-    input_ids: "torch.Tensor",
-    *,
-    layer: int = 0,
-    words: Sequence[str] = (),
-    title: str | None = None,
-) -> "Figure":
-    """Draws how far a model attends in a text; the arguments are those of `panels.attention_panels`.
-
-    Args:
-        model, input_ids, layer, words: as there.
-        title (str, optional): over the picture. None: the model's scheme.
-
-    Raises:
-        ImportError: matplotlib isn't installed.
-        UserError: as there.
-    """
-    shown = title or f"Attention of {model.config.position_embedding_type} in {type(model).__name__}"
-    return _draw_panels(attention_panels(model, input_ids, layer=layer, words=words), shown)
-
-
-def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata: dict[str, Any] | None = None) -> None:
+def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150) -> None:
     """Writes a figure, whole or not at all, in the format of the file's suffix; the same bytes every time.
 
     Args:
         figure: a figure of this module, or any other.
         path: ends in .png, .svg or .pdf. An existing file is replaced, a missing folder is made.
         dpi (int): pixels per inch, for png.
-        metadata (dict, optional): further metadata of the file; see matplotlib's `savefig`.
 
     Raises:
         UserError: the suffix names no format, or the path is a folder.
@@ -137,22 +123,8 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150, metadata:
     buffer = io.BytesIO()
     # The names of an svg's parts are drawn at random without a salt.
     with matplotlib.rc_context({"svg.hashsalt": "hf_posenc"}):
-        figure.savefig(buffer, format=suffix, dpi=dpi, metadata={**dict.fromkeys(unsaid), **(metadata or {})})
+        figure.savefig(buffer, format=suffix, dpi=dpi, metadata=dict.fromkeys(unsaid))
     write_bytes(path, buffer.getvalue())
-
-
-@contextlib.contextmanager
-def drawing(what: str) -> Iterator[None]:
-    """Turns an error while a run's plot is drawn into a warning, so that the run doesn't fail.
-
-    Without matplotlib there is neither a plot nor a warning.
-    """
-    try:
-        yield
-    except ImportError:
-        pass
-    except Exception as error:
-        logger.warning(f"There is no picture of {what}: {type(error).__name__}: {error}")
 
 
 def check_picture_path(path: str | Path) -> str:
@@ -165,207 +137,185 @@ def check_picture_path(path: str | Path) -> str:
     return suffix
 
 
-def _new_figure(width: float, height: float) -> "Figure":
-    """A figure of this many inches, with room between its parts."""
+# ---- what the scheme does -------------------------------------------------------------------------------------------
+
+
+def _effects(model: Any, length: int, layer: int) -> Iterator[list[_Panel]]:
+    """The panels of each hook."""
+    scheme, tokens = model.position, one_text(length)
+    if scheme.uses("embed"):
+        added = scheme.embed(torch.zeros(1, length, model.config.embedding_width), tokens)[0]
+        yield _added_panels(added) if added.any() else []
+    if scheme.uses("rotate"):
+        yield _rotation_panels(model, length, layer)
+    if scheme.uses("bias"):
+        bias = scheme.bias(tokens)
+        yield [] if bias is None else _bias_panels(bias[0].float(), "Bias")
+    if scheme.uses("layer_bias"):
+        draws = _layer_bias(model, _DRAWS, length, layer)
+        if draws is not None and torch.allclose(draws, draws[:1], rtol=1e-5, atol=1e-8):
+            yield _bias_panels(draws[0], f"Bias of layer {layer}")
+        elif draws is not None:
+            yield _content_panels(draws[:, :, length // 2], layer)
+
+
+def _added_panels(added: Tensor) -> list[_Panel]:
+    """Panels of what is added at each position, (S, D)."""
+    unit = torch.nn.functional.normalize(added, dim=-1)
+    return [
+        _Panel("What is added to embeddings", "position", "dimension", added.T),
+        _Panel("Cosine of what is added", "position", "position", unit @ unit.T),
+    ]
+
+
+def _rotation_panels(model: Any, length: int, layer: int) -> list[_Panel]:
+    """q.k of equal vectors against distance, and that of each entry alone where q and k keep their width."""
+    scheme, heads, width = model.position, model.config.num_attention_heads, model.layers[0].attention.head_dim
+    # Orthogonal vectors: the mean over them is exact where q and k are turned alone.
+    drawn = torch.linalg.qr(torch.randn(width, width, generator=torch.Generator().manual_seed(0)))[0] * width**0.5
+    q = drawn[:, None, None].expand(-1, length, heads, -1)
+    turned, turned_k = scheme.rotate(q, q, scheme.rotary(one_text(length)), layer)
+    products = torch.einsum("nhd,nshd->hs", turned[:, length // 2], turned_k) / drawn.square().sum()
+    panels = [_Panel("q.k of equal vectors, over q.q", _DISTANCE, "share", products, _from_middle(length))]
+    if turned.shape[-1] == width:
+        units = rotated_units(scheme, heads, width, length, layer)[0]  # (S, d, d)
+        alone = torch.einsum("ab,pab->ap", units[0], units)
+        slowest_last = alone[alone[:, 1].argsort(stable=True)]
+        panels.append(_Panel("q.k of each entry of head 0", "distance (tokens)", "entry, fastest first", slowest_last))
+    return panels
+
+
+def _bias_panels(bias: Tensor, name: str) -> list[_Panel]:
+    """Panels of (H or 1, S, S)."""
+    middle, pairs = bias.shape[-1] // 2, ("key position j", "query position i")
+    if float(bias.min()) < _MASKED:
+        seen = (bias - bias.amax(-1, keepdim=True)).exp()
+        heads = sorted({0, len(seen) - 1} if not torch.equal(seen[0], seen[-1]) else {0})
+        title = "Attention among equal tokens, 1: a query's most"
+        return [_Panel(f"{title}, head {head}" if len(heads) > 1 else title, *pairs, seen[head]) for head in heads]
+    title = f"{name}, from position {middle}"
+    panels = [_Panel(title, _DISTANCE, "logit", bias[:, middle], _from_middle(bias.shape[-1]))]
+    if not torch.allclose(bias[:, 1:, 1:], bias[:, :-1, :-1], rtol=1e-4, atol=1e-5 * float(bias.abs().max())):
+        panels.append(_Panel(f"{name}, head 0", *pairs, bias[0]))
+    return panels
+
+
+def _layer_bias(model: Any, count: int, length: int, layer: int) -> Tensor | None:
+    """The bias (n, H, S, S) of one layer for random q, k and hidden states, each draw the same at all places."""
+    heads, width = model.config.num_attention_heads, model.layers[0].attention.head_dim
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, count, 1, heads, 1, width, generator=generator).expand(-1, -1, -1, -1, length, -1)
+    x = torch.randn(count, 1, 1, heads * width, generator=generator).expand(-1, -1, length, -1)
+    rows = [model.position.layer_bias(q[n], k[n], one_text(length, x[n]), layer) for n in range(count)]
+    return None if rows[0] is None else torch.cat(rows).float()
+
+
+def _first_biased_layer(model: Any) -> int:
+    layers = range(model.config.num_hidden_layers)
+    return next((layer for layer in layers if _layer_bias(model, 1, 2, layer) is not None), 0)
+
+
+def _content_panels(draws: Tensor, layer: int) -> list[_Panel]:
+    """Panels of a bias that depends on the content, from the middle position: (n, H, S)."""
+    x, title = _from_middle(draws.shape[-1]), f"Bias of layer {layer}"
+    return [
+        _Panel(f"{title}: deviation over content", _DISTANCE, "logit", draws.std(0), x, from_zero=True),
+        _Panel(f"{title}, head 0: three draws", _DISTANCE, "logit", draws[:3, 0], x, "draw"),
+    ]
+
+
+# ---- what the model sees --------------------------------------------------------------------------------------------
+
+
+def _random_words(model: Any, *shape: int, seed: int = 1) -> Tensor:
+    return torch.randint(model.config.vocab_size, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _attention_panel(model: Any, length: int, layer: int, input_ids: Tensor | None) -> _Panel:
+    """Attention of each head by distance, mean of all places."""
+    words = _random_words(model, _TEXTS, length) if input_ids is None else input_ids
+    weights = model(words, output_attentions=True).attentions[layer].mean(0)  # (H, S, S)
+    x = _from_middle(weights.shape[-1])
+    by_distance = torch.stack([weights.diagonal(t, -2, -1).mean(-1) for t in x.tolist()], -1)
+    title = f"Attention in {'random words' if input_ids is None else 'the text'}, layer {layer}"
+    return _Panel(title, _DISTANCE, "weight, mean of places", by_distance, x, from_zero=True)
+
+
+def _order_panel(model: Any, length: int) -> _Panel:
+    """How much the mean of the hidden states changes when two words swap places, by their distance."""
+    words, rows, generator = (
+        _random_words(model, _TEXTS, length),
+        torch.arange(_TEXTS),
+        torch.Generator().manual_seed(2),
+    )
+
+    def pooled(ids: Tensor) -> Tensor:
+        return model(ids).last_hidden_state.mean(1)
+
+    before, other = pooled(words), words.clone()
+    other[:, [length // 4, length // 2]] = _random_words(model, _TEXTS, 2, seed=3)
+    scale = (pooled(other) - before).norm()
+    distances, changes = [2**n for n in range(length.bit_length()) if 2**n < length], []
+    for distance in distances:
+        first, swapped = torch.randint(length - distance, (_TEXTS,), generator=generator), words.clone()
+        swapped[rows, first], swapped[rows, first + distance] = words[rows, first + distance], words[rows, first]
+        changes.append((pooled(swapped) - before).norm() / scale)
+    title, y_label = "What two words that swap places change", "share of what two new words change"
+    values = torch.stack(changes)[None]
+    return _Panel(title, "distance of the two (tokens)", y_label, values, torch.tensor(distances), from_zero=True)
+
+
+# ---- drawing --------------------------------------------------------------------------------------------------------
+
+
+def _from_middle(length: int) -> Tensor:
+    return torch.arange(length) - length // 2
+
+
+def _figure(panels: list[_Panel], title: str) -> "Figure":
+    """Up to three panels beside each other, four in two rows."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError('Plots need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.08)  # type: ignore[union-attr, call-arg]
+    columns = 2 if len(panels) == 4 else len(panels)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.2 * columns + 0.6, 3.4 * rows + 0.3), layout="constrained")
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=True):
+        _draw_map(axes, panel) if panel.x is None else _draw_curves(axes, panel)
+        axes.set_title(panel.title, fontsize=9)
+        axes.set_xlabel(panel.x_label, fontsize=8)
+        axes.set_ylabel(panel.y_label, fontsize=8)
+        axes.tick_params(labelsize=8)
     return figure
 
 
-def _draw_panels(panels: list[Panel], heading: str) -> "Figure":
-    """Panels of one axes each in rows of three; one of many maps, or heads, below them over the whole width."""
-    single = [panel for panel in panels if not _are_many(panel)]
-    many = [panel for panel in panels if isinstance(panel, Maps | Lines) and _are_many(panel)]
-    if all(isinstance(panel, Note) for panel in panels):
-        figure = _new_figure(6, 1.6)
-        axes = figure.subplots()
-        axes.set_axis_off()
-        axes.text(0.5, 0.5, _words(panels), ha="center", va="center", fontsize=_LARGE)
-        figure.suptitle(heading, fontsize=_LARGE, fontweight="bold")
-        return figure
-    columns = 3 if any(isinstance(panel, Lines) for panel in many) else min(3, len(single))
-    rows = -(-len(single) // columns)
-    map_columns = 6 if any(len(panel.names) in (5, 6) or len(panel.names) > 8 for panel in many) else 4
-    map_rows = [-(-len(panel.names) // map_columns) for panel in many]
-    # Square maps fill the width.
-    heights = [max(2.9 * rows, 0.01), *(0.6 + n * (0.3 + 3.4 * columns / map_columns) for n in map_rows)]
-    figure = _new_figure(4 * columns, 0.4 + sum(heights))
-    figure.suptitle(heading, fontsize=_LARGE, fontweight="bold")
-    parts = figure.subfigures(1 + len(many), 1, height_ratios=heights, squeeze=False)[:, 0]
-    grid = list(parts[0].subplots(rows, columns, squeeze=False).flat) if single else []
-    for axes in grid[len(single) :]:
-        axes.set_axis_off()
-    for axes, panel in zip(grid, single, strict=False):
-        _draw_panel(parts[0], axes, panel)
-    for part, panel, n in zip(parts[1:], many, map_rows, strict=True):
-        others = "; the others in grey" if isinstance(panel, Lines) else ""
-        part.suptitle(f"{panel.title}{others}", fontsize=_MEDIUM)
-        shown = part.subplots(n, map_columns, squeeze=False, sharex=True, sharey=True)
-        for axes in shown.flat[len(panel.names) :]:
-            axes.set_axis_off()
-        for index, axes in enumerate(shown.flat[: len(panel.names)]):
-            if isinstance(panel, Lines):
-                _draw_one_line(axes, panel, index)
-            else:
-                image = _draw_map(axes, panel, index)
-                axes.set_title(panel.names[index], fontsize=_SMALL)
-            axes.label_outer()
-        if isinstance(panel, Maps):
-            _colour_bar(part, image, list(shown.flat), panel)
-        else:
-            part.supxlabel(panel.x_label, fontsize=_SMALL)
-            part.supylabel(panel.y_label, fontsize=_SMALL)
-    return figure
+def _draw_map(axes: "Axes", panel: _Panel) -> None:
+    values = panel.values.numpy()
+    # A few outliers of a random table would make all other values pale.
+    bound, is_signed = float(np.quantile(np.abs(values), 0.999)), values.min() < 0
+    colours: dict[str, Any] = {"cmap": "RdBu_r" if is_signed else "viridis", "vmin": -bound if is_signed else 0}
+    image = axes.imshow(values, vmax=bound, aspect="auto", interpolation="nearest", **colours)
+    axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).ax.tick_params(labelsize=8)
 
 
-def _are_many(panel: Panel) -> bool:
-    """Whether a panel has an axes for each of its maps, or of its heads where one axes couldn't tell them apart."""
-    if isinstance(panel, Lines):
-        return panel.group == "head" and len(panel.names) > _HEADS
-    return isinstance(panel, Maps) and len(panel.names) > 1
+def _draw_curves(axes: "Axes", panel: _Panel) -> None:
+    """One curve where all are alike."""
+    from matplotlib import colormaps
 
-
-def _draw_one_line(axes: "Axes", panel: Lines, index: int) -> None:
-    """One curve before the others."""
-    for curve in panel.y:
-        axes.plot(panel.x, curve, color="0.85", linewidth=0.6)
-    axes.plot(panel.x, panel.y[index], color=PALETTE[0], linewidth=1.4, zorder=3)
-    axes.set_title(f"{panel.group} {panel.names[index]}", fontsize=_SMALL)
-    _finish_lines(axes, panel)
-    axes.set(xlabel="", ylabel="")  # the part's own
-
-
-def _draw_rows(rows: list[tuple[Subject, Effect]]) -> "Figure":
-    """A row for each effect: its name, its matrix, its profile."""
-    heights = [0.7 if effect.matrix is None else 2.4 for _, effect in rows]
-    figure = _new_figure(10, 0.2 + sum(heights))
-    grid = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(1, 3.4), height_ratios=heights)
-    reach = max((float(effect.profile.x[-1]) for _, effect in rows if effect.profile is not None), default=1.0)
-    labels = [subject.label for subject, _ in rows]
-    for (left, right), (subject, effect) in zip(grid, rows, strict=True):
-        name = subject.label
-        if labels.count(name) > 1:
-            name += f" ({effect.kind})"
-        if any(True for _ in subject.scheme.parameters()):
-            name += f", {subject.weights}"
-        if effect.matrix is None or effect.profile is None:
-            left.set_axis_off()
-            right.set_axis_off()
-            left.set_title(name, fontsize=_MEDIUM, fontweight="bold", loc="left")
-            # Wider than its column, which must not grow with it.
-            left.text(0, 1, _words(effect.panels).replace("\n", " "), fontsize=_SMALL, va="top").set_in_layout(False)
-            continue
-        _draw_panel(figure, left, effect.matrix)
-        left.set_title(effect.matrix.title, fontsize=_SMALL)
-        left.set_title(f"{name}\n", fontsize=_MEDIUM, fontweight="bold", loc="left")
-        left.set_anchor("W")
-        _draw_panel(figure, right, effect.profile)
-        right.set_title(effect.profile.title, fontsize=_SMALL)
-        right.set_xlim(-reach, reach)
-    return figure
-
-
-def _words(panels: Sequence[Panel]) -> str:
-    return "\n".join(panel.text for panel in panels if isinstance(panel, Note))
-
-
-def _draw_panel(figure: "Figure | SubFigure", axes: "Axes", panel: Panel) -> None:
-    axes.set_title(panel.title, fontsize=_MEDIUM)
-    axes.tick_params(labelsize=_SMALL)
-    if isinstance(panel, Maps):
-        _colour_bar(figure, _draw_map(axes, panel, 0), [axes], panel)
-    elif isinstance(panel, Lines):
-        _draw_lines(figure, axes, panel)
-    else:
-        axes.set_axis_off()
-        axes.text(0.5, 0.5, panel.text, ha="center", va="center", fontsize=_MEDIUM)
-
-
-def _draw_map(axes: "Axes", panel: Maps, index: int) -> Any:
-    values = panel.values[index]
-    low, high = panel.limits
-    rows, columns = values.shape
-    left, top = panel.x_start - 0.5, panel.y_start - 0.5
-    image = axes.imshow(
-        values,
-        cmap="RdBu_r" if low < 0 < high else "viridis",
-        vmin=low,
-        vmax=high,
-        aspect="equal" if rows == columns else "auto",
-        extent=(left, left + columns, top + rows, top),
-        interpolation="nearest",
-    )
-    axes.set_xlabel(panel.x_label, fontsize=_SMALL)
-    axes.set_ylabel(panel.y_label, fontsize=_SMALL)
-    axes.tick_params(labelsize=_SMALL)
-    if panel.x_names:  # words: as many as have room
-        chosen = list(range(0, columns, -(-columns // _WORDS)))
-        axes.set_xticks(chosen, [panel.x_names[column] for column in chosen], rotation=90)
-        axes.set_yticks(chosen, [panel.y_names[row] for row in chosen])
-    elif panel.y_names:
-        chosen = sorted({round(step * (rows - 1) / 6) for step in range(7)})
-        axes.set_yticks(chosen, [panel.y_names[row] for row in chosen])
-    elif rows <= 16:
-        axes.set_yticks(range(rows))
-    return image
-
-
-def _colour_bar(figure: "Figure | SubFigure", image: Any, axes: "list[Axes]", panel: Maps) -> None:
-    low, high = panel.limits
-    slack = 1e-4 * (high - low)
-    above, below = panel.values.max() > high + slack, panel.values.min() < low - slack
-    extend = "both" if above and below else "max" if above else "min" if below else "neither"
-    place = _bar_place(axes[0]) if len(axes) == 1 else {"ax": axes, "fraction": 0.05, "pad": 0.02, "aspect": 25}
-    bar = figure.colorbar(image, extend=extend, **place)
-    bar.set_label(panel.value_label, fontsize=_SMALL)
-    bar.ax.tick_params(labelsize=_SMALL)
-    bar.outline.set_visible(False)
-
-
-def _bar_place(axes: "Axes") -> dict[str, Any]:
-    """Where a colour bar stands beside one axes: at its edge, also where a square map doesn't fill its cell."""
-    return {"cax": axes.inset_axes((1.03, 0, 0.04, 1))}
-
-
-def _draw_lines(figure: "Figure | SubFigure", axes: "Axes", panel: Lines) -> None:
-    count = len(panel.names)
-    colours: list[Any] = [PALETTE[index % len(PALETTE)] for index in range(count)]
-    if panel.group and count > 1:
-        from matplotlib import colormaps
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import BoundaryNorm, ListedColormap
-
-        # Without the yellow end, which white paper swallows.
-        colours = list(colormaps["viridis"](np.linspace(0, 0.9, count)))
-        scale = ScalarMappable(BoundaryNorm(np.arange(count + 1) - 0.5, count), ListedColormap(colours))
-        bar = figure.colorbar(scale, **_bar_place(axes))
-        bar.set_label(panel.group, fontsize=_SMALL)
-        ticks = range(0, count, 1 if count <= 16 else -(-count // 8))
-        bar.set_ticks(list(ticks), labels=[panel.names[tick] for tick in ticks])
-        bar.ax.tick_params(labelsize=_SMALL, length=0)
-        bar.ax.minorticks_off()
-        bar.outline.set_visible(False)
-    for curve, name, colour in zip(panel.y, panel.names, colours, strict=True):
-        axes.plot(panel.x, curve, color=colour, linewidth=1.2, label=name)
-    _finish_lines(axes, panel)
-    if not panel.group and count > 1:
-        axes.legend(fontsize=_SMALL, framealpha=0.8, edgecolor="none")
-
-
-def _finish_lines(axes: "Axes", panel: Lines) -> None:
-    """Labels and limits."""
-    axes.tick_params(labelsize=_SMALL)
-    axes.set_xlabel(panel.x_label, fontsize=_SMALL)
-    axes.set_ylabel(panel.y_label, fontsize=_SMALL)
-    axes.set_xlim(float(panel.x[0]), float(panel.x[-1]))
-    if panel.log:
-        axes.set_yscale("log")
-    low, high = panel.limits
-    if (low, high) != (None, None):
-        axes.set_ylim(low, 1.08 * float(np.nanmax(panel.y)) if high is None else high)
+    assert panel.x is not None
+    values, x = panel.values, panel.x.numpy()
+    rows = values[:1] if torch.allclose(values, values[:1], rtol=1e-4, atol=1e-6) else values
+    colours = PALETTE if len(rows) <= 4 else colormaps["viridis"](np.linspace(0, 0.9, len(rows)))
+    for number, (row, colour) in enumerate(zip(rows.numpy(), colours, strict=False)):
+        axes.plot(x, row, color=colour, linewidth=1.2, label=str(number))
+    if len(rows) > 1:
+        axes.legend(title=panel.group, fontsize=7, title_fontsize=7, ncols=-(-len(rows) // 6), framealpha=0.7)
+    if x[0] > 0:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(x, [str(distance) for distance in x])
+    if panel.from_zero:
+        axes.set_ylim(0, max(0.01, 1.08 * float(rows.max())))
     axes.grid(color="0.9", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
