@@ -111,6 +111,6 @@ def check(
         report = check_position(
             scheme, kwargs=shared.json_object("scheme_kwargs", scheme_kwargs) or {}, checks=only or None
         )
-    Console().print(report)
+    plain_console().print(str(report))
     if not report.ok:
         raise typer.Exit(1)

@@ -79,6 +79,7 @@ class Attention:
             row_q, row_k = (self.tokens.to_rows(t).transpose(1, 2) for t in (q, k))
             assert self.row_tokens is not None
             bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_idx)
+            _check_axes(bias, row_q.shape[1])
             masks = add_bias(masks, self.rows, bias, self.dtype)
         if scheme.uses("rotate"):
             q, k = scheme.rotate(q, k, self.state, layer.layer_idx)
@@ -162,6 +163,7 @@ def choose_attention(
                 attention.row_tokens = tokens.rows()
             if attention.row_tokens is not None and scheme.uses("bias"):
                 attention.bias = scheme.bias(attention.row_tokens)
+                _check_axes(attention.bias, config.num_attention_heads)
             attention.masks = add_bias(attention.rows.masks(), attention.rows, attention.bias, attention.dtype)
     if not tracing():
         _tell(attention, x.device.type)
@@ -200,8 +202,6 @@ def add_bias(
     """
     if bias is None:
         return masks
-    if bias.dim() != 4:
-        raise ValueError(f"A bias has shape {tuple(bias.shape)}. Give (1 or B, H or 1, S, S), with every axis.")
     if bias.device.type == "cpu":
         dtype = torch.promote_types(dtype, torch.float32)
     added: list[Tensor | None] = []
@@ -214,6 +214,11 @@ def add_bias(
         else:
             added.append(mask + own)
     return added
+
+
+def _check_axes(bias: Tensor | None, heads: int) -> None:
+    if bias is not None and (bias.dim() != 4 or bias.shape[1] not in (1, heads)):
+        raise ValueError(f"A bias has shape {tuple(bias.shape)}. Give (1 or B, {heads} or 1, S, S), with every axis.")
 
 
 def _aligned(bias: Tensor) -> Tensor:

@@ -253,6 +253,9 @@ class PosEncConfig(PreTrainedConfig):
         """Entered while weights are loaded. hf_posenc, where it is installed, checks the checkpoint's files here."""
         return nullcontext()
 
+    def check_scheme(self, scheme: Any) -> None:
+        """Called when a scheme is built, where hf_posenc, if it is installed, refuses what couldn't be saved."""
+
     def before_saving(self, model: Any) -> None:
         """Called before a model is saved, where hf_posenc, if it is installed, refuses what can't be loaded again."""
 

@@ -82,7 +82,10 @@ class PosEncEmbeddings(nn.Module):
             hidden_states = hidden_states + self.token_type_embeddings(types)
         if tokens.index is None:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
             hidden_states = tokens.pad(hidden_states)
-        hidden_states = self.dropout(self.norm(embed(hidden_states, tokens)))
+        hidden_states = embed(hidden_states, tokens)
+        if hidden_states is None:
+            raise ValueError("The scheme's embed returns None. Give the hidden states back, with positions added.")
+        hidden_states = self.dropout(self.norm(hidden_states))
         return hidden_states if self.projection is None else apply_linear(self.projection, hidden_states)
 
 

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
+from torch import nn
 from transformers import GenerationConfig
 from transformers.utils import logging
 
 from .configuration_posenc import POSENC_VERSION, Check, require, whole
 from .configuration_posenc import PosEncConfig as CheckpointConfig
 from .hints import did_you_mean, scheme_names, unknown_scheme
+from .position_base import PositionScheme
 from .position_combined import CombinedPosition
 from .position_rope import ROPE_COMMON
 from .positions import own_arguments, scheme_kwargs
@@ -173,6 +175,10 @@ def scheme_class(name: str) -> Any:
     if name not in SCHEMES:
         raise unknown_scheme(name, SCHEMES)
     return SCHEMES[name]
+
+
+def _has_modules(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(item, nn.Module) for item in value)
 
 
 def takes_rope_parameters(scheme: Any) -> bool:
@@ -423,6 +429,26 @@ class PosEncConfig(CheckpointConfig):
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
         for name in stale:
             Path(save_directory, name).unlink()
+
+    def check_scheme(self, scheme: Any) -> None:
+        """Refuses a scheme whose state a checkpoint wouldn't hold, or whose child hides a hook.
+
+        Raises:
+            ValueError: it has a buffer, modules in a Python list, or a child with the name of a hook.
+        """
+        attributes = [attribute for module in scheme.modules() for attribute in vars(module).items()]
+        children = [child for child, _ in scheme.named_children()]
+        faults = {
+            "a buffer, which loading would leave uninitialised. Compute it from Python numbers in the hook that needs "
+            "it": [name for name, _ in scheme.named_buffers()],
+            "a Python list of modules, whose weights nobody would train, move or save. Make it an nn.ModuleList": [
+                name for name, value in attributes if _has_modules(value)
+            ],
+            "a child with the name of a hook. Rename it": [name for name in children if hasattr(PositionScheme, name)],
+        }
+        for what, names in faults.items():
+            if names:
+                raise ValueError(f"{type(scheme).__name__}.{names[0]} is {what}.")
 
     def before_saving(self, model: Any) -> None:
         """Refuses a model whose code can't travel, or whose config was changed after it was built.

@@ -91,15 +91,9 @@ class PositionScheme(nn.Module):
 def check_length(scheme: PositionScheme, first: int, last: int) -> None:
     """Raises a ValueError before a kernel reads past the end of a table."""
     limit = scheme.max_length
-    if limit is None or (first >= 0 and last < limit):
-        return
-    if first < 0:
+    if limit is not None and (first < 0 or last >= limit):
         raise ValueError(
-            f"position_embedding_type={scheme.name!r} has positions 0 to {limit - 1}, the input has {first}. "
-            "Give position_ids that start at 0."
+            f"position_embedding_type={scheme.name!r} has {limit} positions, the input has {last + 1}. Truncate to "
+            f"{limit} tokens (truncation=True, max_length={limit}), or use a scheme without a table, such as 'rope' or "
+            f"'sinusoidal'. Positions start at 0, here at {first}."
         )
-    raise ValueError(
-        f"position_embedding_type={scheme.name!r} has {limit} positions, the input has {last + 1}. "
-        f"Truncate to {limit} tokens (truncation=True, max_length={limit}), or use a scheme without a table, such as "
-        "'rope' or 'sinusoidal'."
-    )

@@ -68,8 +68,14 @@ class CombinedPosition(PositionScheme):
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Any, ...], layer: int) -> tuple[Tensor, Tensor]:
         """Each part's in turn."""
+        width = q.shape[-1]
         for part, own in zip(self._using("rotate"), state, strict=True):
             q, k = part.rotate(q, k, own, layer)
+        if q.shape[-1] != width and len(state) > 1:
+            raise ValueError(
+                f"position_embedding_type={self.name!r}: one of those that rotate queries and keys changes their "
+                f"width, {width} to {q.shape[-1]}, and so makes them anew. Keep one of them."
+            )
         return q, k
 
     def bias(self, tokens: Tokens) -> Tensor | None:

@@ -35,6 +35,7 @@ class DebertaPosition(PositionScheme):
 
     name = "deberta"
     shift_invariant = True
+    token_scaled = "std"
 
     def __init__(
         self,

@@ -44,9 +44,10 @@ class DistanceBias(PositionScheme):
         def function(distance: Tensor) -> Tensor:
             with outside_autocast(distance.device):
                 values = self.of_distance(distance, layer)
-            if values.dim() != 2:
+            if values is None or values.dim() != 2 or values.shape[0] != distance.shape[0]:
+                shape = None if values is None else tuple(values.shape)
                 raise ValueError(
-                    f"{type(self).__name__}.of_distance returns {tuple(values.shape)} for {len(distance)} distances. "
+                    f"{type(self).__name__}.of_distance returns {shape} for {len(distance)} distances. "
                     "Give (R, H), or (R, 1) for the same in all heads."
                 )
             return values

@@ -50,6 +50,7 @@ class FourierPosition(AddedPosition):
 
     name = "fourier"
     linear_in = "down"
+    token_scaled = "rms"
 
     def __init__(
         self,

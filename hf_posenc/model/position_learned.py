@@ -27,6 +27,7 @@ class LearnedPosition(AddedPosition):
 
     name = "learned"
     linear_in = "embedding"
+    token_scaled = "std"
 
     def __init__(self, *, hidden_size: int, max_positions: int = 512, std: float = 0.02, dropout: float = 0.0) -> None:
         super().__init__(dropout=dropout)

@@ -40,6 +40,7 @@ class SinusoidalPosition(AddedPosition):
     learning_rate_factor = 30.0
     linear_in = "alpha"
     conversion_kwargs = {"learned_scale": True}
+    token_scaled = "rms"
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ class TupePosition(PositionScheme):
     name = "tupe"
     shift_invariant = False
     query_scale = 0.5**0.5
+    token_scaled = "std"
 
     def __init__(
         self,

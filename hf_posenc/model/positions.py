@@ -12,8 +12,6 @@ from .scheme_table import SCHEMES
 
 SIZES = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
 """Constructor arguments that a config fills by name."""
-# These start at the root mean square of the token embeddings unless the config says otherwise.
-_TOKEN_SCALED = ("rms", "std")
 
 
 def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
@@ -80,7 +78,7 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
     """Builds one scheme, and completes its arguments in `kwargs` and `config.rope_parameters`."""
     accepted = own_arguments(scheme)
     defaults = {key: value for key, value in accepted.items() if value is not inspect.Parameter.empty}
-    scaled = {key: config.token_rms for key in _TOKEN_SCALED if key in accepted}
+    scaled = {key: config.token_rms for key in accepted if key == getattr(scheme, "token_scaled", None)}
     kwargs.update({**defaults, **scaled, **kwargs})
     for key, value in kwargs.items():
         if isinstance(accepted.get(key), bool) and not isinstance(value, bool):
@@ -120,11 +118,7 @@ def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
 
 
 def _check_built(config: Any, name: str, built: PositionScheme) -> None:
-    if buffer := next((buffer for buffer, _ in built.named_buffers()), None):
-        raise ValueError(
-            f"{type(built).__name__} owns the buffer {buffer!r}, which loading would leave uninitialised. Compute it "
-            "from Python numbers in the hook that needs it."
-        )
+    config.check_scheme(built)
     limit = built.max_length
     if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
         raise ValueError(

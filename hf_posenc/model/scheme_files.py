@@ -39,6 +39,9 @@ _BASES = {
 _TOOLS = ("position_math", "position_vectors")
 """The files of `hf_posenc.model` of which it may import every public name."""
 
+_INSTALLED = ("torch", "transformers", "numpy")
+"""What is installed wherever a checkpoint is loaded."""
+
 _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDictionary()
 
 
@@ -236,8 +239,9 @@ def _travelling(node: ast.ImportFrom) -> str | None:
 
 
 def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
-    """Refuses an absolute import of hf_posenc or of a file beside this one: it would fail where the copy is loaded."""
-    if module.partition(".")[0] == "hf_posenc":
+    """Refuses an absolute import of what needn't be installed where the copy is loaded."""
+    package = module.partition(".")[0]
+    if package == "hf_posenc":
         raise _refused(
             path,
             node,
@@ -246,11 +250,13 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
             "hf_posenc.model.position_math and position_vectors, and nothing else of it; register_position belongs "
             "into the script that uses it.",
         )
-    file: Any = getattr(sys.modules.get(module), "__file__", None)
-    beside = file is not None and Path(file).resolve().parent == path.resolve().parent
-    if beside and not {"site-packages", "dist-packages"} & set(path.parts):
-        way_out = f"Move what it needs into {path.name}; in a package, write 'from .helper import name'."
-        raise _refused(path, node, f"{Path(file).name} lies beside it and isn't installed elsewhere. {way_out}")
+    if package not in (*sys.stdlib_module_names, *_INSTALLED):
+        raise _refused(
+            path,
+            node,
+            f"{package} needn't be installed where the model is loaded; the standard library, {', '.join(_INSTALLED)} "
+            f"are. Move what it needs into {path.name}, or into a file beside it: 'from .helper import name'.",
+        )
 
 
 def _refused(path: Path, node: ast.stmt, why: str) -> ValueError:

@@ -503,7 +503,7 @@ def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Ten
         )
     if tuple(position_ids.shape) in ((shape[1],), (1, shape[1])):
         position_ids = position_ids.expand(shape)
-    return _fitting("position_ids", position_ids, shape, "Give (B, S) or (1, S).").to(torch.int64)
+    return _fitting("position_ids", position_ids, shape, "Give (B, S) or (1, S).").to(torch.int64, copy=True)
 
 
 def _number(cu_seq_lens_q: Tensor, shape: tuple[int, int], device: torch.device, check: bool) -> Tensor:

@@ -1,6 +1,7 @@
 """Registering a user's schemes: a class, or those of a file, as `--scheme-file my_scheme.py` does."""
 
-import importlib.util
+import hashlib
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -62,7 +63,7 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
     isn't a scheme yet. Registering the same file again does nothing.
 
     Args:
-        path: the file; it runs as a module named like the file.
+        path: the file; it runs as a module of its folder: `from .helper import name` imports from the files beside it.
         position_embedding_type: the config value that will be used, such as `mine` or `learned+mine`.
 
     Raises:
@@ -76,29 +77,13 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
         raise UserError(
             f"scheme_file={str(path)!r} isn't named like a module. Rename it, to my_scheme.py for instance."
         )
-    module = sys.modules.get(file.stem)
-    if module is None:
-        spec = importlib.util.spec_from_file_location(file.stem, file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[file.stem] = module
-        _read[module] = sha256(file)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException as error:
-            del sys.modules[file.stem]
-            if isinstance(error, Exception):
-                raise UserError(f"{path} can't be imported: {type(error).__name__}: {error}") from error
-            raise
-    elif Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
-        raise UserError(f"scheme_file={str(path)!r} has the name of another module, {file.stem}. Rename it.")
-    elif _read.setdefault(module, sha256(file)) != sha256(file):
+    module = _import_in_folder(file.resolve())
+    if _read.setdefault(module, sha256(file)) != sha256(file):
         raise UserError(f"{path} has changed since this process read it. Start a new one, or put the file back.")
     schemes = [
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, PositionScheme) and value.__module__ == file.stem
+        if isinstance(value, type) and issubclass(value, PositionScheme) and value.__module__ == module.__name__
     ]
     if not schemes:
         raise UserError(f"{path} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
@@ -115,3 +100,20 @@ def register_scheme_file(path: str | Path, position_embedding_type: str | None =
     for scheme in schemes:
         register_position(scheme.name, scheme)
     return [scheme.name for scheme in schemes]
+
+
+def _import_in_folder(file: Path) -> ModuleType:
+    """The module that a file is in a package of its folder, as a checkpoint's folder is one.
+
+    Raises:
+        UserError: it can't be imported.
+    """
+    package = f"scheme_files_{hashlib.sha256(str(file.parent).encode()).hexdigest()[:12]}"
+    sys.modules.setdefault(package, ModuleType(package)).__path__ = [str(file.parent)]
+    try:
+        return importlib.import_module(f"{package}.{file.stem}")
+    except Exception as error:
+        missing = getattr(error, "name", None)
+        beside = isinstance(error, ModuleNotFoundError) and (file.parent / f"{missing}.py").is_file()
+        way_out = f". It lies beside the file: write 'from .{missing} import ...'" if beside else ""
+        raise UserError(f"{file} can't be imported: {type(error).__name__}: {error}{way_out}") from error

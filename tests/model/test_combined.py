@@ -4,6 +4,7 @@ import pytest
 import torch
 from common import encoder, tiny_config, tokens
 
+import hf_posenc
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, make_position
 from hf_posenc.model.position_combined import CombinedPosition
 from hf_posenc.model.scheme_table import LearnedPosition, RotaryPosition, T5Position
@@ -58,6 +59,21 @@ def test_the_shortest_part_limits_the_length():
     model(tokens(1, 16))
     with pytest.raises(ValueError, match=r"'sinusoidal\+learned\+alibi' has 16 positions, the input has 17"):
         model(tokens(1, 17))
+
+
+class Doubled(PositionScheme):
+    """Makes queries and keys twice as wide."""
+
+    def rotate(self, q, k, state, layer):
+        return torch.cat((q, q), -1), torch.cat((k, k), -1)
+
+
+@pytest.mark.parametrize("scheme", ["doubled+rope", "rope+doubled"])
+def test_a_part_that_changes_the_width_of_queries_rotates_alone(scheme, monkeypatch):
+    monkeypatch.setitem(hf_posenc.POSITIONS, "doubled", Doubled)
+    with pytest.raises(ValueError, match="changes their width, 8 to 16, .* Keep one of them"):
+        encoder(scheme)(tokens(1, 5))
+    encoder("doubled+t5")(tokens(1, 5))
 
 
 def test_rope_keeps_its_parameters_in_a_combination(tmp_path):

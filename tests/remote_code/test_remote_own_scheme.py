@@ -173,8 +173,15 @@ Mine = make()
             "the public names of hf_posenc.model.position_math and position_vectors, and nothing else",
         ),
         ("from hf_posenc import DistanceBias, PosEncConfig\n" + GOOD, "PosEncConfig' can't travel"),
-        ("import sibling\n" + GOOD, r"line 1: 'import sibling' can't travel.* sibling.py lies beside"),
-        ("from sibling import x\n" + GOOD, "'from sibling import x' can't travel.*Move what it needs"),
+        (
+            "import sibling\n" + GOOD,
+            r"line 1: 'import sibling' can't travel.* sibling needn't be installed .*from .helper import",
+        ),
+        (
+            "from pytest import raises\n" + GOOD,
+            "'from pytest import raises' can't travel.* pytest needn't be installed",
+        ),
+        ("import torch, einops\n" + GOOD, "einops needn't .*; the standard library, torch, transformers, numpy are"),
         ("# -*- coding: latin-1 -*-\n# caf\udce9\n" + GOOD, "isn't UTF-8 text.*Save it as UTF-8"),
     ],
 )

@@ -215,13 +215,33 @@ class UsedUp(SoundTurn):
         return super().rotate(q, k, self.left.pop(), layer)
 
 
-class SavedBuffer(Sound):
+class Random(Sound):
+    def bias(self, tokens):
+        bias = super().bias(tokens)
+        return bias + torch.randn_like(bias)
+
+
+class ChangesPositions(SoundWaves):
+    def embed(self, x, tokens):
+        tokens.positions.mul_(2)
+        return super().embed(x, tokens)
+
+
+class SetInTheConstructor(Sound):
     def __init__(self, *, num_heads):
         super().__init__(num_heads=num_heads)
-        self.register_buffer("offset", torch.tensor(0.5))
+        with torch.no_grad():
+            self.table.weight.zero_()
 
+
+class ThreeHeads(Sound):
     def bias(self, tokens):
-        return super().bias(tokens) + self.offset
+        return super().bias(tokens)[:, :3]
+
+
+class LongError(Sound):
+    def bias(self, tokens):
+        raise ValueError("An error of ours is said " + 30 * "word by word, " + "as long as it is: the end")
 
 
 class LateBuffer(Sound):

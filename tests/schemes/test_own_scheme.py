@@ -50,6 +50,16 @@ def _as_it_was(monkeypatch):
             del sys.modules[name]
 
 
+class Sound(PositionScheme):
+    def embed(self, x, tokens):
+        return x
+
+
+def made(monkeypatch, scheme):
+    monkeypatch.setitem(POSITIONS, "own", scheme)
+    return PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="own"))
+
+
 def written(folder: Path, text: str, name: str = "mine.py") -> Path:
     path = folder / name
     path.write_text(text)
@@ -112,7 +122,6 @@ def test_a_class_is_named_by_itself_or_by_the_config(tmp_path):
     [
         ("nothing.txt", "", None, "isn't named like a module"),
         ("my-scheme.py", MINE, "mine", "isn't named like a module. Rename it"),
-        ("json.py", MINE, "mine", "has the name of another module, json"),
         ("mine.py", "x = 1", "mine", "defines no scheme. It needs a class that inherits"),
         ("mine.py", "import torch\nraise RuntimeError('no')", "mine", "can't be imported: RuntimeError: no"),
         ("mine.py", "def f(:", "mine", "can't be imported: SyntaxError"),
@@ -145,18 +154,110 @@ def test_what_is_no_plain_word_or_taken_names_no_scheme(name, reason):
         register_position(name, type("Mine", (PositionScheme,), {"embed": lambda self, x, tokens: x}))
 
 
-def test_a_class_with_a_buffer_is_refused(monkeypatch):
-    class Buffered(PositionScheme):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("table", torch.zeros(3))
+class WithBuffer(Sound):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.zeros(3))
 
+
+class WithList(Sound):
+    def __init__(self, *, num_layers):
+        super().__init__()
+        self.parts = [nn.Linear(1, 1) for _ in range(num_layers)]
+
+
+class WithHookForChild(Sound):
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Embedding(3, 1)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        (WithBuffer, "WithBuffer.table is a buffer.*Compute it from Python numbers"),
+        (WithList, "WithList.parts is a Python list of modules, whose weights nobody would .*nn.ModuleList"),
+        (WithHookForChild, "WithHookForChild.bias is a child with the name of a hook. Rename it"),
+    ],
+)
+def test_a_buffer_a_list_of_modules_and_a_child_named_like_a_hook_are_refused(monkeypatch, scheme, message):
+    with pytest.raises(ValueError, match=message):
+        made(monkeypatch, scheme)
+
+
+class ThreeHeads(PositionScheme):
+    def bias(self, tokens):
+        return tokens.distances().float()[:, None].expand(-1, 3, -1, -1)
+
+
+class ThreeHeadsOfALayer(PositionScheme):
+    def layer_bias(self, q, k, tokens, layer):
+        return tokens.distances().float()[:, None].expand(-1, 3, -1, -1)
+
+
+class Transposed(DistanceBias):
+    def of_distance(self, distance, layer):
+        return distance[None].float()
+
+
+class GivesNone(DistanceBias):
+    def of_distance(self, distance, layer):
+        distance.float()
+
+
+class EmbedsNone(PositionScheme):
+    def embed(self, x, tokens):
+        x + 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        (ThreeHeads, r"A bias has shape \(1, 3, 5, 5\). Give \(1 or B, 2 or 1, S, S\)"),
+        (ThreeHeadsOfALayer, r"A bias has shape \(1, 3, 5, 5\). Give \(1 or B, 2 or 1, S, S\)"),
+        (Transposed, r"Transposed.of_distance returns \(1, 9\) for 9 distances. Give \(R, H\)"),
+        (GivesNone, "GivesNone.of_distance returns None for 9 distances"),
+        (EmbedsNone, "embed returns None. Give the hidden states back"),
+    ],
+)
+def test_what_a_hook_gives_wrong_is_named(monkeypatch, scheme, message):
+    model = made(monkeypatch, scheme)
+    with pytest.raises(ValueError, match=message):
+        model(torch.ones(1, 5, dtype=torch.int64))
+
+
+class OwnStd(Sound):
+    def __init__(self, *, std: float = 0.5, rms: float = 3.0):
+        super().__init__()
+        self.std, self.rms = std, rms
+
+
+def test_own_arguments_keep_their_defaults_whatever_they_are_called(monkeypatch):
+    model = made(monkeypatch, OwnStd)
+    assert (model.position.std, model.position.rms) == (0.5, 3.0)
+    assert model.config.position_embedding_kwargs == {"std": 0.5, "rms": 3.0}
+
+
+def test_a_scheme_that_changes_positions_in_place_leaves_the_callers_alone(monkeypatch):
+    class Doubles(PositionScheme):
         def embed(self, x, tokens):
-            return x
+            return x + tokens.positions.mul_(2)[..., None]
 
-    monkeypatch.setitem(POSITIONS, "buffered", Buffered)
-    with pytest.raises(ValueError, match="Buffered owns the buffer 'table'.*Compute it from Python numbers"):
-        PosEncModel(PosEncConfig.from_preset("tiny", position_embedding_type="buffered"))
+    positions = torch.arange(5)[None]
+    made(monkeypatch, Doubles)(torch.ones(1, 5, dtype=torch.int64), position_ids=positions)
+    assert positions.tolist() == [[0, 1, 2, 3, 4]]
+
+
+def test_a_scheme_file_imports_from_files_beside_it(tmp_path):
+    written(tmp_path, "STEP = 7\n", "steps.py")
+    path = written(tmp_path, "from .steps import STEP\n" + MINE.replace("100", "STEP"), "stepping.py")
+    assert register_scheme_file(path, "stepping") == ["stepping"]
+    model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="stepping"))
+    model.save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "steps.py").read_text() == "STEP = 7\n"
+    absolute = written(tmp_path, "import steps\n" + MINE, "absolute.py")
+    with pytest.raises(ValueError, match="No module named 'steps'. It lies beside the file: write 'from .steps import"):
+        register_scheme_file(absolute, "absolute")
 
 
 def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():

@@ -5,13 +5,12 @@ The checks are in `hooks.py`, `outputs.py`, `weights.py` and `travelling.py`; `c
 
 import contextlib
 import dataclasses
-import inspect
 import itertools
 import logging
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 from unittest import mock
@@ -26,7 +25,7 @@ from ...model.position_base import PositionScheme
 from ...model.scheme_table import SCHEMES
 from ..scheme_file import register_position
 from .case import Case, Failure, Skip, describe
-from .hooks import check_shapes, check_signature, check_used
+from .hooks import check_repeats, check_shapes, check_signature, check_used
 from .outputs import (
     check_attention,
     check_bfloat16,
@@ -38,19 +37,19 @@ from .outputs import (
     check_shift,
 )
 from .travelling import check_device, check_export, check_remote_code, check_saving
-from .weights import check_buffers, check_checkpointing, check_gradients, check_weights
+from .weights import check_checkpointing, check_constructor, check_gradients, check_weights
 
 POSITION_CHECKS: dict[str, Callable[[Case], None]] = {
     check.__name__.removeprefix("check_"): check
     for check in (
-        *(check_signature, check_shapes, check_padding, check_packing, check_permutation, check_order, check_shift),
-        *(check_attention, check_gradients, check_checkpointing, check_buffers, check_weights),
+        *(check_repeats, check_signature, check_shapes, check_padding, check_packing, check_permutation, check_order),
+        *(check_shift, check_attention, check_gradients, check_checkpointing, check_weights, check_constructor),
         *(check_saving, check_bfloat16, check_device, check_export, check_max_length, check_remote_code, check_used),
     )
 }
 """The checks by name, in the order in which they run; iterate over it for one test per check."""
 
-Outcome = Literal["passed", "failed", "expected_failure", "unexpected_pass", "skipped"]
+Outcome = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -67,20 +66,20 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong: passed, skipped, or failed as expected."""
-        return self.outcome in ("passed", "skipped", "expected_failure")
+        """Whether nothing is wrong: passed or skipped."""
+        return self.outcome != "failed"
 
 
 @dataclass(frozen=True)
 class PositionReport:
-    """The record of `check_position`: one result per check, in order. `str(report)` has all; rich prints a table."""
+    """The record of `check_position`: one result per check, in order. `str(report)` has all."""
 
     scheme: str
     results: tuple[CheckResult, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed unexpectedly, and nothing passed that was expected to fail."""
+        """Whether nothing failed."""
         return all(result.ok for result in self.results)
 
     @property
@@ -88,7 +87,7 @@ class PositionReport:
         """How many checks ran, and how they ended, in one line."""
         count = Counter(result.outcome for result in self.results)
         ran = len(self.results) - count["skipped"]
-        ended = ", ".join(f"{count[name]} {name.replace('_', ' ')}" for name in get_args(Outcome) if count[name])
+        ended = ", ".join(f"{count[name]} {name}" for name in get_args(Outcome) if count[name])
         return f"{self.scheme}: {ran} of {len(self.results)} checks ran in {self.seconds:.1f} s: {ended}."
 
     @property
@@ -104,40 +103,24 @@ class PositionReport:
         """Returns the report itself if it is `ok`.
 
         Raises:
-            AssertionError: a check failed, or passed where a failure was expected; caused by the first of them.
+            AssertionError: a check failed; caused by the first of them.
         """
         bad = [result for result in self.results if not result.ok]
         if bad:
-            lines = [f"{result.name}: {result.outcome.replace('_', ' ')}: {result.message}" for result in bad]
+            lines = [f"{result.name}: failed: {result.message}" for result in bad]
             raise AssertionError("\n".join([self.summary, *lines])) from bad[0].error
         return self
 
     def __str__(self) -> str:
         """The summary, and a line for each check."""
-        rows = ((r.outcome.replace("_", " "), r.name, r.seconds, r.message) for r in self.results)
-        lines = (f"  {outcome:16} {name:14} {seconds:5.1f} s  {message}" for outcome, name, seconds, message in rows)
+        lines = (f"  {r.outcome:8} {r.name:14} {r.seconds:5.1f} s  {r.message}" for r in self.results)
         return "\n".join(line.rstrip() for line in (self.summary, *lines))
-
-    def __rich__(self) -> Any:
-        """A table."""
-        from rich.markup import escape
-        from rich.table import Table
-
-        colour = {"passed": "green", "failed": "red", "unexpected_pass": "red"}
-        table = Table("check", "outcome", "seconds", "what was found", caption=self.summary, title=self.scheme)
-        table.columns[2].justify = "right"
-        for result in self.results:
-            outcome = f"[{colour.get(result.outcome, 'yellow')}]{result.outcome.replace('_', ' ')}[/]"
-            message = result.message or inspect.cleandoc(POSITION_CHECKS[result.name].__doc__ or "").split("\n")[0]
-            table.add_row(result.name, outcome, f"{result.seconds:.1f}", escape(message))
-        return table
 
 
 def check_position(
     scheme: type[PositionScheme] | str,
     *,
     kwargs: dict[str, Any] | None = None,
-    expected_failures: Mapping[str, str] | None = None,
     checks: Sequence[str] | None = None,
     config_overrides: dict[str, Any] | None = None,
     raise_on_failure: bool = False,
@@ -158,7 +141,6 @@ def check_position(
     Args:
         scheme: a subclass of `PositionScheme`, registered or not, or what `config.position_embedding_type` accepts.
         kwargs: the scheme's own arguments (`config.position_embedding_kwargs`).
-        expected_failures: {name of a check: reason}. Such a check that passes is an error, as with a strict xfail.
         checks: names of the checks to run; None: all of `POSITION_CHECKS`.
         config_overrides: fields of `PosEncConfig` that replace those of the tiny encoder (D = 32, 4 heads, 2 layers,
             128 positions), for a scheme that needs others, or `rope_parameters`.
@@ -169,34 +151,31 @@ def check_position(
 
     Raises:
         UserError: the scheme, its arguments or the name of a check don't exist.
-        AssertionError: with `raise_on_failure`, a check failed, or passed against expectation.
+        AssertionError: with `raise_on_failure`, a check failed.
     """
-    if expected_failures is not None and not (
-        isinstance(expected_failures, Mapping) and all(isinstance(why, str) for why in expected_failures.values())
-    ):
-        raise UserError(
-            f"expected_failures={expected_failures!r} gives no reasons. Give {{name of a check: why it must fail}}."
-        )
-    expected = dict(expected_failures or {})
     names = list(POSITION_CHECKS if checks is None else [checks] if isinstance(checks, str) else checks)
-    for argument, chosen in (("checks", names), ("expected_failures", expected)):
-        for name in chosen:
-            if name not in POSITION_CHECKS:
-                raise UserError(f"{argument}: {name!r} is no check. Choose from {', '.join(POSITION_CHECKS)}.")
+    for name in names:
+        if name not in POSITION_CHECKS:
+            raise UserError(f"checks: {name!r} is no check. Choose from {', '.join(POSITION_CHECKS)}.")
     with _undisturbed(), _registered(scheme) as (registered, declared_name):
         case = Case(registered, declared_name, dict(kwargs or {}), dict(config_overrides or {}))
         if kwargs or config_overrides or isinstance(scheme, str):
             with user_errors():
                 case.config()  # a wrong argument is the caller's error, not the scheme's
-        results = _by_cause([_run(name, case, expected.get(name)) for name in POSITION_CHECKS if name in names])
+        results: list[CheckResult] = []
+        for name in POSITION_CHECKS:
+            if results and results[0].name == "repeats" and isinstance(results[0].error, Failure) and name in names:
+                results.append(CheckResult(name, "skipped", "comparisons say nothing until `repeats` passes", 0.0))
+            elif name in names:
+                results.append(_run(name, case))
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
     if kwargs:
         label += f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
-    report = PositionReport(label, results)
+    report = PositionReport(label, _by_cause(results))
     return report.raise_on_failure() if raise_on_failure else report
 
 
-def _run(name: str, case: "Case", expected: str | None) -> CheckResult:
+def _run(name: str, case: "Case") -> CheckResult:
     started = time.perf_counter()
     error: Exception | None = None
     outcome: Outcome
@@ -209,10 +188,6 @@ def _run(name: str, case: "Case", expected: str | None) -> CheckResult:
     except Exception as problem:
         error = problem
         outcome, message = "failed", str(problem) if isinstance(problem, Failure) else describe(problem)
-    if expected is not None and outcome == "failed":
-        outcome, message = "expected_failure", f"{expected} ({message})"
-    elif expected is not None and outcome == "passed":
-        outcome, message = "unexpected_pass", f"expected to fail: {expected}. Remove it from expected_failures."
     return CheckResult(name, outcome, message, time.perf_counter() - started, error)
 
 

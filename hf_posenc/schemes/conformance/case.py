@@ -38,7 +38,9 @@ def describe(error: Exception) -> str:
     ]
     place = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
     text = " ".join(str(error).split()).rstrip(".")
-    return f"{type(error).__name__}: {text[:300]}{'...' if len(text) > 300 else ''}{place}"
+    if len(text) > 300 and not isinstance(error, ValueError):  # PyTorch's can be pages, ours say what to do
+        text = f"{text[:300]}..."
+    return f"{type(error).__name__}: {text}{place}"
 
 
 SAME, DIFFERENT = 1e-5, 1e-3

@@ -1,9 +1,10 @@
 """Checks of the protocol: arguments and results of a scheme's constructor and hooks, and whether they are used."""
 
+import functools
 import inspect
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 
 from ...model.position_base import PositionScheme
 from ...model.positions import SIZES, own_arguments
-from .case import DIFFERENT, HOOKS, SEQUENCES, Case, Failure, Skip, largest_difference, pad_batch, watch
+from ...model.unpadding import Tokens
+from .case import DIFFERENT, HOOKS, SEQUENCES, Case, Failure, Skip, largest_difference, pad_batch, require_same, watch
 
 
 def check_signature(case: Case) -> None:
@@ -51,11 +53,38 @@ def _bad_arguments(scheme: type[PositionScheme]) -> Iterator[str]:
                 yield f"the default {name}={own[name]!r} doesn't survive a config.json: use what JSON holds"
 
 
+def check_repeats(case: Case) -> None:
+    """The same input gives the same output, and no hook changes its tokens in place."""
+    model = case.classifier().model
+    for hook in HOOKS:
+        setattr(model.position, hook, _without_changes(hook, getattr(model.position, hook)))
+    ids, mask = pad_batch(SEQUENCES, "left")
+    batch = {"input_ids": ids, "attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
+    for model.config.unpad_inputs in (True, False):
+        first = model(**batch).last_hidden_state
+        cause = "In evaluation mode a hook may draw no random numbers, nor keep anything of one call for the next."
+        require_same(model(**batch).last_hidden_state, first, "Hidden states of the same input twice", cause)
+
+
+def _without_changes(hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        tokens = [vars(argument) for argument in arguments if isinstance(argument, Tokens)]
+        tensors = {name: value for held in tokens for name, value in held.items() if isinstance(value, Tensor)}
+        before = {name: tensor._version for name, tensor in tensors.items()}
+        result = function(*arguments)
+        for name, tensor in tensors.items():
+            if tensor._version != before[name]:
+                raise Failure(f"{hook} changes tokens.{name} in place, which others read, too. Compute a new tensor.")
+        return result
+
+    return call
+
+
 def check_shapes(case: Case) -> None:
     """Every hook returns the shape and dtype that the protocol gives, in float32 and bfloat16."""
     for dtype in (torch.float32, torch.bfloat16):
         model = case.classifier().model.to(dtype)
-        watch(model.position, _check_shape)
+        watch(model.position, functools.partial(_check_shape, model.config.num_attention_heads))
         ids, mask = pad_batch(SEQUENCES, "left")
         for model.config.unpad_inputs in (True, False):
             for batch in ({"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}):
@@ -68,7 +97,7 @@ def _form(value: Any) -> str:
     return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _check_shape(hook: str, arguments: tuple[Any, ...], result: Any) -> None:
+def _check_shape(heads: int, hook: str, arguments: tuple[Any, ...], result: Any) -> None:
     if result is None and hook not in ("embed", "rotate"):  # no state, or no bias
         return
     if hook == "embed":
@@ -94,10 +123,11 @@ def _check_shape(hook: str, arguments: tuple[Any, ...], result: Any) -> None:
         positions = arguments[0 if hook == "bias" else 2].positions
         rows, length = (len(positions) if hook == "bias" else len(arguments[0])), positions.shape[-1]
         fits = isinstance(result, Tensor) and result.dim() == 4 and result.is_floating_point()
+        fits = fits and result.shape[1] in (1, heads)
         if not fits or result.shape[0] not in (1, rows, len(SEQUENCES)) or tuple(result.shape[2:]) != (length, length):
             raise Failure(
-                f"{hook} returns {_form(result)} for {rows} rows of {length} places. Give floating-point logits "
-                "(1 or B, H or 1, S, S), with every axis: bias[:, None] adds one for the heads."
+                f"{hook} returns {_form(result)} for {rows} rows of {length} places and {heads} heads. Give "
+                "floating-point logits (1 or B, H or 1, S, S), with every axis: bias[:, None] adds one for the heads."
             )
 
 

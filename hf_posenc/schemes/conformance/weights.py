@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from ...model.modeling_posenc import PosEncForSequenceClassification
+from ...model.modeling_posenc import PosEncForSequenceClassification, PosEncModel
+from ...model.positions import make_position
 from .case import LONGEST, SEQUENCES, Case, Failure, describe, draw_tokens, pad_batch, require_same
 
 
@@ -56,21 +57,8 @@ def check_checkpointing(case: Case) -> None:
         require_same(again / scale, gradient / scale, f"The gradient of {name} with checkpointing and without", cause)
 
 
-def check_buffers(case: Case) -> None:
-    """The scheme has no buffers, nor registers one when it is used."""
-    model = case.classifier()
-    model(input_ids=torch.ones(1, 8, dtype=torch.int64))
-    names = [name for name, _ in model.model.position.named_buffers()]
-    if names:
-        raise Failure(
-            f"the scheme has the buffer{'s' if len(names) > 1 else ''} {', '.join(names)}. One that isn't saved comes "
-            "back from from_pretrained as uninitialised memory, and a half-precision model rounds it. Recompute it in "
-            "the hook from Python numbers."
-        )
-
-
 def check_weights(case: Case) -> None:
-    """Weights live in children such as nn.Linear and nn.Embedding, and are used by calling those."""
+    """Weights live in children such as nn.Linear and nn.Embedding, and are used by calling those; no buffers."""
     model = case.classifier().train()
     scheme = model.model.position
     way_out = (
@@ -93,3 +81,24 @@ def check_weights(case: Case) -> None:
     for module, name in owners.items():
         if module not in called and any(p.grad is not None for p in module.parameters(recurse=False)):
             raise Failure(f"the weights of {name} are used without calling it (as in {name}.weight[...]): {way_out}")
+    if buffers := [name for name, _ in scheme.named_buffers()]:
+        raise Failure(
+            f"the scheme registers the buffer {buffers[0]} when it is used. Loading would leave it uninitialised, and "
+            "half precision rounds it: recompute it in the hook from Python numbers."
+        )
+
+
+def check_constructor(case: Case) -> None:
+    """A new model has the weights that the constructor sets; those that it draws may be drawn anew."""
+    built = []
+    for seed in (1, 2):
+        torch.default_generator.manual_seed(seed)
+        built.append(make_position(case.config()).state_dict())
+    in_model = PosEncModel(case.config()).position.state_dict()
+    for name, weight in built[0].items():
+        lost = (weight == built[1][name]) & (weight != in_model[name])
+        if bool(lost.any()):
+            raise Failure(
+                f"{name} is set in the constructor ({float(weight[lost][0]):.3g}), and a new model draws it anew "
+                f"({float(in_model[name][lost][0]):.3g}). Set it in init_weights, by transformers.initialization."
+            )
