@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 
 from hf_posenc import options as shared
-from hf_posenc.schemes.names import check_scheme_name
+from hf_posenc.errors import user_errors
 
 from .application import Overwrite, app, plain_console
 
@@ -67,10 +67,13 @@ def convert(
     Without a scheme the result computes what the source does. With another scheme it doesn't: the report measures how
     far it is from the original, and `--heal` brings it nearer.
     """
-    if scheme is not None:
-        check_scheme_name(scheme)
     from hf_posenc.conversion import convert as run
     from hf_posenc.conversion.heal import read_training_texts
+    from hf_posenc.model.package_config import scheme_class
+
+    with user_errors():  # before the source is loaded
+        for name in (scheme or "none").split("+"):
+            scheme_class(name)
 
     own = ("bf16", "eval_text", "scheme", "scheme_kwargs")
     options = {name: value for name, value in context.params.items() if name not in own}

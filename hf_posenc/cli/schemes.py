@@ -53,10 +53,9 @@ def plot(
 ) -> None:
     """Draw what a scheme adds, turns or biases, and what of order the model sees: a new one, or a checkpoint."""
     from hf_posenc.finetuning.loading import load_any
-    from hf_posenc.model.package_config import PosEncConfig
+    from hf_posenc.model.package_config import PosEncConfig, scheme_class
     from hf_posenc.model.scheme_table import SCHEMES
     from hf_posenc.quiet import without_bars
-    from hf_posenc.schemes.names import check_scheme_name
     from hf_posenc.schemes.plots import check_picture_path, plot_position, save_figure
     from hf_posenc.schemes.scheme_file import register_scheme_file
 
@@ -74,7 +73,8 @@ def plot(
         raise UserError("--scheme-kwargs goes with a scheme's name. A checkpoint has its own.")
     else:
         if "/" not in source and not Path(source).exists():
-            check_scheme_name(source, "SCHEME")
+            with user_errors():
+                scheme_class(source)
         with without_bars():
             shown = load_any(source, revision=revision, trust_remote_code=trust_remote_code)
         if not hasattr(shown.base_model, "position"):

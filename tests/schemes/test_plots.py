@@ -282,7 +282,7 @@ def test_files_are_whole_and_the_same_every_time(tmp_path, monkeypatch):
         (("rope", "-o", "a.jpg"), "names no format"),
         (("runs/mine", "-o", "a.png", "--scheme-kwargs", "{}"), "goes with a scheme's name"),
         (("rope", "-o", "a.png", "--scheme-kwargs", "{theta"), "is no JSON"),
-        (("rop", "-o", "a.png"), "SCHEME 'rop' is unknown. Did you mean 'rope'?"),
+        (("rop", "-o", "a.png"), "'rop' is unknown. Did you mean 'rope'?"),
         (("./nothing", "-o", "a.png"), "there is no such folder"),
         (("somebody/nothing", "-o", "a.png"), "Error: "),
     ],
