@@ -19,7 +19,7 @@ from ..errors import UserError
 from ..options import Options
 from .columns import Columns, find_columns
 from .labels import Labels, encode_labels, is_missing, standard_units
-from .reading import LINE, classes_of, counted, names_of, where
+from .reading import LINE, classes_of, counted, names_of, refuse_missing
 
 logger = logging.getLogger(__name__)
 
@@ -173,11 +173,8 @@ def _usable_rows(
 ) -> Dataset:
     """The rows of a split that have a label, and with `--skip-missing` those that have a text, or both of a pair."""
     blank = [row for row, cells in enumerate(zip(*texts, strict=True)) if any(map(is_missing, cells))]
-    if blank and not options.skip_missing:
-        raise UserError(
-            f"Missing text in the {split} data: {where(table, blank[0])} has {'no pair' if len(texts) > 1 else 'none'} "
-            f"({counted(len(blank), 'row')} in all). Fill it in, or leave such rows out with --skip-missing."
-        )
+    if not options.skip_missing:
+        refuse_missing(split, table, blank, "text", "no pair" if len(texts) > 1 else "none")
     dropped = {*blank, *(row for row, number in enumerate(numbers or ()) if number is None)}
     kept = [row for row in range(len(table)) if row not in dropped]
     if not kept:

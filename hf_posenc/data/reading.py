@@ -105,6 +105,14 @@ def where(table: Dataset, row: int) -> str:
     return f"{'row' if table.info.builder_name in ('json', 'datasets') else 'line'} {table[LINE][row]}"
 
 
+def refuse_missing(split: str, table: Dataset, rows: Sequence[int], what: str, lacks: str) -> None:
+    """Raises a UserError if rows lack something; the message names the first one."""
+    if rows:
+        place = f"{where(table, rows[0])} has {lacks} ({counted(len(rows), 'row')} in all)"
+        way_out = "Fill it in, or leave such rows out with --skip-missing."
+        raise UserError(f"Missing {what} in the {split} data: {place}. {way_out}")
+
+
 def names_of(table: Dataset) -> list[str]:
     """The columns of the file."""
     return [name for name in table.column_names if name != LINE]
