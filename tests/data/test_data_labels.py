@@ -120,7 +120,9 @@ def test_labels_that_the_data_set_names_keep_their_order(several):
 def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
     _, numbers = numbered(cells, skip_missing=True)
     assert [value is None for value in numbers["train"]] == [False, True, False]
-    with pytest.raises(UserError, match="row 2 has none in column 'label' .* Fill it in, or leave such rows out with --"):
+    with pytest.raises(
+        UserError, match="row 2 has none in column 'label' .* Fill it in, or leave such rows out with --"
+    ):
         numbered(cells)
 
 
@@ -131,7 +133,12 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
     ("train", "test", "options", "message"),
     [
         (["a", None, None, "b"], None, {}, r"the train data: row 2 has none in column 'label' \(2 rows in all\). Fill"),
-        ([None, None], None, {"skip_missing": True}, "No training row has a label in column 'label'. Name another one: --lab"),
+        (
+            [None, None],
+            None,
+            {"skip_missing": True},
+            "No training row has a label in column 'label'. Name another one: --lab",
+        ),
         ([0.5, float("nan")], None, {}, "Missing label in the train data: row 2 has none"),
         (
             ["a", "b"],
