@@ -32,7 +32,7 @@ AB = ["a", "b"] * 10
             {"review": texts(3), "stars": ["5", "4", "5"]},
             "a.csv: no column is called text or sentence, nor a pair such as text and text_pair; no column is called "
             "label or labels. It has review ('the box arrived late 0'), stars ('5'). Say which: such as --text-column "
-            "review --label-column stars. If these are no names, write a first row of names; ",
+            "review --label-column stars. If a .csv has other columns, write a first row ",
         ),
         ({"Text": texts(3), "label": AB[:3]}, "no column is called text or sentence.*--text-column Text."),
         ({"text": texts(3), "Label": AB[:3]}, "no column is called label or labels.*--label-column Label."),
@@ -42,7 +42,8 @@ AB = ["a", "b"] * 10
             {"text": texts(3), "premise": texts(3), "hypothesis": texts(3), "Label": AB[:3]},
             "premise, hypothesis and text could all be meant; no column is called label.*--text-column premise,hypoth",
         ),
-        ({"text;label": ["a b;x", "c d;y"]}, "if they are several, say --delimiter ';'."),
+        ({"the review": texts(3), "label": AB[:3]}, "--text-column 'the review'."),
+        ({"text;label": ["a b;x", "c d;y"]}, "write a first row of names, or say --delimiter ';'."),
         ({f"c{number}": ["x"] for number in range(20)}, "It has c0 ('x'), .*, c11 ('x'), ... (20 columns). Say which"),
     ],
 )
@@ -114,7 +115,7 @@ def test_a_column_that_another_split_lacks_is_named(tmp_path):
 def test_a_configuration_remembers_the_columns_without_a_warning(config, tmp_path, monkeypatch):
     complaints = []
     monkeypatch.setattr("hf_posenc.model.package_config.logger.warning", complaints.append)
-    for columns in (Columns(("Title", "body, in full"), "Stars", " ", "|"), Columns(("a", "b"), one_hot=("c", "d"))):
+    for columns in (Columns(("Title", "body, in full"), ("Stars",), " ", "|"), Columns(("a", "b"), ("c", "d"))):
         remember_columns(config, columns)
         config.save_pretrained(tmp_path)
         assert remembered_columns(AutoConfig.from_pretrained(tmp_path)) == columns
@@ -128,7 +129,7 @@ def test_columns_that_were_not_noted_by_us_are_not_remembered(noted):
     assert remembered_columns(SimpleNamespace(task_specific_params=noted)) is None
 
 
-JOINED = Columns(("title", "body"), "stars", " / ")
+JOINED = Columns(("title", "body"), ("stars",), " / ")
 
 
 @pytest.mark.parametrize(
@@ -156,8 +157,8 @@ def test_texts_to_be_answered_are_put_together_as_those_that_were_trained_on(tmp
     [
         (Columns(("premise", "hypothesis")), ["text"]),
         (Columns(("text",)), ["premise", "hypothesis"]),
-        (Columns(("text", "body"), "label", " "), ["text"]),
-        (Columns(("subject", "body"), "label", " "), ["text"]),
+        (Columns(("text", "body"), separator=" "), ["text"]),
+        (Columns(("subject", "body"), separator=" "), ["text"]),
     ],
 )
 def test_pairs_and_single_texts_are_not_taken_for_each_other(known, names):
