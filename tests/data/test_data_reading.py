@@ -235,7 +235,7 @@ def test_files_that_cannot_be_read_are_refused(name, content, message, tmp_path,
         ({"data": "./absent"}, "--data './absent': there is no such folder"),
         ({"data": "absent.csv"}, "'absent.csv' can't be read: .*No such file or directory"),
         ({"data": "a.csv", "test": "absent.csv"}, "'absent.csv' can't be read: .*No such file"),
-        ({"data": "folder", "format": "csv"}, "'folder' can't be read: .*Is a directory"),
+        ({"data": "folder", "format": "csv"}, "'folder' holds no split. Call files train"),
         ({"data": "a.jsonl", "delimiter": ";"}, "--delimiter ';' is for .csv and .tsv files, 'a.jsonl' is none. Leave"),
         ({"data": "a.jsonl", "quoting": "csv"}, "--quoting 'csv' is for .csv and .tsv files"),
         ({"data": "a.parquet", "encoding": "utf-8"}, "--encoding 'utf-8' is for files of text, 'a.parquet' is none"),
@@ -268,7 +268,7 @@ def test_objects_may_lack_a_key_and_a_text_may_look_like_json(tmp_path):
     [
         (["a", None, 5], None),
         (["a", ["a"]], None),
-        ([["a"], ["b"]], r"Column 'text' holds \['a'\] in line 1, which is no text. Write one string there"),
+        ([["a"], ["b"]], r"Column 'text' holds \['a'\] in line 1, which is no text. Write a string, or name another"),
         ([{"a": 5}], re.escape("Column 'text' holds {'a': 5} in line 1, which is no text")),
     ],
 )
