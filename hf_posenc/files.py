@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -117,16 +116,12 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 
 def write_json(path: str | Path, value: Any) -> None:
     """Writes a JSON file whole or not at all; NaN and infinity, which JSON lacks, become null."""
-    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
 
 
 def finite(value: Any) -> Any:
-    """The value with null for NaN and infinity, which JSON lacks."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """The value as JSON holds it, with null for NaN and infinity."""
+    return json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
 
 
 def sha256(path: str | Path) -> str:
