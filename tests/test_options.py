@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,7 @@ def test_the_command_line_has_every_option_with_a_help():
         ({"schedule": "steps"}, "--schedule 'steps' is unknown. Choose one of linear, cosine, constant,"),
         ({"delimiter": ";;"}, "--delimiter ';;' can't separate columns. Give one character, or tab."),
         ({"delimiter": '"'}, "--delimiter '\"' can't separate columns."),
+        ({"label_delimiter": ""}, "--label-delimiter '' separates no labels. Leave it out"),
         ({"label_names": "a,b,a"}, "--label-names 'a,b,a' must list each label once, in order: no,yes."),
         ({"scheme_kwargs": "{"}, "--scheme-kwargs '{' is no JSON"),
         ({"scheme_kwargs": "1"}, "--scheme-kwargs '1' is no JSON object. Give one"),
@@ -61,7 +62,7 @@ def test_options_that_are_said_are_told_from_defaults_and_json_is_read():
     options = Options(set=["weight-decay=0.1", "optim=sgd", 'rope_parameters={"a": 1}'], scheme_kwargs='{"std": 1}')
     assert options.assigned == {"weight_decay": 0.1, "optim": "sgd", "rope_parameters": {"a": 1}}
     assert options.changed() == {"set": options.assigned, "scheme_kwargs": {"std": 1}}
-    assert Options(**options.to_dict()) == options
+    assert Options(**asdict(options)) == options
 
 
 @pytest.mark.parametrize(
