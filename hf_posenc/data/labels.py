@@ -31,6 +31,19 @@ _COMMA = re.compile(r"[+-]?\d[\d.]*,\d+")
 
 
 @dataclass(frozen=True)
+class Known:
+    """What a trained classifier knows of its data."""
+
+    columns: Columns | None = None
+    label_names: tuple[str, ...] = ()
+    """Its labels, in order. They keep their order if they are the data's. Where there is no training split, labels must
+    be among them; 0, 1, ... count only where they are LABEL_0, LABEL_1, ..."""
+    problem_type: str | None = None
+    trained_on: frozenset[int] = frozenset()
+    """The marks of the texts that it was trained on, where these are known."""
+
+
+@dataclass(frozen=True)
 class Labels:
     """The labels in order; the same for all splits."""
 
@@ -82,12 +95,7 @@ class _Column:
 
 
 def encode_labels(
-    splits: Mapping[str, Dataset],
-    columns: Columns,
-    options: Options | None = None,
-    *,
-    label_names: Sequence[str] = (),
-    problem_type: str | None = None,
+    splits: Mapping[str, Dataset], columns: Columns, options: Options | None = None, known: Known | None = None
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the task and numbers the labels from the training split, for all splits.
 
@@ -99,9 +107,7 @@ def encode_labels(
         splits: any of train, validation and test. Test alone may lack labels.
         columns: where the labels are.
         options: the task, names for numbered labels, and whether rows without a label are left out.
-        label_names: of a trained model. They keep their order if they are the data's. Where there is no training
-            split, labels must be among them; 0, 1, ... count only where they are LABEL_0, LABEL_1, ...
-        problem_type: its task.
+        known: of a trained model.
 
     Returns:
         The labels, and for each split the numbers to train on (None where it has no labels): int, a list of 0.0 and
@@ -110,8 +116,8 @@ def encode_labels(
     Raises:
         UserError: a label is missing, unknown, or could be meant in two ways.
     """
-    options, trained = options or Options(), tuple(label_names)
-    problem_type = problem_type or "single_label_classification"
+    options, known = options or Options(), known or Known()
+    trained, problem_type = known.label_names, known.problem_type or "single_label_classification"
     labelled: list[_Column] = []
     spelt = set[str]() if "train" in splits else {*trained}
     for split in sorted(splits, key=lambda split: split != "train"):

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from ..errors import UserError
 from ..options import Options
 from .columns import Columns, find_columns
-from .labels import Labels, encode_labels, is_missing, standard_units
+from .labels import Known, Labels, encode_labels, is_missing, standard_units
 from .reading import LINE, classes_of, counted, names_of, refuse_missing
 
 logger = logging.getLogger(__name__)
@@ -33,18 +33,6 @@ _TARGETS = {
     "multi_label_classification": List(Value("float32")),
     "regression": Value("float64"),
 }
-
-
-@dataclass(frozen=True)
-class Known:
-    """What a trained classifier knows of its data."""
-
-    columns: Columns | None = None
-    label_names: tuple[str, ...] = ()
-    """Its labels, in order."""
-    problem_type: str | None = None
-    trained_on: frozenset[int] = frozenset()
-    """The marks of the texts that it was trained on, where these are known."""
 
 
 @dataclass
@@ -109,9 +97,7 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
     first = next(iter(tables.values()))
     columns = find_columns(first, options, None if trains else known.columns)
     texts = {split: columns.texts(table) for split, table in tables.items()}
-    labels, numbers = encode_labels(
-        tables, columns, options, label_names=known.label_names, problem_type=known.problem_type
-    )
+    labels, numbers = encode_labels(tables, columns, options, known)
     facts, doubts = [columns.sentence(names_of(first)), labels.sentence()], list[str]()
     parts: dict[str, Dataset] = {}
     for split, table in tables.items():

@@ -17,7 +17,7 @@ from hf_posenc.options import Options
 
 def numbers_of(splits, delimiter=None, label_names=(), problem_type=None, **options):
     columns = Columns(("text",), label_delimiter=delimiter)
-    return encode_labels(splits, columns, Options(**options), label_names=label_names, problem_type=problem_type)
+    return encode_labels(splits, columns, Options(**options), Known(None, tuple(label_names), problem_type))
 
 
 def numbered(train, test=None, **options):
@@ -274,10 +274,10 @@ def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
     a, b = marks
     splits = {"test": table(text=["x", "y"], a=a, b=b)}
     columns, problem = Columns(("text",), ("a", "b")), "multi_label_classification"
-    labels, numbers = encode_labels(splits, columns, label_names=("b", "a"), problem_type=problem)
+    labels, numbers = encode_labels(splits, columns, known=Known(None, ("b", "a"), problem))
     assert (labels.problem_type, numbers["test"]) == (problem, [list(row) for row in zip(b, a, strict=True)])
     with pytest.raises(UserError, match="a,b has no column for the model's label 'c'. Name one for each."):
-        encode_labels(splits, columns, label_names=("a", "b", "c"), problem_type=problem)
+        encode_labels(splits, columns, known=Known(None, ("a", "b", "c"), problem))
 
 
 # ---- a trained model's labels ----------------------------------------------------------------------------------------
