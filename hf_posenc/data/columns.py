@@ -62,8 +62,8 @@ class Columns:
         columns = []
         for name in self.text:
             cells = table[name][:]
-            if odd := next((row for row, cell in enumerate(cells, start=1) if not isinstance(cell, _CELL)), None):
-                what = f"{cells[odd - 1]!r:.60} in {where(table, odd - 1)}, which is no text"
+            if odd := [row for row, cell in enumerate(cells) if not isinstance(cell, str | int | float | None)]:
+                what = f"{cells[odd[0]]!r:.60} in {where(table, odd[0])}, which is no text"
                 raise UserError(f"Column {name!r} holds {what}. Write a string, or name another --text-column.")
             columns.append(list(map(_written, cells)))
         if self.separator is not None:
@@ -91,10 +91,6 @@ def _listed(names: Sequence[str]) -> str:
 def _written(cell: Any) -> str:
     """A cell as text; an empty one if it is missing, as NaN is, which differs from itself."""
     return "" if cell is None or cell != cell else str(cell)
-
-
-_CELL = (str, int, float, type(None))
-"""What a column of texts may hold."""
 
 
 def find_columns(

@@ -165,11 +165,10 @@ def _set_aside(whole: Dataset, labels: Labels, share: float) -> dict[str, Datase
     """The training rows to train on, and those to validate on."""
     marks = whole[_MARK][:]
     held = choose_texts(marks, None if labels.problem_type == "regression" else labels_of(whole), share)
-    sides = {"train": False, "validation": True}
-    return {
-        split: _take(whole, [row for row, mark in enumerate(marks) if (mark in held) is side])
-        for split, side in sides.items()
-    }
+    rows: dict[str, list[int]] = {"train": [], "validation": []}
+    for row, mark in enumerate(marks):
+        rows["validation" if mark in held else "train"].append(row)
+    return {split: _take(whole, chosen) for split, chosen in rows.items()}
 
 
 def _take(part: Dataset, rows: list[int]) -> Dataset:
