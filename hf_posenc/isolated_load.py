@@ -22,8 +22,6 @@ class Answer:
 
     output: Any
     """The first tensor that the model returns."""
-    weights: dict[str, Any]
-    """By name."""
     token_ids: list[list[int]] | None
     """The texts' token ids."""
 
@@ -78,9 +76,8 @@ def load_isolated(
     except subprocess.CalledProcessError as error:
         reason = " ".join(error.stderr[-500:].split())
         raise IsolatedLoadFailed(f"the process that loads it ended with {error.returncode}: {reason}") from None
-    tensors = load_file(folder / "outputs")
-    weights = {name.removeprefix("weight:"): value for name, value in tensors.items() if name != "output"}
-    return Answer(tensors["output"], weights, json.loads((folder / "token_ids").read_text(encoding="utf-8")))
+    token_ids = json.loads((folder / "token_ids").read_text(encoding="utf-8"))
+    return Answer(load_file(folder / "outputs")["output"], token_ids)
 
 
 def first_output(model: Any, **inputs: Any) -> Any:
@@ -111,10 +108,9 @@ def _main(folder: Path) -> None:
     if job["texts"] is not None:
         token_ids = transformers.AutoTokenizer.from_pretrained(job["checkpoint"], **options)(job["texts"])["input_ids"]
     (folder / "token_ids").write_text(json.dumps(token_ids), encoding="utf-8")
-    tensors = {f"weight:{name}": value.clone().contiguous() for name, value in model.state_dict().items()}
-    tensors["output"] = first_output(model, **load_file(folder / "inputs"))
+    output = first_output(model, **load_file(folder / "inputs"))
     assert not any(module and name.partition(".")[0] == "hf_posenc" for name, module in sys.modules.items())
-    save_file(tensors, folder / "outputs")
+    save_file({"output": output.clone()}, folder / "outputs")
 
 
 if __name__ == "__main__":

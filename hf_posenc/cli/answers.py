@@ -86,7 +86,8 @@ def predict(
     )
     errors = plain_console(stderr=True)
     if classifier.backend != "torch":
-        errors.print(f"Backend: {classifier.backend}{', in bfloat16' if bf16 else ''}.", style="dim")
+        precision = [name for name in (classifier.model.precision, "in bfloat16" if bf16 else None) if name]
+        errors.print(f"Backend: {', '.join([classifier.backend, *precision])}.", style="dim")
     rows, inputs, remarks = _read(classifier, options, split, texts, text_pair)
     asked: Any = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
     truncated: dict[int, int] = {}

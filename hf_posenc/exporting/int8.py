@@ -2,16 +2,59 @@
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.preparing import encode, prepare
+from ..data.reading import read_file
 from ..errors import UserError
-from ..finetuning.backends import GRAPHS, open_backend
+from ..finetuning.backends import GRAPHS, Backend, open_backend
+from ..finetuning.loading import knowledge, text_problem_type
+from ..options import Options
+from ..tasks import task_of
+from ..training.inference import Row
+from ..training.metrics import score_logits
 from .folder import megabytes
 from .graph import quietly, record_files
-from .scoring import GATES, Questions, agreement, answer, score
+from .parity import Batch, answers_tokens, input_names, make_batch
+
+GATES = {
+    "single_label_classification": "accuracy",
+    "multi_label_classification": "accuracy",
+    "regression": "pearson",
+}
+"""The metric of each task that int8 may lower: all are at most 1, and more is better."""
+_BATCH, _LONGEST = 32, 512
+
+
+@dataclass
+class Questions:
+    """Texts as batches of like lengths, and the right answers where they are known."""
+
+    rows: list[Row]
+    """The token ids of each text, with what else the model takes."""
+    batches: list[tuple[list[int], Batch]]
+    """The numbers of its texts, and their inputs."""
+    of_tokens: bool
+    """Whether an answer has a row for each token."""
+    problem_type: str | None
+    """One of `GATES`; None where answers are no labels of texts."""
+    labels: list[Any] | None
+    """In the model's form. None: they aren't known."""
+
+    @property
+    def metric(self) -> str | None:
+        """What answers are scored by; None: the right ones aren't known."""
+        return None if self.labels is None else GATES[str(self.problem_type)]
+
+    def score(self, answers: Sequence[np.ndarray]) -> float:
+        """The metric of logits (C,) of each text."""
+        return score_logits(np.stack(answers), np.asarray(self.labels), str(self.problem_type))[str(self.metric)]
 
 
 @dataclass
@@ -21,33 +64,72 @@ class Int8Report:
     megabytes: tuple[float, float]
     texts_per_second: tuple[float, float]
     """In batches of 32 texts of like lengths: the fastest of four passes."""
-    scores: dict[str, tuple[float, float]]
-    """The metrics of the task; empty without labelled data."""
+    metric: str | None
+    """The metric of the task; None without labelled data."""
+    score: tuple[float, float] | None
     agreement: float
-    """With float32; see `scoring.agreement`."""
+    """With float32; see `agreement`."""
     texts: int
     evaluated_on: str | None
     """The file of labelled data."""
     calibrated_on: str | None
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        """A table: what, in float32, in int8."""
-        sizes = [("MB", *(f"{value:.1f}" for value in self.megabytes))]
-        speeds = [("texts a second", *(f"{value:.0f}" for value in self.texts_per_second))]
-        scores = [(name, *(f"{value:.4f}" for value in pair)) for name, pair in self.scores.items()]
-        return [*sizes, *speeds, *scores]  # type: ignore[list-item]
-
-    def remarks(self) -> list[str]:
-        """What the table doesn't say."""
+    def __str__(self) -> str:
+        """One line, and a warning where nothing was scored."""
+        score = "" if self.score is None else "{} {:.4f} -> {:.4f}, ".format(self.metric, *self.score)
         where = self.evaluated_on or "sentences that come along"
-        lines = [f"Agreement of int8 with float32: {self.agreement:.4f} on {self.texts} texts ({where})."]
-        if self.calibrated_on is not None:
-            lines.append(f"Ranges of activations are from {self.calibrated_on}.")
-        if self.evaluated_on is None:
-            lines.append(
-                "Warning: nothing says what int8 costs in accuracy. Measure it with --evaluate FILE, labelled data."
+        line = (
+            f"int8: {score}{self.megabytes[0]:.1f} -> {self.megabytes[1]:.1f} MB, {self.texts_per_second[0]:.0f} -> "
+            f"{self.texts_per_second[1]:.0f} texts a second; agreement with float32 {self.agreement:.4f} on "
+            f"{self.texts} texts ({where})"
+        )
+        line += f"; ranges of activations from {self.calibrated_on}." if self.calibrated_on else "."
+        if self.score is None:
+            line += (
+                "\nWarning: nothing says what int8 costs in accuracy. Measure it with --evaluate FILE, labelled data."
             )
-        return lines
+        return line
+
+
+def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Questions:
+    """The texts and labels of a file, as `hf-posenc evaluate` reads them.
+
+    Raises:
+        UserError: the file can't be read, its labels aren't the model's, or the model doesn't label texts.
+    """
+    if task_of(type(model).__name__) != "text-classification":
+        raise UserError(
+            f"--evaluate {file!r} scores labels of texts, and a {type(model).__name__} gives none. Leave it out: "
+            "agreement with float32 is measured all the same."
+        )
+    prepared = prepare({"test": read_file(file)}, Options(), knowledge(model.config, str(model.name_or_path)))
+    rows = list(encode(prepared, tokenizer, tokenizer.model_max_length)[0]["test"])
+    if "labels" not in rows[0]:
+        raise UserError(f"--evaluate {file!r} has no labels. Give labelled data, or leave it out.")
+    return _batched(rows, model, tokenizer)
+
+
+def from_texts(
+    texts: Sequence[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, size: int = _BATCH
+) -> Questions:
+    """Texts without labels, in batches of `size`."""
+    encoded = tokenizer(list(texts), truncation=True, max_length=min(tokenizer.model_max_length, _LONGEST))
+    rows = [{name: encoded[name][row] for name in encoded} for row in range(len(texts))]
+    return _batched(rows, model, tokenizer, size)
+
+
+def _batched(
+    rows: Sequence[Row], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, size: int = _BATCH
+) -> Questions:
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]))
+    groups = [order[start : start + size] for start in range(0, len(rows), size)]
+    names = input_names(model, tokenizer)
+    inputs: list[Row] = [{name: row[name] for name in names} for row in rows]
+    batches = [(group, make_batch([inputs[row] for row in group], model, tokenizer)) for group in groups]
+    labels = [row["labels"] for row in rows] if "labels" in rows[0] else None
+    is_classifier = task_of(type(model).__name__) == "text-classification"
+    problem_type = text_problem_type(model.config) if is_classifier else None
+    return Questions(inputs, batches, answers_tokens(model), problem_type, labels)
 
 
 def quantize_graph(
@@ -82,20 +164,20 @@ def quantize_graph(
             _quantize_openvino(staging / GRAPHS[to], calibration)
     record_files(staging, to, quantized="int8")
     after, others = _measure(staging, to, questions)
-    scores, small_scores = score(answers, questions), score(others, questions)
-    if scores:
-        metric = GATES[str(questions.problem_type)]
-        if not scores[metric] - small_scores[metric] <= largest_drop:
+    score = None
+    if questions.metric is not None:
+        score = was, now = questions.score(answers), questions.score(others)
+        if not was - now <= largest_drop:
             raise UserError(
-                f"int8 lowers {metric} on {evaluated_on} from {scores[metric]:.4f} to {small_scores[metric]:.4f}, "
-                f"by more than --largest-drop {largest_drop:g}: nothing was kept. Export without --quantize, or allow "
-                "more."
+                f"int8 lowers {questions.metric} on {evaluated_on} from {was:.4f} to {now:.4f}, by more than "
+                f"--largest-drop {largest_drop:g}: nothing was kept. Export without --quantize, or allow more."
             )
     return Int8Report(
         megabytes=(before[0], after[0]),
         texts_per_second=(before[1], after[1]),
-        scores={name: (value, small_scores[name]) for name, value in scores.items()},
-        agreement=agreement(answers, others, questions),
+        metric=questions.metric,
+        score=score,
+        agreement=agreement(answers, others, questions.problem_type),
         texts=len(answers),
         evaluated_on=evaluated_on,
         calibrated_on=calibrated_on if to == "openvino" else None,
@@ -113,14 +195,36 @@ def _measure(staging: Path, to: str, questions: Questions) -> tuple[tuple[float,
             backend.logits(batch)
         seconds.append(time.perf_counter() - started)
     count = sum(len(numbers) for numbers, _ in some)
-    return (megabytes(staging), count / min(seconds)), answer(backend, questions)
+    return (megabytes(staging), count / min(seconds)), _answers(backend, questions)
+
+
+def _answers(backend: Backend, questions: Questions) -> list[np.ndarray]:
+    """The logits of each text, in order: (C,), or (S, C) of its tokens."""
+    answers: dict[int, np.ndarray] = {}
+    for numbers, batch in questions.batches:
+        sizes = batch["attention_mask"].sum(-1)
+        for number, size, logits in zip(numbers, sizes, backend.logits(batch), strict=True):
+            answers[number] = logits[:size] if questions.of_tokens else logits
+    return [answers[number] for number in range(len(answers))]
+
+
+def agreement(answers: Sequence[np.ndarray], others: Sequence[np.ndarray], problem_type: str | None) -> float:
+    """The share of equal labels, or the mean cosine of the answers where they are no labels."""
+    pairs: list[Any] = list(zip(answers, others, strict=True))
+    if problem_type == "multi_label_classification":
+        return float(np.mean([((first > 0) == (second > 0)).all() for first, second in pairs]))
+    if problem_type == "single_label_classification":
+        return float(np.mean([first.argmax() == second.argmax() for first, second in pairs]))
+    flat = [(first.ravel().astype(np.float64), second.ravel().astype(np.float64)) for first, second in pairs]
+    return float(np.mean([a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12) for a, b in flat]))
 
 
 def _quantize_onnx(path: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     small = path.with_name("int8.onnx")
-    quantize_dynamic(path, small, per_channel=True, weight_type=QuantType.QInt8)
+    # Weights of 7 bits: on a processor without VNNI sums of two products of 8 bits don't fit into 16.
+    quantize_dynamic(path, small, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8)
     os.replace(small, path)
 
 

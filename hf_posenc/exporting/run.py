@@ -18,10 +18,9 @@ from ..finetuning.loading import input_length, load_any
 from ..quiet import without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
-from .int8 import Int8Report, quantize_graph
+from .int8 import Int8Report, from_texts, quantize_graph, read_labelled
 from .native import stored_dtype, what_holds, write
 from .parity import LARGEST, Batch, batches, largest_difference
-from .scoring import from_texts, read_labelled
 
 logger = logging.getLogger(__name__)
 
@@ -85,10 +84,7 @@ class ExportReport:
             f"{self.architecture} for {self.target} is in {self.out}: {self.megabytes:.1f} MB, {limit}.",
             f"{compared} from PyTorch by at most {self.largest_difference:.1e}, on {self.batches} batches of texts.",
         ]
-        if self.int8 is not None:
-            lines += [f"{name}: {before} in float32, {after} in int8" for name, before, after in self.int8.rows()]
-            lines += self.int8.remarks()
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *([] if self.int8 is None else [str(self.int8)]), *self.notes])
 
 
 @without_bars()

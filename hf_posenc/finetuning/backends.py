@@ -36,12 +36,18 @@ class Backend:
     name_or_path = ""
 
     def __init__(
-        self, run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], max_length: int | None, streams: int = 1
+        self,
+        run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]],
+        max_length: int | None,
+        streams: int = 1,
+        precision: str | None = None,
     ) -> None:
         self.max_length = max_length
         """The most tokens that its table of positions takes. None: any number."""
         self.streams = streams
         """How many threads may run batches at once."""
+        self.precision = precision
+        """`int8` of a quantised graph; None: that of the weights."""
         self._run = run
 
     def outputs(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -116,8 +122,8 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
     folder = Path(folder)
     path = _graph_in(folder, name)
     try:
-        files, max_length = _recorded(folder)
-        for file, digest in files.items():
+        recorded = _recorded(folder)
+        for file, digest in recorded.get("files", {}).items():
             if sha256(folder / file) != digest:
                 raise ValueError(f"{file} isn't what was exported")
         inputs, run, streams = _open_onnx(path, bf16) if name == "onnx" else _open_openvino(path, bf16, throughput)
@@ -139,7 +145,7 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
         zeros = {"token_type_ids": np.zeros_like(arrays["input_ids"])}
         return run({key: {**zeros, **arrays}[key] for key in inputs})
 
-    return Backend(run_known, max_length, streams)
+    return Backend(run_known, recorded["max_length"], streams, recorded.get("quantized"))
 
 
 def require_packages(what: str, *packages: str) -> None:
@@ -244,15 +250,10 @@ def _graph_in(folder: Path, name: str) -> Path:
     )
 
 
-def _recorded(folder: Path) -> tuple[dict[str, str], int | None]:
-    """The digests of an exported folder's files, and its longest input.
-
-    A folder that others wrote has no digests; its longest input is what the configuration names.
-    """
+def _recorded(folder: Path) -> dict[str, Any]:
+    """What an exported folder's manifest says; of one that others wrote, the longest input that its config names."""
     manifest, config = (
         json.loads((folder / name).read_text(encoding="utf-8")) if (folder / name).is_file() else {}
         for name in (MANIFEST, "config.json")
     )
-    if OWN_PART in manifest:
-        return manifest[OWN_PART]["files"], manifest[OWN_PART]["max_length"]
-    return {}, config.get("max_position_embeddings")
+    return manifest.get(OWN_PART) or {"max_length": config.get("max_position_embeddings")}

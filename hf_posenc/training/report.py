@@ -317,7 +317,7 @@ def begin_report(
     pretrained = options.pretrained
     return Report(
         name=Path(str(options.output)).resolve().name,
-        options=plain_options(asdict(options)),
+        options=plain_options(options.to_dict()),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
         dataset=Path(str(options.data)).name or "unknown",
         position_embedding_type=model.config.position_embedding_type,

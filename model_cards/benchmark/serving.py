@@ -22,8 +22,8 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedMo
 
 from hf_posenc.data.tokenizer import load_tokenizer
 from hf_posenc.errors import run_script
+from hf_posenc.exporting.int8 import Questions, agreement, read_labelled
 from hf_posenc.exporting.run import export
-from hf_posenc.exporting.scoring import GATES, Questions, agreement, read_labelled, score
 from hf_posenc.finetuning.loading import load_any
 from hf_posenc.training.inference import Row
 
@@ -146,7 +146,7 @@ def _rows(
         for name, turns in measured.items():
             taken = [turn[work] for turn in turns]
             middle, model = statistics.median(taken), name.split(":")[0]
-            scores = score(answers[name], known) if model == "posenc" else {}
+            score = round(known.score(answers[name]), 4) if model == "posenc" else None
             rows.append(
                 {
                     "work": work,
@@ -154,8 +154,10 @@ def _rows(
                     "milliseconds": round(middle / batches * 1000, 2),
                     "texts_per_second": round(count / middle),
                     "ratio": round(ratio(reference, taken), 3),
-                    "accuracy": round(scores[GATES[str(known.problem_type)]], 4) if scores else None,
-                    "agreement": round(agreement(answers[f"{model}:torch:float32"], answers[name], known), 4),
+                    "accuracy": score,
+                    "agreement": round(
+                        agreement(answers[f"{model}:torch:float32"], answers[name], known.problem_type), 4
+                    ),
                 }
             )
     return rows

@@ -78,12 +78,14 @@ def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(clas
     small = report.int8
     assert small.megabytes[1] < 0.6 * small.megabytes[0]
     assert min(small.texts_per_second) > 0
-    assert small.scores["accuracy"][0] == 1.0
-    assert 0.7 <= small.scores["accuracy"][1] == pytest.approx(small.agreement)
+    assert small.score[0] == 1.0
+    assert 0.7 <= small.score[1] == pytest.approx(small.agreement)
     assert report.largest_difference < 1e-5  # of float32
     for text in (str(report), (tmp_path / "out/README.md").read_text()):
-        for words in ("accuracy", "1.0000", f"{small.agreement:.4f} on 96 texts (data.csv)", "MB", "texts a second"):
-            assert words in text
+        (line,) = (line for line in text.splitlines() if line.startswith("int8: "))
+        assert line.startswith(f"int8: accuracy 1.0000 -> {small.score[1]:.4f}, ")
+        for words in (f"{small.agreement:.4f} on 96 texts (data.csv)", "MB", "texts a second"):
+            assert words in line
     card = ModelCard.load(tmp_path / "out/README.md").data.to_dict()
     assert card["int8"]["accuracy_float32"] == 1.0
     assert card["int8"]["agreement"] == pytest.approx(small.agreement, abs=1e-4)
@@ -91,6 +93,20 @@ def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(clas
     inputs = batch(3, 20)
     difference = np.abs(backend.logits(inputs) - expected(model, inputs)["logits"]).max()
     assert difference > 1e-5  # it is the int8 graph
+    answered = CliRunner().invoke(cli.app, ["predict", str(tmp_path / "out"), "a text"])
+    assert f"Backend: {to}, int8.\n" in answered.stderr
+
+
+@pytest.mark.slow
+def test_onnx_weights_have_seven_bits_for_processors_without_vnni(classifier, once, tmp_path):
+    import onnx
+
+    export(classifier[0], tmp_path / "out", "onnx", quantize="int8")
+    tensors = map(onnx.numpy_helper.to_array, onnx.load(tmp_path / "out/onnx/model.onnx").graph.initializer)
+    sizes = [
+        int(np.abs(tensor.astype(np.int64)).max()) for tensor in tensors if tensor.dtype == np.int8 and tensor.ndim
+    ]
+    assert max(sizes) == 64
 
 
 @pytest.mark.slow
@@ -103,7 +119,7 @@ def test_past_the_largest_drop_nothing_is_kept(classifier, once, tmp_path, monke
     assert "--largest-drop 0.01: nothing was kept" in error
     assert not list(tmp_path.iterdir())
     spoilt = export(folder, tmp_path / "out", "onnx", quantize="int8", evaluate=data, largest_drop=1.0)
-    assert spoilt.int8.scores["accuracy"][1] < 0.8  # allowed, and said
+    assert spoilt.int8.score[1] < 0.8  # allowed, and said
 
 
 @pytest.mark.slow
@@ -114,14 +130,14 @@ def test_thousands_of_texts_are_answered_in_their_order(classifier, once, tmp_pa
     options = {"quantize": "int8", "evaluate": str(tmp_path / "many.csv"), "largest_drop": 0.3}
     report = export(folder, tmp_path / "out", "onnx", **options)
     assert report.int8.texts == 1920
-    assert report.int8.scores["accuracy"][0] == 1.0
+    assert report.int8.score[0] == 1.0
 
 
 @pytest.mark.slow
 def test_without_labelled_data_there_is_a_warning_and_the_agreement(classifier, once, tmp_path):
     folder, _, _ = classifier
     report = export(folder, tmp_path / "out", "onnx", quantize="int8")
-    assert report.int8.scores == {}
+    assert (report.int8.score, report.int8.metric) == (None, None)
     assert 0.7 < report.int8.agreement <= 1
     assert "Warning: nothing says what int8 costs in accuracy. Measure it with --evaluate" in str(report)
 
@@ -132,8 +148,8 @@ def test_a_regression_is_scored_by_correlation(tmp_path):
     model = checkpoint(tmp_path / "model", "none", **units, **SIZES)
     data = labelled(tmp_path / "data.csv", [f"{value:.3f}" for value in logits(model)[:, 0]])
     report = export(tmp_path / "model", tmp_path / "out", "onnx", quantize="int8", evaluate=data, largest_drop=0.2)
-    assert report.int8.scores["pearson"][0] == pytest.approx(1)
-    assert report.int8.scores["pearson"][1] > 0.8
+    assert report.int8.score[0] == pytest.approx(1)
+    assert report.int8.score[1] > 0.8
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +207,7 @@ def test_lora_needs_peft_and_does_not_resume(tmp_path, order, ours, monkeypatch)
         train(tmp_path / "run", **given, resume=True)
     (tmp_path / "checkpoint-4").mkdir()
     (tmp_path / "checkpoint-4" / "trainer_state.json").write_text('{"global_step": 4}')
-    (tmp_path / "run.json").write_text(json.dumps(asdict(options("x", **given))))
+    (tmp_path / "run.json").write_text(json.dumps(options("x", **given).to_dict()))
     assert what_is_left(tmp_path).endswith("checkpoint-4'. It holds merged weights: start from them with --pretrained.")
     monkeypatch.setattr(lora_module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install 'hf-posenc"):

@@ -1,0 +1,263 @@
+"""Do longer inputs pay? Long film reviews, read cut, in windows or whole, by all-MiniLM-L6-v2 as converted.
+
+    python -m model_cards.studies.long_inputs --data FOLDER --minilm FOLDER
+    python -m model_cards.studies.long_inputs --table
+
+`SET/WAY/SEED` is one fine-tuning, by the default recipe for pretrained weights but for its rate, two epochs and the
+batch of 16 texts, so that all ways take the same steps; `SET/WAY/rate/R` tries a rate on half of the training rows and
+scores it on the last 200 of them. Models that read 512 tokens are scored twice, on texts that are cut and on windows:
+the mean of their probabilities over as few windows of 512 tokens as hold the text. `heal/rope` swaps `rope` in and
+heals it on unlabelled reviews at up to 512 tokens. Each part is written as it ends; a study that was stopped goes on
+with the next one. --rows and --tests take fewer rows (the first ones); --work keeps the models to start from.
+"""
+
+import argparse
+import functools
+import io
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from rich.console import Console
+from scipy.special import softmax
+from transformers import AutoTokenizer
+
+from hf_posenc.comparison.report import difference, ends
+from hf_posenc.comparison.statistics import Interval, compare
+from hf_posenc.conversion import convert
+from hf_posenc.data.reading import as_table
+from hf_posenc.errors import run_script
+from hf_posenc.finetuning.train import TrainingResult, train
+from hf_posenc.markdown import markdown_table
+from hf_posenc.options import Options
+from hf_posenc.training.baseline import BagOfWords
+from hf_posenc.training.inference import logits_of
+from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows
+from model_cards.studies.passkey import TRAINED, windows
+
+DATA = {"imdb": ("train_long", "test_long"), "review_polarity": ("train", "test")}
+"""The splits of each set."""
+SEEDS, RATES, HELD_OUT = range(5), (5e-5, 1e-4, 2e-4), 200
+HEALING_STEPS = 300
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a model reads a long text: the weights it starts from, how they were lengthened, and its longest input."""
+
+    source: str
+    extension: str | None = None
+    longest: int = TRAINED
+
+
+WAYS = {
+    "cut": Way("learned"),
+    "tile": Way("learned", "tile", 1536),
+    "interpolate": Way("learned", "interpolate", 1536),
+    "rope-cut": Way("rope"),
+    "rope-dynamic": Way("rope", "dynamic", 2048),
+}
+ROWS = {
+    "word pairs": "TF-IDF of words and word pairs, a linear model",
+    "cut": "its own table, texts cut at 512",
+    "cut, windows": "the same, mean over windows of 512",
+    "tile": "its own table repeated to 1,536",
+    "interpolate": "its own table stretched to 1,536",
+    "rope-cut": "healed `rope`, texts cut at 512",
+    "rope-cut, windows": "the same, mean over windows of 512",
+    "rope-dynamic": "healed `rope`, `dynamic` to 2,048",
+}
+"""What the table shows."""
+
+
+class Study:
+    """The parts, and where their results are written."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.source, self.data = find_minilm(options.minilm), data_folder(options)
+        self.rows, self.tests = options.rows, options.tests
+        self.work, self.parts = Path(options.work), Parts(options.output, options.parts)
+
+    def run(self) -> None:
+        """All parts: what has to be beaten, the rates, then seed by seed."""
+        measure = functools.partial(self.parts.measure, rows=self.rows, tests=self.tests)
+        measure("heal/rope", self.heal)
+        for name in DATA:
+            measure(f"{name}/word pairs", functools.partial(self.linear, name))
+            for way in WAYS:
+                for rate in RATES:
+                    trial = functools.partial(self.fine_tune, name, way, 1_000_000, rate)
+                    measure(f"{name}/{way}/rate/{rate:g}", trial)
+        for seed in SEEDS:
+            for name in DATA:
+                for way in WAYS:
+                    measure(f"{name}/{way}/{seed}", functools.partial(self.fine_tune, name, way, seed))
+
+    def heal(self) -> dict[str, Any]:
+        """Swaps `rope` in, and heals it on the training reviews of imdb, short and long ones."""
+        texts = [row["text"] for split in ("train", "train_long") for row in read_rows(self.data, "imdb", split)[:1400]]
+        _, report = convert(
+            self.source,
+            self.work / "rope",
+            position_embedding_type="rope",
+            task="feature-extraction",
+            heal=texts,
+            max_steps=HEALING_STEPS,
+            healing={"batch_size": 8, "max_length": TRAINED},
+            overwrite=True,
+        )
+        return {**report.to_dict(), "source": NAME}
+
+    def start(self, way: Way) -> Path:
+        """The folder of the weights that a way starts from."""
+        if way.source == "rope" and not (self.work / "rope/config.json").is_file():
+            self.heal()  # another machine did
+        source = self.work / "rope" if way.source == "rope" else self.source
+        folder = self.work / f"{way.source}-{way.extension}"
+        if not (folder / "config.json").is_file():
+            longest = None if way.extension is None else way.longest
+            convert(
+                source,
+                folder,
+                task="feature-extraction",
+                measure=False,
+                extension=way.extension,
+                max_position_embeddings=longest,
+            )
+        return folder
+
+    def splits(self, name: str, *, trial: bool) -> dict[str, Dataset]:
+        """Training and test rows; of a trial the first half of the training rows, and the last ones as its test."""
+        rows, tests = (read_rows(self.data, name, split) for split in DATA[name])
+        rows, tests = rows[: self.rows], tests[: self.tests]
+        if trial:
+            rows, tests = rows[: len(rows) // 2], rows[len(rows) // 2 :][-HELD_OUT:]
+        return {
+            split: as_table(Dataset.from_dict({key: [row[key] for row in kept] for key in ("text", "label")}), split)
+            for split, kept in (("train", rows), ("test", tests))
+        }
+
+    def linear(self, name: str) -> dict[str, Any]:
+        """The linear model on words and word pairs."""
+        known, asked = self.splits(name, trial=False).values()
+        fitted = BagOfWords("word pairs").fit([known["text"]], list(known["label"]))
+        return {"accuracy": float(np.mean(fitted.predict([asked["text"]]) == np.asarray(asked["label"])))}
+
+    def fine_tune(self, name: str, way: str, seed: int, rate: float | None = None) -> dict[str, Any]:
+        """One model, trained and scored; with a rate a trial of it."""
+        tables, chosen, trial = self.splits(name, trial=rate is not None), WAYS[way], rate is not None
+        start = self.start(chosen)
+        _forget_peak()
+        with tempfile.TemporaryDirectory() as folder:
+            options = Options.of(
+                output=f"{folder}/run",
+                pretrained=str(start),
+                max_length=chosen.longest,
+                epochs=2,
+                batch_size=16,
+                learning_rate=rate or self.best_rate(name, way),
+                seed=seed,
+                validation_share=0.0,
+                set={"save_strategy": "no"},
+            )
+            started = time.time()
+            trained = train(options, tables=tables, baselines=False, console=Console(file=io.StringIO()))
+        result = {"accuracy": trained.metrics["test_accuracy"], "rate": options.learning_rate}
+        result |= {"seconds": round(time.time() - started, 1), "gigabytes": _peak()}
+        if chosen.longest == TRAINED and not trial:
+            result["windows"] = in_windows(trained, list(tables["test"]["text"]), list(tables["test"]["label"]))
+        return result
+
+    def best_rate(self, name: str, way: str) -> float:
+        """The rate whose trial was best; of two the one in the middle, or the smaller."""
+        parts = self.parts.read()["parts"]
+        scores = {rate: parts[f"{name}/{way}/rate/{rate:g}"]["accuracy"] for rate in (RATES[1], RATES[0], RATES[2])}
+        return max(scores, key=lambda rate: scores[rate])
+
+
+def in_windows(trained: TrainingResult, texts: Sequence[str], labels: Sequence[str]) -> float:
+    """The accuracy of the mean of the probabilities over the windows of each text."""
+    tokenizer = AutoTokenizer.from_pretrained(trained.tokenizer.name_or_path, model_max_length=10**6)
+    parts = [windows(tokenizer, tokenizer(text)["input_ids"]) for text in texts]
+    rows = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for text in parts for ids in text]
+    answers = softmax(np.stack(list(logits_of(trained.model, trained.tokenizer, rows, 16))), -1)
+    ends_at = np.cumsum([len(text) for text in parts])
+    means = [answer.mean(0) for answer in np.split(answers, ends_at[:-1])]
+    names: Any = trained.model.config.id2label
+    return float(np.mean([names[int(mean.argmax())] == label for mean, label in zip(means, labels, strict=True)]))
+
+
+def _forget_peak() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    elif (counters := Path("/proc/self/clear_refs")).exists():
+        counters.write_text("5")
+
+
+def _peak() -> float | None:
+    """The most memory since `_forget_peak`, in GB: the GPU's, or the process's where Linux tells it."""
+    if torch.cuda.is_available():
+        return round(torch.cuda.max_memory_allocated() / 1e9, 2)
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    return next((round(int(line.split()[1]) * 1024 / 1e9, 2) for line in lines if line.startswith("VmHWM")), None)
+
+
+def scores(results: dict[str, Any], name: str, row: str) -> list[float]:
+    """The accuracy of each seed; of the linear model one."""
+    way, _, windowed = row.partition(", ")
+    keys = [f"{name}/{way}/{seed}" for seed in SEEDS] if row in WAYS or windowed else [f"{name}/{row}"]
+    parts = (results["parts"].get(key) for key in keys)
+    return [part["windows" if windowed else "accuracy"] for part in parts if part is not None]
+
+
+def table(results: dict[str, Any]) -> str:
+    """Means over seeds with 95 % intervals, the gain over cutting on the mean of the sets, time and memory of a run."""
+    head = ("", *DATA, "gain over cutting, mean of both", "minutes a run", "GB")
+    rows = []
+    for row, what in ROWS.items():
+        of_sets = {name: scores(results, name, row) for name in DATA}
+        if not all(of_sets.values()):
+            continue
+        cells = [f"{fmean(values):.3f} {ends(Interval.of(values))}".strip() for values in of_sets.values()]
+        pairs = [
+            [own - cut for own, cut in zip(values, scores(results, name, "cut"), strict=False)]
+            for name, values in of_sets.items()
+        ]
+        gain = "" if row in ("cut", "word pairs") else difference(compare(pairs)[0])
+        runs = [
+            part
+            for key, part in results["parts"].items()
+            if key.partition("/")[2] in [f"{row.partition(', ')[0]}/{seed}" for seed in SEEDS]
+        ]
+        cost = ("", "")
+        if runs and row in WAYS:
+            memory = max((run["gigabytes"] or 0) for run in runs)
+            cost = (f"{fmean(run['seconds'] for run in runs) / 60:.1f}", f"{memory:.1f}" if memory else "")
+        rows.append((what, *cells, gain, *cost))
+    return markdown_table(head, rows, "l" + "r" * (len(head) - 1))
+
+
+def main() -> None:
+    """The command."""
+    parser = options_of(__doc__, "long_inputs")
+    parser.add_argument("--work", default="runs/long_inputs", help="folder of the models to start from")
+    parser.add_argument("--rows", type=int, default=1400, help="training rows of each set")
+    parser.add_argument("--tests", type=int, default=1400, help="test rows of each set")
+    options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(Path(options.output).read_text(encoding="utf-8"))))
+        return
+    Study(options).run()
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,76 @@
+"""The study of long inputs: the mean over windows, the rate that is chosen, and its table."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from common import word_tokenizer
+
+from model_cards.studies import long_inputs
+
+
+def part(accuracy, **more):
+    return {"accuracy": accuracy, "seconds": 60.0, "gigabytes": 1.5, **more}
+
+
+@pytest.fixture
+def results():
+    parts = {f"{name}/word pairs": {"accuracy": 0.8} for name in long_inputs.DATA}
+    for name, base in (("imdb", 0.7), ("review_polarity", 0.5)):
+        for seed in long_inputs.SEEDS:
+            parts[f"{name}/cut/{seed}"] = part(base + 0.01 * seed, windows=base + 0.01 * seed + 0.05)
+            parts[f"{name}/tile/{seed}"] = part(base + 0.01 * seed + 0.02 * (seed % 2), gigabytes=4.0)
+    return {"parts": parts}
+
+
+def test_gains_are_paired_by_seed_over_both_sets(results):
+    lines = long_inputs.table(results).splitlines()
+    cells = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in lines[2:]}
+    assert [*cells] == [long_inputs.ROWS[row] for row in ("word pairs", "cut", "cut, windows", "tile")]
+    # Student's t with 4 degrees of freedom: 2.776 sd / sqrt(5), sd of 0 to 0.04 is 0.0158
+    assert cells["its own table, texts cut at 512"] == [
+        "0.720 [0.700, 0.740]",
+        "0.520 [0.500, 0.540]",
+        "",
+        "1.0",
+        "1.5",
+    ]
+    assert cells["the same, mean over windows of 512"][2:] == ["+0.050 [+0.050, +0.050]", "", ""]
+    assert cells["its own table repeated to 1,536"][2].startswith("+0.008 [")
+    assert cells["its own table repeated to 1,536"][3:] == ["1.0", "4.0"]
+    assert cells["TF-IDF of words and word pairs, a linear model"] == ["0.800", "0.800", "", "", ""]
+
+
+def test_the_rate_is_the_best_trials_and_of_equal_ones_the_middle(tmp_path):
+    study = object.__new__(long_inputs.Study)
+    for scores, best in (((0.6, 0.7, 0.8), 2e-4), ((0.7, 0.7, 0.6), 1e-4), ((0.7, 0.6, 0.7), 5e-5)):
+        trials = {
+            f"imdb/tile/rate/{rate:g}": part(score) for rate, score in zip(long_inputs.RATES, scores, strict=True)
+        }
+        study.parts = SimpleNamespace(read=lambda trials=trials: {"parts": trials})
+        assert study.best_rate("imdb", "tile") == best
+
+
+def test_a_text_is_answered_by_the_mean_over_its_windows(monkeypatch):
+    tokenizer = word_tokenizer(dict.fromkeys(["good", "bad"]))
+    monkeypatch.setattr(long_inputs.AutoTokenizer, "from_pretrained", lambda *_, **__: tokenizer)
+    good = tokenizer.convert_tokens_to_ids("good")
+
+    class Model(torch.nn.Module):
+        """Logits: how many words of a window are good, and how many aren't; no window is longer than 512."""
+
+        device, name_or_path = torch.device("cpu"), ""
+        config = SimpleNamespace(id2label={0: "yes", 1: "no"})
+
+        def forward(self, input_ids, attention_mask, **_):
+            assert input_ids.shape[1] <= 512
+            share = ((input_ids == good).sum(1) / attention_mask.sum(1))[:, None]
+            return SimpleNamespace(logits=torch.cat((share, 1 - share), 1) * 4)
+
+    trained = SimpleNamespace(tokenizer=tokenizer, model=Model())
+    late = "good " * 500 + "bad " * 1100  # its first window is good, all of it isn't
+    short = "good " * 5
+    assert long_inputs.in_windows(trained, [late, short], ["no", "yes"]) == 1.0
+    assert long_inputs.in_windows(trained, [late, short], ["yes", "yes"]) == 0.5
+    assert np.isclose(long_inputs.in_windows(trained, [short], ["no"]), 0.0)
