@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args, get_origin
 
 import typer
 
@@ -16,9 +16,8 @@ from .errors import UserError, dashed
 from .schemes.names import known_schemes
 
 
-@dataclass(frozen=True)
-class Range:
-    """The values that an option takes."""
+class Range(NamedTuple):
+    """The values that an option takes, in words and as a test."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -231,12 +230,10 @@ def json_object(name: str, value: Any) -> dict[str, Any] | None:
     """
     if value is None or isinstance(value, dict):
         return value
-    parsed = None
     with contextlib.suppress(json.JSONDecodeError, TypeError):
-        parsed = json.loads(value)
-    if not isinstance(parsed, dict):
-        raise UserError(f"{dashed(name)} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
-    return parsed
+        if isinstance(parsed := json.loads(value), dict):
+            return parsed
+    raise UserError(f"{dashed(name)} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
 
 
 def _assignments(given: Any) -> dict[str, Any] | None:
@@ -249,8 +246,7 @@ def _assignments(given: Any) -> dict[str, Any] | None:
         name = name.strip().replace("-", "_")
         if not equals or not name.isidentifier():
             raise UserError(f"--set {word!r} assigns nothing. Write --set weight_decay=0.01.")
-        try:
+        assigned[name] = text
+        with contextlib.suppress(json.JSONDecodeError):
             assigned[name] = json.loads(text)
-        except json.JSONDecodeError:
-            assigned[name] = text
     return assigned or None

@@ -107,9 +107,8 @@ def _split_files(folder: Path) -> dict[str, str]:
     files: dict[str, str] = {}
     for path in sorted(path for path in folder.iterdir() if kind_of(path) in KINDS):
         split = path.name.split(".")[0]
-        if (split in files and split in names) or "-of-" in split:
-            others = f" beside {Path(files[split]).name}" if split in files else ", a part of a split"
-            raise UserError(f"{str(folder)!r} holds {path.name}{others}. {way_out}")
+        if split in files and split in names:
+            raise UserError(f"{str(folder)!r} holds {path.name} beside {Path(files[split]).name}. {way_out}")
         files[path.name if split in files else split] = str(path)
     if not {*names} & {*files}:
         raise UserError(f"{str(folder)!r} holds no split. {way_out}")
@@ -175,10 +174,8 @@ def as_table(
         lines: how many its file has, where that is one of lines.
 
     Raises:
-        UserError: it has no rows, or a column of that name.
+        UserError: it has no rows.
     """
-    if LINE in dataset.column_names:
-        raise UserError(f"{source} has a column {LINE!r}, which is where rows are numbered. Rename it.")
     if not len(dataset):
         raise UserError(f"{source!r} has no rows. Give data with at least one example.")
     dataset = dataset.add_column(LINE, np.asarray(places or range(1, len(dataset) + 1)))
