@@ -34,6 +34,7 @@ LINE = "__line__"
 KINDS = ("csv", "tsv", "json", "jsonl", "txt", "parquet")
 """The suffixes that are read; all but parquet also as .gz."""
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
+_SAY_QUOTES = "Say what quotes are: --quoting csv, they enclose cells; --quoting none, they are letters."
 _USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 """What the splits of a folder or a data set may be called."""
 EXAMPLE_DATA = Path(__file__).with_name("blimp_order")
@@ -115,9 +116,6 @@ def _split_files(folder: Path) -> dict[str, str]:
     return files
 
 
-# ---- files ----------------------------------------------------------------------------------------------------------
-
-
 def read_file(path: str | Path, options: Options | None = None) -> Dataset:
     """All rows of a file, or of standard input for `-`; its suffix says what it is, unless `--format` does.
 
@@ -128,15 +126,15 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
     kind = options.format or kind_of(Path(path))
     if kind not in KINDS:
         suffixes = ", ".join(f".{kind}" for kind in KINDS)
-        raise UserError(
-            f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}, all but the last as .gz. Or say what it is "
-            "with --format."
-        )
+        raise UserError(f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}. Or say what it is with --format.")
     if kind not in _DELIMITERS:
         refuse_given(options, ("delimiter", "quoting"), f"is for .csv and .tsv files, {str(path)!r} is none")
     if kind == "parquet":
         refuse_given(options, ("encoding",), f"is for files of text, {str(path)!r} is none")
-        return _read_parquet(Path(path))
+        with readable(repr(str(path)), "Name a .parquet file that is there and whole, with a name for each column."):
+            table = pq.read_table(path, memory_map=True)  # with the classes that datasets wrote into it
+            table.validate(full=True)
+            return as_table(Dataset(table), str(path))
     lines = _lines_of(path, options.encoding)
     places: list[int] | None = None
     if kind in _DELIMITERS:
@@ -238,14 +236,6 @@ def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
         return list(io.StringIO(content.decode(encoding or "utf-8").removeprefix("\ufeff"), newline=""))
 
 
-def _read_parquet(path: Path) -> Dataset:
-    """A memory-mapped file, with the classes that datasets wrote into it."""
-    with readable(repr(str(path)), "Name a .parquet file that is there and whole, with a name for each column."):
-        table = pq.read_table(path, memory_map=True)
-        table.validate(full=True)
-        return as_table(Dataset(table), str(path))
-
-
 # ---- .csv and .tsv --------------------------------------------------------------------------------------------------
 
 
@@ -273,12 +263,10 @@ def _read_delimited(
                 if len(names) != 1:
                     continue
                 cells = [""]
-            enclosed = (cell for cell in map(str.strip, cells) if len(cell) > 1 and cell[0] == cell[-1] == '"')
-            if guesses and not quotes and (cell := next(enclosed, None)):
-                raise UserError(
-                    f"{path}, line {first}: the cell {cell:.40} begins and ends with a quote. Say what quotes are in "
-                    "this .tsv: --quoting csv, they enclose cells; --quoting none, they are letters."
-                )
+            enclosed = [cell for cell in map(str.strip, cells) if len(cell) > 1 and cell[0] == cell[-1] == '"']
+            if guesses and not quotes and enclosed:
+                cell = f"{path}, line {first}: the cell {enclosed[0]:.40} begins and ends with a quote"
+                raise UserError(f"{cell}. {_SAY_QUOTES}")
             if guesses and len(own) > 1:
                 joined = joined or first
             if not names:
@@ -304,10 +292,8 @@ def _read_delimited(
             'written double (""), not \\". If quotes are letters in this file, say --quoting none.'
         ) from error
     if joined and not_quoted:
-        raise UserError(
-            f"{path}, line {joined}: a quote opens there and closes in a later line, and line {not_quoted} has a cell "
-            "without quotes. Say what quotes are: --quoting csv, they enclose cells; --quoting none, they are letters."
-        )
+        opens = f"{path}, line {joined}: a quote opens there and closes in a later line"
+        raise UserError(f"{opens}, and line {not_quoted} has a cell without quotes. {_SAY_QUOTES}")
     names = [name or f"Unnamed: {number}" for number, name in enumerate(names)]  # as pandas names it
     columns = zip(*rows, strict=True)
     return [(name, [cell or None for cell in cells]) for name, cells in zip(names, columns, strict=False)], places
