@@ -128,7 +128,7 @@ def encode_labels(
         missing = [row for row, names in enumerate(column.rows) if names is None]
         if split == "test" and len(missing) == len(table):
             continue
-        if not options.skip_missing:
+        if len(missing) == len(table) or not options.skip_missing:
             refuse_missing(split, table, missing, "label", f"none in column {columns.label!r}")
         labelled.append(column)
         if split == "train":  # the other splits write their labels as these do
@@ -140,10 +140,7 @@ def encode_labels(
     else:
         labels = _of_a_model(labelled[0], trained, problem_type, options)
         if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):
-            said = ",".join(columns.one_hot)
-            raise UserError(
-                f"--label-column {said} has no column for the model's label {lacking[0]!r}. Name one for each."
-            )
+            raise UserError(f"--label-column has no column for the model's label {lacking[0]!r}. Name one for each.")
     if options.named_labels and {*options.named_labels} != {*labels.names}:
         holds = f"column {columns.label!r} holds {labels.sentence()}"
         raise UserError(f"--label-names {options.label_names!r} can't be: {holds}. Name these, or leave it out.")
@@ -160,9 +157,7 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt:
     if columns.one_hot:
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True)
     if options.label_column is None and {f"input_{name}", "confidence"} & {*table.column_names}:
-        raise UserError(
-            f"{name!r} seems to hold answers of `hf-posenc predict`. Say which holds labels: --label-column NAME."
-        )
+        raise UserError(f"{name!r} seems to hold answers of `hf-posenc predict`. Name the labels: --label-column NAME.")
     declared, delimiter = classes_of(table, name), columns.label_delimiter
     # -1 of a declared label: none, as in GLUE
     cells = [None if is_missing(cell) or (declared and cell == -1) else cell for cell in table[name][:]]
@@ -179,9 +174,7 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt:
         rows = _names_of_marks(rows, said, name)
     items = [item for row in rows if row is not None for item in row]
     if odd := [item for item in items if not isinstance(item, str | int | float)]:
-        raise UserError(
-            f"Column {name!r} of the {split} data has {odd[0]!r:.60}, which is no label. Write words or numbers."
-        )
+        raise UserError(f"Column {name!r} of the {split} data has {odd[0]!r:.60}, which is no label, word or number.")
     if not is_numeric and any(isinstance(item, str | bool) for item in items):
         kind = "words"
     else:
@@ -265,10 +258,9 @@ def _task_of(column: _Column, seen: list[str]) -> str:
                 f"Column {column.name!r} has {commas[0]}, which may be a number. Write numbers with a decimal point "
                 "alone, such as 1234.5; or, if these are words, --task classification."
             )
-        return "classification"
-    if column.kind == "real":
+    elif column.kind == "real":
         return "regression"
-    if len(seen) > MOST_NUMBERED:
+    elif len(seen) > MOST_NUMBERED:
         what = f"Column {column.name!r} has {len(seen)} different whole numbers"
         raise UserError(f"{what}. Say what they are: --task classification (labels) or --task regression.")
     return "classification"
