@@ -307,6 +307,10 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
             values.append(None)
         elif real:
             values.append(float(names[0]))
+            if math.isinf(values[-1]):
+                raise UserError(
+                    f"{column.name!r} is infinite in {where(column.table, row)} of the {column.split} data."
+                )
         elif unknown := [name for name in names if name not in numbers]:
             place = f"The {column.split} data has the label {unknown[0]!r} in {where(column.table, row)}"
             raise UserError(f"{place}. Known are {listed}: from the training data, the model or --label-names.")

@@ -41,7 +41,7 @@ def train_tokenizer(
         do_lower_case: ignore case and accents.
 
     Raises:
-        UserError: no text fits into the length.
+        UserError: no text fits into the length, or there is none.
     """
     if model_max_length < 3:
         raise UserError(f"max_length={model_max_length} leaves no room for text. Give at least 3 tokens.")
@@ -49,6 +49,8 @@ def train_tokenizer(
     words: Counter[str] = Counter()
     for text in texts:
         words.update(word for word, _ in bert.pre_tokenizer.pre_tokenize_str(bert.normalizer.normalize_str(text)))
+    if not words:
+        raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer.")
     # The trainer numbers characters and their ## forms in the order of a hash table that differs from process to
     # process, and breaks ties by number. Numbering them beforehand makes the same text give the same vocabulary.
     counts: Counter[str] = Counter()

@@ -158,6 +158,7 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
             {},
             "The test data has 'a' in column 'label', and the task is regression: write one number for",
         ),
+        ([0.5, float("inf")], None, {}, "'label' is infinite in row 2 of the train data"),
         ([["a", "b", "a"]], None, {}, "names a label twice in row 1"),
         ([[], []], None, {}, "No training row has a label in column"),
         ([{"a": 1}], None, {}, "Column 'label' of the train data has {'a': 1}, which is no label, word or"),
