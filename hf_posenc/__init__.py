@@ -67,16 +67,17 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_MODULES})
 
 
+def _register_adapters(constants: ModuleType) -> None:
+    """PEFT's default targets: those of BERT, whose names ours are."""
+    for name, targets in vars(constants).items():
+        if name.endswith("_TARGET_MODULES_MAPPING") and targets.get("bert") == ["query", "value"]:
+            targets.setdefault("posenc", targets["bert"])
+
+
 with contextlib.suppress(ImportError):  # a GPU image in which nothing was installed has no PEFT either
     import wrapt
 
-    @wrapt.when_imported("peft.utils.constants")
-    def _register_adapters(constants: ModuleType) -> None:
-        """PEFT's default targets: those of BERT, whose names ours are."""
-        for name, targets in vars(constants).items():
-            if name.endswith("_TARGET_MODULES_MAPPING") and targets.get("bert") == ["query", "value"]:
-                targets.setdefault("posenc", targets["bert"])
-
+    wrapt.register_post_import_hook(_register_adapters, "peft.utils.constants")
 
 if [Path(program).stem for program in sys.argv[:1]] != ["hf-posenc"]:  # a program that embeds Python may name none
     from . import model as model
