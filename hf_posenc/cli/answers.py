@@ -120,7 +120,8 @@ def _read(
     from datasets import Dataset
 
     from hf_posenc.data.columns import as_input, find_columns
-    from hf_posenc.data.reading import LINE, as_table, names_of, read_split, where
+    from hf_posenc.data.reading import LINE, as_table, names_of, where
+    from hf_posenc.data.sources import read_split
 
     remarks = []
     if texts:

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_posenc.data.columns import find_columns
 from hf_posenc.data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
-from hf_posenc.data.reading import as_table, read, read_file
+from hf_posenc.data.reading import as_table, read_file
+from hf_posenc.data.sources import read
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 

@@ -1,4 +1,4 @@
-"""Reads what the options name, each file into a `datasets.Dataset`: each row once and in order, or an error.
+"""Reads a file into a `datasets.Dataset`: each row once and in order, or an error that says where it stops.
 
 Text files are read by Python's `csv` and `json` and kept in memory, never taken from a cache. A column `__line__` says
 where each row stands: its first line, or in a .json or .parquet file its number.
@@ -13,21 +13,18 @@ import csv
 import gzip
 import io
 import json
-import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import ClassLabel, Dataset, List, load_dataset, load_from_disk
+from datasets import ClassLabel, Dataset, List
 
-from ..errors import UserError, check_local, sentence
+from ..errors import UserError, sentence
 from ..options import Options, refuse_given
-
-logger = logging.getLogger(__name__)
 
 LINE = "__line__"
 """The column that says where a row stands."""
@@ -35,85 +32,6 @@ KINDS = ("csv", "tsv", "json", "jsonl", "txt", "parquet")
 """The suffixes that are read; all but parquet also as .gz."""
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _SAY_QUOTES = "Say what quotes are: --quoting csv, they enclose cells; --quoting none, they are letters."
-_USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
-"""What the splits of a folder or a data set may be called."""
-EXAMPLE_DATA = Path(__file__).with_name("blimp_order")
-"""The data that comes with this package: train, validation and test files."""
-
-
-def read(options: Options) -> dict[str, Dataset]:
-    """The splits that the options name, as in the files: any of train, validation and test.
-
-    Raises:
-        UserError: nothing is named, or what is named can't be read or is empty.
-    """
-    splits = _splits_of(options)
-    named: dict[str, Dataset | str] = {}
-    for split, usual in _USUAL.items():
-        asked = None if split == "train" else getattr(options, split)
-        if present := [name for name in (usual if asked is None else (asked,)) if name in splits]:
-            named[split] = splits[present[0]]
-        elif asked is not None and (Path(asked).is_file() or kind_of(Path(asked)) in KINDS):
-            named[split] = asked
-        elif asked is not None:
-            raise UserError(f"--{split} {asked!r} is no file, and no split of {options.data!r}: {', '.join(splits)}.")
-    if not named:
-        raise UserError(f"{options.data!r} has the splits {', '.join(splits)}. One of them must be called train.")
-    if unused := [name for name, found in splits.items() if found not in named.values()]:
-        logger.warning(f"Splits of {options.data!r} that are used only where they are named: {', '.join(unused)}.")
-    return {split: _table(found, split, options) for split, found in named.items()}
-
-
-def read_split(options: Options, split: str) -> Dataset:
-    """The rows of a file, or of one split of a folder or a data set.
-
-    Raises:
-        UserError: they can't be read, or there is no such split.
-    """
-    splits = _splits_of(options)
-    if splits == {"train": options.data}:  # a file
-        split = "train"
-    if split not in splits:
-        raise UserError(f"{options.data!r} has no split {split!r}. It has {', '.join(splits)}: name one with --split.")
-    return _table(splits[split], split, options)
-
-
-def _table(found: Dataset | str, split: str, options: Options) -> Dataset:
-    """The rows of a file, or of a split that has been read."""
-    return read_file(found, options) if isinstance(found, str) else as_table(found, f"{options.data}, split {split}")
-
-
-def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
-    """The splits of the data: data sets, or files that are yet to be read."""
-    if (name := options.data) is None:
-        raise UserError("No data. Give --data: a file, a folder, a Hub name, or blimp_order, which comes along.")
-    folder = EXAMPLE_DATA if name == "blimp_order" and not Path(name).exists() else Path(name)
-    is_named = options.format is not None or kind_of(folder) in KINDS
-    if name == "-" or folder.is_file() or (is_named and not folder.is_dir()):
-        return {"train": name}
-    is_saved = (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists()
-    if folder.is_dir() and not is_saved:
-        return _split_files(folder)
-    refuse_given(options, ("delimiter", "quoting", "encoding"), f"is for files of text, --data {name!r} is none")
-    check_local("--data", name)
-    with readable(f"--data {name!r}", "It must be a file, a folder, a name on the Hub, or blimp_order."):
-        loaded = load_from_disk(str(folder)) if is_saved else load_dataset(name, options.data_config)
-        return {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
-
-
-def _split_files(folder: Path) -> dict[str, str]:
-    """The files of a folder by name; of train, validation and test there must be one file each."""
-    names = [name for usual in _USUAL.values() for name in usual]
-    way_out = f"Call files {', '.join(_USUAL)}, one for each split, each a .{', .'.join(KINDS)}; or name them: --data."
-    files: dict[str, str] = {}
-    for path in sorted(path for path in folder.iterdir() if kind_of(path) in KINDS):
-        split = path.name.split(".")[0]
-        if split in files and split in names:
-            raise UserError(f"{str(folder)!r} holds {path.name} beside {Path(files[split]).name}. {way_out}")
-        files[path.name if split in files else split] = str(path)
-    if not {*names} & {*files}:
-        raise UserError(f"{str(folder)!r} holds no split. {way_out}")
-    return files
 
 
 def read_file(path: str | Path, options: Options | None = None) -> Dataset:

@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ..data.columns import Columns, notes_of, remembered_columns
 from ..data.preparing import DataSummary, labels_of, prepare, texts_of
-from ..data.reading import LINE, read_split
+from ..data.reading import LINE
+from ..data.sources import read_split
 from ..data.tokenizer import load_tokenizer
 from ..errors import UserError, one_line
 from ..options import Options

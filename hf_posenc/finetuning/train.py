@@ -21,7 +21,7 @@ from transformers.utils import logging
 from .. import files
 from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
-from ..data.reading import read
+from ..data.sources import read
 from ..errors import UserError
 from ..options import Options
 from ..quiet import without_bars

@@ -9,7 +9,8 @@ from typing import Any
 from datasets import Dataset
 
 from hf_posenc.data.preparing import Known, PreparedData, prepare
-from hf_posenc.data.reading import LINE, as_table, read, read_file
+from hf_posenc.data.reading import LINE, as_table, read_file
+from hf_posenc.data.sources import read
 from hf_posenc.options import Options
 
 

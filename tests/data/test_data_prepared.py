@@ -13,7 +13,8 @@ from transformers import AutoConfig, BertConfig
 from hf_posenc import PosEncConfig
 from hf_posenc.data.columns import Columns, as_input, find_columns, remember_columns, remembered_columns
 from hf_posenc.data.preparing import Known, choose_texts, encode, encode_texts, marks_of, prepare
-from hf_posenc.data.reading import LINE, read, read_file
+from hf_posenc.data.reading import LINE, read_file
+from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options

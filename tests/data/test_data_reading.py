@@ -16,7 +16,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from hf_posenc.data.columns import find_columns
 from hf_posenc.data.labels import encode_labels
 from hf_posenc.data.preparing import prepare
-from hf_posenc.data.reading import EXAMPLE_DATA, LINE, read, read_file, read_split
+from hf_posenc.data.reading import LINE, read_file
+from hf_posenc.data.sources import EXAMPLE_DATA, read, read_split
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 

@@ -27,7 +27,7 @@ from hf_posenc.comparison.report import render_report
 from hf_posenc.conversion.loading import load
 from hf_posenc.data.columns import find_columns
 from hf_posenc.data.preparing import prepare
-from hf_posenc.data.reading import read
+from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning.prediction import load_classifier, predict

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from hf_posenc import cli
 from hf_posenc.data.preparing import PreparedData, prepare
-from hf_posenc.data.reading import EXAMPLE_DATA, read
+from hf_posenc.data.sources import EXAMPLE_DATA, read
 from hf_posenc.errors import dashed
 from hf_posenc.finetuning import train as road
 from hf_posenc.finetuning.loading import knowledge
