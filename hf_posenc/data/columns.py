@@ -210,7 +210,8 @@ def note(config: Any, **values: Any) -> None:
 def remember_columns(config: Any, columns: Columns) -> None:
     """Writes into a model's configuration how its texts were put together; what an earlier training noted goes."""
     ours = {"text_columns": list(columns.text), "text_separator": columns.separator}
-    ours |= {"label_columns": list(columns.labels), "label_delimiter": columns.label_delimiter}
+    ours |= {"label_column": columns.label, "one_hot_columns": list(columns.one_hot)}
+    ours |= {"label_delimiter": columns.label_delimiter}
     config.task_specific_params = {**(getattr(config, "task_specific_params", None) or {}), _OURS: ours}
 
 
@@ -219,7 +220,7 @@ def remembered_columns(config: Any) -> Columns | None:
     noted = notes_of(config)
     if not isinstance(noted.get("text_columns"), list):
         return None
-    labels = tuple(noted.get("label_columns", _LABELS[0]))
+    labels = tuple(noted.get("one_hot_columns") or [str(noted.get("label_column", "label"))])
     return Columns(tuple(noted["text_columns"]), labels, noted.get("text_separator"), noted.get("label_delimiter"))
 
 
