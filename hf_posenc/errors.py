@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -63,9 +64,9 @@ def sentence(error: BaseException) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-_UNWRITTEN = (
-    *("No space left on device", "Not enough disk space", "File too large", "Disk quota exceeded"),
-    *("Read-only file system", "PytorchStreamWriter failed", "unexpected pos"),
+_UNWRITTEN = re.compile(
+    r"(?<=PermissionError: ).+|No space left on device|Not enough disk space|File too large|Disk quota exceeded"
+    "|Read-only file system|PytorchStreamWriter failed|unexpected pos"
 )
 
 
@@ -74,15 +75,8 @@ def disk_error(error: BaseException) -> str | None:
 
     Torch and safetensors report a full disk by their own error classes, with the system's text inside.
     """
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, PermissionError):
-            return one_line(seen)
-        for sign in _UNWRITTEN:
-            if sign in str(seen):
-                return sign
-        seen = seen.__cause__ or seen.__context__
-    return None
+    found = _UNWRITTEN.search("".join(traceback.format_exception(error, limit=0)))
+    return found and found[0]
 
 
 def is_main_process() -> bool:

@@ -3,12 +3,10 @@
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,13 +98,9 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}{WRITING}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", suffix=WRITING, dir=path.parent) as folder:
+        yield Path(folder) / path.name
+        os.replace(Path(folder) / path.name, path)
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
@@ -117,16 +111,12 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 
 def write_json(path: str | Path, value: Any) -> None:
     """Writes a JSON file whole or not at all; NaN and infinity, which JSON lacks, become null."""
-    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
 
 
 def finite(value: Any) -> Any:
-    """The value with null for NaN and infinity, which JSON lacks."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """The value as JSON holds it, with null for NaN and infinity."""
+    return json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
 
 
 def sha256(path: str | Path) -> str:

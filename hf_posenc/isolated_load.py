@@ -41,7 +41,7 @@ def load_isolated(
     """Loads a checkpoint with `trust_remote_code=True` in a process of its own, without network, and runs it.
 
     Args:
-        folder: a folder for job.json, inputs and outputs, the files that are exchanged.
+        folder: a folder for the files that are exchanged.
         checkpoint: a folder, or a name whose files are in the process's cache.
         auto_class: the class of transformers that loads it.
         inputs: tensors for the model.
@@ -56,12 +56,11 @@ def load_isolated(
     """
     from safetensors.torch import load_file, save_file
 
-    job: dict[str, Any] = {"checkpoint": checkpoint, "auto_class": auto_class, "options": dict(options or {})}
-    job |= {"texts": None if texts is None else list(texts), "hidden": ["hf_posenc", *hidden]}
-    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    job = {"checkpoint": checkpoint, "auto_class": auto_class, "texts": texts, "hidden": ["hf_posenc", *hidden]}
+    (folder / "job.json").write_text(json.dumps({**job, "options": options or {}}), encoding="utf-8")
     save_file({name: value.contiguous() for name, value in inputs.items()}, folder / "inputs")
     try:
-        done = subprocess.run(
+        subprocess.run(
             [sys.executable, "-P", "-X", "utf8", __file__, str(folder)],
             cwd=folder,
             env={**environment, "HF_HUB_OFFLINE": "1"},
@@ -69,19 +68,16 @@ def load_isolated(
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            check=False,
+            check=True,
             timeout=timeout,
         )
     except subprocess.TimeoutExpired:
         raise IsolatedLoadFailed(f"the process that loads it took more than {timeout:g} s") from None
-    try:
-        answer = json.loads(done.stdout.splitlines()[-1] if done.returncode == 0 else "")
-    except (IndexError, ValueError):
-        reason = " ".join(done.stderr[-500:].split())
-        raise IsolatedLoadFailed(f"the process that loads it ended with {done.returncode}: {reason}") from None
-    if answer["error"] is not None:
-        raise IsolatedLoadFailed(answer["error"])
-    return Answer(load_file(folder / "outputs")["output"], answer["token_ids"])
+    except subprocess.CalledProcessError as error:
+        reason = " ".join(error.stderr[-500:].split())
+        raise IsolatedLoadFailed(f"the process that loads it ended with {error.returncode}: {reason}") from None
+    token_ids = json.loads((folder / "token_ids").read_text(encoding="utf-8"))
+    return Answer(load_file(folder / "outputs")["output"], token_ids)
 
 
 def first_output(model: Any, **inputs: Any) -> Any:
@@ -94,7 +90,11 @@ def first_output(model: Any, **inputs: Any) -> Any:
         return next(iter(model.eval()(**inputs).values())).contiguous()
 
 
-def _load_and_run(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+def _main(folder: Path) -> None:
+    """Does the job in `folder`; an error ends the process."""
+    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    for name in job["hidden"]:
+        sys.modules[name] = None  # type: ignore[assignment]  # an import fails, as if it weren't installed
     import transformers
     from safetensors.torch import load_file, save_file
 
@@ -103,25 +103,14 @@ def _load_and_run(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     model, info = auto.from_pretrained(job["checkpoint"], output_loading_info=True, dtype="auto", **options)
     if info["missing_keys"] or info["unexpected_keys"]:
         missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
-        return {"error": f"missing weights {missing}, unexpected {unexpected}"}
+        sys.exit(f"missing weights {missing}, unexpected {unexpected}")
     token_ids = None
     if job["texts"] is not None:
         token_ids = transformers.AutoTokenizer.from_pretrained(job["checkpoint"], **options)(job["texts"])["input_ids"]
+    (folder / "token_ids").write_text(json.dumps(token_ids), encoding="utf-8")
     output = first_output(model, **load_file(folder / "inputs"))
     assert not any(module and name.partition(".")[0] == "hf_posenc" for name, module in sys.modules.items())
     save_file({"output": output.clone()}, folder / "outputs")
-    return {"error": None, "token_ids": token_ids}
-
-
-def _main(folder: Path) -> None:
-    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    for name in job["hidden"]:
-        sys.modules[name] = None  # type: ignore[assignment]  # an import fails, as if it weren't installed
-    try:
-        answer = _load_and_run(folder, job)
-    except Exception as problem:
-        answer = {"error": f"{type(problem).__name__}: {' '.join(str(problem).split())}"}
-    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

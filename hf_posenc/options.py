@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Annotated, Any, Literal, Self, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args, get_origin
 
 import typer
 
@@ -16,9 +16,8 @@ from .errors import UserError, dashed
 from .schemes.names import known_schemes
 
 
-@dataclass(frozen=True)
-class Range:
-    """The values that an option takes."""
+class Range(NamedTuple):
+    """The values that an option takes, in words and as a test."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -31,6 +30,7 @@ def whole_number(least: int, most: int | None = None) -> Range:
 
 
 COUNT = whole_number(1)
+LENGTH = whole_number(3)  # [CLS], a token of the text, [SEP]
 SEED = whole_number(0, 2**32 - 1)
 POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
 _SHARE = Range("a share from 0 to below 1", lambda value: 0 <= value < 1)
@@ -53,40 +53,40 @@ def complete_scheme(incomplete: str) -> list[str]:
     return [scheme for scheme in known_schemes() if scheme.startswith(incomplete)]
 
 
-_option = partial(typer.Option, show_default=False)
+def _option(help: str, *names: str, **more: Any) -> Any:
+    """How the command line shows an option; defaults stand in its help."""
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+_choice = partial(_option, metavar="<str>")  # the choices stand in its help
 
 # What several commands take has one name and one help; each is a field of `Options`, too. `train --help` has a line for
 # each: a help has 45 letters at most.
-DataOption = Annotated[str | None, _option(help="File, folder, Hub name, or blimp_order (included).")]
-DataConfigOption = Annotated[str | None, _option(help="Configuration of a Hub data set.")]
-DelimiterOption = Annotated[str | None, _option(help="Between columns: a character, or tab.")]
-QuotingOption = Annotated[
-    Literal["csv", "none"] | None, _option(metavar="<str>", help="Quotes: csv (around cells), none (letters).")
-]
-EncodingOption = Annotated[str | None, _option(help="utf-8 (default), latin-1, cp1252, ...")]
-FormatOption = Annotated[
-    Literal["csv", "tsv", "jsonl", "json", "parquet", "txt"] | None,
-    _option(metavar="<str>", help="csv, tsv, jsonl, json, parquet, txt. [suffix]"),
-]
-TextColumnOption = Annotated[str | None, _option(help="Text; two, a,b, are a pair. [text, ...]")]
-JoinOption = Annotated[str | None, _option(help="Join the text columns with this between.")]
-LabelColumnOption = Annotated[str | None, _option(help="Label; several hold 0 and 1. [label]")]
-LabelDelimiterOption = Annotated[str | None, _option(help="Between several labels in one cell.")]
-LabelNamesOption = Annotated[str | None, _option(help="What 0, 1, ... mean, in order: no,yes")]
-SkipMissingOption = Annotated[bool, _option("--skip-missing", help="Leave rows without text or label out.")]
-SchemeOption = Annotated[
-    str | None, _option(help="Positions, see `schemes`. [rope, its own]", autocompletion=complete_scheme)
-]
-SchemeKwargsOption = Annotated[str | None, _option(metavar="JSON", help="The scheme's own arguments.")]
-SchemeFileOption = Annotated[str | None, _option(help="Python file with a scheme of yours.")]
-SizeOption = Annotated[
-    Literal["tiny", "mini", "small", "base"] | None,
-    _option(metavar="<str>", help="Of a new encoder: tiny, mini, small, base."),
-]
-RevisionOption = Annotated[str | None, _option(help="Branch, tag or commit on the Hub.")]
-OtherTokensOption = Annotated[bool, _option("--allow-other-tokens", help="Take a tokenizer whose ids changed.")]
-TrustOption = Annotated[bool, _option("--trust-remote-code", help="Run a checkpoint's own code.")]
-DeviceOption = Annotated[str | None, _option(help="cpu, cuda, mps. [a GPU if there is one]")]
+DataOption = Annotated[str | None, _option("File, folder, Hub name, or blimp_order (included).")]
+DataConfigOption = Annotated[str | None, _option("Configuration of a Hub data set.")]
+DelimiterOption = Annotated[str | None, _option("Between columns: a character, or tab.")]
+QuotingOption = Annotated[Literal["csv", "none"] | None, _choice("Quotes: csv (around cells), none (letters).")]
+EncodingOption = Annotated[str | None, _option("utf-8 (default), latin-1, cp1252, ...")]
+_Formats = Literal["csv", "tsv", "jsonl", "json", "parquet", "txt"]
+FormatOption = Annotated[_Formats | None, _choice("csv, tsv, jsonl, json, parquet, txt. [suffix]")]
+TextColumnOption = Annotated[str | None, _option("Text; two, a,b, are a pair. [text, ...]")]
+JoinOption = Annotated[str | None, _option("Join the text columns with this between.")]
+LabelColumnOption = Annotated[str | None, _option("Label; several hold 0 and 1. [label]")]
+LabelDelimiterOption = Annotated[str | None, _option("Between several labels in one cell.")]
+LabelNamesOption = Annotated[str | None, _option("What 0, 1, ... mean, in order: no,yes")]
+SkipMissingOption = Annotated[bool, _option("Leave rows without text or label out.", "--skip-missing")]
+_SCHEME = _option("Positions, see `schemes`. [rope, its own]", autocompletion=complete_scheme)
+SchemeOption = Annotated[str | None, _SCHEME]
+SchemeKwargsOption = Annotated[str | None, _option("The scheme's own arguments.", metavar="JSON")]
+SchemeFileOption = Annotated[str | None, _option("Python file with a scheme of yours.")]
+_Sizes = Literal["tiny", "mini", "small", "base"]
+SizeOption = Annotated[_Sizes | None, _choice("Of a new encoder: tiny, mini, small, base.")]
+RevisionOption = Annotated[str | None, _option("Branch, tag or commit on the Hub.")]
+OtherTokensOption = Annotated[bool, _option("Take a tokenizer whose ids changed.", "--allow-other-tokens")]
+TrustOption = Annotated[bool, _option("Run a checkpoint's own code.", "--trust-remote-code")]
+DeviceOption = Annotated[str | None, _option("cpu, cuda, mps. [a GPU if there is one]")]
+_Tasks = Literal["classification", "regression"]
+_Schedules = Literal["linear", "cosine", "constant", "constant_with_warmup", "one-cycle"]
 
 
 @dataclass(kw_only=True)
@@ -108,29 +108,27 @@ class Options:
         UserError: a value isn't accepted.
     """
 
-    output: Annotated[str | None, _option("--output", "-o", help="Folder for checkpoint and results.")] = None
-    overwrite: Annotated[bool, _option("--overwrite", help="Replace its run when the new one is whole.")] = False
-    resume: Annotated[bool, _option("--resume", help="Go on from the run's newest checkpoint.")] = False
+    output: Annotated[str | None, _option("Folder for checkpoint and results.", "--output", "-o")] = None
+    overwrite: Annotated[bool, _option("Replace its run when the new one is whole.", "--overwrite")] = False
+    resume: Annotated[bool, _option("Go on from the run's newest checkpoint.", "--resume")] = False
     data: DataOption = None
     data_config: DataConfigOption = None
-    validation: Annotated[str | None, _option(help="File, or a split of --data.")] = None
-    test: Annotated[str | None, _option(help="The same, to be scored at the end.")] = None
-    validation_share: Annotated[float, _SHARE, _option(help="Of training rows, if none is given. [0.1]")] = 0.1
-    max_rows: Annotated[int | None, COUNT, _option(help="Train on the first rows alone.")] = None
+    validation: Annotated[str | None, _option("File, or a split of --data.")] = None
+    test: Annotated[str | None, _option("The same, to be scored at the end.")] = None
+    validation_share: Annotated[float, _SHARE, _option("Of training rows, if none is given. [0.1]")] = 0.1
+    max_rows: Annotated[int | None, COUNT, _option("Train on the first rows alone.")] = None
     text_column: TextColumnOption = None
     join: JoinOption = None
     label_column: LabelColumnOption = None
     label_delimiter: LabelDelimiterOption = None
     label_names: LabelNamesOption = None
-    task: Annotated[
-        Literal["classification", "regression"] | None, _option(metavar="<str>", help="classification, regression.")
-    ] = None
+    task: Annotated[_Tasks | None, _choice("classification, regression.")] = None
     skip_missing: SkipMissingOption = False
     delimiter: DelimiterOption = None
     quoting: QuotingOption = None
     encoding: EncodingOption = None
     format: FormatOption = None
-    pretrained: Annotated[str | None, _option(help="Start from this checkpoint: folder, Hub.")] = None
+    pretrained: Annotated[str | None, _option("Start from this checkpoint: folder, Hub.")] = None
     revision: RevisionOption = None
     allow_other_tokens: OtherTokensOption = False
     trust_remote_code: TrustOption = False
@@ -138,29 +136,22 @@ class Options:
     scheme_kwargs: SchemeKwargsOption = None
     scheme_file: SchemeFileOption = None
     size: SizeOption = None
-    tokenizer: Annotated[str | None, _option(help="[the checkpoint's, or trained here]")] = None
-    max_length: Annotated[int | None, whole_number(3), _option(help="Longer texts are cut. [model's limit, 512]")] = (
-        None  # [CLS], a token of the text, [SEP]
-    )
-    lora: Annotated[bool, _option("--lora", help="Train low-rank updates of --pretrained.")] = False
-    epochs: Annotated[float | None, POSITIVE, _option(help="[4 to 100: more for fewer rows]")] = None
-    max_steps: Annotated[int | None, COUNT, _option(help="Steps, instead of epochs.")] = None
-    patience: Annotated[int | None, COUNT, _option(help="Stop after so many evaluations in vain.")] = None
-    batch_size: Annotated[int | None, COUNT, _option(help="Texts per step and device. [32]")] = None
-    learning_rate: Annotated[float | None, _RATE, _option(help="Peak. [5e-5 to 1e-3, by the model]")] = None
-    schedule: Annotated[
-        Literal["linear", "cosine", "constant", "constant_with_warmup", "one-cycle"],
-        _option(metavar="<str>", help="linear (default), cosine, one-cycle, ..."),
-    ] = "linear"
-    word_rate: Annotated[float | None, _FACTOR, _option(help="Times the rate, for new words.")] = None
-    position_rate: Annotated[float | None, _FACTOR, _option(help="Times the rate, for the scheme.")] = None
-    class_weights: Annotated[str | None, _option(help='balanced, or JSON: {"rare": 5, "usual": 1}')] = None
-    seed: Annotated[int, SEED, _option(help="Of weights and order. [42]")] = 42
-    bf16: Annotated[bool | None, _option("--bf16/--no-bf16", help="Mixed precision. [if fast here]")] = None
+    tokenizer: Annotated[str | None, _option("[the checkpoint's, or trained here]")] = None
+    max_length: Annotated[int | None, LENGTH, _option("Longer texts are cut. [model's limit, 512]")] = None
+    lora: Annotated[bool, _option("Train low-rank updates of --pretrained.", "--lora")] = False
+    epochs: Annotated[float | None, POSITIVE, _option("[4 to 100: more for fewer rows]")] = None
+    max_steps: Annotated[int | None, COUNT, _option("Steps, instead of epochs.")] = None
+    patience: Annotated[int | None, COUNT, _option("Stop after so many evaluations in vain.")] = None
+    batch_size: Annotated[int | None, COUNT, _option("Texts per step and device. [32]")] = None
+    learning_rate: Annotated[float | None, _RATE, _option("Peak. [5e-5 to 1e-3, by the model]")] = None
+    schedule: Annotated[_Schedules, _choice("linear (default), cosine, one-cycle, ...")] = "linear"
+    word_rate: Annotated[float | None, _FACTOR, _option("Times the rate, for new words.")] = None
+    position_rate: Annotated[float | None, _FACTOR, _option("Times the rate, for the scheme.")] = None
+    class_weights: Annotated[str | None, _option('balanced, or JSON: {"rare": 5, "usual": 1}')] = None
+    seed: Annotated[int, SEED, _option("Of weights and order. [42]")] = 42
+    bf16: Annotated[bool | None, _option("Mixed precision. [if fast here]", "--bf16/--no-bf16")] = None
     device: DeviceOption = None
-    set: Annotated[list[str] | None, _option("--set", metavar="K=V", help="TrainingArguments, config; repeatable.")] = (
-        None
-    )
+    set: Annotated[list[str] | None, _option("TrainingArguments, config; repeatable.", "--set", metavar="K=V")] = None
 
     def __post_init__(self) -> None:
         """Checks each value, and reads JSON."""
@@ -175,6 +166,8 @@ class Options:
             self.delimiter = "\t"
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise UserError(f"--delimiter {self.delimiter!r} can't separate columns. Give one character, or tab.")
+        if self.label_delimiter == "":
+            raise UserError("--label-delimiter '' separates no labels. Leave it out, or give a character.")
         names = self.named_labels
         if self.label_names is not None and (len(names) < 2 or len({*names}) < len(names)):
             raise UserError(f"--label-names {self.label_names!r} must list each label once, in order: no,yes.")
@@ -189,12 +182,12 @@ class Options:
             UserError: there is no such option, or its value isn't accepted.
         """
         known = [item.name for item in fields(cls)]
-        if (unknown := next((name for name in values if name not in known), None)) is not None:
-            near = difflib.get_close_matches(unknown, known, n=3)
-            meant = f"Did you mean {' or '.join(map(repr, near))}? " if near else ""
+        if unknown := [name for name in values if name not in known]:
+            near = " or ".join(map(repr, difflib.get_close_matches(unknown[0], known, n=3)))
+            meant = f"Did you mean {near}? " if near else ""
             raise UserError(
-                f"Unknown option {unknown!r}. {meant}`hf-posenc train --help` lists the options; fields of "
-                f"TrainingArguments and of the configuration go into set={{{unknown!r}: ...}}."
+                f"Unknown option {unknown[0]!r}. {meant}`hf-posenc train --help` lists the options; fields of "
+                f"TrainingArguments and of the configuration go into set={{{unknown[0]!r}: ...}}."
             )
         return cls(**values)
 
@@ -208,13 +201,13 @@ class Options:
         """What `set` names, by name."""
         return cast(Any, self.set) or {}
 
-    def changed(self) -> dict[str, Any]:
-        """The options that aren't at their defaults."""
-        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != item.default}
-
     def to_dict(self) -> dict[str, Any]:
         """All options as plain values."""
         return asdict(self)
+
+    def changed(self) -> dict[str, Any]:
+        """The options that aren't at their defaults."""
+        return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != item.default}
 
 
 def words(text: str) -> list[str]:
@@ -237,12 +230,10 @@ def json_object(name: str, value: Any) -> dict[str, Any] | None:
     """
     if value is None or isinstance(value, dict):
         return value
-    parsed = None
     with contextlib.suppress(json.JSONDecodeError, TypeError):
-        parsed = json.loads(value)
-    if not isinstance(parsed, dict):
-        raise UserError(f"{dashed(name)} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
-    return parsed
+        if isinstance(parsed := json.loads(value), dict):
+            return parsed
+    raise UserError(f"{dashed(name)} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
 
 
 def _assignments(given: Any) -> dict[str, Any] | None:
@@ -255,8 +246,7 @@ def _assignments(given: Any) -> dict[str, Any] | None:
         name = name.strip().replace("-", "_")
         if not equals or not name.isidentifier():
             raise UserError(f"--set {word!r} assigns nothing. Write --set weight_decay=0.01.")
-        try:
+        assigned[name] = text
+        with contextlib.suppress(json.JSONDecodeError):
             assigned[name] = json.loads(text)
-        except json.JSONDecodeError:
-            assigned[name] = text
     return assigned or None

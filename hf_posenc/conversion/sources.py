@@ -220,7 +220,7 @@ def read_in_class(source: Source, cls: Any, config: Any, prefix: str, seed: int,
         UserError: the files can't be read, or a weight isn't finite.
     """
     try:
-        with without_warnings("transformers"), torch.random.fork_rng(devices=[]):
+        with without_warnings(), torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             model, info = cls.from_pretrained(
                 str(source.folder),

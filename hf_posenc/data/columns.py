@@ -1,5 +1,6 @@
 """Columns of text and label: named, remembered in a checkpoint, or of the usual names."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,13 +28,12 @@ class Columns:
     """Which columns hold the text, the second text of a pair, and the label."""
 
     text: tuple[str, ...]
-    label: str = "label"
+    labels: tuple[str, ...] = ("label",)
+    """One column; or several of 0 and 1, one for each label."""
     separator: str | None = None
     """Joins all text columns to one text. None: two columns are a pair."""
     label_delimiter: str | None = None
     """Separates several labels in one cell."""
-    one_hot: tuple[str, ...] = ()
-    """Columns of 0 and 1, one for each label, instead of one column of labels."""
 
     @property
     def is_pair(self) -> bool:
@@ -41,9 +41,14 @@ class Columns:
         return len(self.text) == 2 and self.separator is None
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """The columns of labels."""
-        return self.one_hot or (self.label,)
+    def label(self) -> str:
+        """The columns of labels, in words."""
+        return ", ".join(self.labels)
+
+    @property
+    def one_hot(self) -> tuple[str, ...]:
+        """The columns of 0 and 1."""
+        return self.labels if len(self.labels) > 1 else ()
 
     def texts(self, table: Dataset) -> tuple[list[str], ...]:
         """The texts of all rows: `(first,)`, or `(first, second)` of pairs; a missing text is an empty one.
@@ -57,11 +62,9 @@ class Columns:
         columns = []
         for name in self.text:
             cells = table[name][:]
-            if odd := next((row for row, cell in enumerate(cells, start=1) if not isinstance(cell, _CELL)), None):
-                raise UserError(
-                    f"Column {name!r} holds {cells[odd - 1]!r:.60} in {where(table, odd - 1)}, which is no text. Write "
-                    "one string there, joining the parts of a list, or name another column with --text-column."
-                )
+            if odd := [row for row, cell in enumerate(cells) if not isinstance(cell, str | int | float | None)]:
+                what = f"{cells[odd[0]]!r:.60} in {where(table, odd[0])}, which is no text"
+                raise UserError(f"Column {name!r} holds {what}. Write a string, or name another --text-column.")
             columns.append(list(map(_written, cells)))
         if self.separator is not None:
             return ([self.joined(cells) for cells in zip(*columns, strict=True)],)
@@ -76,18 +79,18 @@ class Columns:
         joined = f" (joined with {self.separator!r})" if self.separator is not None and len(self.text) > 1 else ""
         text = " and ".join(self.text) + (" (a pair)" if self.is_pair else joined)
         unused = [name for name in names if name not in (*self.text, *self.labels)]
-        label = f"; label: {', '.join(self.labels)}" if set(self.labels) <= set(names) else ""
-        more = f", ... ({len(unused)} columns)" if len(unused) > _SHOWN else ""
-        return f"Text: {text}{label}" + (f"; not used: {', '.join(unused[:_SHOWN])}{more}" if unused else "")
+        label = f"; label: {self.label}" if set(self.labels) <= set(names) else ""
+        return f"Text: {text}{label}" + (f"; not used: {_listed(unused)}" if unused else "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of the names, and how many there are."""
+    return ", ".join(names[:_SHOWN]) + (f", ... ({len(names)} columns)" if len(names) > _SHOWN else "")
 
 
 def _written(cell: Any) -> str:
     """A cell as text; an empty one if it is missing, as NaN is, which differs from itself."""
     return "" if cell is None or cell != cell else str(cell)
-
-
-_CELL = (str, int, float, type(None))
-"""What a column of texts may hold."""
 
 
 def find_columns(
@@ -108,91 +111,81 @@ def find_columns(
         UserError: a named column isn't there, or none is named and not exactly one has a usual name. The message lists
             the columns and the options for all that is missing.
     """
-    names = names_of(table)
-    text = _named(table, options.text_column, "--text-column")
-    labels = _named(table, options.label_column, "--label-column")
-    if known is not None and not text and set(known.text) <= set(names):
-        text = known.text
-    if known is not None and not labels and set(known.labels) <= set(names):
-        labels = known.labels
-    texts, usual_labels = _usual(names, _TEXTS, text), _usual(names, _LABELS, labels)
-    if len(texts) != 1 or (needs_label and len(usual_labels) != 1):
-        raise _unnamed(table, texts, usual_labels if needs_label else [labels])
-    if not text and known is not None:
-        _require_alike(texts[0], known)
+    texts = _candidates(table, options.text_column, "--text-column", known.text if known else None, _TEXTS)
+    labels = _candidates(table, options.label_column, "--label-column", known.labels if known else None, _LABELS)
+    if len(texts) != 1 or (needs_label and len(labels) != 1):
+        raise _unnamed(table, texts, labels if needs_label else _LABELS[:1])
     text = texts[0]
-    labels = usual_labels[0] if len(usual_labels) == 1 else known.labels if known is not None else _LABELS[0]
-    if len(text) > 2 and options.join is None and (known is None or known.text != text):
-        raise UserError(f"--text-column names {len(text)} columns. Give one, two for pairs, or join them: --join ' '.")
-    if set(labels) & set(text):
-        raise UserError(f"Column {labels[0]!r} can't be both text and label. Name another with --label-column.")
-    delimiter, separator = options.label_delimiter or None, options.join
+    label = labels[0] if len(labels) == 1 else known.labels if known is not None else _LABELS[0]
+    if known is not None and options.text_column is None and text != known.text:
+        joins, part = known.separator is not None, set(text) & set(known.text)
+        if joins or known.is_pair != (len(text) == 2) or (part and len(part) < len(known.text)):
+            trained = (
+                f"The model was trained on the text of {' and '.join(known.text)}; the data has {' and '.join(text)}"
+            )
+            way_out = f"say what to read: --text-column {shlex.quote(','.join(text))}"
+            raise UserError(f"{trained}. Rename its columns, or {way_out}.")
+    separator, delimiter = options.join, options.label_delimiter
     if known is not None:
-        delimiter = delimiter or known.label_delimiter
+        delimiter = known.label_delimiter if delimiter is None else delimiter
         separator = known.separator if separator is None and len(text) > 1 else separator
-    return Columns(text, ", ".join(labels), separator, delimiter, labels if len(labels) > 1 else ())
+    if len(text) > 2 and separator is None:
+        raise UserError(f"--text-column names {len(text)} columns. Give one, two for pairs, or join them: --join ' '.")
+    if set(label) & set(text):
+        raise UserError(f"Column {label[0]!r} can't be both text and label. Name another with --label-column.")
+    return Columns(text, label, separator, delimiter)
 
 
-def _named(table: Dataset, option: str | None, spelt: str) -> tuple[str, ...]:
-    """The column that an option names, or several joined by commas."""
-    if option is None:
-        return ()
-    names = (option,) if option in table.column_names else tuple(words(option))
-    if not names or len({*names}) < len(names):
-        raise UserError(f"{spelt} {option!r} must name each column once, with commas between several: a,b.")
-    require_columns(table, names, spelt)
-    return names
+def _candidates(
+    table: Dataset,
+    option: str | None,
+    spelt: str,
+    remembered: tuple[str, ...] | None,
+    usual: Sequence[tuple[str, ...]],
+) -> Sequence[tuple[str, ...]]:
+    """The columns that an option names, else a checkpoint's, else all choices of usual names.
 
-
-def _usual(names: Sequence[str], usual: Sequence[tuple[str, ...]], chosen: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The columns that were chosen, or those of usual names; a part of a pair doesn't count by itself."""
-    there = [chosen] if chosen else [columns for columns in usual if set(columns) <= set(names)]
+    A part of a pair doesn't count by itself.
+    """
+    names = names_of(table)
+    if option is not None:
+        chosen = (option,) if option in names else tuple(words(option))
+        if not chosen or len({*chosen}) < len(chosen):
+            raise UserError(f"{spelt} {option!r} must name each column once, with commas between several: a,b.")
+        require_columns(table, chosen, spelt)
+        return [chosen]
+    if remembered is not None and set(remembered) <= set(names):
+        return [remembered]
+    there = [columns for columns in usual if set(columns) <= set(names)]
     return [columns for columns in there if not any(set(columns) < set(others) for others in there)]
 
 
-def _unnamed(table: Dataset, texts: list[tuple[str, ...]], labels: list[tuple[str, ...]]) -> UserError:
+def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[tuple[str, ...]]) -> UserError:
     """The error of columns that must be named: exactly one choice isn't missing."""
     names, head = names_of(table), table[:100]
     longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]))
     fewest = min((name for name in names if name != longest), key=lambda name: len({*map(str, head[name])}), default="")
     wanted, options = [], []
-    for found, what, name, option in (
+    for found, what, guess, option in (
         (texts, "text or sentence, nor a pair such as text and text_pair", longest, "--text-column"),
         (labels, "label or labels", fewest or "NAME", "--label-column"),
     ):
         if len(found) != 1:
             several = " and ".join(", ".join(columns) for columns in found)
             wanted.append(f"{several} could all be meant" if found else f"no column is called {what}")
-            options.append(f"{option} {','.join(found[0]) if found else name}")
+            options.append(f"{option} {shlex.quote(','.join(found[0]) if found else guess)}")
     cells = [f"{name} ({next((cell for cell in head[name] if cell is not None), None)!r:.40})" for name in names]
-    more = f", ... ({len(cells)} columns)" if len(cells) > _SHOWN else ""
-    separated = ""
-    if table.info.builder_name == "csv":
-        separated = " If these are no names, write a first row of names; if they are several, say --delimiter ';'."
     return UserError(
-        f"{table.info.dataset_name}: {'; '.join(wanted)}. It has {', '.join(cells[:_SHOWN])}{more}. Say which: such as "
-        f"{' '.join(options)}.{separated}"
+        f"{table.info.dataset_name}: {'; '.join(wanted)}. It has {_listed(cells)}. Say which: such as "
+        f"{' '.join(options)}. If a .csv has other columns, write a first row of names, or say --delimiter ';'."
     )
-
-
-def _require_alike(text: tuple[str, ...], known: Columns) -> None:
-    """Refuses to read one text for a model of pairs, pairs for one of texts, or others than the columns it joins."""
-    shared, is_joined = set(text) & set(known.text), known.separator is not None
-    if is_joined or known.is_pair != (len(text) == 2) or (shared and len(shared) < len(known.text)):
-        raise UserError(
-            f"The model was trained on the text of {known.sentence(known.text).removeprefix('Text: ')}; the data has "
-            f"{' and '.join(text)}. Rename its columns, or say what to read: --text-column {','.join(text)}."
-        )
 
 
 def require_columns(table: Dataset, names: Sequence[str], option: str, split: str = "") -> None:
     """Raises a UserError if a column isn't there; the message lists those that are."""
     if missing := [name for name in names if name not in names_of(table)]:
-        there = ", ".join(map(repr, names_of(table)))
-        raise UserError(
-            f"{f'The {split} data' if split else table.info.dataset_name} has no column {missing[0]!r}. It has "
-            f"{there}: name one with {option}."
-        )
+        data, there = f"The {split} data" if split else table.info.dataset_name, ", ".join(map(repr, names_of(table)))
+        raise UserError(f"{data} has no column {missing[0]!r}. It has {there}: name one with {option}.")
 
 
 # ---- what a checkpoint remembers ------------------------------------------------------------------------------------
@@ -216,15 +209,10 @@ def note(config: Any, **values: Any) -> None:
 
 def remember_columns(config: Any, columns: Columns) -> None:
     """Writes into a model's configuration how its texts were put together; what an earlier training noted goes."""
-    config.task_specific_params = {**(getattr(config, "task_specific_params", None) or {}), _OURS: {}}
-    note(
-        config,
-        text_columns=list(columns.text),
-        text_separator=columns.separator,
-        label_column=columns.label,
-        label_delimiter=columns.label_delimiter,
-        one_hot_columns=list(columns.one_hot),
-    )
+    ours = {"text_columns": list(columns.text), "text_separator": columns.separator}
+    ours |= {"label_column": columns.label, "one_hot_columns": list(columns.one_hot)}
+    ours |= {"label_delimiter": columns.label_delimiter}
+    config.task_specific_params = {**(getattr(config, "task_specific_params", None) or {}), _OURS: ours}
 
 
 def remembered_columns(config: Any) -> Columns | None:
@@ -232,9 +220,8 @@ def remembered_columns(config: Any) -> Columns | None:
     noted = notes_of(config)
     if not isinstance(noted.get("text_columns"), list):
         return None
-    marks = noted.get("text_separator"), noted.get("label_delimiter")
-    text, label, one_hot = noted["text_columns"], noted.get("label_column"), noted.get("one_hot_columns") or ()
-    return Columns(tuple(text), str(label), *marks, tuple(one_hot))
+    labels = tuple(noted.get("one_hot_columns") or [str(noted.get("label_column", "label"))])
+    return Columns(tuple(noted["text_columns"]), labels, noted.get("text_separator"), noted.get("label_delimiter"))
 
 
 def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | None) -> tuple[str, ...]:
@@ -250,11 +237,11 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
     if isinstance(texts, str):
         return (texts,)
     if isinstance(texts, Mapping):
-        trained = known is not None and set(known.text) <= set(texts)
-        names = known.text if known is not None and trained else ("text", "text_pair")[: len(texts)]
+        trained = known.text if known is not None else ("text",)
+        names = trained if known and set(trained) <= set(texts) else ("text", "text_pair")[: len(texts)]
         if missing := [name for name in names if name not in texts]:
-            wanted = ", ".join(known.text) if known is not None else "text"
-            raise UserError(f"The text has no {missing[0]!r}, but {', '.join(texts)}. The model takes {wanted}.")
+            what = f"The text has no {missing[0]!r}, but {', '.join(texts)}"
+            raise UserError(f"{what}. The model takes {', '.join(trained)}.")
         texts = [texts[name] for name in names]
     cells = list(map(_written, texts))
     if known is not None and known.separator is not None and len(cells) == len(known.text):

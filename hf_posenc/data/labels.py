@@ -1,9 +1,13 @@
-"""The task, and the number of each label: decided by how labels are written, never by what they look like."""
+"""The task, and the number of each label: decided by how labels are written, never by what they look like.
+
+A label is its name, a string, from the file to its number: of one label a text, of several, and of numbers to predict.
+"""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -12,18 +16,31 @@ from datasets import Dataset
 from ..errors import UserError
 from ..options import Options
 from .columns import Columns, require_columns
-from .reading import classes_of, counted, where
+from .reading import classes_of, refuse_missing, where
 
 MOST_NUMBERED = 50
 """More different whole numbers than this need --task."""
 _MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """What columns of 0 and 1 may hold."""
-# A csv has no types. 007, +5 and 1e5 may be names, so they stay strings.
-_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+# A csv has no types. 007, +5 and 1e5 may be names, so they are words.
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,18}")
 _NUMBER = re.compile(
-    r"0|-?[1-9]\d{0,17}|[+-]?(0|[1-9]\d*)\.\d*(e[+-]?\d+)?|[+-]?\.\d+(e[+-]?\d+)?|[+-]?[1-9]\d*e[+-]\d+|nan|-?inf", re.I
+    r"0|-?[1-9]\d{0,18}|[+-]?(0|[1-9]\d*)\.\d*(e[+-]?\d+)?|[+-]?\.\d+(e[+-]?\d+)?|[+-]?[1-9]\d*e[+-]\d+|nan|-?inf", re.I
 )
 _COMMA = re.compile(r"[+-]?\d[\d.]*,\d+")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a trained classifier knows of its data."""
+
+    columns: Columns | None = None
+    label_names: tuple[str, ...] = ()
+    """Its labels, in order. They keep their order if they are the data's. Where there is no training split, labels must
+    be among them; 0, 1, ... count only where they are LABEL_0, LABEL_1, ..."""
+    problem_type: str | None = None
+    trained_on: frozenset[int] = frozenset()
+    """The marks of the texts that it was trained on, where these are known."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +74,7 @@ class _Column:
 
     Attributes:
         name, split, table: where they stand.
-        values: for each row a name, a list of names, or a float; None if it has none.
+        rows: the names of each row's labels; None if it has none.
         is_list: whether a row has several.
         kind: how they are written: `words`, `whole` numbers, or `real` ones, of which one has a fraction.
         known: all labels, if the data set declares them or `--label-names` does.
@@ -66,28 +83,19 @@ class _Column:
     name: str
     split: str
     table: Dataset
-    values: list[Any]
+    rows: list[list[str] | None]
     is_list: bool
-    kind: str
+    kind: str = "words"
     known: tuple[str, ...] | None = None
 
     @property
-    def present(self) -> list[Any]:
-        """The values that aren't missing."""
-        return [value for value in self.values if value is not None]
-
-    def items(self) -> list[Any]:
-        """All labels, repeated for each text that has them."""
-        return [item for value in self.present for item in value] if self.is_list else self.present
+    def seen(self) -> set[str]:
+        """All labels that a row has."""
+        return set(chain.from_iterable(row for row in self.rows if row is not None))
 
 
 def encode_labels(
-    splits: Mapping[str, Dataset],
-    columns: Columns,
-    options: Options | None = None,
-    *,
-    label_names: Sequence[str] = (),
-    problem_type: str | None = None,
+    splits: Mapping[str, Dataset], columns: Columns, options: Options | None = None, known: Known | None = None
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the task and numbers the labels from the training split, for all splits.
 
@@ -99,9 +107,7 @@ def encode_labels(
         splits: any of train, validation and test. Test alone may lack labels.
         columns: where the labels are.
         options: the task, names for numbered labels, and whether rows without a label are left out.
-        label_names: of a trained model. They keep their order if they are the data's. Where there is no training
-            split, labels must be among them; 0, 1, ... count only where they are LABEL_0, LABEL_1, ...
-        problem_type: its task.
+        known: of a trained model.
 
     Returns:
         The labels, and for each split the numbers to train on (None where it has no labels): int, a list of 0.0 and
@@ -110,112 +116,83 @@ def encode_labels(
     Raises:
         UserError: a label is missing, unknown, or could be meant in two ways.
     """
-    options = options or Options()
-    problem_type = problem_type or "single_label_classification"
+    options, known = options or Options(), known or Known()
+    trained, problem_type = known.label_names, known.problem_type or "single_label_classification"
     labelled: list[_Column] = []
-    spelt: set[Any] = set() if "train" in splits else {*label_names}
-    for split, table in sorted(splits.items(), key=lambda item: item[0] != "train"):
+    spelt = set[str]() if "train" in splits else {*trained}
+    for split in sorted(splits, key=lambda split: split != "train"):
+        table = splits[split]
         if split == "test" and not set(columns.labels) <= set(table.column_names):
             continue
         column = _read(table, columns, split, options, spelt)
-        missing = [row for row, value in enumerate(column.values) if value is None]
+        missing = [row for row, names in enumerate(column.rows) if names is None]
         if split == "test" and len(missing) == len(table):
             continue
-        if missing and (len(missing) == len(table) or not options.skip_missing):
-            raise UserError(
-                f"Missing label in the {split} data: {where(table, missing[0])} has none in column {columns.label!r} "
-                f"({counted(len(missing), 'row')} in all). Fill it in, leave such rows out with --skip-missing, or "
-                "name another column with --label-column."
-            )
+        if len(missing) == len(table) or not options.skip_missing:
+            refuse_missing(split, table, missing, "label", f"none in column {columns.label!r}")
         labelled.append(column)
-        if split == "train" and column.kind == "words":  # the other splits write their labels as these do
-            spelt = set(column.items())
+        if split == "train":  # the other splits write their labels as these do
+            spelt = column.seen
     if not labelled:
-        return Labels(problem_type, tuple(label_names)), dict.fromkeys(splits)
-    train = next((column for column in labelled if column.split == "train"), None)
-    if train is not None:
-        labels = _of_training(train, columns, options, tuple(label_names))
+        return Labels(problem_type, trained), dict.fromkeys(splits)
+    if "train" in splits:
+        labels = _of_training(labelled[0], columns, options, trained)
     else:
-        labels = _of_a_model(labelled[0], tuple(label_names), problem_type, options)
+        labels = _of_a_model(labelled[0], trained, problem_type, options)
         if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):
-            raise UserError(
-                f"--label-column {','.join(columns.one_hot)} has no column for the model's label {lacking[0]!r}. Name "
-                f"one for each: --label-column {','.join(labels.names)}."
-            )
+            raise UserError(f"--label-column has no column for the model's label {lacking[0]!r}. Name one for each.")
     if options.named_labels and {*options.named_labels} != {*labels.names}:
-        raise UserError(
-            f"--label-names {options.label_names!r} can't be: column {columns.label!r} holds {labels.sentence()}. Name "
-            "these, or leave it out."
-        )
+        holds = f"column {columns.label!r} holds {labels.sentence()}"
+        raise UserError(f"--label-names {options.label_names!r} can't be: {holds}. Name these, or leave it out.")
     return labels, dict.fromkeys(splits) | {column.split: _numbered(labels, column) for column in labelled}
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt: set[Any]) -> _Column:
-    """The label column of a split; cells of a csv that are among the labels `spelt` stay as they are written."""
-    require_columns(table, columns.labels, "--label-column", split)
+def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt: set[str]) -> _Column:
+    """The label column of a split; numbers that are among the labels `spelt` stay as they are written."""
     name, said = columns.label, options.named_labels
+    require_columns(table, columns.labels, "--label-column", split)
     if columns.one_hot:
-        return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True, "words")
+        return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True)
     if options.label_column is None and {f"input_{name}", "confidence"} & {*table.column_names}:
-        raise UserError(
-            f"{table.info.dataset_name}: column {name!r} seems to hold answers of `hf-posenc predict`. Say which "
-            "column holds the labels: --label-column NAME."
-        )
-    cells, known = table[name][:], classes_of(table, name)
-    if (delimiter := columns.label_delimiter) is not None:  # an empty cell says that none applies
-        strings = ["" if is_missing(cell) else str(cell) for cell in cells]
-        cells = [
-            cell if isinstance(cell, list) else [part.strip() for part in string.split(delimiter) if part.strip()]
-            for cell, string in zip(cells, strings, strict=True)
-        ]
-    elif table.info.builder_name == "csv" and any(not is_missing(x) and x.strip() not in spelt for x in cells):
-        cells = _as_written(cells, numbers=options.task != "classification")
-    cells = [None if is_missing(cell) else cell for cell in cells]
+        raise UserError(f"{name!r} seems to hold answers of `hf-posenc predict`. Name the labels: --label-column NAME.")
+    declared, delimiter = classes_of(table, name), columns.label_delimiter
+    # -1 of a declared label: none, as in GLUE
+    cells = [None if is_missing(cell) or (declared and cell == -1) else cell for cell in table[name][:]]
+    is_numeric = table.info.builder_name == "csv" and delimiter is None
+    is_numeric = is_numeric and all(_NUMBER.fullmatch(cell.strip()) for cell in cells if cell is not None)
+    if is_numeric:  # cells of a csv, in which nan is no label
+        cells = [None if cell is None or math.isnan(float(cell)) else cell for cell in cells]
+    if delimiter is not None and not any(isinstance(cell, list) for cell in cells):  # an empty cell: none applies
+        parted = [str("" if cell is None else cell).split(delimiter) for cell in cells]
+        cells = [[part for part in map(str.strip, parts) if part] for parts in parted]
     is_list = any(isinstance(cell, list) for cell in cells)
-    if is_list and known is None:
-        cells = _names_of_marks(cells, said, name)
-    items = [item for cell in cells if cell is not None for item in (cell if is_list else [cell])]
+    rows = cells if is_list else [None if cell is None else [cell] for cell in cells]
+    if is_list and declared is None:
+        rows = _names_of_marks(rows, said, name)
+    items = [item for row in rows if row is not None for item in row]
     if odd := [item for item in items if not isinstance(item, str | int | float)]:
-        raise UserError(
-            f"Column {name!r} of the {split} data has {odd[0]!r:.60}, which is no label. Write words or numbers."
-        )
-    kind = "words" if known is not None or any(isinstance(item, str | bool) for item in items) else "whole"
-    if kind == "whole" and any(not float(item).is_integer() for item in items):
-        kind = "real"
-    declared = known is not None
+        raise UserError(f"Column {name!r} of the {split} data has {odd[0]!r:.60}, which is no label, word or number.")
+    if not is_numeric and any(isinstance(item, str | bool) for item in items):
+        kind = "words"
+    else:
+        kind = "whole" if all(float(item).is_integer() for item in items) else "real"
+    known = declared
     # Names that are numbers themselves name the numbers of the file; others say what 0, 1, ... mean.
-    if said and options.task != "regression" and kind == "whole" and not any(map(_WHOLE.fullmatch, said)):
-        known = said
+    if said and not declared and options.task != "regression" and kind == "whole":
+        known = None if any(map(_WHOLE.fullmatch, said)) else said
 
-    def label(item: Any) -> Any:
-        if known is not None and not isinstance(item, str):
-            # -1 of a declared label: none, as in GLUE
-            return known[int(item)] if 0 <= item < len(known) else None if declared else str(int(item))
-        if isinstance(item, str | bool):
-            return str(item).strip()
-        return float(item) if kind == "real" else str(int(item))
+    def name_of(item: Any) -> str:
+        spelling = str(item).strip()
+        if kind != "whole" or (known is None and spelling in spelt):
+            return spelling
+        whole = int(spelling) if _WHOLE.fullmatch(spelling) else int(float(spelling))
+        return known[whole] if known is not None and 0 <= whole < len(known) else str(whole)
 
-    values = [None if cell is None else [label(item) for item in cell] if is_list else label(cell) for cell in cells]
-    return _Column(name, split, table, values, is_list, kind if known is None else "words", known)
-
-
-def _as_written(cells: Sequence[Any], numbers: bool = True) -> list[Any]:
-    """A csv column as integers if all cells are, as floats if all are numbers, else as strings.
-
-    With `numbers=False` floats stay strings unless all are whole: as names, 1.10 and 1.1 differ.
-    """
-    stripped = [None if is_missing(cell) else cell.strip() for cell in cells]
-    present = {cell for cell in stripped if cell is not None}
-    if all(map(_WHOLE.fullmatch, present)):
-        return [None if cell is None else int(cell) for cell in stripped]
-    if all(map(_NUMBER.fullmatch, present)):
-        values = [None if cell is None else float(cell) for cell in stripped]
-        if numbers or all(value is None or math.isnan(value) or value.is_integer() for value in values):
-            return values
-    return stripped
+    names = [None if row is None else list(map(name_of, row)) for row in rows]
+    return _Column(name, split, table, names, is_list, kind if known is None else "words", known)
 
 
 def is_missing(value: Any) -> bool:
@@ -225,34 +202,30 @@ def is_missing(value: Any) -> bool:
 
 def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str] | None]:
     """For each row the names of the columns that hold 1; None if a cell is blank."""
-    rows: list[list[str] | None] = [[] for _ in range(len(table))]
-    for name in names:
-        for row, cell in enumerate(table[name][:]):
-            mark, marked = _MARKS.get(str(cell).strip().lower()), rows[row]
-            if mark is None and not is_missing(cell):
-                raise UserError(
-                    f"--label-column names several columns of 0 and 1: column {name!r} has {cell!r:.40} in "
-                    f"{where(table, row)}."
-                )
-            rows[row] = None if mark is None or marked is None else marked + [name] * mark
+    rows: list[list[str] | None] = []
+    for row, cells in enumerate(zip(*(table[name][:] for name in names), strict=True)):
+        marks = [None if is_missing(cell) else _MARKS.get(str(cell).strip().lower(), cell) for cell in cells]
+        if odd := [name for name, mark in zip(names, marks, strict=True) if mark not in (None, False, True)]:
+            cell = f"{table[odd[0]][row]!r:.40} in {where(table, row)}"
+            raise UserError(f"--label-column names several columns of 0 and 1: column {odd[0]!r} has {cell}.")
+        rows.append(None if None in marks else list(compress(names, marks)))
     return rows
 
 
-def _names_of_marks(cells: list[Any], said: tuple[str, ...], column: str) -> list[Any]:
+def _names_of_marks(rows: list[Any], said: tuple[str, ...], column: str) -> list[Any]:
     """Lists that hold 0 and 1 alone and are equally long, of more than one item, as the names that they mark."""
-    lists = [cell for cell in cells if cell is not None]
+    lists = [row for row in rows if row is not None]
     length = len(lists[0])
     if length < 2 or any(len(marks) != length for marks in lists):
-        return cells
-    if any(isinstance(item, str) or item not in (0, 1) for marks in lists for item in marks):
-        return cells
+        return rows
+    if any(isinstance(item, str) or item not in (0, 1) for item in chain.from_iterable(lists)):
+        return rows
     if len(said) != length:
         raise UserError(
-            f"Column {column!r} holds lists of {length} numbers 0 and 1, such as {lists[0]}: a mark for each label, or "
-            f"the names of labels? For marks, name the {length} labels in order: --label-names a,b,... Else write the "
-            "labels' names as strings."
+            f"Column {column!r} holds lists of {length} numbers 0 and 1, such as {lists[0]}. If they mark labels, name "
+            f"these {length} in order: --label-names a,b,...; if they are labels, write strings."
         )
-    return [cell and [name for name, mark in zip(said, cell, strict=True) if mark] for cell in cells]
+    return [None if row is None else list(compress(said, row)) for row in rows]
 
 
 # ---- the task and the names -----------------------------------------------------------------------------------------
@@ -260,41 +233,36 @@ def _names_of_marks(cells: list[Any], said: tuple[str, ...], column: str) -> lis
 
 def _of_training(column: _Column, columns: Columns, options: Options, trained: tuple[str, ...]) -> Labels:
     """The task and the labels of training rows."""
-    if _task_of(column, options.task) == "regression":
+    seen = sorted(column.seen)
+    if (options.task or _task_of(column, seen)) == "regression":
         return Labels("regression")
     problem = "multi_label_classification" if column.is_list else "single_label_classification"
-    seen = set(column.items())
-    in_order = sorted(seen) if column.kind == "words" else map(str, sorted(seen, key=float))
+    in_order = seen if column.kind == "words" else sorted(seen, key=float)
     names = columns.one_hot or options.named_labels or column.known or tuple(in_order)
     if not names:
-        raise UserError(f"No training row has a label. Name another column than {column.name!r} with --label-column.")
+        raise UserError(f"No training row has a label in column {column.name!r}. Name another one: --label-column.")
     return Labels(problem, trained if set(trained) == set(names) else names)
 
 
-def _task_of(column: _Column, asked: str | None) -> str:
-    """The task that was asked for, or that labels are written for.
+def _task_of(column: _Column, seen: list[str]) -> str:
+    """The task that labels are written for.
 
     Raises:
         UserError: they may be written for either.
     """
-    if asked is not None:
-        return asked
     if column.kind == "words" or column.is_list:
+        commas = [name for name in seen if _COMMA.fullmatch(name)]
         is_text = column.table.info.builder_name == "csv" and column.known is None and not column.is_list
-        commas = [cell for cell in column.present if is_text and _COMMA.fullmatch(cell)]
-        if commas and all(_NUMBER.fullmatch(cell) for cell in {*column.present} - {*commas}):
+        if is_text and commas and all(_NUMBER.fullmatch(name) or name in commas for name in seen):
             raise UserError(
                 f"Column {column.name!r} has {commas[0]}, which may be a number. Write numbers with a decimal point "
-                "and nothing between thousands; --task classification takes such cells as words."
+                "alone, such as 1234.5; or, if these are words, --task classification."
             )
-        return "classification"
-    if column.kind == "real":
+    elif column.kind == "real":
         return "regression"
-    if (distinct := len(set(column.present))) > MOST_NUMBERED:
-        raise UserError(
-            f"Column {column.name!r} has {distinct} different whole numbers. Say what they are: --task classification, "
-            "each is a label; --task regression, numbers to predict."
-        )
+    elif len(seen) > MOST_NUMBERED:
+        what = f"Column {column.name!r} has {len(seen)} different whole numbers"
+        raise UserError(f"{what}. Say what they are: --task classification (labels) or --task regression.")
     return "classification"
 
 
@@ -302,17 +270,16 @@ def _of_a_model(column: _Column, trained: tuple[str, ...], problem_type: str, op
     """The labels of a trained model, as the data calls them; refuses others where the model has no names for them."""
     if problem_type == "regression":
         return Labels(problem_type)
-    labels, numbers = set(map(str, column.items())), tuple(map(str, range(len(trained))))
-    if trained != tuple(f"LABEL_{number}" for number in numbers) or labels <= set(trained):
+    labels, numbers = sorted(column.seen), tuple(map(str, range(len(trained))))
+    if trained != tuple(f"LABEL_{number}" for number in numbers) or {*labels} <= {*trained}:
         return Labels(problem_type, trained)
     if len(options.named_labels) == len(trained):
         return Labels(problem_type, options.named_labels)
-    if labels <= set(numbers) and not options.named_labels:
+    if {*labels} <= {*numbers} and not options.named_labels:
         return Labels(problem_type, numbers)
     raise UserError(
-        f"The model has {len(trained)} labels without names (LABEL_0, ...), column {column.name!r} has "
-        f"{', '.join(map(repr, sorted(labels)[:5]))}. Say what the model's labels are called, in their order: "
-        f"--label-names {','.join(sorted(labels)[:5])}."
+        f"The model has {len(trained)} labels without names (LABEL_0, ...), column {column.name!r} has {labels[:5]}. "
+        f"Name the model's labels in their order: --label-names {','.join(labels[:5])}."
     )
 
 
@@ -325,42 +292,34 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
     Raises:
         UserError: a label is unknown, or of another type than the task's.
     """
-    one_number, several = labels.problem_type == "regression", labels.problem_type == "multi_label_classification"
-    if column.is_list != several or (one_number and column.kind == "words"):
-        odd = next((value for value in column.present if not _NUMBER.fullmatch(str(value))), column.present[0])
-        wanted = (
-            "one number for each text" if one_number else "lists of labels" if several else "one label for each text"
-        )
-        raise UserError(
-            f"The {column.split} data has {odd!r} in column {column.name!r}, and the task is "
-            f"{labels.problem_type.replace('_', ' ')}: write {wanted}, or name another --label-column, "
-            "--label-delimiter or --task."
-        )
-    if one_number:
-        infinite = [row for row, value in enumerate(column.values) if value and math.isinf(float(value))]
-        if infinite:
-            place = where(column.table, infinite[0])
-            raise UserError(f"{column.name!r} is infinite in {place} of the {column.split} data.")
-        return [None if value is None else float(value) for value in column.values]
-    numbers, result = labels.numbers(), list[Any]()
-    for row, value in enumerate(column.values):
-        named = () if value is None else [str(item) for item in (value if several else (value,))]
-        if len(set(named)) < len(named):
-            raise UserError(
-                f"The {column.split} data names a label twice in {where(column.table, row)}: {value!r}. Give each text "
-                "a list of the labels that apply (not a 0 or 1 for each label)."
-            )
-        if unknown := [label for label in named if label not in numbers]:
-            raise UserError(
-                f"The {column.split} data has the label {unknown[0]!r} in {where(column.table, row)}. Known are "
-                f"{', '.join(map(repr, labels.names[:10]))}{', ...' * (len(labels.names) > 10)}: from the training "
-                "data, the model or --label-names. Name it there, or leave such rows out."
-            )
-        if value is None or not several:
-            result.append(numbers[named[0]] if named else None)
+    several, real = labels.problem_type == "multi_label_classification", labels.problem_type == "regression"
+    if column.is_list != several or (real and column.kind == "words"):
+        present = [row for row in column.rows if row is not None]
+        odd = next((row for row in present if not _NUMBER.fullmatch(" ".join(row))), present[0])
+        cell = f"{odd if column.is_list else odd[0]!r} in column {column.name!r}"
+        wanted = "one number for each text" if real else "lists of labels" if several else "one label for each text"
+        task = labels.problem_type.replace("_", " ")
+        raise UserError(f"The {column.split} data has {cell}, and the task is {task}: write {wanted}, or give --task.")
+    numbers, values = labels.numbers(), list[Any]()
+    listed = ", ".join(map(repr, labels.names[:10])) + ", ..." * (len(labels.names) > 10)
+    for row, names in enumerate(column.rows):
+        if names is None:
+            values.append(None)
+        elif real:
+            values.append(float(names[0]))
+            if math.isinf(values[-1]):
+                raise UserError(
+                    f"{column.name!r} is infinite in {where(column.table, row)} of the {column.split} data."
+                )
+        elif unknown := [name for name in names if name not in numbers]:
+            place = f"The {column.split} data has the label {unknown[0]!r} in {where(column.table, row)}"
+            raise UserError(f"{place}. Known are {listed}: from the training data, the model or --label-names.")
+        elif len({*names}) < len(names):
+            place = f"The {column.split} data names a label twice in {where(column.table, row)}: {names}"
+            raise UserError(f"{place}. List those that apply, not a 0 or 1 for each label.")
         else:
-            result.append([float(name in named) for name in labels.names])
-    return result
+            values.append([float(name in names) for name in numbers] if several else numbers[names[0]])
+    return values
 
 
 def standard_units(numbers: Sequence[float]) -> tuple[float, float]:

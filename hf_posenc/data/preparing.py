@@ -18,8 +18,8 @@ from tqdm import tqdm
 from ..errors import UserError
 from ..options import Options
 from .columns import Columns, find_columns
-from .labels import Labels, encode_labels, is_missing, standard_units
-from .reading import LINE, classes_of, counted, names_of, where
+from .labels import Known, Labels, encode_labels, is_missing, standard_units
+from .reading import LINE, classes_of, counted, names_of, refuse_missing
 
 logger = logging.getLogger(__name__)
 
@@ -35,37 +35,14 @@ _TARGETS = {
 }
 
 
-@dataclass(frozen=True)
-class Known:
-    """What a trained classifier knows of its data."""
-
-    columns: Columns | None = None
-    label_names: tuple[str, ...] = ()
-    """Its labels, in order."""
-    problem_type: str | None = None
-    trained_on: frozenset[int] = frozenset()
-    """The marks of the texts that it was trained on, where these are known."""
-
-
 @dataclass
 class DataSummary:
     """The data of a run, in words for the terminal, the card and `results.json`."""
 
-    facts: list[str]
+    line: str
     """Columns, labels, and of each split what was read, used and left out."""
-    concerns: list[str] = field(default_factory=list)
-
-    def line(self) -> str:
-        """All facts in one line."""
-        return f"{'; '.join(self.facts)}."
-
-    def doubts(self) -> list[str]:
-        """What may make scores say less than they seem to."""
-        return self.concerns
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"line": self.line(), "doubts": self.doubts()}
+    doubts: list[str] = field(default_factory=list)
+    """What may make scores say less than they seem to."""
 
 
 @dataclass(frozen=True)
@@ -120,10 +97,8 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
     first = next(iter(tables.values()))
     columns = find_columns(first, options, None if trains else known.columns)
     texts = {split: columns.texts(table) for split, table in tables.items()}
-    labels, numbers = encode_labels(
-        tables, columns, options, label_names=known.label_names, problem_type=known.problem_type
-    )
-    summary = DataSummary([columns.sentence(names_of(first)), labels.sentence()])
+    labels, numbers = encode_labels(tables, columns, options, known)
+    facts, doubts = [columns.sentence(names_of(first)), labels.sentence()], list[str]()
     parts: dict[str, Dataset] = {}
     for split, table in tables.items():
         if trains and split == "test" and numbers["test"] is None:
@@ -131,15 +106,15 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
             continue
         parts[split] = _usable_rows(split, table, texts[split], numbers[split], labels, options)
         left_out = len(table) - len(parts[split])
-        summary.facts.append(f"{split} {table.info.description}{f', {left_out:,} left out' if left_out else ''}")
+        facts.append(f"{split} {table.info.description}{f', {left_out:,} left out' if left_out else ''}")
     trained = known.trained_on
     if trains:
         if "validation" not in parts and options.validation_share:
             parts = {**_set_aside(parts.pop("train"), labels, options.validation_share), **parts}
-            summary.facts.append(f"{len(parts['validation']):,} of them set aside for validation")
+            facts.append(f"{len(parts['validation']):,} of them set aside for validation")
         if options.max_rows is not None and len(parts["train"]) > options.max_rows:
             parts["train"] = _take(parts["train"], list(range(options.max_rows)))
-            summary.facts.append(f"the first {options.max_rows:,} training rows used")
+            facts.append(f"the first {options.max_rows:,} training rows used")
         are_listed = bool(columns.one_hot or options.label_names or classes_of(first, columns.label))
         targets = parts["train"]["labels"][:]
         _check_labels_vary(targets, labels, are_listed)
@@ -147,20 +122,18 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
             mean, std = standard_units(targets)
             labels = replace(labels, mean=mean, std=std)
         marks = parts["train"][_MARK][:]
-        copies, contradictory = repeated(marks, targets)
-        if copies:
-            summary.concerns.append(f"{counted(copies, 'train row')} with the text and the label of an earlier one.")
-        if contradictory:
-            rows = counted(contradictory, "training text")
-            summary.concerns.append(f"{rows} with different labels in different rows.")
+        rows = pd.DataFrame({"mark": marks, "label": list(map(str, targets))})
+        distinct = rows.drop_duplicates()
+        if copies := len(rows) - len(distinct):
+            doubts.append(f"{counted(copies, 'train row')} with the text and the label of an earlier one.")
+        if contradictory := int((distinct["mark"].value_counts() > 1).sum()):
+            doubts.append(f"{counted(contradictory, 'training text')} with different labels in different rows.")
         trained = frozenset(marks)
     for split, part in parts.items():
         if split != "train" and (shared := sum(mark in trained for mark in part[_MARK][:])):
-            summary.concerns.append(
-                f"{shared:,} of {counted(len(part), f'{split} text')} also in the training data: scores on them say "
-                "little."
-            )
-    return PreparedData(columns, labels, parts, summary)
+            what = f"{shared:,} of {counted(len(part), f'{split} text')}"
+            doubts.append(f"{what} also in the training data: scores on them say little.")
+    return PreparedData(columns, labels, parts, DataSummary(f"{'; '.join(facts)}.", doubts))
 
 
 def _usable_rows(
@@ -173,17 +146,13 @@ def _usable_rows(
 ) -> Dataset:
     """The rows of a split that have a label, and with `--skip-missing` those that have a text, or both of a pair."""
     blank = [row for row, cells in enumerate(zip(*texts, strict=True)) if any(map(is_missing, cells))]
-    if blank and not options.skip_missing:
-        raise UserError(
-            f"Missing text in the {split} data: {where(table, blank[0])} has {'no pair' if len(texts) > 1 else 'none'} "
-            f"({counted(len(blank), 'row')} in all). Fill it in, or leave such rows out with --skip-missing."
-        )
+    if not options.skip_missing:
+        refuse_missing(split, table, blank, "text", "no pair" if len(texts) > 1 else "none")
     dropped = {*blank, *(row for row, number in enumerate(numbers or ()) if number is None)}
     kept = [row for row in range(len(table)) if row not in dropped]
     if not kept:
         raise UserError(f"No row of the {split} data has both a text and a label. Give data with at least one.")
-    columns: dict[str, list[Any]] = {**dict(zip(TEXTS, texts, strict=False)), LINE: table[LINE][:]}
-    columns[_MARK] = marks_of(*texts)
+    columns: dict[str, Any] = {**dict(zip(TEXTS, texts, strict=False)), LINE: table[LINE][:], _MARK: marks_of(*texts)}
     kinds: dict[str, Any] = {name: Value("string") for name in columns} | {LINE: Value("int64"), _MARK: Value("uint64")}
     if numbers is not None:
         columns["labels"], kinds["labels"] = numbers, _TARGETS[labels.problem_type]
@@ -194,12 +163,12 @@ def _usable_rows(
 
 def _set_aside(whole: Dataset, labels: Labels, share: float) -> dict[str, Dataset]:
     """The training rows to train on, and those to validate on."""
-    marks, targets = whole[_MARK][:], labels_of(whole)
-    held = choose_texts(marks, targets, share, labels.problem_type)
-    return {
-        "train": _take(whole, [row for row, mark in enumerate(marks) if mark not in held]),
-        "validation": _take(whole, [row for row, mark in enumerate(marks) if mark in held]),
-    }
+    marks = whole[_MARK][:]
+    held = choose_texts(marks, None if labels.problem_type == "regression" else labels_of(whole), share)
+    rows: dict[str, list[int]] = {"train": [], "validation": []}
+    for row, mark in enumerate(marks):
+        rows["validation" if mark in held else "train"].append(row)
+    return {split: _take(whole, chosen) for split, chosen in rows.items()}
 
 
 def _take(part: Dataset, rows: list[int]) -> Dataset:
@@ -210,22 +179,17 @@ def _take(part: Dataset, rows: list[int]) -> Dataset:
 def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> None:
     """Refuses training rows with one label, or with one that all or none have unless the labels are listed."""
     if labels.problem_type == "single_label_classification" and len({*targets}) == 1:
-        raise UserError(
-            f"All {len(targets)} examples that are left to train on have the label {labels.names[targets[0]]!r}. Give "
-            "examples of at least two labels, a greater --max-rows, or the right column with --label-column."
-        )
-    if labels.problem_type != "multi_label_classification":
-        return
-    counts = [sum(column) for column in zip(*targets, strict=True)]
-    odd = [name for name, count in zip(labels.names, counts, strict=True) if count in (0, len(targets))]
-    what = f"All or none of the {len(targets)} training rows have the label {', '.join(map(repr, odd[:5]))}"
-    if odd and not are_listed:
-        raise UserError(
-            f"{what}: nothing can be learned of it. Give other rows, or list all labels with --label-names "
-            f"{','.join(labels.names)}."
-        )
-    if odd:
-        logger.warning(f"{what}: nothing is learned of it.")
+        what = f"All {len(targets)} examples that are left to train on have the label {labels.names[targets[0]]!r}"
+        raise UserError(f"{what}. Give others, a greater --max-rows, or the right column with --label-column.")
+    if labels.problem_type == "multi_label_classification":
+        counts = [sum(column) for column in zip(*targets, strict=True)]
+        odd = [name for name, count in zip(labels.names, counts, strict=True) if count in (0, len(targets))]
+        what = f"All or none of the {len(targets)} training rows have the label {', '.join(map(repr, odd[:5]))}"
+        if odd and not are_listed:
+            way_out = f"Give other rows, or list all labels: --label-names {','.join(labels.names)}"
+            raise UserError(f"{what}: nothing can be learned of it. {way_out}.")
+        if odd:
+            logger.warning(f"{what}: nothing is learned of it.")
 
 
 # ---- equal texts on one side -----------------------------------------------------------------------------------------
@@ -243,19 +207,7 @@ def marks_of(*texts: Iterable[str]) -> list[int]:
     return marks
 
 
-def repeated(marks: Sequence[int], labels: Sequence[Any]) -> tuple[int, int]:
-    """How many rows repeat an earlier text with its label, and how many texts stand there with different labels."""
-    rows = pd.DataFrame({"mark": marks, "label": list(map(str, labels))})
-    distinct = rows.drop_duplicates()
-    return len(rows) - len(distinct), int((distinct["mark"].value_counts() > 1).sum())
-
-
-def choose_texts(
-    marks: Sequence[int],
-    labels: Sequence[Any] | None,
-    share: float,
-    problem_type: str = "single_label_classification",
-) -> set[int]:
+def choose_texts(marks: Sequence[int], labels: Sequence[Any] | None, share: float) -> set[int]:
     """The marks of the texts to validate on: all rows of a text on one side, in every run, each label in its share.
 
     The texts with the least marks are chosen. Of each label one text stays to train on. As far as the rows suffice,
@@ -263,25 +215,26 @@ def choose_texts(
 
     Args:
         marks: of the text of each row.
-        labels: of each row, in the model's form; rows with several count for the rarest. None: there are none.
+        labels: of each row, in the model's form: a text counts for that of its first row, of several for the rarest.
+            None: there are none, or numbers.
         share: of all rows, from 0 to 1.
-        problem_type: the task.
 
     Raises:
         UserError: no text can be spared.
     """
     sizes, total = Counter(marks), len(marks)
+    of_text: dict[int, Any] = dict(zip(reversed(marks), reversed(labels or [None] * total), strict=True))
+    if labels and isinstance(labels[0], list):
+        several = {mark: [number for number, on in enumerate(label) if on] for mark, label in of_text.items()}
+        counts = Counter(chain.from_iterable(several.values()))
+        of_text = {mark: min(them, key=lambda n: (counts[n], n), default=None) for mark, them in several.items()}
     groups: dict[Hashable, list[int]] = defaultdict(list)
-    for mark, label in sorted(_strata(marks, labels, problem_type).items()):
+    for mark, label in sorted(of_text.items()):
         groups[label].append(mark)
     spare = [texts[:-1] for texts in groups.values() if len(texts) > 1]
     if not spare:
-        what = "one training text" if len(sizes) == 1 else f"one training text of each of {len(groups)} labels"
-        of_rows = f" (in {total:,} rows)" if total > len(sizes) else ""
-        raise UserError(
-            f"There is {what}{of_rows} and no validation data. Give --validation, train without any "
-            "(--validation-share 0), or, where labels are numbers to be predicted, give --task regression."
-        )
+        what = f"There is one training text of each of {len(groups)} labels (in {total:,} rows) and no validation data"
+        raise UserError(f"{what}. Give --validation; or --validation-share 0; or, for numbers, --task regression.")
     least = min(2, len(spare)) if len(groups) > 1 else min(2, total // 4)
     wanted = max(math.ceil(round(total * share, 6)), least, 1)
     chosen: set[int] = set()
@@ -299,18 +252,6 @@ def choose_texts(
             chosen.add(mark)
             rows += sizes[mark]
     return chosen
-
-
-def _strata(marks: Sequence[int], labels: Sequence[Any] | None, problem_type: str) -> dict[int, Any]:
-    """The label of the first row of each text; of several the rarest."""
-    if labels is None or problem_type == "regression":
-        return dict.fromkeys(marks)
-    first = dict(zip(reversed(marks), reversed(labels), strict=True))
-    if problem_type != "multi_label_classification":
-        return first
-    several = {mark: [number for number, on in enumerate(label) if on] for mark, label in first.items()}
-    counts = Counter(number for numbers in several.values() for number in numbers)
-    return {mark: min(numbers, key=lambda n: (counts[n], n), default=None) for mark, numbers in several.items()}
 
 
 # ---- token ids ------------------------------------------------------------------------------------------------------

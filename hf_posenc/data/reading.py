@@ -1,4 +1,4 @@
-"""Reads a file into a `datasets.Dataset`: each row once and in order, or an error that names the line.
+"""Reads a file into a `datasets.Dataset`: each row once and in order, or an error that says where it stops.
 
 Text files are read by Python's `csv` and `json` and kept in memory, never taken from a cache. A column `__line__` says
 where each row stands: its first line, or in a .json or .parquet file its number.
@@ -31,6 +31,7 @@ LINE = "__line__"
 KINDS = ("csv", "tsv", "json", "jsonl", "txt", "parquet")
 """The suffixes that are read; all but parquet also as .gz."""
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
+_SAY_QUOTES = "Say what quotes are: --quoting csv, they enclose cells; --quoting none, they are letters."
 
 
 def read_file(path: str | Path, options: Options | None = None) -> Dataset:
@@ -43,30 +44,31 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
     kind = options.format or kind_of(Path(path))
     if kind not in KINDS:
         suffixes = ", ".join(f".{kind}" for kind in KINDS)
-        raise UserError(
-            f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}, all but the last as .gz. Or say what it is "
-            "with --format."
-        )
+        raise UserError(f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}. Or say what it is with --format.")
     if kind not in _DELIMITERS:
         refuse_given(options, ("delimiter", "quoting"), f"is for .csv and .tsv files, {str(path)!r} is none")
     if kind == "parquet":
         refuse_given(options, ("encoding",), f"is for files of text, {str(path)!r} is none")
-        return _read_parquet(Path(path))
+        with readable(repr(str(path)), "Name a .parquet file that is there and whole, with a name for each column."):
+            table = pq.read_table(path, memory_map=True)  # with the classes that datasets wrote into it
+            table.validate(full=True)
+            return as_table(Dataset(table), str(path))
     lines = _lines_of(path, options.encoding)
     places: list[int] | None = None
     if kind in _DELIMITERS:
         columns, places = _read_delimited(path, kind, lines, options)
     elif kind in ("json", "jsonl"):
         columns, places = _read_json(path, kind, lines)
-        lines = lines if kind == "jsonl" else []
     else:  # each line is a text, a blank one an empty text, so that answers stand in the order of lines
-        columns = {"text": [line.rstrip("\r\n") for line in lines] if any(map(str.strip, lines)) else []}
-    arrays = {}
-    for name, cells in columns.items():
+        columns = [("text", [line.rstrip("\r\n") for line in lines] if any(map(str.strip, lines)) else [])]
+    arrays = []
+    for name, cells in columns:
         with readable(f"{path}: column {name!r}", "Write its values alike."):
-            arrays[name] = pa.array(cells)
+            arrays.append(pa.array(cells))
+    with readable(repr(str(path)), "Give each column a name of its own."):
+        dataset = Dataset(pa.table(arrays, [name for name, _ in columns]))
     kind = "csv" if kind in _DELIMITERS else kind
-    return as_table(Dataset(pa.table(arrays)), str(path), kind, places, len(lines))
+    return as_table(dataset, str(path), kind, places, 0 if kind == "json" else len(lines))
 
 
 def kind_of(path: Path) -> str:
@@ -88,10 +90,8 @@ def as_table(
         lines: how many its file has, where that is one of lines.
 
     Raises:
-        UserError: it has no rows, or a column of that name.
+        UserError: it has no rows.
     """
-    if LINE in dataset.column_names:
-        raise UserError(f"{source} has a column {LINE!r}, which is where rows are numbered. Rename it.")
     if not len(dataset):
         raise UserError(f"{source!r} has no rows. Give data with at least one example.")
     dataset = dataset.add_column(LINE, np.asarray(places or range(1, len(dataset) + 1)))
@@ -103,6 +103,14 @@ def as_table(
 def where(table: Dataset, row: int) -> str:
     """Where a row stands, in words: `line 5`."""
     return f"{'row' if table.info.builder_name in ('json', 'datasets') else 'line'} {table[LINE][row]}"
+
+
+def refuse_missing(split: str, table: Dataset, rows: Sequence[int], what: str, lacks: str) -> None:
+    """Raises a UserError if rows lack something; the message names the first one."""
+    if rows:
+        place = f"{where(table, rows[0])} has {lacks} ({counted(len(rows), 'row')} in all)"
+        way_out = "Fill it in, or leave such rows out with --skip-missing."
+        raise UserError(f"Missing {what} in the {split} data: {place}. {way_out}")
 
 
 def names_of(table: Dataset) -> list[str]:
@@ -139,32 +147,11 @@ def readable(what: str, way_out: str) -> Iterator[None]:
 
 def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
     r"""The lines with their ends (\n, \r or \r\n), without a byte order mark."""
-    with readable(repr(str(path)), "Name a file that is there and whole."):
-        if path == "-":
-            content = sys.stdin.buffer.read()
-        else:
-            content = Path(path).read_bytes()
-            content = gzip.decompress(content) if Path(path).suffix.lower() == ".gz" else content
-    try:
-        text = content.decode(encoding or "utf-8").removeprefix("\ufeff")
-    except (UnicodeError, LookupError) as error:
-        number = content.count(b"\n", 0, getattr(error, "start", 0)) + 1
-        raise UserError(
-            f"{path}, line {number} isn't {encoding or 'UTF-8'} text: {sentence(error)} Convert it, or name its "
-            "encoding: --encoding latin-1 (or cp1252, utf-16, ...)."
-        ) from error
-    return list(io.StringIO(text, newline=""))
-
-
-def _read_parquet(path: Path) -> Dataset:
-    """A memory-mapped file, with the classes that datasets wrote into it."""
-    with readable(repr(str(path)), "Name a .parquet file that is there and whole."):
-        schema = pq.read_schema(path)
-        if twice := [name for name in schema.names if schema.names.count(name) > 1]:
-            raise UserError(f"{str(path)!r} names the column {twice[0]!r} twice. Give each a name of its own.")
-        table = pq.read_table(path, memory_map=True)
-        table.validate(full=True)
-        return as_table(Dataset(table), str(path))
+    way_out = "Name a file that is there, whole, and UTF-8 text; or its --encoding: latin-1, cp1252, utf-16, ..."
+    with readable(repr(str(path)), way_out):
+        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        content = gzip.decompress(content) if Path(path).suffix.lower() == ".gz" else content
+        return list(io.StringIO(content.decode(encoding or "utf-8").removeprefix("\ufeff"), newline=""))
 
 
 # ---- .csv and .tsv --------------------------------------------------------------------------------------------------
@@ -172,7 +159,7 @@ def _read_parquet(path: Path) -> Dataset:
 
 def _read_delimited(
     path: str | Path, kind: str, lines: list[str], options: Options
-) -> tuple[dict[str, list[Any]], list[int]]:
+) -> tuple[list[tuple[str, Any]], list[int]]:
     """The cells below each name, an empty one as None, and the first line of each row.
 
     Raises:
@@ -182,7 +169,7 @@ def _read_delimited(
     quotes = kind == "csv" if guesses else options.quoting == "csv"
     csv.field_size_limit(sys.maxsize)
     quoting: Any = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, skipinitialspace=True, strict=True)
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, skipinitialspace=quotes, strict=True)
     names: list[str] = []
     rows: list[list[str]] = []
     places: list[int] = []
@@ -190,14 +177,14 @@ def _read_delimited(
     try:
         for cells in reader:
             first, own, end = end + 1, lines[end : reader.line_num], reader.line_num
-            if len(cells) < 2 and not own[0].strip(" \r\n"):  # an empty line
-                continue
-            enclosed = (cell for cell in cells if len(cell) > 1 and cell[0] == cell[-1] == '"')
-            if guesses and not quotes and (cell := next(enclosed, None)):
-                raise UserError(
-                    f"{path}, line {first}: the cell {cell:.40} begins and ends with a quote. Say what "
-                    "quotes are in this .tsv: --quoting csv, they enclose cells; --quoting none, they are letters."
-                )
+            if len(cells) < 2 and not own[0].strip(" \r\n"):  # a blank line: no row, or in one column an empty cell
+                if len(names) != 1:
+                    continue
+                cells = [""]
+            enclosed = [cell for cell in map(str.strip, cells) if len(cell) > 1 and cell[0] == cell[-1] == '"']
+            if guesses and not quotes and enclosed:
+                cell = f"{path}, line {first}: the cell {enclosed[0]:.40} begins and ends with a quote"
+                raise UserError(f"{cell}. {_SAY_QUOTES}")
             if guesses and len(own) > 1:
                 joined = joined or first
             if not names:
@@ -223,51 +210,37 @@ def _read_delimited(
             'written double (""), not \\". If quotes are letters in this file, say --quoting none.'
         ) from error
     if joined and not_quoted:
-        raise UserError(
-            f"{path}, line {joined}: a quote opens there and closes in a later line, and line {not_quoted} has a cell "
-            "without quotes. Say what quotes are: --quoting csv, they enclose cells of several lines; --quoting none, "
-            "they are letters and each line is a row."
-        )
+        opens = f"{path}, line {joined}: a quote opens there and closes in a later line"
+        raise UserError(f"{opens}, and line {not_quoted} has a cell without quotes. {_SAY_QUOTES}")
     names = [name or f"Unnamed: {number}" for number, name in enumerate(names)]  # as pandas names it
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(
-            f"{path}, the first row names the column {twice[0]!r} twice. Give each column a name of its own."
-        )
     columns = zip(*rows, strict=True)
-    return {name: [cell or None for cell in cells] for name, cells in zip(names, columns, strict=False)}, places
+    return [(name, [cell or None for cell in cells]) for name, cells in zip(names, columns, strict=False)], places
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[dict[str, list[Any]], list[int]]:
+def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[list[tuple[str, Any]], list[int]]:
     """The values of each key, None where an object lacks it, and the line or number of each object."""
-    if kind == "jsonl":
-        places = [number for number, line in enumerate(lines, start=1) if line.strip()]
-        rows = [_parse(f"{path}, line {place}", lines[place - 1], "Write one object per line.") for place in places]
-    else:
-        way_out = "It must be one list of objects; call a file with an object per line .jsonl."
-        rows = _parse(str(path), "".join(lines), way_out)
-        if not isinstance(rows, list):
-            raise UserError(f'{path} holds {rows!r:.60}, no rows. Write a list of objects, [{{"text": ...}}, ...].')
-        places = list(range(1, len(rows) + 1))
+    is_lines = kind == "jsonl"
+    places = [number for number, line in enumerate(lines, start=1) if line.strip()]
+    texts = {f"{path}, line {place}": lines[place - 1] for place in places} if is_lines else {str(path): "".join(lines)}
+    rows: list[Any] = []
+    for source, text in texts.items():
+        with readable(source, "Write an object on each line in a .jsonl file, one list of objects in a .json file."):
+            value = json.loads(text, object_pairs_hook=_object)
+            rows.extend([value] if is_lines else value)
+    places = places if is_lines else list(range(1, len(rows) + 1))
     for place, row in zip(places, rows, strict=True):
         if not isinstance(row, dict):
-            stands = f"{path}, {'line' if kind == 'jsonl' else 'row'} {place}"
-            raise UserError(f'{stands} is no object: {row!r:.60}. Write {{"text": ...}}, or call a list .json.')
+            source = f"{path}, {'line' if is_lines else 'row'} {place}"
+            raise UserError(f'{source} is no object: {row!r:.60}. Write {{"text": ...}}, or call a list .json.')
     names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}, places
+    return [(name, [row.get(name) for row in rows]) for name in names], places
 
 
-def _parse(place: str, text: str, way_out: str) -> Any:
-    """A JSON value; refuses one that names a key twice, of which the parser would drop one."""
-    try:
-        return json.loads(text, object_pairs_hook=_keep_all)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{place} is no JSON: {sentence(error)} {way_out}") from error
-
-
-def _keep_all(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; refuses one that names a key twice, of which the parser would drop one."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]

@@ -24,26 +24,21 @@ def read(options: Options) -> dict[str, Dataset]:
     Raises:
         UserError: nothing is named, or what is named can't be read or is empty.
     """
-    if options.data is None:
-        raise UserError("No data. Give --data: a file, a folder, a Hub name, or blimp_order, which comes along.")
-    splits = _splits_of(options.data, options)
+    splits = _splits_of(options)
     named: dict[str, Dataset | str] = {}
     for split, usual in _USUAL.items():
         asked = None if split == "train" else getattr(options, split)
-        if asked is None:
-            if present := [name for name in usual if name in splits]:
-                named[split] = splits[present[0]]
-        elif asked in splits:
-            named[split] = splits[asked]
-        elif Path(asked).is_file() or kind_of(Path(asked)) in KINDS:
+        if present := [name for name in (usual if asked is None else (asked,)) if name in splits]:
+            named[split] = splits[present[0]]
+        elif asked is not None and (Path(asked).is_file() or kind_of(Path(asked)) in KINDS):
             named[split] = asked
-        else:
+        elif asked is not None:
             raise UserError(f"--{split} {asked!r} is no file, and no split of {options.data!r}: {', '.join(splits)}.")
     if not named:
         raise UserError(f"{options.data!r} has the splits {', '.join(splits)}. One of them must be called train.")
     if unused := [name for name, found in splits.items() if found not in named.values()]:
         logger.warning(f"Splits of {options.data!r} that are used only where they are named: {', '.join(unused)}.")
-    return {split: _table(found, f"{options.data}, split {split}", options) for split, found in named.items()}
+    return {split: _table(found, split, options) for split, found in named.items()}
 
 
 def read_split(options: Options, split: str) -> Dataset:
@@ -52,35 +47,33 @@ def read_split(options: Options, split: str) -> Dataset:
     Raises:
         UserError: they can't be read, or there is no such split.
     """
-    splits = _splits_of(str(options.data), options)
+    splits = _splits_of(options)
     if splits == {"train": options.data}:  # a file
         split = "train"
     if split not in splits:
         raise UserError(f"{options.data!r} has no split {split!r}. It has {', '.join(splits)}: name one with --split.")
-    return _table(splits[split], f"{options.data}, split {split}", options)
+    return _table(splits[split], split, options)
 
 
-def _table(found: Dataset | str, source: str, options: Options) -> Dataset:
-    return read_file(found, options) if isinstance(found, str) else as_table(found, source)
+def _table(found: Dataset | str, split: str, options: Options) -> Dataset:
+    """The rows of a file, or of a split that has been read."""
+    return read_file(found, options) if isinstance(found, str) else as_table(found, f"{options.data}, split {split}")
 
 
-def _splits_of(name: str, options: Options) -> Mapping[str, Dataset | str]:
-    """The splits of a source: data sets, or files that are yet to be read."""
+def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
+    """The splits of the data: data sets, or files that are yet to be read."""
+    if (name := options.data) is None:
+        raise UserError("No data. Give --data: a file, a folder, a Hub name, or blimp_order, which comes along.")
     folder = EXAMPLE_DATA if name == "blimp_order" and not Path(name).exists() else Path(name)
-    if (
-        name == "-"
-        or folder.is_file()
-        or (kind_of(folder) in KINDS and not folder.is_dir())
-        or options.format is not None
-    ):
+    is_named = options.format is not None or kind_of(folder) in KINDS
+    if name == "-" or folder.is_file() or (is_named and not folder.is_dir()):
         return {"train": name}
     is_saved = (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists()
     if folder.is_dir() and not is_saved:
         return _split_files(folder)
     refuse_given(options, ("delimiter", "quoting", "encoding"), f"is for files of text, --data {name!r} is none")
     check_local("--data", name)
-    way_out = "It must be a file, a folder, a name on the Hub (is there a network?), or blimp_order."
-    with readable(f"--data {name!r}", way_out):
+    with readable(f"--data {name!r}", "It must be a file, a folder, a name on the Hub, or blimp_order."):
         loaded = load_from_disk(str(folder)) if is_saved else load_dataset(name, options.data_config)
         return {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
 
@@ -92,9 +85,8 @@ def _split_files(folder: Path) -> dict[str, str]:
     files: dict[str, str] = {}
     for path in sorted(path for path in folder.iterdir() if kind_of(path) in KINDS):
         split = path.name.split(".")[0]
-        if (split in files and split in names) or "-of-" in split:
-            others = f" beside {Path(files[split]).name}" if split in files else ", a part of a split"
-            raise UserError(f"{str(folder)!r} holds {path.name}{others}. {way_out}")
+        if split in files and split in names:
+            raise UserError(f"{str(folder)!r} holds {path.name} beside {Path(files[split]).name}. {way_out}")
         files[path.name if split in files else split] = str(path)
     if not {*names} & {*files}:
         raise UserError(f"{str(folder)!r} holds no split. {way_out}")

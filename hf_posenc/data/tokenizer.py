@@ -98,7 +98,11 @@ def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
 def check_tokens(
     tokenizer: PreTrainedTokenizerBase, source: str, *, revision: str | None = None, allowed: bool = False
 ) -> list[str]:
-    """Refuses a tokenizer that gives other ids than its source, see `other_tokens`.
+    """Refuses a tokenizer that, once it is saved, gives other ids than its source's `tokenizer.json`.
+
+    transformers builds some tokenizers from their class instead of from that file, so that ids may change in silence,
+    and with them which weights a word meets. Compared are 200 texts in this package: prose, digits, accents, scripts,
+    emoji, code, white space, long words.
 
     Args:
         tokenizer: as it was loaded.
@@ -107,36 +111,14 @@ def check_tokens(
         allowed: ids may differ.
 
     Returns:
-        A sentence where something is to be said.
+        A sentence where something is to be said: ids differ, or there is no such file.
 
     Raises:
         UserError: ids differ, and may not.
     """
-    what = other_tokens(tokenizer, source, revision)
-    if what is None:
-        return ["Whether the tokenizer gives the ids that it was made for is unchecked: there is no tokenizer.json."]
-    if what and not allowed:
-        raise UserError(
-            f"{source!r}: {what} The weights were trained on the ids of the file. Set tokenizer_class to "
-            "'PreTrainedTokenizerFast' in tokenizer_config.json, which reads that file alone, or take it as it is: "
-            "--allow-other-tokens (allow_other_tokens=True)."
-        )
-    return [what] if what else []
-
-
-def other_tokens(tokenizer: PreTrainedTokenizerBase, source: str, revision: str | None = None) -> str | None:
-    """Compares the ids that a tokenizer gives once it is saved with those of its source's `tokenizer.json`.
-
-    transformers builds some tokenizers from their class instead of from that file, so that ids may change in silence,
-    and with them which weights a word meets. Compared are 200 texts in this package: prose, digits, accents, scripts,
-    emoji, code, white space, long words.
-
-    Returns:
-        A sentence with a text that differs, empty where none does. None: there is no such file.
-    """
     path = cached_file(source, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
     if path is None:
-        return None
+        return ["Whether the tokenizer gives the ids that it was made for is unchecked: there is no tokenizer.json."]
     texts = json.loads(resources.files(__package__).joinpath("tokenizer_texts.json").read_text(encoding="utf-8"))
     reference = Tokenizer.from_file(path)
     reference.no_truncation()
@@ -147,12 +129,17 @@ def other_tokens(tokenizer: PreTrainedTokenizerBase, source: str, revision: str 
         given = AutoTokenizer.from_pretrained(folder)(texts, truncation=False, verbose=False)["input_ids"]
     other = [row for row in range(len(texts)) if given[row] != expected[row]]
     if not other:
-        return ""
+        return []
     row = min(other, key=lambda row: len(texts[row]))
-    before, now = (
-        " ".join(str(reference.id_to_token(number)) for number in ids[:16]) for ids in (expected[row], given[row])
-    )
-    return (
+    before, now = (" ".join(map(str, map(reference.id_to_token, ids[:16]))) for ids in (expected[row], given[row]))
+    what = (
         f"The tokenizer gives other ids than its tokenizer.json for {len(other)} of {len(texts)} texts: "
         f"{texts[row][:60]!r} becomes {now} instead of {before}."
+    )
+    if allowed:
+        return [what]
+    raise UserError(
+        f"{source!r}: {what} The weights were trained on the ids of the file. Set tokenizer_class to "
+        "'PreTrainedTokenizerFast' in tokenizer_config.json, which reads that file alone; or let `train` or `convert` "
+        "take it as it is: --allow-other-tokens (allow_other_tokens=True)."
     )

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..files import sha256, write_json
 from ..finetuning.backends import GRAPHS, MANIFEST, OWN_PART, require_packages
 from ..finetuning.loading import position_limit
-from ..quiet import silence, without_warnings
+from ..quiet import silence
 from .parity import input_names, takes_choices
 
 NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
@@ -117,7 +117,6 @@ def quietly() -> Iterator[None]:
     """Without the exporters' remarks on versions, missing vision packages and their own steps."""
     with (
         silence(),
-        without_warnings("torch.onnx", "torch.export", "nncf"),
         contextlib.redirect_stderr(io.StringIO()),
         warnings.catch_warnings(),
     ):

@@ -224,7 +224,7 @@ def _empty(family: Family, theirs: Any, task: str) -> Any:
     """A new model of the family; a bare encoder without the pooler, where its class allows that."""
     bare = task == "feature-extraction" and family.pooler
     cls: Any = getattr(transformers, family.class_name(task))
-    with without_warnings("transformers"), torch.random.fork_rng(devices=[]):
+    with without_warnings(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return cls(theirs, **({"add_pooling_layer": False} if bare else {})).eval()
 

@@ -136,7 +136,7 @@ class _Estimator(BaseEstimator):
         self.tokenizer_ = result.tokenizer
         self.report_ = result.report
         self._result = result
-        doubts = [*result.report.warnings, *result.report.data.doubts()]
+        doubts = [*result.report.warnings, *result.report.data.doubts]
         for doubt in () if verbose else doubts:
             warnings.warn(doubt, stacklevel=3)
         return self

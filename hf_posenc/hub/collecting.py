@@ -14,7 +14,7 @@ from transformers.utils import logging
 from hf_posenc.checkpoint_files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, weight_files
 from hf_posenc.conversion.sentence_modules import read_modules
 from hf_posenc.conversion.sources import read_config
-from hf_posenc.data.tokenizer import other_tokens
+from hf_posenc.data.tokenizer import check_tokens
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
 from hf_posenc.isolated_load import first_output
@@ -159,8 +159,7 @@ def _tokenize(folder: Path, remote: bool) -> list[int] | None:
     if described.is_file() and "auto_map" in json.loads(described.read_text(encoding="utf-8")):
         raise UserError("The tokenizer has code of its own, which isn't sent. Give it one of transformers'.")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)
-    if other := other_tokens(tokenizer, str(folder)):
-        raise UserError(other)
+    check_tokens(tokenizer, str(folder))
     return tokenizer(TEXT)["input_ids"]
 
 

@@ -141,12 +141,12 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of `results.json`."""
-        return {**asdict(self), "data": self.data.to_dict(), "versions": versions()}
+        return {**asdict(self), "versions": versions()}
 
     def show_start(self, console: Console) -> None:
         """Prints what is known before the first step."""
-        _say(console, f"[bold]Data[/bold]  {escape(self.data.line())}")
-        doubts = self.data.doubts()
+        _say(console, f"[bold]Data[/bold]  {escape(self.data.line)}")
+        doubts = self.data.doubts
         for split, count in self.cut.items():
             if count:
                 share = f"{count:,} of {self.examples[split]:,} {split} texts ({count / self.examples[split]:.1%})"

@@ -1,8 +1,8 @@
 """Columns, splits and token ids of a user's own file: found and said, or refused."""
 
-import json
 import re
 from collections import Counter
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -32,7 +32,7 @@ AB = ["a", "b"] * 10
             {"review": texts(3), "stars": ["5", "4", "5"]},
             "a.csv: no column is called text or sentence, nor a pair such as text and text_pair; no column is called "
             "label or labels. It has review ('the box arrived late 0'), stars ('5'). Say which: such as --text-column "
-            "review --label-column stars. If these are no names, write a first row of names; ",
+            "review --label-column stars. If a .csv has other columns, write a first row ",
         ),
         ({"Text": texts(3), "label": AB[:3]}, "no column is called text or sentence.*--text-column Text."),
         ({"text": texts(3), "Label": AB[:3]}, "no column is called label or labels.*--label-column Label."),
@@ -42,7 +42,8 @@ AB = ["a", "b"] * 10
             {"text": texts(3), "premise": texts(3), "hypothesis": texts(3), "Label": AB[:3]},
             "premise, hypothesis and text could all be meant; no column is called label.*--text-column premise,hypoth",
         ),
-        ({"text;label": ["a b;x", "c d;y"]}, "if they are several, say --delimiter ';'."),
+        ({"the review": texts(3), "label": AB[:3]}, "--text-column 'the review'."),
+        ({"text;label": ["a b;x", "c d;y"]}, "write a first row of names, or say --delimiter ';'."),
         ({f"c{number}": ["x"] for number in range(20)}, "It has c0 ('x'), .*, c11 ('x'), ... (20 columns). Say which"),
     ],
 )
@@ -114,7 +115,7 @@ def test_a_column_that_another_split_lacks_is_named(tmp_path):
 def test_a_configuration_remembers_the_columns_without_a_warning(config, tmp_path, monkeypatch):
     complaints = []
     monkeypatch.setattr("hf_posenc.model.package_config.logger.warning", complaints.append)
-    for columns in (Columns(("Title", "body, in full"), "Stars", " ", "|"), Columns(("a", "b"), one_hot=("c", "d"))):
+    for columns in (Columns(("Title", "body, in full"), ("Stars",), " ", "|"), Columns(("a", "b"), ("c", "d"))):
         remember_columns(config, columns)
         config.save_pretrained(tmp_path)
         assert remembered_columns(AutoConfig.from_pretrained(tmp_path)) == columns
@@ -128,7 +129,7 @@ def test_columns_that_were_not_noted_by_us_are_not_remembered(noted):
     assert remembered_columns(SimpleNamespace(task_specific_params=noted)) is None
 
 
-JOINED = Columns(("title", "body"), "stars", " / ")
+JOINED = Columns(("title", "body"), ("stars",), " / ")
 
 
 @pytest.mark.parametrize(
@@ -156,8 +157,8 @@ def test_texts_to_be_answered_are_put_together_as_those_that_were_trained_on(tmp
     [
         (Columns(("premise", "hypothesis")), ["text"]),
         (Columns(("text",)), ["premise", "hypothesis"]),
-        (Columns(("text", "body"), "label", " "), ["text"]),
-        (Columns(("subject", "body"), "label", " "), ["text"]),
+        (Columns(("text", "body"), separator=" "), ["text"]),
+        (Columns(("subject", "body"), separator=" "), ["text"]),
     ],
 )
 def test_pairs_and_single_texts_are_not_taken_for_each_other(known, names):
@@ -199,7 +200,7 @@ def test_equal_texts_fall_on_one_side(tmp_path):
     assert not set(train["text"][:]) & set(validation["text"][:])
     assert len(train) + len(validation) == 200
     assert Counter(validation["labels"][:]) == {0: 10, 1: 10}
-    assert "90 train rows with the text and the label of an earlier one." in data.summary.doubts()
+    assert "90 train rows with the text and the label of an earlier one." in data.summary.doubts
 
 
 def test_one_text_in_many_rows_stays_on_one_side(tmp_path):
@@ -215,7 +216,7 @@ def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
     train = write_csv(tmp_path / "a.csv", [*rows, {**rows[0], "label": "y"}, rows[1]])
     test = write_csv(tmp_path / "b.csv", [*rows[:10], {"text": "new", "label": "x"}])
     data = prepared(train, test=test, validation=test)
-    assert data.summary.doubts() == [
+    assert data.summary.doubts == [
         "1 train row with the text and the label of an earlier one.",
         "1 training text with different labels in different rows.",
         *(
@@ -230,7 +231,7 @@ def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
     trained = prepared(write_csv(tmp_path / "a.csv", rows)).trained_on
     options = Options(data=write_csv(tmp_path / "b.csv", [*rows[:3], {"text": "new", "label": "x"}]))
     known = Known(label_names=("x", "y"), trained_on=frozenset(trained))
-    assert prepare({"test": read(options)["train"]}, options, known).summary.doubts() == [
+    assert prepare({"test": read(options)["train"]}, options, known).summary.doubts == [
         "3 of 4 test texts also in the training data: scores on them say little."
     ]
 
@@ -246,7 +247,7 @@ def test_the_first_rows_are_trained_on_and_keep_their_lines(tmp_path):
     held, train = set(data.splits["validation"][LINE][:]), data.splits["train"]
     assert train[LINE][:] == [line for line in range(2, 42) if line not in held][:5]
     assert train["text"][:] == [f"the box arrived late {line - 2}" for line in train[LINE][:]]
-    assert "the first 5 training rows used" in data.summary.line()
+    assert "the first 5 training rows used" in data.summary.line
     with pytest.raises(
         UserError, match="All 1 examples .* label 'x'. Give .*, a greater --max-rows, or the right column"
     ):
@@ -265,7 +266,7 @@ def test_rows_without_text_or_label_are_left_out_where_that_is_asked_and_counted
     data = prepared(path, skip_missing=True)
     assert data.splits["train"][LINE][:] == [line for line in range(2, 22) if line not in (5, 6)]
     line = "Text: text; label: label; not used: id; 2 labels (x, y); train 20 rows from 21 lines, 2 left out."
-    assert json.loads(json.dumps(data.summary.to_dict())) == {"line": line, "doubts": []}
+    assert asdict(data.summary) == {"line": line, "doubts": []}
 
 
 @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ def test_a_text_is_missing_where_all_cells_to_join_or_one_of_a_pair_are(tmp_path
 
 def test_many_columns_are_said_in_a_short_line(tmp_path):
     rows = [row | {f"c{column}": 1 for column in range(500)} for row in rows_with(["a", "b"] * 3)]
-    line = prepared(write_csv(tmp_path / "a.csv", rows)).summary.line()
+    line = prepared(write_csv(tmp_path / "a.csv", rows)).summary.line
     assert "c11, ... (500 columns); 2 labels" in line
 
 

@@ -345,7 +345,7 @@ def test_labels_dropouts_and_the_problem_come_along():
 
 def test_the_columns_that_were_trained_on_come_along():
     model = posenc("bert", "learned", "text-classification")
-    columns = Columns(("title", "body"), "grade", " ")
+    columns = Columns(("title", "body"), ("grade",), " ")
     remember_columns(model.config, columns)
     assert remembered_columns(to_native(model)[0].config) == columns
 

@@ -79,7 +79,7 @@ def stand(logits: Any, right: Any, problem_type: str = ONE, score: float = 0.9, 
     texts = {"name": "run", "dataset": "data", "position_embedding_type": "rope", "base_model": None}
     fields = {"labels": ("no", "yes"), **sizes, **texts, **fields}
     metric = "test_mse" if problem_type == NUMBER else "test_accuracy"
-    given = {"options": {}, "is_pair": False, "examples": {}, "cut": {}, "data": DataSummary([])}
+    given = {"options": {}, "is_pair": False, "examples": {}, "cut": {}, "data": DataSummary("")}
     report = Report(problem_type=problem_type, metrics={metric: score}, **given, **fields)
     report.assess("test", np.array(logits, dtype=np.float32), np.array(right))
     return report
