@@ -15,7 +15,8 @@ from ..finetuning.loading import knowledge, text_problem_type
 from ..options import Options
 from ..tasks import task_of
 from ..training.inference import Row
-from ..training.metrics import score_logits
+from ..training.metrics import predictions_from_logits
+from ..training.metrics import score as task_score
 from .parity import Batch, answers_tokens, input_names, make_batch
 
 GATES = {
@@ -105,7 +106,8 @@ def score(answers: Sequence[np.ndarray], questions: Questions) -> dict[str, floa
     """The task's metrics; none where the right answers aren't known."""
     if questions.labels is None:
         return {}
-    return score_logits(np.stack(list(answers)), np.asarray(questions.labels), str(questions.problem_type))
+    kind = str(questions.problem_type)
+    return task_score(predictions_from_logits(np.stack(list(answers)), kind), questions.labels, kind)
 
 
 def agreement(answers: Sequence[np.ndarray], others: Sequence[np.ndarray], questions: Questions) -> float:

@@ -20,11 +20,10 @@ from ..model.hints import did_you_mean, scheme_names
 from ..model.package_config import PosEncConfig, scheme_class
 from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme_file
-from ..training.lora import add_lora
 from ..training.recipe import FIELDS, trainer_fields
+from ..training.trainer import add_lora
 from .loading import CLASSIFIER, has_head, knowledge, load_model, longest_input, read_config
 
-LORA_RANK = 16
 _OWN = ("model_type", "id2label", "label2id", "num_labels", "problem_type", "auto_map", "label_mean", "label_scale")
 _POSITIONS = frozenset(("position_embedding_type", "position_embedding_kwargs"))
 """Which have options of their own."""
@@ -190,7 +189,7 @@ def _load(
             if name != model.base_model_prefix:
                 setattr(model, name, part)
     if options.lora:
-        add_lora(model, LORA_RANK)
+        add_lora(model)
     return tokenizer, model, notes
 
 

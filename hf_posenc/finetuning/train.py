@@ -28,11 +28,10 @@ from ..quiet import without_bars
 from ..training import run_folder
 from ..training.baseline import baseline_scores
 from ..training.inference import take_off_autocast
-from ..training.lora import merge
 from ..training.metrics import make_loss
 from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
-from ..training.trainer import RunTrainer, Stop, main_console, make_trainer
+from ..training.trainer import RunTrainer, Stop, make_trainer, merge_lora
 from .loading import input_length, knowledge
 from .start import check_start, start
 
@@ -85,7 +84,7 @@ def train(
         raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
     # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
     process = PartialState(cpu=trains_on_cpu(options))
-    console = main_console(process.process_index, console)
+    console = (console or Console()) if process.is_main_process else Console(quiet=True)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
     config = check_start(options)
     is_here = tables is not None or Path(str(options.data)).exists()  # what comes from the Hub is fetched once
@@ -150,7 +149,7 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
     trainer.add_callback(stop := Stop())
     with run_folder.guarded(str(recipe.output_dir)), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
-    merge(cast(Any, trainer.model))
+    merge_lora(cast(Any, trainer.model))
     if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
         report.metrics = {**trained.metrics}
     report.history, step = trainer.state.log_history, trainer.state.best_global_step

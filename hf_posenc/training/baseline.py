@@ -4,7 +4,7 @@ import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.compose import ColumnTransformer
@@ -12,7 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 from .metrics import score
 
@@ -42,47 +43,34 @@ Texts = Sequence[Sequence[str]]
 """One sequence of texts, or for pairs the first texts and the second texts."""
 
 
-class BagOfWords:
-    """TF-IDF of words, and logistic regression on it; ridge regression for numbers. Each text of a pair has its own.
+def fit_words(
+    texts: Texts, labels: Sequence[Any], sees: str = "words", problem_type: str = "single_label_classification"
+) -> Pipeline:
+    """Fits TF-IDF of words, and logistic regression on it; ridge regression for numbers. Of many rows it sees a sample.
 
     Args:
+        texts: `(first,)`, or `(first, second)` for pairs, each of which has its own words. `predict` takes the same.
+        labels: class numbers, rows of 0 and 1, or numbers.
         sees: one of `FEATURES`.
         problem_type: `single_label_classification`, `multi_label_classification` or `regression`.
+
+    Raises:
+        ValueError: there is no word in the texts, or just one class.
     """
-
-    def __init__(self, sees: str = "words", problem_type: str = "single_label_classification") -> None:
-        self.sees, self.problem_type = sees, problem_type
-        self._model: Any = None
-
-    def fit(self, texts: Texts, labels: Sequence[Any]) -> Self:
-        """Fits texts and labels in the model's form; of many rows a sample.
-
-        Args:
-            texts: `(first,)`, or `(first, second)` for pairs.
-            labels: class numbers, rows of 0 and 1, or numbers.
-
-        Raises:
-            ValueError: there is no word in the texts, or just one class.
-        """
-        rows = _sample(texts)
-        features = TfidfVectorizer(sublinear_tf=True, max_features=100_000, **FEATURES[self.sees])
-        columns = [(str(column), features, column) for column in range(len(texts))]
-        model: Any = Ridge() if self.problem_type == "regression" else LogisticRegression(C=10.0, max_iter=100)
-        if self.problem_type == "multi_label_classification":
-            model = OneVsRestClassifier(model)
-        self._model = make_pipeline(ColumnTransformer(columns, sparse_threshold=1.0), model)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a rough fit will do
-            warnings.filterwarnings("ignore", "Label .* is present in all training examples")
-            self._model.fit(_rows(texts)[rows], np.asarray(labels)[rows])
-        return self
-
-    def predict(self, texts: Texts) -> np.ndarray:
-        """Class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
-        return self._model.predict(_rows(texts))
+    features = TfidfVectorizer(sublinear_tf=True, max_features=100_000, **FEATURES[sees])
+    columns = [(str(column), features, column) for column in range(len(texts))]
+    model: Any = Ridge() if problem_type == "regression" else LogisticRegression(C=10.0, max_iter=100)
+    if problem_type == "multi_label_classification":
+        model = OneVsRestClassifier(model)
+    fitted = make_pipeline(FunctionTransformer(_as_rows), ColumnTransformer(columns, sparse_threshold=1.0), model)
+    rows = _sample(texts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a rough fit will do
+        warnings.filterwarnings("ignore", "Label .* is present in all training examples")
+        return fitted.fit([[column[row] for row in rows] for column in texts], np.asarray(labels)[rows])
 
 
-def _rows(texts: Texts) -> np.ndarray:
+def _as_rows(texts: Texts) -> np.ndarray:
     return np.array(texts, dtype=object).T
 
 
@@ -90,9 +78,7 @@ def _sample(texts: Texts) -> np.ndarray:
     """Indices of the rows to fit: all, or a sample of fixed seed within the limits."""
     lengths = np.array([sum(map(len, row)) for row in zip(*texts, strict=True)])
     rows = np.random.default_rng(0).permutation(len(lengths))[:MOST_ROWS]
-    within = np.cumsum(lengths[rows]) <= MOST_CHARACTERS
-    within[:2] = True
-    return np.sort(rows[within])
+    return np.sort(rows[: max(2, np.searchsorted(np.cumsum(lengths[rows]), MOST_CHARACTERS, "right"))])
 
 
 def most_frequent(labels: Sequence[Any], problem_type: str) -> Any:
@@ -109,7 +95,7 @@ def baseline_scores(
     """The metrics of the baselines on each test set, by prefix: `{"majority": {"eval_accuracy": .5, ...}, ...}`.
 
     Args:
-        train: texts (see `BagOfWords.fit`) and labels.
+        train: texts (see `fit_words`) and labels.
         tests: the same for each set, by the prefix of its metrics (`eval`, `test`).
         problem_type: the task.
 
@@ -122,7 +108,7 @@ def baseline_scores(
     predicted = {"majority": {name: [constant] * len(labels) for name, (_, labels) in tests.items()}}
     for sees in ("words", "word pairs"):
         with contextlib.suppress(ValueError):  # no words, or one class in the sample
-            model = BagOfWords(sees, problem_type).fit(*train)
+            model = fit_words(*train, sees, problem_type)
             answers = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
             predicted[sees.replace(" ", "_")] = answers
     return {

@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -51,11 +52,9 @@ def _matthews(references: Any, predictions: Any) -> float:
 
 
 def _correlation(function: Callable[..., Any], references: Any, predictions: Any) -> float:
-    if len(predictions) < 2 or np.ptp(predictions) == 0 or np.ptp(references) == 0:
-        return 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConstantInputWarning)
-        return float(np.nan_to_num(function(predictions, references).statistic))
+        return float(np.nan_to_num(function(predictions, references).statistic)) if len(predictions) > 1 else 0.0
 
 
 def _metric(key: str, function: Callable[..., Any], description: str, *, real_valued: bool = False) -> type[_Metric]:
@@ -107,9 +106,7 @@ def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray
 def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
     """Probabilities (n, C) of logits (n, C): softmax for one label, the sigmoid for several."""
     logits = logits.astype(np.float64)
-    if problem_type == "multi_label_classification":
-        return expit(logits)
-    return softmax(logits, axis=-1)
+    return expit(logits) if problem_type == "multi_label_classification" else softmax(logits, axis=-1)
 
 
 def answers_from_logits(
@@ -153,21 +150,16 @@ def _digits(value: Any) -> float:
     return float(f"{value:.9g}")
 
 
-def score_logits(logits: np.ndarray, labels: np.ndarray, problem_type: str) -> dict[str, float]:
-    """The metrics of logits (n, C) against labels in the form in which the model takes them."""
-    predictions = predictions_from_logits(np.asarray(logits, dtype=np.float32), problem_type)
-    return score(predictions, labels, problem_type)
-
-
 def score(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
     """What the task's `METRICS` compute, without the Arrow table that evaluate makes of the examples."""
+    kind = np.float64 if problem_type == "regression" else np.int64
+    predictions, references = (np.asarray(values).astype(kind) for values in (predictions, references))
     if problem_type == "regression":
-        predictions, references = (np.ravel(numbers).astype(np.float64) for numbers in (predictions, references))
-    else:
-        predictions, references = (np.asarray(labels, dtype=np.int64) for labels in (predictions, references))
+        predictions, references = predictions.ravel(), references.ravel()
     return {metric.key: float(metric.function(references, predictions)) for metric in METRICS[problem_type]}
 
 
+@dataclass(eq=False)
 class ClassificationLoss:
     """The Trainer's `compute_loss_func`: cross-entropy, binary cross-entropy or squared error.
 
@@ -175,24 +167,17 @@ class ClassificationLoss:
     processes, so that neither accumulation nor the number of processes changes the gradient. Class weights are scaled
     to a mean of 1 over the training examples for the same reason: dividing by the batch's own weights would not add up.
 
-    Args:
+    Attributes:
         problem_type: the task.
         weights: (C,) how much a label counts: its examples for one label per text, its presence for several.
         label_smoothing: share of the target that is spread over all labels; one label per text only.
         label_scale: the model's; the squared error is ((logits - labels) / label_scale)^2, in units of any data alike.
     """
 
-    def __init__(
-        self,
-        problem_type: str,
-        weights: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        label_scale: float = 1.0,
-    ) -> None:
-        self.problem_type = problem_type
-        self.weights = weights
-        self.label_smoothing = label_smoothing
-        self.label_scale = label_scale
+    problem_type: str
+    weights: Tensor | None = None
+    label_smoothing: float = 0.0
+    label_scale: float = 1.0
 
     def sentences(self, names: Sequence[str]) -> list[str]:
         """The class weights in a sentence; none where there are none."""
@@ -233,7 +218,8 @@ def loss_and_metrics(loss: ClassificationLoss, logits: np.ndarray, labels: np.nd
     repeated to fill the last one.
     """
     value = loss((torch.from_numpy(logits).double(),), torch.from_numpy(labels))
-    return {"loss": value.item(), **score_logits(logits, labels, loss.problem_type)}
+    predictions = predictions_from_logits(logits, loss.problem_type)
+    return {"loss": value.item(), **score(predictions, labels, loss.problem_type)}
 
 
 def make_loss(

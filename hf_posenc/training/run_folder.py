@@ -103,8 +103,6 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     Raises:
         UserError: there is no such run, it has ended, or it was begun with other options or data.
     """
-    if options["lora"]:
-        raise UserError("--resume: the checkpoints of --lora hold merged weights. Start from one with --pretrained.")
     folder, before = Path(output), _read(Path(output) / OPTIONS_NAME)
     if not before:
         ended = (folder / RESULTS_NAME).exists()
@@ -190,6 +188,4 @@ def what_is_left(output: str | Path, *, diverged: bool = False) -> str:
     if not whole:
         return f"no checkpoint had been saved.{kept}"
     way_out = "" if diverged else " The same command with --resume goes on from there."
-    if way_out and _read(folder / OPTIONS_NAME).get("lora"):
-        way_out = " It holds merged weights: start from them with --pretrained."
     return f"{str(whole[-1])!r}.{way_out}{kept}"

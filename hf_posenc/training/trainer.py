@@ -1,4 +1,4 @@
-"""The stock Trainer with our loss and groups of learning rates; Ctrl-C, and progress.
+"""The stock Trainer with our loss and groups of learning rates, low-rank changes, Ctrl-C, and progress.
 
 On a terminal it draws its own bar; in a log stands a line a minute with the time left.
 """
@@ -31,15 +31,15 @@ from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 
-from ..errors import Diverged
+from ..errors import Diverged, UserError
 from ..optimizer import scale_position_learning_rates
-from .lora import has_lora, merged_weights
 from .metrics import ClassificationLoss, loss_and_metrics
 from .recipe import Recipe
 from .run_folder import not_finite
 
 logger = logging.get_logger(__name__)
 
+_LORA_RANK = 16
 LINE_EVERY = 60.0
 """Seconds between two lines of a log."""
 NO_SCORES = ("_runtime", "_per_second", "_preparation_time", "total_flos", "epoch")
@@ -90,16 +90,12 @@ class RunTrainer(Trainer):
         """Writes none: the report does."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Saves finite weights alone, low-rank changes merged, and no pickle of the arguments."""
+        """Saves finite weights alone, and no pickle of the arguments."""
         model = cast(torch.nn.Module, self.model)
         refuse_divergence(self.state.global_step, model, self.args)
         folder = Path(output_dir or str(self.args.output_dir))
         try:
-            if not has_lora(model):
-                super().save_model(str(folder), _internal_call=_internal_call)
-            elif self.args.should_save:
-                cast(Any, model).save_pretrained(folder, state_dict=merged_weights(model))
-                cast(PreTrainedTokenizerBase, self.processing_class).save_pretrained(folder)
+            super().save_model(str(folder), _internal_call=_internal_call)
         finally:
             if self.args.should_save:
                 (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
@@ -134,6 +130,38 @@ def make_trainer(
     if recipe.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(recipe.patience))
     return trainer
+
+
+def add_lora(model: PreTrainedModel) -> None:
+    """Adds low-rank changes (Hu et al. 2021, arXiv 2106.09685), which alone are trained, with scheme and classifier.
+
+    Raises:
+        UserError: PEFT isn't installed.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise UserError("--lora needs PEFT, which isn't installed: pip install 'hf-posenc[lora]'.") from error
+    config = LoraConfig(
+        r=_LORA_RANK,
+        lora_alpha=2 * _LORA_RANK,
+        target_modules=["query", "key", "value", "dense"],
+        # The head and the scheme's own matrices (tupe has some of these names) are trained whole.
+        exclude_modules=r"(.*\.)?position\..*|classifier\..*",
+    )
+    inject_adapter_in_model(config, model)
+    for name, parameter in model.named_parameters():
+        if name.startswith("classifier.") or ".position." in name:
+            parameter.requires_grad_(True)
+
+
+def merge_lora(model: torch.nn.Module) -> None:
+    """Merges low-rank changes, if there are any, into the model, which becomes an ordinary one."""
+    for name, module in list(model.named_modules()):
+        if hasattr(module, "get_base_layer"):
+            module.merge()
+            model.set_submodule(name, module.get_base_layer())
+    model.requires_grad_(True)
 
 
 def refuse_divergence(step: int, model: torch.nn.Module, recipe: TrainingArguments) -> None:
@@ -208,11 +236,6 @@ class Stop(TrainerCallback):
 def is_live(console: Console) -> bool:
     """Whether a line can be redrawn: not in a file, a pipe, a notebook or a dumb terminal."""
     return console.is_interactive and not console.is_jupyter and console.file.isatty()
-
-
-def main_console(process_index: int, console: Console | None = None) -> Console:
-    """Where a run prints: `console`, or standard output; of several processes the main one alone."""
-    return (console or Console()) if process_index == 0 else Console(quiet=True)
 
 
 class Bar(ProgressCallback):

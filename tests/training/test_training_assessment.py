@@ -12,7 +12,7 @@ from training_harness import results, train
 
 from hf_posenc.data.columns import notes_of
 from hf_posenc.data.preparing import DataSummary
-from hf_posenc.training.baseline import MOST_CHARACTERS, BagOfWords, _sample, baseline_scores, most_frequent
+from hf_posenc.training.baseline import MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
 from hf_posenc.training.report import Report, calibrate, calibration_error
 
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
@@ -23,12 +23,12 @@ def test_word_pairs_know_neighbours_and_no_other_order():
     near = [f"{first} {second} end" for first, second in [("a", "b"), ("b", "a")] * 20]
     far = [f"{first} x y {second}" for first, second in [("a", "b"), ("b", "a")] * 20]
     labels = [0, 1] * 20
-    assert BagOfWords("word pairs").fit([near], labels).predict([near]).tolist() == labels
-    assert len(set(BagOfWords().fit([near], labels).predict([near]).tolist())) == 1
+    assert fit_words([near], labels, "word pairs").predict([near]).tolist() == labels
+    assert len(set(fit_words([near], labels).predict([near]).tolist())) == 1
     inside = [f"s {text} e" for text in far]  # the ends tell: s a, s b
-    assert BagOfWords("word pairs").fit([inside], labels).predict([inside]).tolist() == labels
+    assert fit_words([inside], labels, "word pairs").predict([inside]).tolist() == labels
     hidden = [f"s s {text.replace(' y ', ' y z ')} e" for text in far]
-    known, unknown = BagOfWords("word pairs").fit([hidden], labels), ["q a q q b q", "q b q q a q"]
+    known, unknown = fit_words([hidden], labels, "word pairs"), ["q a q q b q", "q b q q a q"]
     first, second = known.predict([unknown]).tolist()
     assert first == second  # the same words without the pairs that were seen
 
@@ -36,7 +36,7 @@ def test_word_pairs_know_neighbours_and_no_other_order():
 def test_word_pairs_of_a_pair_of_texts_are_kept_apart():
     first, second = ["yes", "no"] * 10, ["no", "yes"] * 10
     labels = [0, 1] * 10
-    model = BagOfWords("word pairs").fit([first, second], labels)
+    model = fit_words([first, second], labels, "word pairs")
     assert model.predict([first, second]).tolist() == labels
     assert model.predict([["yes", "no"], ["none", "none"]]).tolist() == [0, 1]
     assert model.predict([["none", "none"], ["yes", "no"]]).tolist() == [1, 0]
