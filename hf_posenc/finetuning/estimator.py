@@ -172,9 +172,9 @@ class _Estimator(BaseEstimator):
             self.model_.save_pretrained(temporary)
             self.tokenizer_.save_pretrained(temporary)
 
-        report = replace(result.report, name=Path(folder).resolve().name)
+        options = {**result.report.options, "output": Path(folder).resolve().name}
         with without_bars():
-            save_run(folder, report, save_model, result.trained_on)
+            save_run(folder, replace(result.report, options=options), save_model, result.trained_on)
         return Path(folder)
 
     def __sklearn_tags__(self) -> Any:

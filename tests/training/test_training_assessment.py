@@ -76,7 +76,7 @@ def test_baselines_of_each_task_have_its_metrics():
 
 def stand(logits: Any, right: Any, problem_type: str = ONE, score: float = 0.9, **fields: Any) -> Report:
     sizes = {"max_length": 8, "vocab_size": 9, "parameters": 9, "positional_parameters": 0}
-    texts = {"name": "run", "dataset": "data", "position_embedding_type": "rope", "base_model": None}
+    texts = {"position_embedding_type": "rope", "base_model": None}
     fields = {"labels": ("no", "yes"), **sizes, **texts, **fields}
     metric = "test_mse" if problem_type == NUMBER else "test_accuracy"
     given = {"options": {}, "is_pair": False, "examples": {}, "cut": {}, "data": DataSummary([])}
@@ -128,8 +128,10 @@ def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
 def test_a_class_without_examples_has_no_scores():
     standing = stand([[2, 0, 0], [0, 0, 2]], [0, 0], labels=("no", "yes", "perhaps"))
     assert standing.classes[2] == {"label": "perhaps", "precision": None, "recall": None, "f1": None, "examples": 0}
-    assert standing.class_rows()[2] == ("perhaps", "-", "-", "-", "0")
-    assert standing.class_rows()[0] == ("no", "1.000", "0.500", "0.667", "2")
+    table = standing.class_table().splitlines()
+    assert table[0] == "| test: class | precision | recall | f1 | examples |"
+    assert table[2] == "| no | 1.000 | 0.500 | 0.667 | 2 |"
+    assert table[4] == "| perhaps | - | - | - | 0 |"
 
 
 def test_a_good_result_warns_of_nothing():
@@ -212,8 +214,8 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monk
 def test_a_card_shows_names_as_they_are(tmp_path: Path, order: dict[str, str]):
     names = ("`a` | <b>", "{{ 7 * 7 }}")
     report = train(tmp_path / "run", data=order["data"], max_steps=1).report
-    options = {**report.options, "class_weights": " | "}
-    report = replace(report, labels=names, options=options, dataset="`x`|y.csv", metrics={"test_accuracy": 0.5})
+    options = {**report.options, "class_weights": " | ", "data": "`x`|y.csv"}
+    report = replace(report, labels=names, options=options, metrics={"test_accuracy": 0.5})
     report.assess("test", np.array([[1.0, 0.0]] * 40), np.array([1] * 20 + [0] * 20))
     card = report.card()
     assert "> It predicts '\\`a\\` \\| \\<b\\>' for all 40 test examples." in card
