@@ -81,12 +81,7 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
         if task.data == "probes":
             answers[USUAL_FORM] = answer_usual(texts[0], right, names.index("no"))
         rows += [{"scheme": name, **part.score(task.metric, given)} for name, given in answers.items()]
-    seen = sum(map(len, train["input_ids"])) / len(tokenizer)
-    width = model.config.hidden_size
-    recipe = make_recipe(
-        options, hidden_size=width, seen=seen, examples=len(train), validates=False, problem_type=problem_type
-    )
-    seconds = _run_seconds(model, tokenizer, train, recipe)
+    seconds = _run_seconds(model, tokenizer, train, make_recipe(options, model, tokenizer, {"train": train}))
     return {"task": task.name, "rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0)}
 
 

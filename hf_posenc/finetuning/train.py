@@ -102,20 +102,14 @@ def train(
     tokenizer, model, notes = start(options, prepared, config)
     remember_columns(model.config, prepared.columns)
     encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
-    lengths = list(map(len, encoded["train"]["input_ids"]))
-    recipe = make_recipe(
-        options,
-        hidden_size=model.config.hidden_size,
-        seen=sum(lengths) / len(tokenizer),
-        examples=len(lengths),
-        validates="validation" in encoded,
-        problem_type=prepared.labels.problem_type,
-    )
+    recipe = make_recipe(options, model, tokenizer, encoded)
     loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
     report = begin_report(model, prepared, encoded, cut, options, tokenizer)
     report.notes += [*notes, *loss.sentences(prepared.labels.names)]
-    report.notes += check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
+    report.notes += check_memory(
+        model, [*map(len, encoded["train"]["input_ids"])], recipe, chosen=options.batch_size is not None
+    )
     report.processes = process.num_processes
     if baselines and process.is_main_process:
         tests = {PREFIXES[split]: part for split, part in parts.items()}
@@ -146,7 +140,7 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
     Raises:
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    trainer.add_callback(stop := Stop())
+    trainer.add_callback(stop := Stop(trainer.accelerator))
     with run_folder.guarded(str(recipe.output_dir)), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge_lora(cast(Any, trainer.model))

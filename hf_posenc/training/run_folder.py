@@ -7,15 +7,14 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from .. import files
 from ..errors import Diverged, Interrupted, UserError, disk_error, one_line
 from ..files import CHECKPOINT, REPLACED
 from ..quiet import errors_alone
-
-if TYPE_CHECKING:  # a folder is checked before PyTorch is imported
-    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +150,7 @@ def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
         remove_checkpoints(folder)
 
 
-def not_finite(tensors: Iterable[tuple[str, "torch.Tensor"]]) -> list[str]:
+def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
     """The names of the tensors that hold NaN or infinity."""
     return [
         name for name, value in tensors if value.is_floating_point() and not bool(value.detach().isfinite().all().cpu())

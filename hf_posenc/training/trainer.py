@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, cast
 
 import torch
+from accelerate import Accelerator
 from datasets import Dataset
 from rich.console import Console
 from tqdm import tqdm
@@ -49,22 +50,24 @@ NO_SCORES = ("_runtime", "_per_second", "_preparation_time", "total_flos", "epoc
 class RunTrainer(Trainer):
     """The stock Trainer; it overrides public methods alone."""
 
+    args: Recipe
+    model: PreTrainedModel
+    optimizer: torch.optim.Optimizer
+
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Gives positions and new word embeddings their own learning rates."""
         if self.optimizer is None:
             super().create_optimizer(model)
-            recipe, trained = cast(Recipe, self.args), cast(Any, self.model if model is None else model)
-            scale_position_learning_rates(
-                cast(Any, self.optimizer), trained, recipe.position_rate, words=recipe.word_rate
-            )
-        return cast(torch.optim.Optimizer, self.optimizer)
+            trained = self.model if model is None else model
+            scale_position_learning_rates(self.optimizer, trained, self.args.position_rate, words=self.args.word_rate)
+        return self.optimizer
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
         """Makes PyTorch's one-cycle schedule too (Smith and Topin 2017, arXiv 1708.07120); it rises in the warm-up."""
-        if cast(Recipe, self.args).one_cycle and self.lr_scheduler is None:
-            optimizer = cast(torch.optim.Optimizer, self.optimizer if optimizer is None else optimizer)
+        if self.args.one_cycle and self.lr_scheduler is None:
+            optimizer = self.optimizer if optimizer is None else optimizer
             warmup = self.args.get_warmup_steps(num_training_steps)
             schedule: Any = torch.optim.lr_scheduler.OneCycleLR(
                 optimizer,
@@ -80,7 +83,7 @@ class RunTrainer(Trainer):
 
         Otherwise a run resumed from a checkpoint saved before that evaluation would draw other dropout masks.
         """
-        refuse_divergence(self.state.global_step, cast(torch.nn.Module, self.model), self.args)
+        refuse_divergence(self.state.global_step, self.model, self.args)
         state = torch.get_rng_state()
         metrics = super().evaluate(*given, **options)
         torch.set_rng_state(state)
@@ -91,9 +94,8 @@ class RunTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves finite weights alone, and no pickle of the arguments."""
-        model = cast(torch.nn.Module, self.model)
-        refuse_divergence(self.state.global_step, model, self.args)
-        folder = Path(output_dir or str(self.args.output_dir))
+        step, folder = self.state.global_step, Path(output_dir or str(self.args.output_dir))
+        refuse_divergence(step, self.model, self.args)
         try:
             super().save_model(str(folder), _internal_call=_internal_call)
         finally:
@@ -183,7 +185,8 @@ class Stop(TrainerCallback):
     EVERY = 50
     """Steps between two looks at the weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
         self._agreed = False
         self._pressed_at: float | None = None
         self._previous: Any = None
@@ -213,11 +216,9 @@ class Stop(TrainerCallback):
         """Looks at the weights now and then and at the end; asks for a checkpoint if any process was interrupted."""
         if state.global_step % self.EVERY == 0 or control.should_training_stop:
             refuse_divergence(state.global_step, kwargs["model"], args)
-        self._agreed = self._pressed_at is not None
-        if args.world_size > 1 and torch.distributed.is_initialized():
-            anywhere = torch.tensor(self._agreed, dtype=torch.int32, device=args.device)
-            torch.distributed.all_reduce(anywhere, torch.distributed.ReduceOp.MAX)
-            self._agreed = bool(anywhere.item())
+        if self._pressed_at is not None:
+            self._accelerator.set_trigger()
+        self._agreed = self._accelerator.check_trigger()
         if self._agreed and not float(state.epoch or 0).is_integer():
             control.should_save = True
         return control

@@ -165,8 +165,8 @@ def _stock(options: Options, tables: dict[str, Dataset]) -> tuple[dict[str, floa
     names = {"id2label": dict(enumerate(prepared.labels.names)), "label2id": prepared.labels.numbers()}
     model = AutoModelForSequenceClassification.from_pretrained(str(options.pretrained), **names)
     encoded, _ = encode(prepared, tokenizer, tokenizer.model_max_length)
-    sizes: dict[str, Any] = {"hidden_size": model.config.hidden_size, "examples": len(encoded["train"])}
-    recipe = make_recipe(options, **sizes, seen=0, validates=True, problem_type=prepared.labels.problem_type)
+    model.config.problem_type = prepared.labels.problem_type
+    recipe = make_recipe(options, model, tokenizer, encoded)
     loss = make_loss(prepared.labels, [], None, 0.0)
     trainer = make_trainer(model, tokenizer, encoded, recipe, loss, Console(file=io.StringIO()))
     trainer.train()
