@@ -124,10 +124,10 @@ def knowledge(config: Any, checkpoint: str) -> Known:
     """What a trained classifier knows of its data, and of the texts that it was trained on; nothing is known of others.
 
     Args:
-        config: its configuration. None: of a new encoder.
+        config: its configuration, or that of a new encoder.
         checkpoint: its folder.
     """
-    if config is None or not has_head(config, CLASSIFIER):
+    if not has_head(config, CLASSIFIER):
         return Known()
     path = Path(checkpoint) / TRAINED_ON
     marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()

@@ -16,8 +16,8 @@ from ..data.labels import Labels
 from ..data.preparing import PreparedData
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, check_tokens, load_tokenizer, train_tokenizer
 from ..errors import UserError, check_local, user_errors
-from ..model.hints import did_you_mean, scheme_names
-from ..model.package_config import PosEncConfig, scheme_class
+from ..model.hints import did_you_mean
+from ..model.package_config import PosEncConfig
 from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme_file
 from ..training.recipe import FIELDS, trainer_fields
@@ -52,7 +52,7 @@ def check_start(options: Options) -> Any:
     """Checks scheme, checkpoint and `--set` before any data is read.
 
     Returns:
-        The configuration of the checkpoint to start from; None for a new encoder.
+        The configuration of the checkpoint to start from, or of a new encoder.
 
     Raises:
         UserError: there is no such scheme, checkpoint or field, or the options contradict each other.
@@ -68,23 +68,30 @@ def check_start(options: Options) -> Any:
         if not Path(options.scheme_file).is_file():
             raise UserError(f"--scheme-file {options.scheme_file!r} is no file. Give the Python file with your scheme.")
         register_scheme_file(options.scheme_file, options.scheme)
-    if options.scheme is not None:
-        with user_errors():
-            for name in scheme_names(options.scheme):
-                scheme_class(name)
     if options.tokenizer is not None:
         check_local("--tokenizer", options.tokenizer)
     if options.pretrained is None:
         if options.lora:
             raise UserError("--lora updates trained weights, and a new encoder has none. Give --pretrained.")
         refuse_given(options, ("revision", "trust_remote_code", "allow_other_tokens"), "is for --pretrained")
-        return None
+        values = {"hidden_dropout_prob": 0.0, **_config_fields(options)}
+        if options.scheme is not None:
+            values["position_embedding_type"] = options.scheme
+        with user_errors():
+            config = PosEncConfig.from_preset(
+                options.size or "tiny", position_embedding_kwargs=options.scheme_kwargs, **values
+            )
+            config.code_files()  # refuse now what couldn't be saved at the end
+        return config
     refuse_given(options, ("size",), f"is for new encoders, and --pretrained {options.pretrained} has its own")
     if (fixed := next((n for n in options.assigned if n not in FIELDS | _OF_TRAINED), None)) is not None:
         raise UserError(
             f"--set {fixed}: --pretrained {options.pretrained!r} was trained with its own. Leave it out; of the "
             f"configuration may be set {', '.join(sorted(_OF_TRAINED))}."
         )
+    if options.scheme is not None:
+        with user_errors():
+            PosEncConfig(position_embedding_type=options.scheme)  # knows all names
     check_local("--pretrained", options.pretrained)
     return read_config(options.pretrained, options.revision, options.trust_remote_code)
 
@@ -102,9 +109,9 @@ def start(
     Raises:
         UserError: an option isn't accepted, or the checkpoint can't be read, converted, or doesn't fit.
     """
-    if config is None:
+    if options.pretrained is None:
         tokenizer = _new_tokenizer(options, prepared)
-        return tokenizer, _new_encoder(options, tokenizer, prepared.labels), []
+        return tokenizer, _new_encoder(options, config, tokenizer, prepared.labels), []
     if not _needs_conversion(options, config):
         return _load(options, prepared, config, str(options.pretrained), options.revision)
     with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
@@ -161,15 +168,15 @@ def _load(
                 "would meet the weights of others. Leave it out."
             )
         tokenizer = given
-    fields = _config_fields(options)
-    if not keeps_head:
-        fields |= {"label_mean": labels.mean, "label_scale": labels.std}
+    fields = {**_task(labels), **_config_fields(options)}
+    if keeps_head:  # which answers in the units that it learned
+        fields = {name: value for name, value in fields.items() if not name.startswith("label_")}
     if "attention_probs_dropout_prob" not in fields and config.attention_probs_dropout_prob:
         was = config.attention_probs_dropout_prob
         notes.append(f"Attention dropout is 0 instead of {was:g}: --set attention_probs_dropout_prob={was:g} keeps it.")
         fields["attention_probs_dropout_prob"] = 0.0
     with user_errors():
-        for name, value in {**_task(labels), **fields}.items():
+        for name, value in fields.items():
             setattr(config, name, value)
     if has_head(config, CLASSIFIER):
         which, how = ("these", "trained further") if keeps_head else ("other", "learned anew")
@@ -195,11 +202,10 @@ def _load(
 
 def _task(labels: Labels) -> dict[str, Any]:
     """The fields of the configuration that say what the labels are."""
+    names: dict[str, Any] = {"num_labels": labels.num_labels}
     if labels.names:
-        names: dict[str, Any] = {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
-    else:
-        names = {"num_labels": labels.num_labels}
-    return {"problem_type": labels.problem_type, **names}
+        names = {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
+    return {"problem_type": labels.problem_type, **names, "label_mean": labels.mean, "label_scale": labels.std}
 
 
 def _config_fields(options: Options) -> dict[str, Any]:
@@ -217,22 +223,11 @@ def _new_tokenizer(options: Options, prepared: PreparedData) -> PreTrainedTokeni
     return train_tokenizer(prepared.training_texts(), model_max_length=length, **settings)
 
 
-def _new_encoder(options: Options, tokenizer: PreTrainedTokenizerBase, labels: Labels) -> PreTrainedModel:
-    values: dict[str, Any] = {
-        **_task(labels),
-        "label_mean": labels.mean,
-        "label_scale": labels.std,
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "max_position_embeddings": options.max_length or longest_input(tokenizer),
-        "hidden_dropout_prob": 0.0,
-        **_config_fields(options),
-    }
-    if options.scheme is not None:
-        values["position_embedding_type"] = options.scheme
-    if options.scheme_kwargs is not None:
-        values["position_embedding_kwargs"] = options.scheme_kwargs
+def _new_encoder(options: Options, config: Any, tokenizer: PreTrainedTokenizerBase, labels: Labels) -> PreTrainedModel:
+    fields = {**_task(labels), "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    if "max_position_embeddings" not in options.assigned:
+        fields["max_position_embeddings"] = options.max_length or longest_input(tokenizer)
     with user_errors():
-        config = PosEncConfig.from_preset(options.size or "tiny", **values)
-        config.code_files()  # refuse now what couldn't be saved at the end
+        for name, value in fields.items():
+            setattr(config, name, value)
         return AutoModelForSequenceClassification.from_config(config)
