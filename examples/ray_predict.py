@@ -26,8 +26,7 @@ import ray
 
 from hf_posenc.data.columns import Columns, as_input
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.finetuning.prediction import load_classifier, predict
-from hf_posenc.finetuning.prediction_files import flat_answer, input_name
+from hf_posenc.finetuning.prediction import flat_answer, input_name, load_classifier, predict
 
 READERS = {".parquet": ray.data.read_parquet, ".csv": ray.data.read_csv, ".jsonl": ray.data.read_json}
 

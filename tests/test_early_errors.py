@@ -76,7 +76,7 @@ OTHERS = [
     ([*TRAIN, "--set", "adam_bet1=1"], "--set adam_bet1: neither TrainingArguments nor PosEncConfig has such a field"),
     ([*TRAIN, "--set", "optim=adam"], "adam is not a valid OptimizerNames"),
     ([*TRAIN, "--set", "hidden_dropout_prob=2"], "hidden_dropout_prob=2 is out of range. A probability"),
-    ([*TRAIN, "--scheme", "rop"], "position_embedding_type='rop' is unknown. Did you mean 'rope'?"),
+    ([*TRAIN, "--scheme", "rop"], "--scheme 'rop' is unknown. Did you mean 'rope'?"),
     ([*TRAIN, "--scheme", "nope"], "Did you mean 'none'?"),
     ([*TRAIN, "--scheme-file", "absent.py"], "--scheme-file 'absent.py' is no file."),
     ([*TRAIN, "--pretrained", "./nowhere"], "--pretrained './nowhere': there is no such folder."),

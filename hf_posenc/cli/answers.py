@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hf_posenc import options as shared
@@ -66,24 +67,15 @@ def predict(
     if output is not None and as_json:
         raise UserError("--json prints the answers, --output writes them to a file. Give one of them.")
     with loading():
-        from rich.markup import escape
         from tqdm import tqdm
 
         from hf_posenc.finetuning import prediction
-        from hf_posenc.finetuning.prediction_files import check_output, json_line, write_answers
         from hf_posenc.training.inference import cut_texts_in_words
 
     if output is not None:
-        check_output(output, data)
-    classifier = prediction.load_classifier(
-        checkpoint,
-        device,
-        revision,
-        backend=backend,
-        bf16=bf16,
-        throughput=data is not None,
-        trust_remote_code=trust_remote_code,
-    )
+        prediction.check_output(output, data)
+    way: Any = {"backend": backend, "bf16": bf16, "trust_remote_code": trust_remote_code}
+    classifier = prediction.load_classifier(checkpoint, device, revision, throughput=data is not None, **way)
     errors = plain_console(stderr=True)
     if classifier.backend != "torch":
         errors.print(f"Backend: {classifier.backend}{', in bfloat16' if bf16 else ''}.", style="dim")
@@ -93,16 +85,16 @@ def predict(
     with tqdm(desc="Labelling", total=len(inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
         answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
         if output is not None:
-            written = write_answers(output, rows, answers, classifier.label_names)
+            written = prediction.write_answers(output, rows, answers, classifier.label_names)
             errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
         elif as_json:
             for row, answer in zip(rows, answers, strict=True):
-                print(json_line(row, answer), flush=True)
+                print(prediction.json_line(row, answer), flush=True)
         else:
-            heads = ("prediction",) if classifier.problem_type == "regression" else ("label", "probabilities")
-            table = Table("text", *heads)
-            for parts, answer in zip(inputs, answers, strict=True):
-                table.add_row(*map(escape, (" || ".join(parts), *_cells(answer))))
+            given = list(answers)
+            table = Table("text", *given[0])
+            for parts, answer in zip(inputs, given, strict=True):
+                table.add_row(*map(escape, (" || ".join(parts), *map(_cell, answer.values()))))
             Console().print(table)
     for remark in (cut_texts_in_words(truncated, classifier.tokenizer), *remarks):
         if remark:
@@ -146,14 +138,13 @@ def _read(
     return table.remove_columns(LINE), inputs, remarks
 
 
-def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
-    """An answer of any task, as the table shows it."""
-    if "probabilities" not in answer:
-        numbers = answer.get("predictions") or {"": answer["prediction"]}
-        return (", ".join(f"{name} {number:.4g}".strip() for name, number in numbers.items()),)
-    label = answer["label"]
-    shares = ", ".join(f"{name} {share:.3f}" for name, share in answer["probabilities"].items())
-    return (", ".join(label) or "(none)" if isinstance(label, list) else label, shares)
+def _cell(value: Any) -> str:
+    """A part of an answer of any task, as the table shows it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number:.4g}" for name, number in value.items())
+    if isinstance(value, list):
+        return ", ".join(value) or "(none)"
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 @app.command()
@@ -187,17 +178,15 @@ def evaluate(
     with loading():
         from tqdm import tqdm
 
-        from hf_posenc.finetuning.prediction import evaluate as run
-        from hf_posenc.finetuning.prediction import load_classifier
-        from hf_posenc.finetuning.prediction_files import check_output, write_answers
+        from hf_posenc.finetuning import prediction
 
     if errors is not None:
-        check_output(errors, data, "--errors")
-    classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
+        prediction.check_output(errors, data, "--errors")
+    classifier = prediction.load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     if errors is not None and classifier.problem_type == "regression":
         raise UserError(f"--errors {errors!r} lists wrong labels, and {checkpoint!r} predicts numbers. Leave it out.")
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
-        found = run(classifier, options, split, batch_size=batch_size, progress=bar.update)
+        found = prediction.evaluate(classifier, options, split, batch_size=batch_size, progress=bar.update)
     said = plain_console(stderr=True)
     for line in (found.data.line(), *found.data.doubts(), found.cut):
         if line:
@@ -210,5 +199,5 @@ def evaluate(
             print(f"{name:<20}{value:>10.4f}")
     if errors is not None:
         answers = [row.pop("answer") for row in found.errors]
-        written = write_answers(errors, found.errors, answers, classifier.label_names)
+        written = prediction.write_answers(errors, found.errors, answers, classifier.label_names)
         said.print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}")

@@ -1,6 +1,5 @@
 """`compare` and `report`: schemes side by side."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,11 @@ from .application import app, plain_console
 
 def _seeds(text: str) -> int | list[int]:
     """How many seeds, or which."""
-    return list(map(int, shared.words(text))) if "," in text else int(text)
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} says neither how many seeds, nor which: 5, or 0,1,2.") from error
+    return numbers if len(numbers) > 1 else numbers[0]
 
 
 @app.command()
@@ -71,19 +74,16 @@ def compare(
     from hf_posenc.comparison import Comparison, execute, write_report
     from hf_posenc.comparison.plan import SEARCH_FACTORS
     from hf_posenc.comparison.plan_file import about, known_plans, read_plan
-    from hf_posenc.comparison.results import check_folder
 
     columns = {"delimiter": delimiter, "text_column": text_column, "join": join, "label_column": label_column}
     columns = {name: value for name, value in columns.items() if value is not None}
     if columns and data is None:
         raise UserError(f"{dashed(next(iter(columns)))} is for --data. Write it into the plan's options.")
-    if not dry_run:
-        check_folder(Path(output))
     chosen = read_plan(
         plan or {},
-        tasks=data or None,
+        tasks=data,
         schemes=None if schemes is None else shared.words(schemes),
-        scheme_files=scheme_file or None,
+        scheme_files=scheme_file,
         seeds=seeds,
         baseline=baseline,
         size=size,
@@ -109,10 +109,7 @@ def compare(
         console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: hf-posenc report {output}")
         return
     console.print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
-    try:
-        console.print(f"The report is in {write_report(comparison)}")
-    except UserError as error:  # pictures need matplotlib
-        console.print(f"No report: {error}")
+    console.print(f"The report is in {write_report(comparison)}")
     console.print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
 
 

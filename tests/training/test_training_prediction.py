@@ -21,8 +21,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import hf_posenc
 from hf_posenc.data.reading import read_file
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning.prediction import load_classifier, predict
-from hf_posenc.finetuning.prediction_files import write_answers
+from hf_posenc.finetuning.prediction import load_classifier, predict, write_answers
 
 TEXTS = ["who saw karla", 'a "quoted", text', "naïve\nlines"]
 ROWS = [{"id": f"00{n}", "text": text, "label": "mine", "more": None} for n, text in enumerate(TEXTS)]
@@ -398,20 +397,18 @@ def test_a_run_that_stops_leaves_the_file_that_was_there(run, checkpoint, tmp_pa
         ),
         ("a.txt", "x", ("-o", "out.tsv"), "--output 'out.tsv' names no format"),
         ("a.txt", "x", ("-o", "out.jsonl.gz"), "--output 'out.jsonl.gz' names no format"),
-        ("a.txt", "x", ("-o", "folder.csv"), "--output 'folder.csv' is a folder"),
-        ("a.jsonl", '{"text": "x"}\n', ("-o", "a.jsonl"), "--output 'a.jsonl' is a file of the data that is read"),
+        ("a.jsonl", '{"text": "x"}\n', ("-o", "a.jsonl"), "--output 'a.jsonl' would be a file of the data that is"),
+        ("test.jsonl", '{"text": "x"}\n', ("-o", "out.csv"), "--output 'out.csv' would be a file of the data that is"),
         ("a.txt", "x", ("-o", "out.csv", "--json"), "--json prints the answers, --output writes them"),
-        ("a.txt", "x", ("-o", "file/out.csv"), "--output 'file/out.csv' can't be written: "),
     ],
 )
 def test_what_cannot_be_read_or_written_is_one_line(
     run, checkpoint, tmp_path, monkeypatch, name, content, words, message
 ):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder.csv").mkdir()
-    (tmp_path / "file").write_text("")
     (tmp_path / name).write_text(content)
-    code, out, err = run("predict", checkpoint, "--data", name, *words)
+    data = "." if name == "test.jsonl" else name  # the new file would be another split of the folder
+    code, out, err = run("predict", checkpoint, "--data", data, *words)
     assert (code, out) == (2, "")
     (line,) = [line for line in err.splitlines() if line.startswith("Error:")]
     assert message in line
