@@ -42,7 +42,7 @@ from .train import save_run, train
 _OPTIONS = frozenset(item.name for item in fields(Options))
 _SOURCE = "texts in memory"
 _OF_FILES = {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "text_column", "join"}
-_OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encoding", "format"}
+_OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encoding", "format", "task"}
 """Options that say nothing of texts in memory."""
 
 
@@ -60,8 +60,9 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
         UserError: texts, labels or an option aren't accepted.
     """
     require_labels(labels)
-    kind: Any = PosEncRegressor if type_of_target(labels) == "continuous" else PosEncClassifier
-    return kind(**{"baseline": True, **parameters}).fit(texts, labels)
+    task = "regression" if type_of_target(labels) == "continuous" else "classification"
+    kinds: dict[str, Any] = {"classification": PosEncClassifier, "regression": PosEncRegressor}
+    return kinds[parameters.pop("task", None) or task](**{"baseline": True, **parameters}).fit(texts, labels)
 
 
 def load(
@@ -112,14 +113,18 @@ class _Estimator(BaseEstimator):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def _fit(self, rows: list[tuple[str, ...]], values: list[Any], target: Any, **task: Any) -> Self:
+    def _fit(self, rows: list[tuple[str, ...]], values: list[Any], target: Any, task: str = "classification") -> Self:
         columns = dict(zip(TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         features = Features({**dict.fromkeys(columns, Value("string")), "label": target})
         table = as_table(Dataset.from_dict({**columns, "label": values}, features=features), _SOURCE)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
         verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
-        refuse_given(Options.of(**parameters), _OF_FILES, "is for files; these texts are in memory")
-        parameters |= {**task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
+        refuse_given(
+            Options.of(**parameters),
+            _OF_FILES,
+            "is for files; PosEncClassifier and PosEncRegressor train on texts in memory",
+        )
+        parameters |= {"task": task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
         if parameters.get("validation_share") == 0:
             parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
         with (
@@ -305,12 +310,10 @@ def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]
         raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
     if hasattr(texts, "fillna"):
         there = list(getattr(texts, "columns", ()))
-        wanted = [name for name in TEXTS if name in there] if known is None else known.text
-        if wanted and set(wanted) <= set(there):
-            texts = texts[list(wanted)]
-        elif there and known is not None and len(known.text) > 1 and known.text != TEXTS:
-            missing = next(name for name in known.text if name not in there)
-            raise UserError(f"X has no column {missing!r}, but {', '.join(map(str, there))}. The model takes it.")
+        wanted = [name for name in TEXTS if name in there] if known is None else list(known.text)
+        has_own = len(wanted) > 1 and wanted != list(TEXTS)  # without one of these pandas refuses
+        if wanted and there and (has_own or set(wanted) <= set(there)):
+            texts = texts[wanted]
         texts = texts.astype(object).fillna("").to_numpy()
     given = list(texts)
     if not given:

@@ -51,7 +51,6 @@ def load_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
     new_head: bool = False,
-    source: str | None = None,
 ) -> PreTrainedModel:
     """Loads a checkpoint in float32, whatever its weights are stored in, and checks them.
 
@@ -62,7 +61,6 @@ def load_model(
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code.
         new_head: its head may be missing, or of another size: then it is new.
-        source: what the user called it, where that is another name.
 
     Raises:
         UserError: it can't be read, or doesn't match its configuration.
@@ -85,7 +83,7 @@ def load_model(
     if poolers:  # a bare encoder saved without one: here it would be random
         model.pooler = None
         loaded["missing_keys"] -= poolers
-    _check_complete(model, loaded, source or name, saved_with)
+    _check_complete(model, loaded, name, saved_with)
     return model
 
 

@@ -24,27 +24,19 @@ from ..training.recipe import FIELDS, trainer_fields
 from ..training.trainer import add_lora
 from .loading import CLASSIFIER, has_head, knowledge, load_model, longest_input, read_config
 
-_OWN = ("model_type", "id2label", "label2id", "num_labels", "problem_type", "auto_map", "label_mean", "label_scale")
-_POSITIONS = frozenset(("position_embedding_type", "position_embedding_kwargs"))
-"""Which have options of their own."""
-_CONFIG = frozenset(
-    name
-    for name, item in PosEncConfig.__dataclass_fields__.items()
-    if name not in (*_OWN, *_POSITIONS, "vocab_size", "posenc_version")
-    and item.type is not None
-    and name not in PreTrainedConfig.__dataclass_fields__
-)
-_OF_TOKENIZERS = ("vocab_size", "do_lower_case")
+_CONFIG = {*PosEncConfig.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
+_CONFIG -= {"position_embedding_type", "position_embedding_kwargs", "problem_type", "label_mean", "label_scale"}
+_CONFIG -= {"vocab_size", "posenc_version"}
+"""Fields of the configuration that `--set` may name: not those that an option, the tokenizer or the labels set."""
+_OF_TOKENIZERS = {"vocab_size", "do_lower_case"}
 """What `--set` may name of a tokenizer that is trained."""
 _OF_A_CONVERSION = ("rope_parameters", "max_position_embeddings")
 """Fields of the configuration that change positions: a checkpoint is converted for them."""
-_OF_TRAINED = frozenset(
-    (
-        *_OF_A_CONVERSION,
-        *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_pooling"),
-        *("classifier_hidden_act", "position_augmentation", "position_augmentation_length", "unpad_inputs"),
-    )
-)
+_OF_TRAINED = {
+    *_OF_A_CONVERSION,
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_pooling"),
+    *("classifier_hidden_act", "position_augmentation", "position_augmentation_length", "unpad_inputs"),
+}
 """Fields of the configuration that may differ from those that weights were trained with."""
 
 
@@ -59,7 +51,7 @@ def check_start(options: Options) -> Any:
     """
     trainer_fields(options)
     for name in options.assigned:
-        if name not in (known := FIELDS | _CONFIG | {*_OF_TOKENIZERS}):
+        if name not in (known := FIELDS | _CONFIG | _OF_TOKENIZERS):
             near = did_you_mean(name, known)
             raise UserError(
                 f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip()
@@ -141,12 +133,8 @@ def _needs_conversion(options: Options, config: Any) -> bool:
         "position_embedding_kwargs": options.scheme_kwargs,
         **{name: options.assigned.get(name) for name in _OF_A_CONVERSION},
     }
-    for name, value in wanted.items():
-        has = getattr(config, name)
-        merged = {**(has or {}), **value} if isinstance(value, dict) else value
-        if value is not None and merged != has:
-            return True
-    return False
+    is_ours = config.model_type == PosEncConfig.model_type
+    return not is_ours or any(value not in (None, getattr(config, name)) for name, value in wanted.items())
 
 
 def _load(
@@ -189,7 +177,6 @@ def _load(
         revision=revision,
         trust_remote_code=options.trust_remote_code,
         new_head=not keeps_head,
-        source=source,
     )
     if not keeps_head:  # the weights in its file are of another task
         for name, part in type(model)(model.config).named_children():

@@ -156,6 +156,9 @@ def test_real_numbers_make_a_regressor(tmp_path: Path) -> None:
     fitted = hf_posenc.fit(texts, lengths, **OPTIONS, **{**SHORT, "epochs": 3})
     assert isinstance(fitted, PosEncRegressor)
     assert fitted.predict(texts).shape == (64,)
+    with pytest.raises(UserError, match="one training text of each of 64 labels.* give --task regression"):
+        hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1)
+    assert isinstance(hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1, task="regression"), PosEncRegressor)
     fitted.save(tmp_path / "model")
     loaded = hf_posenc.load(tmp_path / "model")
     assert isinstance(loaded, PosEncRegressor)
@@ -278,7 +281,9 @@ def test_a_frame_is_read_by_its_names_and_what_does_not_fit_is_refused() -> None
     alone = quick().fit(pd.DataFrame({"id": range(32), "text": texts}), labels)
     with pytest.raises(UserError, match="X has 2 texts in a row, and the model was trained on one text each"):
         alone.predict(pairs)
-    with pytest.raises(UserError, match="--test 'gone.csv' is for files; these texts are in memory"):
+    with pytest.raises(UserError, match="--task 'classification' is for files"):
+        PosEncRegressor(task="classification").fit(texts, range(32))
+    with pytest.raises(UserError, match="--test 'gone.csv' is for files; PosEncClassifier and"):
         quick(test="gone.csv").fit(texts, labels)
 
 
