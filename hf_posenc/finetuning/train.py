@@ -26,9 +26,8 @@ from ..errors import UserError
 from ..options import Options
 from ..quiet import without_bars
 from ..training import run_folder
-from ..training.baseline import baseline_scores
 from ..training.inference import take_off_autocast
-from ..training.metrics import make_loss
+from ..training.metrics import baseline_scores, make_loss
 from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
 from ..training.trainer import RunTrainer, Stop, make_trainer, merge_lora

@@ -2,5 +2,5 @@
 
 - `recipe` makes transformers' arguments of the options; `trainer` is the stock Trainer with the loss of `metrics`.
 - `run_folder`: the folder of a run. `inference`: from texts to logits.
-- What a run says of itself: `metrics`, `baseline`, and the `report` that has all, which the card shows.
+- What a run says of itself: `metrics` and baselines, and the `report` that has all, which the card shows.
 """

@@ -36,12 +36,6 @@ def checkpoints(output: str | Path) -> list[Path]:
     return sorted(named, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
-def remove_checkpoints(output: str | Path) -> None:
-    """Deletes the checkpoint folders of a run."""
-    for path in checkpoints(output):
-        shutil.rmtree(path)
-
-
 def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
     """Refuses a folder that is taken, or can't be written to. Makes and deletes nothing.
 
@@ -128,11 +122,11 @@ def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[s
     Returns:
         The checkpoints of the run that is replaced, which are deleted.
     """
-    deleted = [path.name for path in checkpoints(output)] if overwrite else []
-    if overwrite:
-        remove_checkpoints(output)
+    deleted = checkpoints(output) if overwrite else []
+    for path in deleted:
+        shutil.rmtree(path)
     files.write_json(Path(output) / OPTIONS_NAME, options)
-    return deleted
+    return [path.name for path in deleted]
 
 
 @contextlib.contextmanager
@@ -146,8 +140,8 @@ def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
             results = _read(temporary / RESULTS_NAME)
             names = sorted({RESULTS_NAME, *(path.name for path in temporary.iterdir())})
             files.write_json(temporary / RESULTS_NAME, {**results, "files": names})
-    if is_main:
-        remove_checkpoints(folder)
+    for path in checkpoints(folder) if is_main else ():
+        shutil.rmtree(path)
 
 
 def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:

@@ -31,8 +31,7 @@ from hf_posenc.errors import UserError, run_script
 from hf_posenc.finetuning.train import train
 from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
-from hf_posenc.training.baseline import baseline_scores
-from hf_posenc.training.metrics import make_loss
+from hf_posenc.training.metrics import baseline_scores, make_loss
 from hf_posenc.training.recipe import make_recipe
 from hf_posenc.training.trainer import make_trainer
 from model_cards.studies.parts import Parts, data_folder, minilm_folder, options_of, read_rows

@@ -12,7 +12,7 @@ from training_harness import results, train
 
 from hf_posenc.data.columns import notes_of
 from hf_posenc.data.preparing import DataSummary
-from hf_posenc.training.baseline import MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
+from hf_posenc.training.metrics import MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
 from hf_posenc.training.report import Report, calibrate, calibration_error
 
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
