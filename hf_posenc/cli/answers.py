@@ -85,7 +85,7 @@ def predict(
     with tqdm(desc="Labelling", total=len(inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
         answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
         if output is not None:
-            written = prediction.write_answers(output, rows, answers, classifier.label_names)
+            written = prediction.write_answers(output, rows, answers, classifier.known.label_names)
             errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
         elif as_json:
             for row, answer in zip(rows, answers, strict=True):
@@ -114,18 +114,18 @@ def _read(
     from hf_posenc.data.reading import LINE, as_table, names_of, where
     from hf_posenc.data.sources import read_split
 
-    remarks = []
+    remarks, known = [], classifier.known.columns
     if texts:
         cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
         table = as_table(Dataset.from_dict(cells), "Your texts")
-        if text_pair is not None and classifier.columns is not None and len(classifier.columns.text) != 2:
+        if text_pair is not None and known is not None and len(known.text) != 2:
             remarks.append("The model wasn't trained on pairs of texts. Leave --text-pair out.")
-        inputs = [as_input(row, classifier.columns) for row in zip(*cells.values(), strict=True)]
-        if text_pair is None and classifier.columns is not None and classifier.columns.is_pair:
+        inputs = [as_input(row, known) for row in zip(*cells.values(), strict=True)]
+        if text_pair is None and known is not None and known.is_pair:
             remarks.append("The model was trained on pairs of texts. Give the second one with --text-pair.")
     else:
         table = read_split(options, split)
-        columns = find_columns(table, options, classifier.columns, needs_label=False)
+        columns = find_columns(table, options, known, needs_label=False)
         inputs = list(zip(*columns.texts(table), strict=True))
         remarks.append(f"{table.info.dataset_name}: {columns.sentence(names_of(table))}; {table.info.description}.")
     if empty := [row for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]:
@@ -183,7 +183,7 @@ def evaluate(
     if errors is not None:
         prediction.check_output(errors, data, "--errors")
     classifier = prediction.load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
-    if errors is not None and classifier.problem_type == "regression":
+    if errors is not None and classifier.known.problem_type == "regression":
         raise UserError(f"--errors {errors!r} lists wrong labels, and {checkpoint!r} predicts numbers. Leave it out.")
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
         found = prediction.evaluate(classifier, options, split, batch_size=batch_size, progress=bar.update)
@@ -199,5 +199,5 @@ def evaluate(
             print(f"{name:<20}{value:>10.4f}")
     if errors is not None:
         answers = [row.pop("answer") for row in found.errors]
-        written = prediction.write_answers(errors, found.errors, answers, classifier.label_names)
+        written = prediction.write_answers(errors, found.errors, answers, classifier.known.label_names)
         said.print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}")

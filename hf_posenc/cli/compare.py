@@ -73,7 +73,7 @@ def compare(
     """
     from hf_posenc.comparison import Comparison, execute, write_report
     from hf_posenc.comparison.plan import SEARCH_FACTORS
-    from hf_posenc.comparison.plan_file import about, known_plans, read_plan
+    from hf_posenc.comparison.plan_file import read_plan
 
     columns = {"delimiter": delimiter, "text_column": text_column, "join": join, "label_column": label_column}
     columns = {name: value for name, value in columns.items() if value is not None}
@@ -96,8 +96,6 @@ def compare(
             print(run.name)
         return
     console = plain_console()
-    if plan in known_plans():
-        console.print(about(str(plan)))
     made = execute(chosen, output, keep_models=keep_models)
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
     console.print(f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed.")

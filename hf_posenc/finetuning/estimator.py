@@ -65,27 +65,23 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     return kinds[parameters.pop("task", None) or task](**{"baseline": True, **parameters}).fit(texts, labels)
 
 
-def load(
-    folder: str | Path, *, backend: str | None = None, device: str = "cpu"
-) -> "PosEncClassifier | PosEncRegressor":
-    """What `save`, `hf-posenc train` or `hf-posenc export` wrote, ready to predict.
+def load(folder: str | Path, *, backend: str | None = None, device: str = "cpu") -> Any:
+    """A `PosEncClassifier` or `PosEncRegressor` of what `save`, `hf-posenc train` or `hf-posenc export` wrote.
 
     Args:
-        folder: of the model.
+        folder: of the model, or its name on the Hub.
         backend: `torch`, `onnx` or `openvino`. None: the fastest installed that the folder has files for.
         device: for `torch`: where it runs.
 
     Raises:
         UserError: there is no such folder, it holds no classifier, or the backend can't run it.
     """
-    if not Path(folder).is_dir():
-        raise UserError(f"There is no folder {str(folder)!r}. Give one that `save` or `hf-posenc train` wrote.")
     classifier = load_classifier(str(folder), device, backend=backend)
-    is_real = classifier.problem_type == "regression"
+    is_real = classifier.known.problem_type == "regression"
     estimator: Any = PosEncRegressor() if is_real else PosEncClassifier()
     estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
     if not is_real:
-        estimator.classes_ = np.array(notes_of(classifier.model.config).get("classes", classifier.label_names))
+        estimator.classes_ = np.array(notes_of(classifier.model.config).get("classes", classifier.known.label_names))
     return estimator
 
 
@@ -215,10 +211,6 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         rows, kind = inputs_of(X), type_of_target(y, input_name="y")
         check_classification_targets(y)
         check_consistent_length(rows, y)
-        if kind == "multiclass-multioutput":
-            raise UserError(
-                "y has several columns that aren't of 0 and 1. Give one label per text, or 0 and 1 for each."
-            )
         labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
         if kind == "multilabel-indicator":
             self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))

@@ -37,6 +37,8 @@ def read_config(name: str, revision: str | None = None, trust_remote_code: bool 
         UserError: it can't be read.
     """
     check_local("Checkpoint", name)
+    if (Path(name) / "adapter_config.json").is_file():  # which transformers would load beside other weights
+        raise UserError(f"{name!r} holds a PEFT adapter. Merge it first: merge_and_unload(), save_pretrained.")
     try:
         return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever a broken file or a failed download raises

@@ -14,8 +14,8 @@ import pandas as pd
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..data.columns import Columns, notes_of, remembered_columns
-from ..data.preparing import DataSummary, labels_of, prepare, texts_of
+from ..data.columns import notes_of
+from ..data.preparing import DataSummary, Known, labels_of, prepare, texts_of
 from ..data.reading import LINE
 from ..data.sources import read_split
 from ..data.tokenizer import load_tokenizer
@@ -26,16 +26,7 @@ from ..quiet import without_bars
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics, predictions_from_logits
 from .backends import fastest_backend, open_backend
-from .loading import (
-    CLASSIFIER,
-    has_head,
-    input_length,
-    knowledge,
-    load_model,
-    read_config,
-    text_problem_type,
-    trained_labels,
-)
+from .loading import CLASSIFIER, has_head, input_length, knowledge, load_model, read_config
 
 
 @dataclass(frozen=True)
@@ -45,18 +36,14 @@ class Classifier:
     Attributes:
         model: a PyTorch model, or a `Backend`.
         name: its folder or Hub name.
-        problem_type: what it answers.
-        label_names: its labels, or the names of the numbers that it predicts.
-        columns: how the texts that it was trained on were put together.
+        known: its task, its labels, and how the texts that it was trained on were put together.
         backend: what runs it: `torch`, `onnx` or `openvino`.
     """
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
     name: str
-    problem_type: str
-    label_names: tuple[str, ...]
-    columns: Columns | None
+    known: Known
     backend: str
 
 
@@ -113,8 +100,7 @@ def load_classifier(
         model = open_backend(checkpoint, backend, bf16=bf16, throughput=throughput)
         model.config, model.name_or_path = config, checkpoint
         tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_length or tokenizer.model_max_length)
-    known = text_problem_type(config), trained_labels(config), remembered_columns(config)
-    return Classifier(model, tokenizer, checkpoint, *known, backend)
+    return Classifier(model, tokenizer, checkpoint, knowledge(config, checkpoint), backend)
 
 
 def predict(
@@ -144,7 +130,7 @@ def predict(
     Raises:
         UserError: the model answers NaN, or has no temperature.
     """
-    names, problem_type = classifier.label_names, classifier.problem_type
+    names, problem_type = classifier.known.label_names, str(classifier.known.problem_type)
     temperature: Any = notes_of(classifier.model.config).get("temperature")
     if calibrated and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
         raise UserError(
@@ -205,8 +191,7 @@ def evaluate(
         UserError: the data can't be read, has no labels, or other labels than the model's.
     """
     table = read_split(options, split)
-    known = knowledge(classifier.model.config, classifier.name)
-    prepared = prepare({"test": table}, options, known)
+    prepared = prepare({"test": table}, options, classifier.known)
     part, kind = prepared.splits["test"], prepared.labels.problem_type
     right = labels_of(part)
     if right is None:
@@ -221,7 +206,7 @@ def evaluate(
     metrics = loss_and_metrics(loss, logits, labels)
     differ = (predictions_from_logits(logits, kind) != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
-    given = answers_from_logits(logits[wrong], known.label_names, kind) if wrong else []
+    given = answers_from_logits(logits[wrong], classifier.known.label_names, kind) if wrong else []
     lines = {line: row for row, line in enumerate(table[LINE][:])}
     rows = [table[lines[part[LINE][number]]] for number in wrong]
     errors = [

@@ -139,8 +139,6 @@ def take_off_autocast(accelerator: Any, model: nn.Module) -> None:
         model: without the wrappers of distributed training.
     """
     accelerator.native_amp = False
-    trained = vars(model).get("forward")
-    accelerator.unwrap_model(model, keep_fp32_wrapper=False)
-    if vars(model).get("forward") is not trained:
-        del model.forward  # the one put back lacks the decorators of the class's own
+    for name in ("forward", "_original_forward"):
+        vars(model).pop(name, None)
     vars(model).pop("_is_accelerate_prepared", None)  # else another training wouldn't be in mixed precision

@@ -98,10 +98,9 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     """
     folder, before = Path(output), _read(Path(output) / OPTIONS_NAME)
     if not before:
-        ended = (folder / RESULTS_NAME).exists()
         raise UserError(
-            f"--resume: {output!r} holds no unfinished run. "
-            + (f"Train it further with --pretrained {output}." if ended else "Leave --resume out.")
+            f"--resume: {output!r} holds no unfinished run. Leave --resume out; a finished one is trained further with "
+            "--pretrained."
         )
     now = json.loads(json.dumps(dict(options), default=str))
     for name in now.keys() | before.keys():

@@ -421,6 +421,7 @@ def test_what_cannot_be_read_or_written_is_one_line(
         ("config.json", {"auto_map": None}, "can't be read as a checkpoint: "),
         ("model.safetensors.index.json", {"weight_map": {}}, "can't be loaded: KeyError"),
         ("model.safetensors", None, "can't be loaded: ValueError: The weights of .* are damaged"),
+        ("adapter_config.json", {}, r"holds a PEFT adapter\. Merge it first: merge_and_unload\(\), save_pretrained"),
     ],
 )
 def test_a_damaged_checkpoint_is_one_error_that_names_it(checkpoint, tmp_path, name, content, message):
@@ -432,7 +433,8 @@ def test_a_damaged_checkpoint_is_one_error_that_names_it(checkpoint, tmp_path, n
         (tmp_path / "model.safetensors").unlink()
         (tmp_path / name).write_text(json.dumps(content))
     else:
-        (tmp_path / name).write_text(json.dumps({**json.loads((tmp_path / name).read_text()), **content}))
+        before = json.loads((tmp_path / name).read_text()) if (tmp_path / name).exists() else {}
+        (tmp_path / name).write_text(json.dumps({**before, **content}))
     with pytest.raises(UserError, match=f"{tmp_path.name}.*{message}"):
         load_classifier(str(tmp_path))
 
