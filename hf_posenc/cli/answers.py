@@ -14,7 +14,6 @@ from hf_posenc.errors import UserError
 from .application import Checkpoint, app, data_options, loading, plain_console
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
-_NAMED_ROWS = 10
 
 
 @app.command()
@@ -129,11 +128,9 @@ def _read(
         inputs = list(zip(*columns.texts(table), strict=True))
         remarks.append(f"{table.info.dataset_name}: {columns.sentence(names_of(table))}; {table.info.description}.")
     if empty := [row for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]:
-        places = [where(table, empty[0]), *(str(table[LINE][row]) for row in empty[1:_NAMED_ROWS])]
-        listed = ", ".join(places) + ", ..." * (len(empty) > _NAMED_ROWS)
         remarks.append(
-            f"{table.info.dataset_name}: {len(empty):,} empty ({listed}), and answered all the same: such an answer "
-            "means nothing."
+            f"{table.info.dataset_name}: {len(empty):,} empty, from {where(table, empty[0])} on, and answered all the "
+            "same: such an answer means nothing."
         )
     return table.remove_columns(LINE), inputs, remarks
 

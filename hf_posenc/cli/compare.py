@@ -5,7 +5,6 @@ from typing import Annotated, Any
 import typer
 
 from hf_posenc import options as shared
-from hf_posenc.errors import UserError, dashed
 
 from .application import app, plain_console
 
@@ -77,8 +76,6 @@ def compare(
 
     columns = {"delimiter": delimiter, "text_column": text_column, "join": join, "label_column": label_column}
     columns = {name: value for name, value in columns.items() if value is not None}
-    if columns and data is None:
-        raise UserError(f"{dashed(next(iter(columns)))} is for --data. Write it into the plan's options.")
     chosen = read_plan(
         plan or {},
         tasks=data,

@@ -1,7 +1,6 @@
 """The tokenizer and the model that a training starts from: new, converted, or one of our checkpoints."""
 
 import tempfile
-from pathlib import Path
 from typing import Any, cast
 
 from transformers import (
@@ -57,15 +56,11 @@ def check_start(options: Options) -> Any:
                 f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip()
             )
     if options.scheme_file is not None:
-        if not Path(options.scheme_file).is_file():
-            raise UserError(f"--scheme-file {options.scheme_file!r} is no file. Give the Python file with your scheme.")
         register_scheme_file(options.scheme_file, options.scheme)
     if options.tokenizer is not None:
         check_local("--tokenizer", options.tokenizer)
     if options.pretrained is None:
-        if options.lora:
-            raise UserError("--lora updates trained weights, and a new encoder has none. Give --pretrained.")
-        refuse_given(options, ("revision", "trust_remote_code", "allow_other_tokens"), "is for --pretrained")
+        refuse_given(options, ("lora", "revision", "trust_remote_code", "allow_other_tokens"), "is for --pretrained")
         values = {"hidden_dropout_prob": 0.0, **_config_fields(options)}
         if options.scheme is not None:
             values["position_embedding_type"] = options.scheme
@@ -84,7 +79,6 @@ def check_start(options: Options) -> Any:
     if options.scheme is not None:
         with user_errors():
             PosEncConfig(position_embedding_type=options.scheme)  # knows all names
-    check_local("--pretrained", options.pretrained)
     return read_config(options.pretrained, options.revision, options.trust_remote_code)
 
 
@@ -126,8 +120,6 @@ def start(
 
 def _needs_conversion(options: Options, config: Any) -> bool:
     """Whether the checkpoint isn't ours, or other positions are asked for than it has."""
-    if config.model_type != PosEncConfig.model_type:
-        return True
     wanted = {
         "position_embedding_type": options.scheme,
         "position_embedding_kwargs": options.scheme_kwargs,

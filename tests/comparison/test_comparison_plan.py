@@ -105,7 +105,7 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"seeds": 1.5}, "The plan has seeds: 1.5. Field"),
         ({"seeds": True}, "The plan's number of seeds True is out of range"),
         ({"train_length": None}, "The plan has train_length: None. Field 'train_length' expected int"),
-        ({"pretrained": "{x}/{scheme}", "options": {}}, "--pretrained '{x}/none': there is no such folder"),
+        ({"pretrained": "{x}/{scheme}", "options": {}}, "Checkpoint '{x}/none': there is no such folder"),
         ({"train_examples": 0}, "train_examples 0 is out of range. Give a whole number from 2"),
         ({"tasks": [{"data": "probes", "probes": [[]]}]}, "A task has probes: [[]]"),
         ({"options": {"learning_rate": []}}, "learning-rate [] is out of range"),
@@ -164,7 +164,7 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"schemes": ["../none"], "baseline": "../none"}, "'../none' can't name a file"),
         ({"size": "huge"}, "'huge' is unknown"),
         ({"pretrained": "checkpoint", "size": "base"}, "'base' is for new encoders, and --pretrained checkpoint has"),
-        ({"pretrained": "./{scheme}", "options": {}}, "--pretrained './none': there is no such folder"),
+        ({"pretrained": "./{scheme}", "options": {}}, "Checkpoint './none': there is no such folder"),
     ],
 )
 def test_what_could_not_run_is_refused_at_once(fields, message):

@@ -200,14 +200,14 @@ def test_a_threshold_is_for_several_labels(run, checkpoint):
 
 
 @pytest.mark.parametrize(
-    ("name", "places"),
-    [("in.csv", "line 3, 5, 6"), ("in.jsonl", "line 2, 4, 5"), ("in.parquet", "row 2, 4, 5")],
+    ("name", "place"),
+    [("in.csv", "line 3"), ("in.jsonl", "line 2"), ("in.parquet", "row 2")],
 )
-def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_path, name, places):
+def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_path, name, place):
     write(tmp_path / name, [{"text": text, "id": n} for n, text in enumerate(["a", "", "b", " ", None])])
     code, _, err = run("predict", checkpoint, "--data", tmp_path / name, "-o", tmp_path / "out.jsonl")
     assert code == 0, err
-    assert f"{name}: 3 empty ({places}), and answered all the same" in err
+    assert f"{name}: 3 empty, from {place} on, and answered all the same" in err
     rows = read_jsonl(tmp_path / "out.jsonl")
     assert len(rows) == 5
     assert all(row["label"] for row in rows)
@@ -216,7 +216,7 @@ def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_
 def test_an_empty_text_among_arguments_is_said(run, checkpoint):
     code, _, err = run("predict", str(checkpoint), "a b", " ")
     assert code == 0
-    assert "Your texts: 1 empty (row 2), and answered all the same: such an answer means nothing." in err
+    assert "Your texts: 1 empty, from row 2 on, and answered all the same: such an answer means nothing." in err
     assert "empty" not in run("predict", str(checkpoint), "a b")[2]
 
 
@@ -225,7 +225,7 @@ def test_each_line_of_plain_text_has_an_answer_and_blank_ones_are_said(run, chec
     _, out, err = run("predict", checkpoint, "--data", tmp_path / "in.txt", "--json")
     assert [json.loads(line)["text"] for line in out.splitlines()] == ["a", "", "b", "  "]
     assert "in.txt: Text: text; 4 rows from 4 lines." in err
-    assert "in.txt: 2 empty (line 2, 4), and answered all the same" in err
+    assert "in.txt: 2 empty, from line 2 on, and answered all the same" in err
 
 
 def test_columns_are_named_or_refused(run, checkpoint, tmp_path):

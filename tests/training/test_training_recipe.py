@@ -109,13 +109,13 @@ OURS += ["position_embedding_type", "position_embedding_kwargs"]
                 ("vocab_size", "x", "a whole number from 1"),
             )
         ),
-        ({"lora": True}, "--lora updates trained weights, and a new encoder has none. Give --pretrained"),
+        ({"lora": True}, "--lora True is for --pretrained. Leave it out"),
         ({"revision": "v1"}, "--revision 'v1' is for --pretrained. Leave it out"),
         ({"pretrained": "a/b", "size": "mini"}, "--size 'mini' is for new encoders, and --pretrained a/b has its own"),
-        ({"pretrained": "./none"}, "--pretrained './none': there is no such folder"),
+        ({"pretrained": "./none"}, "Checkpoint './none': there is no such folder"),
         ({"tokenizer": "./none"}, "--tokenizer './none': there is no such folder"),
         ({"scheme": "wavy"}, "'wavy' is unknown"),
-        ({"scheme_file": "none.py"}, "--scheme-file 'none.py' is no file"),
+        ({"scheme_file": "none.py"}, "scheme_file='none.py' is no file"),
     ],
 )
 def test_what_cannot_be_begun_with_is_refused_before_data_is_read(given: dict[str, Any], message: str):
