@@ -71,16 +71,15 @@ def plot(
     fields = {"position_embedding_kwargs": shared.json_object("scheme_kwargs", scheme_kwargs)}
     options: dict[str, Any] = {"max_positions": max_positions, "layer": layer, "revision": revision}
     try:
-        with without_bars():
-            with user_errors():
-                read: list[Any] = [
-                    PosEncConfig.from_preset(size or "base", position_embedding_type=source, **fields)
-                    if is_scheme(source)
-                    else load_any(source, revision=revision, trust_remote_code=True)
-                    if trust_remote_code
-                    else source
-                    for source in sources
-                ]
+        with without_bars(), user_errors():
+            read: list[Any] = [
+                PosEncConfig.from_preset(size or "base", position_embedding_type=source, **fields)
+                if is_scheme(source)
+                else load_any(source, revision=revision, trust_remote_code=True)
+                if trust_remote_code
+                else source
+                for source in sources
+            ]
             figure = plot_position(read[0], **options) if len(read) == 1 else plot_comparison(read, **options)
     except (ImportError, OSError) as error:
         raise UserError(one_line(error)) from error

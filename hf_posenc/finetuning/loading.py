@@ -110,11 +110,6 @@ def load_any(checkpoint: str, *, revision: str | None = None, trust_remote_code:
     return load_model(checkpoint, config, task, revision=revision, trust_remote_code=trust_remote_code).eval()
 
 
-def trained_labels(config: Any) -> tuple[str, ...]:
-    """The label names of a trained classifier."""
-    return tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
-
-
 def text_problem_type(config: Any) -> str:
     """What a text classifier answers; transformers' models don't always say."""
     return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
@@ -129,9 +124,10 @@ def knowledge(config: Any, checkpoint: str) -> Known:
     """
     if not has_head(config, CLASSIFIER):
         return Known()
+    names = tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
     path = Path(checkpoint) / TRAINED_ON
     marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
-    return Known(remembered_columns(config), trained_labels(config), text_problem_type(config), marks)
+    return Known(remembered_columns(config), names, text_problem_type(config), marks)
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -190,12 +186,8 @@ def _check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectu
     surplus = sorted(key for key in loaded["unexpected_keys"] if key.startswith(f"{model.base_model_prefix}."))
     surplus = [key for key in surplus if ".pooler." not in key and not key.endswith("position_ids")]
     if surplus and model.config.model_type == PosEncConfig.model_type:
-        raise UserError(f"{name!r} has weights that its config.json doesn't know: {_first_four(surplus)}. Get it anew.")
+        raise UserError(f"{name!r} has weights that its config.json doesn't know, such as {surplus[0]}. Get it anew.")
     if missing:
-        raise UserError(f"{name!r} lacks weights, which would be random: {_first_four(missing)}. Get it anew.")
+        raise UserError(f"{name!r} lacks weights, which would be random: {missing[0]}. Get it anew.")
     if bad := not_finite(model.named_parameters()):
         raise UserError(f"{name!r} has weights with NaN or infinity, {bad[0]} among them: its training diverged.")
-
-
-def _first_four(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f", ... ({len(names)})" if len(names) > 4 else "")

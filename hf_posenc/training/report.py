@@ -180,7 +180,14 @@ class Report:
         """
         predicted, self.assessed = predictions_from_logits(logits, self.problem_type), split
         if self.problem_type != "regression":
-            self.classes = _classes(labels.astype(int), predicted, self.labels)
+            right, scores = labels.astype(int), ("precision", "recall", "f1")
+            columns = precision_recall_fscore_support(right, predicted, labels=range(len(self.labels)), zero_division=0)
+            self.classes = [  # without examples there is nothing to be right about
+                {"label": name}
+                | {score: float(value) if count else None for score, value in zip(scores, values, strict=True)}
+                | {"examples": int(count)}
+                for name, *values, count in zip(self.labels, *columns, strict=True)
+            ]
         if self.problem_type == "single_label_classification":
             self.confusion = confusion_matrix(labels, predicted, labels=range(len(self.labels))).tolist()
         metric, examples = METRICS[self.problem_type][0].key, f"{len(predicted):,} {split} examples"
@@ -322,18 +329,6 @@ def begin_report(
         positional_parameters=sum(part.numel() for name, part in model.named_parameters() if ".position." in name),
         data=prepared.summary,
     )
-
-
-def _classes(right: Any, predicted: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Scores of each class; None where it has no examples, for there is nothing to be right about."""
-    columns = precision_recall_fscore_support(right, predicted, labels=range(len(names)), zero_division=0)
-    scores = ("precision", "recall", "f1")
-    return [
-        {"label": name}
-        | {score: float(value) if count else None for score, value in zip(scores, values, strict=True)}
-        | {"examples": int(count)}
-        for name, *values, count in zip(names, *columns, strict=True)
-    ]
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
