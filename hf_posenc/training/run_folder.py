@@ -52,7 +52,9 @@ def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
         raise UserError("--overwrite begins anew, --resume goes on. Give one of them.")
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     held = ", ".join(found[:4]) + ", ..." * (len(found) > 4)
-    if found and not _is_ours(folder):
+    is_run = (folder / OPTIONS_NAME).exists() or "options" in _read(folder / RESULTS_NAME)
+    # One that was killed while it replaced another left that one's files.
+    if found and not is_run and not any(folder.glob(f"{REPLACED}*")):
         raise UserError(
             f"--output {output!r} holds {held}, and nothing that says that `hf-posenc train` wrote it. Name a new "
             "folder, or empty this one."
@@ -64,12 +66,6 @@ def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         reason = "no permission" if nearest.is_dir() else "a file is in the way"
         raise UserError(f"--output {output!r} can't be written to: {reason}. Name a folder of your own.")
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether a run of ours wrote a folder; one that was killed while it replaced another left that one's files."""
-    is_run = (folder / OPTIONS_NAME).exists() or "options" in _read(folder / RESULTS_NAME)
-    return is_run or any(folder.glob(f"{REPLACED}*"))
 
 
 def _whole(folder: Path) -> list[Path]:

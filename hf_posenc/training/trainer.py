@@ -84,13 +84,8 @@ class RunTrainer(Trainer):
         Otherwise a run resumed from a checkpoint saved before that evaluation would draw other dropout masks.
         """
         refuse_divergence(self.state.global_step, self.model, self.args)
-        state = torch.get_rng_state()
-        metrics = super().evaluate(*given, **options)
-        torch.set_rng_state(state)
-        return metrics
-
-    def create_model_card(self, *_: Any, **__: Any) -> None:
-        """Writes none: the report does."""
+        with torch.random.fork_rng(devices=[]):
+            return super().evaluate(*given, **options)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Saves finite weights alone, and no pickle of the arguments."""
