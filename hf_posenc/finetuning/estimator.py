@@ -65,7 +65,9 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     return kinds[parameters.pop("task", None) or task](**{"baseline": True, **parameters}).fit(texts, labels)
 
 
-def load(folder: str | Path, *, backend: str | None = None, device: str = "cpu") -> Any:
+def load(
+    folder: str | Path, *, backend: str | None = None, device: str = "cpu"
+) -> "PosEncClassifier | PosEncRegressor":
     """A `PosEncClassifier` or `PosEncRegressor` of what `save`, `hf-posenc train` or `hf-posenc export` wrote.
 
     Args:
