@@ -211,9 +211,11 @@ class Stop(TrainerCallback):
         """Looks at the weights now and then and at the end; asks for a checkpoint if any process was interrupted."""
         if state.global_step % self.EVERY == 0 or control.should_training_stop:
             refuse_divergence(state.global_step, kwargs["model"], args)
-        if self._pressed_at is not None:
-            self._accelerator.set_trigger()
-        self._agreed = self._accelerator.check_trigger()
+        self._agreed = self._pressed_at is not None
+        if args.world_size > 1:
+            if self._agreed:
+                self._accelerator.set_trigger()
+            self._agreed = self._accelerator.check_trigger()
         if self._agreed and not float(state.epoch or 0).is_integer():
             control.should_save = True
         return control
