@@ -25,8 +25,7 @@ def predict(
     data: shared.DataOption = None,
     split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
     output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers."),
+        str | None, typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     text_column: shared.TextColumnOption = None,

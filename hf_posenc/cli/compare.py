@@ -49,8 +49,7 @@ def compare(
     ] = None,
     size: shared.SizeOption = None,
     pretrained: Annotated[
-        str | None,
-        typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}."),
+        str | None, typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}.")
     ] = None,
     options: Annotated[str | None, typer.Option(metavar="JSON", help="Options of `train`, such as epochs.")] = None,
     search: Annotated[

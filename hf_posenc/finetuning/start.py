@@ -3,12 +3,7 @@
 import tempfile
 from typing import Any, cast
 
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.convert import convert
 from ..data.labels import Labels
@@ -164,11 +159,7 @@ def _load(
     if not keeps_head:  # what is in the files is another task's
         config.architectures = [name for name in config.architectures or () if not name.endswith("Classification")]
     model = load_model(
-        folder,
-        config,
-        revision=revision,
-        trust_remote_code=options.trust_remote_code,
-        new_head=not keeps_head,
+        folder, config, revision=revision, trust_remote_code=options.trust_remote_code, new_head=not keeps_head
     )
     if not keeps_head:  # the weights in its file are of another task
         for name, part in type(model)(model.config).named_children():

@@ -49,11 +49,6 @@ class TrainingResult:
     trained_on: list[int] = field(repr=False)
     """The marks of the training texts."""
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """All metrics: `train_...`, `eval_...` (validation) and `test_...`."""
-        return self.report.metrics
-
 
 @without_bars()
 def train(

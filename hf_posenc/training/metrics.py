@@ -122,12 +122,7 @@ def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarr
 
 
 def answers_from_logits(
-    logits: np.ndarray,
-    names: Sequence[str],
-    problem_type: str,
-    *,
-    threshold: float = 0.5,
-    top_k: int | None = None,
+    logits: np.ndarray, names: Sequence[str], problem_type: str, *, threshold: float = 0.5, top_k: int | None = None
 ) -> list[dict[str, Any]]:
     """What logits (n, C) say of each example, for JSON.
 

@@ -144,7 +144,7 @@ class Study:
                 metrics, baselines, epochs = _stock(chosen, tables)
             else:
                 result = train(chosen, tables=tables, console=Console(file=io.StringIO()))
-                metrics = result.metrics
+                metrics = result.report.metrics
                 baselines = {name: scores["test_accuracy"] for name, scores in result.report.baselines.items()}
                 epochs = result.report.history[-1]["epoch"]
         kept = ("accuracy", "macro_f1", "matthews_correlation", "loss")

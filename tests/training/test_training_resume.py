@@ -218,7 +218,7 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(
     assert not (stopped / "config.json").exists()  # nothing that looks like a finished model
     call_at.undo()
     resumed = train(stopped, **files, **EVERY_4, resume=True)
-    assert ("train_loss" in resumed.metrics) == (point < 20)  # there is no loss of no steps
+    assert ("train_loss" in resumed.report.metrics) == (point < 20)  # there is no loss of no steps
     assert_same_weights(whole, stopped)
 
 
