@@ -313,9 +313,9 @@ def begin_report(
     tokenizer: PreTrainedTokenizerBase,
 ) -> Report:
     """What is known of a run before its first step."""
-    pretrained = options.pretrained
+    pretrained, output = options.pretrained, Path(str(options.output)).resolve()
     return Report(
-        options=plain_options({**options.to_dict(), "output": str(Path(str(options.output)).absolute())}),
+        options=plain_options({**options.to_dict(), "data": options.data or "unknown", "output": str(output)}),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
         position_embedding_type=model.config.position_embedding_type,
         problem_type=prepared.labels.problem_type,
