@@ -26,8 +26,7 @@ import ray
 
 from hf_posenc.data.columns import Columns, as_input
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.finetuning.prediction import load_classifier, predict
-from hf_posenc.finetuning.prediction_files import flat_answer, input_name
+from hf_posenc.finetuning.prediction import flat_answer, input_name, load_classifier, predict
 
 READERS = {".parquet": ray.data.read_parquet, ".csv": ray.data.read_csv, ".jsonl": ray.data.read_json}
 
@@ -43,8 +42,8 @@ class Labeller:
         """The rows with the columns of their answers."""
         texts = (as_input(cells, self.columns) for cells in rows.select(self.columns.text).to_pylist())
         given = predict(self.classifier, texts, self.batch_size)
-        answers = pa.Table.from_pylist([flat_answer(answer, self.classifier.label_names) for answer in given])
-        if self.classifier.problem_type == "multi_label_classification":  # in a block that has none, too
+        answers = pa.Table.from_pylist([flat_answer(answer, self.classifier.known.label_names) for answer in given])
+        if self.classifier.known.problem_type == "multi_label_classification":  # in a block that has none, too
             answers = answers.set_column(0, "label", answers["label"].cast(pa.list_(pa.string())))
         kept = [input_name(name, answers.column_names) for name in rows.column_names]
         return pa.table([*rows.columns, *answers.columns], [*kept, *answers.column_names])
@@ -69,7 +68,7 @@ def main() -> None:
         raise UserError(f"--input {options.input!r} can't be read. Give a folder, or a {', '.join(READERS)} file.")
     classifier = load_classifier(options.checkpoint, backend=options.backend)  # what is wrong with it shows now
     options.backend = classifier.backend
-    options.columns = classifier.columns or Columns(("text",))
+    options.columns = classifier.known.columns or Columns(("text",))
     if options.text_columns:
         options.columns = Columns(tuple(options.text_columns[:2]))
 

@@ -37,7 +37,8 @@ def user_errors() -> Iterator[None]:
     except UserError:
         raise
     except (ValueError, TypeError, StrictDataclassError) as error:
-        raise UserError(one_line(error)) from error
+        # Where others write this field, our users type an option.
+        raise UserError(one_line(error).replace("position_embedding_type=", "--scheme ")) from error
 
 
 def is_local(name: str) -> bool:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -168,8 +169,9 @@ def in_double(checkpoint: Path, text: str) -> float:
 @pytest.mark.parametrize("asked", [{}, {"bf16": False}, {"bf16": True}, {"device": "cpu"}])
 def test_training_picks_bfloat16_where_the_machine_has_it_and_can_be_refused(monkeypatch, tmp_path, best, asked):
     monkeypatch.setattr("hf_posenc.training.recipe.best_dtype", lambda device=None: best)
-    options, sizes = Options(output=str(tmp_path), **asked), {"hidden_size": 32, "seen": 1, "examples": 9}
-    recipe = make_recipe(options, **sizes, validates=False, problem_type="regression")
+    model = SimpleNamespace(config=SimpleNamespace(hidden_size=32, problem_type="regression"))
+    encoded = {"train": {"input_ids": [[1]] * 9}}
+    recipe = make_recipe(Options(output=str(tmp_path), **asked), model, [0], encoded)
     assert recipe.bf16 == asked.get("bf16", best == torch.bfloat16)
 
 

@@ -44,7 +44,7 @@ def main() -> None:
     result = train(
         Options(data="blimp_order", scheme="recency+rope", output=options.output, max_steps=options.max_steps)
     )
-    print({name: round(value, 3) for name, value in result.metrics.items()})
+    print({name: round(value, 3) for name, value in result.report.metrics.items()})
     subprocess.run([sys.executable, "-c", STRANGER, options.output], check=True)
 
 

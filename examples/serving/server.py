@@ -70,7 +70,9 @@ def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) 
 
     @app.post("/predict")
     async def label(question: Question) -> dict[str, list[Any]]:
-        texts = [as_input(item, classifier.columns) for item in question.inputs]  # as those that it was trained on
+        texts = [
+            as_input(item, classifier.known.columns) for item in question.inputs
+        ]  # as those that it was trained on
         futures = [asyncio.get_running_loop().create_future() for _ in texts]
         for item in zip(texts, futures, strict=True):
             waiting.put_nowait(item)

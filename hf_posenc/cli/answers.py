@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hf_posenc import options as shared
@@ -13,7 +14,6 @@ from hf_posenc.errors import UserError
 from .application import Checkpoint, app, data_options, loading, plain_console
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
-_NAMED_ROWS = 10
 
 
 @app.command()
@@ -25,8 +25,7 @@ def predict(
     data: shared.DataOption = None,
     split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
     output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers."),
+        str | None, typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     text_column: shared.TextColumnOption = None,
@@ -66,24 +65,15 @@ def predict(
     if output is not None and as_json:
         raise UserError("--json prints the answers, --output writes them to a file. Give one of them.")
     with loading():
-        from rich.markup import escape
         from tqdm import tqdm
 
         from hf_posenc.finetuning import prediction
-        from hf_posenc.finetuning.prediction_files import check_output, json_line, write_answers
         from hf_posenc.training.inference import cut_texts_in_words
 
     if output is not None:
-        check_output(output, data)
-    classifier = prediction.load_classifier(
-        checkpoint,
-        device,
-        revision,
-        backend=backend,
-        bf16=bf16,
-        throughput=data is not None,
-        trust_remote_code=trust_remote_code,
-    )
+        prediction.check_output(output, data)
+    way: Any = {"backend": backend, "bf16": bf16, "trust_remote_code": trust_remote_code}
+    classifier = prediction.load_classifier(checkpoint, device, revision, throughput=data is not None, **way)
     errors = plain_console(stderr=True)
     if classifier.backend != "torch":
         precision = [name for name in (classifier.model.precision, "in bfloat16" if bf16 else None) if name]
@@ -94,16 +84,16 @@ def predict(
     with tqdm(desc="Labelling", total=len(inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
         answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
         if output is not None:
-            written = write_answers(output, rows, answers, classifier.label_names)
+            written = prediction.write_answers(output, rows, answers, classifier.known.label_names)
             errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
         elif as_json:
             for row, answer in zip(rows, answers, strict=True):
-                print(json_line(row, answer), flush=True)
+                print(prediction.json_line(row, answer), flush=True)
         else:
-            heads = ("prediction",) if classifier.problem_type == "regression" else ("label", "probabilities")
-            table = Table("text", *heads)
-            for parts, answer in zip(inputs, answers, strict=True):
-                table.add_row(*map(escape, (" || ".join(parts), *_cells(answer))))
+            given = list(answers)
+            table = Table("text", *given[0])
+            for parts, answer in zip(inputs, given, strict=True):
+                table.add_row(*map(escape, (" || ".join(parts), *map(_cell, answer.values()))))
             Console().print(table)
     for remark in (cut_texts_in_words(truncated, classifier.tokenizer), *remarks):
         if remark:
@@ -123,38 +113,35 @@ def _read(
     from hf_posenc.data.reading import LINE, as_table, names_of, where
     from hf_posenc.data.sources import read_split
 
-    remarks = []
+    remarks, known = [], classifier.known.columns
     if texts:
         cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
         table = as_table(Dataset.from_dict(cells), "Your texts")
-        if text_pair is not None and classifier.columns is not None and len(classifier.columns.text) != 2:
+        if text_pair is not None and known is not None and len(known.text) != 2:
             remarks.append("The model wasn't trained on pairs of texts. Leave --text-pair out.")
-        inputs = [as_input(row, classifier.columns) for row in zip(*cells.values(), strict=True)]
-        if text_pair is None and classifier.columns is not None and classifier.columns.is_pair:
+        inputs = [as_input(row, known) for row in zip(*cells.values(), strict=True)]
+        if text_pair is None and known is not None and known.is_pair:
             remarks.append("The model was trained on pairs of texts. Give the second one with --text-pair.")
     else:
         table = read_split(options, split)
-        columns = find_columns(table, options, classifier.columns, needs_label=False)
+        columns = find_columns(table, options, known, needs_label=False)
         inputs = list(zip(*columns.texts(table), strict=True))
         remarks.append(f"{table.info.dataset_name}: {columns.sentence(names_of(table))}; {table.info.description}.")
     if empty := [row for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]:
-        places = [where(table, empty[0]), *(str(table[LINE][row]) for row in empty[1:_NAMED_ROWS])]
-        listed = ", ".join(places) + ", ..." * (len(empty) > _NAMED_ROWS)
         remarks.append(
-            f"{table.info.dataset_name}: {len(empty):,} empty ({listed}), and answered all the same: such an answer "
-            "means nothing."
+            f"{table.info.dataset_name}: {len(empty):,} empty, from {where(table, empty[0])} on, and answered all the "
+            "same: such an answer means nothing."
         )
     return table.remove_columns(LINE), inputs, remarks
 
 
-def _cells(answer: dict[str, Any]) -> tuple[str, ...]:
-    """An answer of any task, as the table shows it."""
-    if "probabilities" not in answer:
-        numbers = answer.get("predictions") or {"": answer["prediction"]}
-        return (", ".join(f"{name} {number:.4g}".strip() for name, number in numbers.items()),)
-    label = answer["label"]
-    shares = ", ".join(f"{name} {share:.3f}" for name, share in answer["probabilities"].items())
-    return (", ".join(label) or "(none)" if isinstance(label, list) else label, shares)
+def _cell(value: Any) -> str:
+    """A part of an answer of any task, as the table shows it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {number:.4g}" for name, number in value.items())
+    if isinstance(value, list):
+        return ", ".join(value) or "(none)"
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 @app.command()
@@ -188,17 +175,15 @@ def evaluate(
     with loading():
         from tqdm import tqdm
 
-        from hf_posenc.finetuning.prediction import evaluate as run
-        from hf_posenc.finetuning.prediction import load_classifier
-        from hf_posenc.finetuning.prediction_files import check_output, write_answers
+        from hf_posenc.finetuning import prediction
 
     if errors is not None:
-        check_output(errors, data, "--errors")
-    classifier = load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
-    if errors is not None and classifier.problem_type == "regression":
+        prediction.check_output(errors, data, "--errors")
+    classifier = prediction.load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
+    if errors is not None and classifier.known.problem_type == "regression":
         raise UserError(f"--errors {errors!r} lists wrong labels, and {checkpoint!r} predicts numbers. Leave it out.")
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
-        found = run(classifier, options, split, batch_size=batch_size, progress=bar.update)
+        found = prediction.evaluate(classifier, options, split, batch_size=batch_size, progress=bar.update)
     said = plain_console(stderr=True)
     for line in (found.data.line, *found.data.doubts, found.cut):
         if line:
@@ -211,5 +196,5 @@ def evaluate(
             print(f"{name:<20}{value:>10.4f}")
     if errors is not None:
         answers = [row.pop("answer") for row in found.errors]
-        written = write_answers(errors, found.errors, answers, classifier.label_names)
+        written = prediction.write_answers(errors, found.errors, answers, classifier.known.label_names)
         said.print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}")

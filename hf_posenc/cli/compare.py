@@ -1,19 +1,21 @@
 """`compare` and `report`: schemes side by side."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hf_posenc import options as shared
-from hf_posenc.errors import UserError, dashed
 
 from .application import app, plain_console
 
 
 def _seeds(text: str) -> int | list[int]:
     """How many seeds, or which."""
-    return list(map(int, shared.words(text))) if "," in text else int(text)
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} says neither how many seeds, nor which: 5, or 0,1,2.") from error
+    return numbers if len(numbers) > 1 else numbers[0]
 
 
 @app.command()
@@ -47,8 +49,7 @@ def compare(
     ] = None,
     size: shared.SizeOption = None,
     pretrained: Annotated[
-        str | None,
-        typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}."),
+        str | None, typer.Option(help="Start from a checkpoint, converted to each scheme; or from converted/{scheme}.")
     ] = None,
     options: Annotated[str | None, typer.Option(metavar="JSON", help="Options of `train`, such as epochs.")] = None,
     search: Annotated[
@@ -70,20 +71,15 @@ def compare(
     """
     from hf_posenc.comparison import Comparison, execute, write_report
     from hf_posenc.comparison.plan import SEARCH_FACTORS
-    from hf_posenc.comparison.plan_file import about, known_plans, read_plan
-    from hf_posenc.comparison.results import check_folder
+    from hf_posenc.comparison.plan_file import read_plan
 
     columns = {"delimiter": delimiter, "text_column": text_column, "join": join, "label_column": label_column}
     columns = {name: value for name, value in columns.items() if value is not None}
-    if columns and data is None:
-        raise UserError(f"{dashed(next(iter(columns)))} is for --data. Write it into the plan's options.")
-    if not dry_run:
-        check_folder(Path(output))
     chosen = read_plan(
         plan or {},
-        tasks=data or None,
+        tasks=data,
         schemes=None if schemes is None else shared.words(schemes),
-        scheme_files=scheme_file or None,
+        scheme_files=scheme_file,
         seeds=seeds,
         baseline=baseline,
         size=size,
@@ -96,8 +92,6 @@ def compare(
             print(run.name)
         return
     console = plain_console()
-    if plan in known_plans():
-        console.print(about(str(plan)))
     made = execute(chosen, output, keep_models=keep_models)
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
     console.print(f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed.")
@@ -109,10 +103,7 @@ def compare(
         console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: hf-posenc report {output}")
         return
     console.print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
-    try:
-        console.print(f"The report is in {write_report(comparison)}")
-    except UserError as error:  # pictures need matplotlib
-        console.print(f"No report: {error}")
+    console.print(f"The report is in {write_report(comparison)}")
     console.print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
 
 

@@ -20,7 +20,7 @@ from hf_posenc.data.preparing import encode, prepare
 from hf_posenc.finetuning.loading import input_length, knowledge
 from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
-from hf_posenc.training.baseline import FEATURES, BagOfWords, most_frequent
+from hf_posenc.training.metrics import FEATURES, fit_words, most_frequent
 from hf_posenc.training.recipe import Recipe, make_recipe
 
 from .plan import Plan, PlannedRun, Task
@@ -68,10 +68,10 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
     labels, names, problem_type = list(train["labels"]), prepared.labels.names, prepared.labels.problem_type
     most, columns = most_frequent(labels, problem_type), len(prepared.columns.text)
     texts = _texts(train, tokenizer, columns)
-    models: dict[str, BagOfWords] = {}
+    models: dict[str, Any] = {}
     for name in FEATURES if task.data == "probes" else (WORDS, WORD_PAIRS):
         with contextlib.suppress(ValueError):  # no word in the texts, or one class
-            models[name] = BagOfWords(name, problem_type).fit(texts, labels)
+            models[name] = fit_words(texts, labels, name, problem_type)
     rows = []
     for part in test_parts(plan, task, tokenizer, names, trial=False):
         right = np.asarray(part.dataset["labels"])
@@ -81,12 +81,7 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
         if task.data == "probes":
             answers[USUAL_FORM] = answer_usual(texts[0], right, names.index("no"))
         rows += [{"scheme": name, **part.score(task.metric, given)} for name, given in answers.items()]
-    seen = sum(map(len, train["input_ids"])) / len(tokenizer)
-    width = model.config.hidden_size
-    recipe = make_recipe(
-        options, hidden_size=width, seen=seen, examples=len(train), validates=False, problem_type=problem_type
-    )
-    seconds = _run_seconds(model, tokenizer, train, recipe)
+    seconds = _run_seconds(model, tokenizer, train, make_recipe(options, model, tokenizer, {"train": train}))
     return {"task": task.name, "rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0)}
 
 

@@ -84,11 +84,6 @@ def known_plans() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def about(name: str) -> str:
-    """The description of a built-in plan."""
-    return str(_read_yaml(name).get("about", ""))
-
-
 def _read_yaml(source: str | Path) -> dict[str, Any]:
     path = Path(source)
     if not path.is_file() and str(source) in known_plans():

@@ -16,7 +16,6 @@ from hf_posenc.finetuning.loading import position_limit
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.train import TrainingResult, train
 from hf_posenc.machine import commit, processor
-from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 from hf_posenc.options import Options
 from hf_posenc.training.inference import logits_of
@@ -50,15 +49,8 @@ def check_scheme(plan: Plan, scheme: str) -> None:
             raise UserError(f"{plan.checkpoint(scheme)!r} has the scheme {has!r}, not {scheme!r}.")
         return
     try:
-        config = PosEncConfig.from_preset(
-            plan.size,
-            position_embedding_type=scheme,
-            position_embedding_kwargs=options.scheme_kwargs,
-            max_position_embeddings=options.assigned["max_position_embeddings"],
-        )
-        config.code_files()  # checkpoints hold it
         with torch.device("meta"):
-            limit = make_position(config).max_length
+            limit = make_position(started).max_length
     except (ValueError, TypeError) as error:
         raise UserError(one_line(error)) from error
     except Exception as error:  # in the code of a scheme of the user's own
@@ -122,9 +114,7 @@ def default_rate(plan: Plan, run: PlannedRun) -> float:
     options = Options.of(**run_options(plan, run))
     rate = options.learning_rate
     if rate is None:
-        started = check_start(options)
-        width = options.assigned.get("hidden_size", (started or PosEncConfig.from_preset(plan.size)).hidden_size)
-        rate = default_learning_rate(started is not None, width, options.lora)
+        rate = default_learning_rate(options.pretrained is not None, check_start(options).hidden_size, options.lora)
     return float(f"{rate * (run.factor or 1):.6g}")
 
 

@@ -18,7 +18,7 @@ from ..finetuning.loading import knowledge, text_problem_type
 from ..options import Options
 from ..tasks import task_of
 from ..training.inference import Row
-from ..training.metrics import score_logits
+from ..training.metrics import predictions_from_logits, score
 from .folder import megabytes
 from .graph import quietly, record_files
 from .parity import Batch, answers_tokens, input_names, make_batch
@@ -54,7 +54,8 @@ class Questions:
 
     def score(self, answers: Sequence[np.ndarray]) -> float:
         """The metric of logits (C,) of each text."""
-        return score_logits(np.stack(answers), np.asarray(self.labels), str(self.problem_type))[str(self.metric)]
+        kind, labels = str(self.problem_type), list(self.labels or ())
+        return score(predictions_from_logits(np.stack(answers), kind), labels, kind)[str(self.metric)]
 
 
 @dataclass

@@ -2,5 +2,5 @@
 
 - `train` owns the road; `start` makes tokenizer and model, `loading` reads checkpoints.
 - `estimator`: `fit`, `load` and the estimators of scikit-learn's kind.
-- `prediction`, `prediction_files`, `backends`: answers for texts and files, and scores.
+- `prediction`, `backends`: answers for texts and files, and scores.
 """

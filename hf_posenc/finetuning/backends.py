@@ -94,13 +94,10 @@ def fastest_backend(folder: str | Path) -> str:
 
     A Hub name, and a folder with none of their files, is PyTorch's to load or to refuse.
     """
-    folder = Path(folder)
-    graphs = [*_graphs_in(folder)]
-    runs = [name for name in graphs if importlib.util.find_spec(_PACKAGES[name]) is not None]
-    if "openvino" in runs:
+    graphs, has_weights = _graphs_in(Path(folder)), any(Path(folder).glob("*.safetensors"))
+    if "openvino" in graphs and (importlib.util.find_spec("openvino") or not (has_weights or "onnx" in graphs)):
         return "openvino"
-    has_weights = any(folder.glob("*.safetensors")) or not folder.is_dir()
-    return "torch" if has_weights or not graphs else (runs or graphs)[0]
+    return "onnx" if "onnx" in graphs and not has_weights else "torch"
 
 
 def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughput: bool = False) -> Backend:
@@ -119,8 +116,12 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
     if name not in GRAPHS:
         raise UserError(f"The backend {name!r} is unknown. Choose one of torch, {', '.join(GRAPHS)}.")
     require_packages(name, _PACKAGES[name])
-    folder = Path(folder)
-    path = _graph_in(folder, name)
+    folder, graphs = Path(folder), _graphs_in(Path(folder))
+    if name not in graphs:
+        also = f" It holds one for {' and '.join(graphs)}." if graphs else ""
+        way_out = f"Write one with `hf-posenc export CHECKPOINT OUT --to {name}`."
+        raise UserError(f"{str(folder)!r} has no {GRAPHS[name]}.{also} {way_out}")
+    path = graphs[name]
     try:
         recorded = _recorded(folder)
         for file, digest in recorded.get("files", {}).items():
@@ -233,21 +234,6 @@ def _graphs_in(folder: Path) -> dict[str, Path]:
     """The graph of each format that a folder holds; some writers put it beside config.json."""
     places = ((name, path) for name, graph in GRAPHS.items() for path in (folder / Path(graph).name, folder / graph))
     return {name: path for name, path in places if path.is_file()}
-
-
-def _graph_in(folder: Path, name: str) -> Path:
-    """The folder's graph of that format.
-
-    Raises:
-        UserError: there is none.
-    """
-    graphs = _graphs_in(folder)
-    if name in graphs:
-        return graphs[name]
-    also = f" It holds one for {' and '.join(graphs)}." if graphs else ""
-    raise UserError(
-        f"{str(folder)!r} has no {GRAPHS[name]}.{also} Write one with `hf-posenc export CHECKPOINT OUT --to {name}`."
-    )
 
 
 def _recorded(folder: Path) -> dict[str, Any]:

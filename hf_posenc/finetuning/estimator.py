@@ -42,7 +42,7 @@ from .train import save_run, train
 _OPTIONS = frozenset(item.name for item in fields(Options))
 _SOURCE = "texts in memory"
 _OF_FILES = {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "text_column", "join"}
-_OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encoding", "format"}
+_OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encoding", "format", "task"}
 """Options that say nothing of texts in memory."""
 
 
@@ -60,31 +60,30 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
         UserError: texts, labels or an option aren't accepted.
     """
     require_labels(labels)
-    kind: Any = PosEncRegressor if type_of_target(labels) == "continuous" else PosEncClassifier
-    return kind(**{"baseline": True, **parameters}).fit(texts, labels)
+    task = "regression" if type_of_target(labels) == "continuous" else "classification"
+    kinds: dict[str, Any] = {"classification": PosEncClassifier, "regression": PosEncRegressor}
+    return kinds[parameters.pop("task", None) or task](**{"baseline": True, **parameters}).fit(texts, labels)
 
 
 def load(
     folder: str | Path, *, backend: str | None = None, device: str = "cpu"
 ) -> "PosEncClassifier | PosEncRegressor":
-    """What `save`, `hf-posenc train` or `hf-posenc export` wrote, ready to predict.
+    """A `PosEncClassifier` or `PosEncRegressor` of what `save`, `hf-posenc train` or `hf-posenc export` wrote.
 
     Args:
-        folder: of the model.
+        folder: of the model, or its name on the Hub.
         backend: `torch`, `onnx` or `openvino`. None: the fastest installed that the folder has files for.
         device: for `torch`: where it runs.
 
     Raises:
         UserError: there is no such folder, it holds no classifier, or the backend can't run it.
     """
-    if not Path(folder).is_dir():
-        raise UserError(f"There is no folder {str(folder)!r}. Give one that `save` or `hf-posenc train` wrote.")
     classifier = load_classifier(str(folder), device, backend=backend)
-    is_real = classifier.problem_type == "regression"
+    is_real = classifier.known.problem_type == "regression"
     estimator: Any = PosEncRegressor() if is_real else PosEncClassifier()
     estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
     if not is_real:
-        estimator.classes_ = np.array(notes_of(classifier.model.config).get("classes", classifier.label_names))
+        estimator.classes_ = np.array(notes_of(classifier.model.config).get("classes", classifier.known.label_names))
     return estimator
 
 
@@ -112,14 +111,18 @@ class _Estimator(BaseEstimator):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def _fit(self, rows: list[tuple[str, ...]], values: list[Any], target: Any, **task: Any) -> Self:
+    def _fit(self, rows: list[tuple[str, ...]], values: list[Any], target: Any, task: str = "classification") -> Self:
         columns = dict(zip(TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         features = Features({**dict.fromkeys(columns, Value("string")), "label": target})
         table = as_table(Dataset.from_dict({**columns, "label": values}, features=features), _SOURCE)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
         verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
-        refuse_given(Options.of(**parameters), _OF_FILES, "is for files; these texts are in memory")
-        parameters |= {**task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
+        refuse_given(
+            Options.of(**parameters),
+            _OF_FILES,
+            "is for files; PosEncClassifier and PosEncRegressor train on texts in memory",
+        )
+        parameters |= {"task": task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
         if parameters.get("validation_share") == 0:
             parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
         with (
@@ -172,9 +175,9 @@ class _Estimator(BaseEstimator):
             self.model_.save_pretrained(temporary)
             self.tokenizer_.save_pretrained(temporary)
 
-        report = replace(result.report, name=Path(folder).resolve().name)
+        options = {**result.report.options, "output": Path(folder).resolve().name}
         with without_bars():
-            save_run(folder, report, save_model, result.trained_on)
+            save_run(folder, replace(result.report, options=options), save_model, result.trained_on)
         return Path(folder)
 
     def __sklearn_tags__(self) -> Any:
@@ -210,10 +213,6 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         rows, kind = inputs_of(X), type_of_target(y, input_name="y")
         check_classification_targets(y)
         check_consistent_length(rows, y)
-        if kind == "multiclass-multioutput":
-            raise UserError(
-                "y has several columns that aren't of 0 and 1. Give one label per text, or 0 and 1 for each."
-            )
         labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
         if kind == "multilabel-indicator":
             self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))
@@ -305,12 +304,10 @@ def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]
         raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
     if hasattr(texts, "fillna"):
         there = list(getattr(texts, "columns", ()))
-        wanted = [name for name in TEXTS if name in there] if known is None else known.text
-        if wanted and set(wanted) <= set(there):
-            texts = texts[list(wanted)]
-        elif there and known is not None and len(known.text) > 1 and known.text != TEXTS:
-            missing = next(name for name in known.text if name not in there)
-            raise UserError(f"X has no column {missing!r}, but {', '.join(map(str, there))}. The model takes it.")
+        wanted = [name for name in TEXTS if name in there] if known is None else list(known.text)
+        has_own = len(wanted) > 1 and wanted != list(TEXTS)  # without one of these pandas refuses
+        if wanted and there and (has_own or set(wanted) <= set(there)):
+            texts = texts[wanted]
         texts = texts.astype(object).fillna("").to_numpy()
     given = list(texts)
     if not given:

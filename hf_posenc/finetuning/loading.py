@@ -37,6 +37,8 @@ def read_config(name: str, revision: str | None = None, trust_remote_code: bool 
         UserError: it can't be read.
     """
     check_local("Checkpoint", name)
+    if (Path(name) / "adapter_config.json").is_file():  # which transformers would load beside other weights
+        raise UserError(f"{name!r} holds a PEFT adapter. Merge it first: merge_and_unload(), save_pretrained.")
     try:
         return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever a broken file or a failed download raises
@@ -51,7 +53,6 @@ def load_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
     new_head: bool = False,
-    source: str | None = None,
 ) -> PreTrainedModel:
     """Loads a checkpoint in float32, whatever its weights are stored in, and checks them.
 
@@ -62,7 +63,6 @@ def load_model(
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code.
         new_head: its head may be missing, or of another size: then it is new.
-        source: what the user called it, where that is another name.
 
     Raises:
         UserError: it can't be read, or doesn't match its configuration.
@@ -85,7 +85,7 @@ def load_model(
     if poolers:  # a bare encoder saved without one: here it would be random
         model.pooler = None
         loaded["missing_keys"] -= poolers
-    _check_complete(model, loaded, source or name, saved_with)
+    _check_complete(model, loaded, name, saved_with)
     return model
 
 
@@ -110,11 +110,6 @@ def load_any(checkpoint: str, *, revision: str | None = None, trust_remote_code:
     return load_model(checkpoint, config, task, revision=revision, trust_remote_code=trust_remote_code).eval()
 
 
-def trained_labels(config: Any) -> tuple[str, ...]:
-    """The label names of a trained classifier."""
-    return tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
-
-
 def text_problem_type(config: Any) -> str:
     """What a text classifier answers; transformers' models don't always say."""
     return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
@@ -124,14 +119,15 @@ def knowledge(config: Any, checkpoint: str) -> Known:
     """What a trained classifier knows of its data, and of the texts that it was trained on; nothing is known of others.
 
     Args:
-        config: its configuration. None: of a new encoder.
+        config: its configuration, or that of a new encoder.
         checkpoint: its folder.
     """
-    if config is None or not has_head(config, CLASSIFIER):
+    if not has_head(config, CLASSIFIER):
         return Known()
+    names = tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
     path = Path(checkpoint) / TRAINED_ON
     marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
-    return Known(remembered_columns(config), trained_labels(config), text_problem_type(config), marks)
+    return Known(remembered_columns(config), names, text_problem_type(config), marks)
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -190,12 +186,8 @@ def _check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectu
     surplus = sorted(key for key in loaded["unexpected_keys"] if key.startswith(f"{model.base_model_prefix}."))
     surplus = [key for key in surplus if ".pooler." not in key and not key.endswith("position_ids")]
     if surplus and model.config.model_type == PosEncConfig.model_type:
-        raise UserError(f"{name!r} has weights that its config.json doesn't know: {_first_four(surplus)}. Get it anew.")
+        raise UserError(f"{name!r} has weights that its config.json doesn't know, such as {surplus[0]}. Get it anew.")
     if missing:
-        raise UserError(f"{name!r} lacks weights, which would be random: {_first_four(missing)}. Get it anew.")
+        raise UserError(f"{name!r} lacks weights, which would be random: {missing[0]}. Get it anew.")
     if bad := not_finite(model.named_parameters()):
         raise UserError(f"{name!r} has weights with NaN or infinity, {bad[0]} among them: its training diverged.")
-
-
-def _first_four(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f", ... ({len(names)})" if len(names) > 4 else "")

@@ -1,36 +1,32 @@
-"""Labels with probabilities for texts, from a checkpoint, and its scores on labelled rows."""
+"""Answers of a checkpoint to texts, its scores on labelled rows, and files of answers beside the input's columns."""
 
+import csv
+import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..data.columns import Columns, notes_of, remembered_columns
-from ..data.preparing import DataSummary, labels_of, prepare, texts_of
+from ..data.columns import notes_of
+from ..data.preparing import DataSummary, Known, labels_of, prepare, texts_of
 from ..data.reading import LINE
 from ..data.sources import read_split
 from ..data.tokenizer import load_tokenizer
 from ..errors import UserError, one_line
+from ..files import written_whole
 from ..options import Options
 from ..quiet import without_bars
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics, predictions_from_logits
 from .backends import fastest_backend, open_backend
-from .loading import (
-    CLASSIFIER,
-    has_head,
-    input_length,
-    knowledge,
-    load_model,
-    read_config,
-    text_problem_type,
-    trained_labels,
-)
-from .prediction_files import input_name
+from .loading import CLASSIFIER, has_head, input_length, knowledge, load_model, read_config
 
 
 @dataclass(frozen=True)
@@ -40,28 +36,15 @@ class Classifier:
     Attributes:
         model: a PyTorch model, or a `Backend`.
         name: its folder or Hub name.
+        known: its task, its labels, and how the texts that it was trained on were put together.
         backend: what runs it: `torch`, `onnx` or `openvino`.
     """
 
     model: Any
     tokenizer: PreTrainedTokenizerBase
     name: str
-    backend: str = "torch"
-
-    @property
-    def problem_type(self) -> str:
-        """What it answers."""
-        return text_problem_type(self.model.config)
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """Its labels, or the names of the numbers that it predicts."""
-        return trained_labels(self.model.config)
-
-    @property
-    def columns(self) -> Columns | None:
-        """How the texts that it was trained on were put together."""
-        return remembered_columns(self.model.config)
+    known: Known
+    backend: str
 
 
 @without_bars()
@@ -101,35 +84,23 @@ def load_classifier(
             f"{checkpoint!r} holds {held}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` or "
             "examples/run_classification.py wrote."
         )
+    tokenizer = load_tokenizer(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
     model: Any
     if backend == "torch":
         model = load_model(checkpoint, config, revision=revision, trust_remote_code=trust_remote_code)
-        model.to(_device(device))
+        try:
+            model.to(device or torch.accelerator.current_accelerator(check_available=True) or "cpu")
+        except (RuntimeError, AssertionError) as error:
+            reason = one_line(error)[:80]
+            raise UserError(
+                f"--device {device!r} can't be used: {reason}. Leave it out, or give --device cpu."
+            ) from error
+        input_length(model, tokenizer)
     else:
         model = open_backend(checkpoint, backend, bf16=bf16, throughput=throughput)
         model.config, model.name_or_path = config, checkpoint
-    tokenizer = load_tokenizer(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
-    if backend == "torch":
-        input_length(model, tokenizer)
-    elif model.max_length is not None:
-        tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_length)
-    return Classifier(model, tokenizer, checkpoint, backend)
-
-
-def _device(name: str | None) -> torch.device:
-    """The device of that name, or the best."""
-    if name is None:
-        return (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None) or torch.device(
-            "cpu"
-        )
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(
-            f"--device {name!r} can't be used: {one_line(error)[:80]}. Leave it out, or give --device cpu."
-        ) from error
-    return device
+        tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_length or tokenizer.model_max_length)
+    return Classifier(model, tokenizer, checkpoint, knowledge(config, checkpoint), backend)
 
 
 def predict(
@@ -159,7 +130,7 @@ def predict(
     Raises:
         UserError: the model answers NaN, or has no temperature.
     """
-    names, problem_type = classifier.label_names, classifier.problem_type
+    names, problem_type = classifier.known.label_names, str(classifier.known.problem_type)
     temperature: Any = notes_of(classifier.model.config).get("temperature")
     if calibrated and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
         raise UserError(
@@ -171,8 +142,6 @@ def predict(
             f"--threshold {threshold} is for several labels per text, and {classifier.name!r} gives one answer. Leave "
             "it out."
         )
-    if top_k is not None and problem_type == "regression":
-        raise UserError(f"--top-k {top_k} is for labels, and {classifier.name!r} predicts numbers. Leave it out.")
     scale, least = float(temperature) if calibrated else 1.0, 0.5 if threshold is None else threshold
     for logits in logits_of(classifier.model, classifier.tokenizer, inputs, batch_size, **options):
         yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=least, top_k=top_k)[0]
@@ -222,8 +191,7 @@ def evaluate(
         UserError: the data can't be read, has no labels, or other labels than the model's.
     """
     table = read_split(options, split)
-    known = knowledge(classifier.model.config, classifier.name)
-    prepared = prepare({"test": table}, options, known)
+    prepared = prepare({"test": table}, options, classifier.known)
     part, kind = prepared.splits["test"], prepared.labels.problem_type
     right = labels_of(part)
     if right is None:
@@ -238,7 +206,7 @@ def evaluate(
     metrics = loss_and_metrics(loss, logits, labels)
     differ = (predictions_from_logits(logits, kind) != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
-    given = answers_from_logits(logits[wrong], known.label_names, kind) if wrong else []
+    given = answers_from_logits(logits[wrong], classifier.known.label_names, kind) if wrong else []
     lines = {line: row for row, line in enumerate(table[LINE][:])}
     rows = [table[lines[part[LINE][number]]] for number in wrong]
     errors = [
@@ -248,3 +216,87 @@ def evaluate(
     ]
     cut = cut_texts_in_words(truncated, classifier.tokenizer)
     return Evaluation(metrics, len(part), prepared.summary, cut, errors)
+
+
+_WRITTEN = (".csv", ".jsonl", ".parquet")
+_BETWEEN_LABELS = "|"
+_NESTED = {"probabilities": "probability", "predictions": "prediction"}
+"""Keys of answers with a value for each name, and what their columns begin with."""
+
+
+def check_output(path: str, source: str | None = None, option: str = "--output") -> None:
+    """Refuses a path without the suffix of a format, or of a file that is read.
+
+    Args:
+        path: of the file.
+        source: the file or folder that is read.
+        option: by which the path was given.
+    """
+    file, read = Path(path), Path(source or "-")
+    if file.suffix.lower() not in _WRITTEN:
+        raise UserError(f"{option} {path!r} names no format that is written. End it in {', '.join(_WRITTEN)}.")
+    if read.exists() and any(place.exists() and place.samefile(read) for place in (file, file.parent)):
+        raise UserError(f"{option} {path!r} would be a file of the data that is read. Name another.")
+
+
+def input_name(name: str, answer: Collection[str]) -> str:
+    """The name of an input's column beside an answer: `input_label` where the answer has a `label` too.
+
+    Columns of an earlier answer's probabilities, which would read as this one's, are renamed as well.
+    """
+    first = re.sub("^(input_)*", "", name)
+    return f"input_{name}" if first in answer or first.startswith(("probabilities", "probability_")) else name
+
+
+def flat_answer(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """An answer as columns of one value each: `probability_LABEL` and `prediction_NAME`; None where it has none."""
+    flat = {name: value for name, value in answer.items() if name not in _NESTED}
+    for nested in _NESTED.keys() & answer.keys():
+        flat |= {f"{_NESTED[nested]}_{name}": answer[nested].get(name) for name in names}
+    return flat
+
+
+def write_answers(
+    path: str, rows: Iterable[dict[str, Any]], answers: Iterable[dict[str, Any]], names: Sequence[str]
+) -> int:
+    """Writes each input's columns with its answer, in the format of the suffix, whole or not at all.
+
+    Args:
+        path: see `check_output`; its folder is made.
+        rows: the columns of the inputs.
+        answers: to the inputs, in their order.
+        names: of the labels.
+
+    Returns:
+        The number of rows.
+    """
+    kind = Path(path).suffix.lower()
+    with written_whole(path) as temporary:
+        if kind == ".jsonl":
+            lines = [f"{json_line(row, answer)}\n" for row, answer in zip(rows, answers, strict=True)]
+            temporary.write_text("".join(lines), encoding="utf-8", newline="")
+            return len(lines)
+        flat = [_joined(row, flat_answer(answer, names)) for row, answer in zip(rows, answers, strict=True)]
+        if kind == ".parquet":
+            pd.DataFrame(flat, dtype=object).to_parquet(temporary)
+        else:  # with all cells in quotes a cell of several lines is read again, whatever ends a line in it
+            cells = [{name: _cell(value) for name, value in row.items()} for row in flat]
+            frame = pd.DataFrame(cells, dtype=object)
+            frame.to_csv(temporary, index=False, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        return len(flat)
+
+
+def json_line(row: dict[str, Any], answer: dict[str, Any]) -> str:
+    """One line of JSON: the columns of the input, then the answer."""
+    return json.dumps(_joined(row, answer), ensure_ascii=False, default=str)
+
+
+def _joined(row: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    return {input_name(name, answer): value for name, value in row.items()} | answer
+
+
+def _cell(value: Any) -> Any:
+    """One value: several labels are joined, other lists and objects are JSON."""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return _BETWEEN_LABELS.join(value)
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value

@@ -1,51 +1,36 @@
 """The tokenizer and the model that a training starts from: new, converted, or one of our checkpoints."""
 
 import tempfile
-from pathlib import Path
 from typing import Any, cast
 
-from transformers import (
-    AutoModelForSequenceClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.convert import convert
 from ..data.labels import Labels
 from ..data.preparing import PreparedData
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, check_tokens, load_tokenizer, train_tokenizer
 from ..errors import UserError, check_local, user_errors
-from ..model.hints import did_you_mean, scheme_names
-from ..model.package_config import PosEncConfig, scheme_class
+from ..model.hints import did_you_mean
+from ..model.package_config import PosEncConfig
 from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme_file
-from ..training.lora import add_lora
 from ..training.recipe import FIELDS, trainer_fields
+from ..training.trainer import add_lora
 from .loading import CLASSIFIER, has_head, knowledge, load_model, longest_input, read_config
 
-LORA_RANK = 16
-_OWN = ("model_type", "id2label", "label2id", "num_labels", "problem_type", "auto_map", "label_mean", "label_scale")
-_POSITIONS = frozenset(("position_embedding_type", "position_embedding_kwargs"))
-"""Which have options of their own."""
-_CONFIG = frozenset(
-    name
-    for name, item in PosEncConfig.__dataclass_fields__.items()
-    if name not in (*_OWN, *_POSITIONS, "vocab_size", "posenc_version")
-    and item.type is not None
-    and name not in PreTrainedConfig.__dataclass_fields__
-)
-_OF_TOKENIZERS = ("vocab_size", "do_lower_case")
+_CONFIG = {*PosEncConfig.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
+_CONFIG -= {"position_embedding_type", "position_embedding_kwargs", "problem_type", "label_mean", "label_scale"}
+_CONFIG -= {"vocab_size", "posenc_version"}
+"""Fields of the configuration that `--set` may name: not those that an option, the tokenizer or the labels set."""
+_OF_TOKENIZERS = {"vocab_size", "do_lower_case"}
 """What `--set` may name of a tokenizer that is trained."""
 _OF_A_CONVERSION = ("rope_parameters", "max_position_embeddings")
 """Fields of the configuration that change positions: a checkpoint is converted for them."""
-_OF_TRAINED = frozenset(
-    (
-        *_OF_A_CONVERSION,
-        *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_pooling"),
-        *("classifier_hidden_act", "position_augmentation", "position_augmentation_length", "unpad_inputs"),
-    )
-)
+_OF_TRAINED = {
+    *_OF_A_CONVERSION,
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_pooling"),
+    *("classifier_hidden_act", "position_augmentation", "position_augmentation_length", "unpad_inputs"),
+}
 """Fields of the configuration that may differ from those that weights were trained with."""
 
 
@@ -53,40 +38,42 @@ def check_start(options: Options) -> Any:
     """Checks scheme, checkpoint and `--set` before any data is read.
 
     Returns:
-        The configuration of the checkpoint to start from; None for a new encoder.
+        The configuration of the checkpoint to start from, or of a new encoder.
 
     Raises:
         UserError: there is no such scheme, checkpoint or field, or the options contradict each other.
     """
     trainer_fields(options)
     for name in options.assigned:
-        if name not in (known := FIELDS | _CONFIG | {*_OF_TOKENIZERS}):
+        if name not in (known := FIELDS | _CONFIG | _OF_TOKENIZERS):
             near = did_you_mean(name, known)
             raise UserError(
                 f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip()
             )
     if options.scheme_file is not None:
-        if not Path(options.scheme_file).is_file():
-            raise UserError(f"--scheme-file {options.scheme_file!r} is no file. Give the Python file with your scheme.")
         register_scheme_file(options.scheme_file, options.scheme)
-    if options.scheme is not None:
-        with user_errors():
-            for name in scheme_names(options.scheme):
-                scheme_class(name)
     if options.tokenizer is not None:
         check_local("--tokenizer", options.tokenizer)
     if options.pretrained is None:
-        if options.lora:
-            raise UserError("--lora updates trained weights, and a new encoder has none. Give --pretrained.")
-        refuse_given(options, ("revision", "trust_remote_code", "allow_other_tokens"), "is for --pretrained")
-        return None
+        refuse_given(options, ("lora", "revision", "trust_remote_code", "allow_other_tokens"), "is for --pretrained")
+        values = {"hidden_dropout_prob": 0.0, **_config_fields(options)}
+        if options.scheme is not None:
+            values["position_embedding_type"] = options.scheme
+        with user_errors():
+            config = PosEncConfig.from_preset(
+                options.size or "tiny", position_embedding_kwargs=options.scheme_kwargs, **values
+            )
+            config.code_files()  # refuse now what couldn't be saved at the end
+        return config
     refuse_given(options, ("size",), f"is for new encoders, and --pretrained {options.pretrained} has its own")
     if (fixed := next((n for n in options.assigned if n not in FIELDS | _OF_TRAINED), None)) is not None:
         raise UserError(
             f"--set {fixed}: --pretrained {options.pretrained!r} was trained with its own. Leave it out; of the "
             f"configuration may be set {', '.join(sorted(_OF_TRAINED))}."
         )
-    check_local("--pretrained", options.pretrained)
+    if options.scheme is not None:
+        with user_errors():
+            PosEncConfig(position_embedding_type=options.scheme)  # knows all names
     return read_config(options.pretrained, options.revision, options.trust_remote_code)
 
 
@@ -103,9 +90,9 @@ def start(
     Raises:
         UserError: an option isn't accepted, or the checkpoint can't be read, converted, or doesn't fit.
     """
-    if config is None:
+    if options.pretrained is None:
         tokenizer = _new_tokenizer(options, prepared)
-        return tokenizer, _new_encoder(options, tokenizer, prepared.labels), []
+        return tokenizer, _new_encoder(options, config, tokenizer, prepared.labels), []
     if not _needs_conversion(options, config):
         return _load(options, prepared, config, str(options.pretrained), options.revision)
     with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
@@ -128,19 +115,13 @@ def start(
 
 def _needs_conversion(options: Options, config: Any) -> bool:
     """Whether the checkpoint isn't ours, or other positions are asked for than it has."""
-    if config.model_type != PosEncConfig.model_type:
-        return True
     wanted = {
         "position_embedding_type": options.scheme,
         "position_embedding_kwargs": options.scheme_kwargs,
         **{name: options.assigned.get(name) for name in _OF_A_CONVERSION},
     }
-    for name, value in wanted.items():
-        has = getattr(config, name)
-        merged = {**(has or {}), **value} if isinstance(value, dict) else value
-        if value is not None and merged != has:
-            return True
-    return False
+    is_ours = config.model_type == PosEncConfig.model_type
+    return not is_ours or any(value not in (None, getattr(config, name)) for name, value in wanted.items())
 
 
 def _load(
@@ -162,15 +143,15 @@ def _load(
                 "would meet the weights of others. Leave it out."
             )
         tokenizer = given
-    fields = _config_fields(options)
-    if not keeps_head:
-        fields |= {"label_mean": labels.mean, "label_scale": labels.std}
+    fields = {**_task(labels), **_config_fields(options)}
+    if keeps_head:  # which answers in the units that it learned
+        fields = {name: value for name, value in fields.items() if not name.startswith("label_")}
     if "attention_probs_dropout_prob" not in fields and config.attention_probs_dropout_prob:
         was = config.attention_probs_dropout_prob
         notes.append(f"Attention dropout is 0 instead of {was:g}: --set attention_probs_dropout_prob={was:g} keeps it.")
         fields["attention_probs_dropout_prob"] = 0.0
     with user_errors():
-        for name, value in {**_task(labels), **fields}.items():
+        for name, value in fields.items():
             setattr(config, name, value)
     if has_head(config, CLASSIFIER):
         which, how = ("these", "trained further") if keeps_head else ("other", "learned anew")
@@ -178,29 +159,23 @@ def _load(
     if not keeps_head:  # what is in the files is another task's
         config.architectures = [name for name in config.architectures or () if not name.endswith("Classification")]
     model = load_model(
-        folder,
-        config,
-        revision=revision,
-        trust_remote_code=options.trust_remote_code,
-        new_head=not keeps_head,
-        source=source,
+        folder, config, revision=revision, trust_remote_code=options.trust_remote_code, new_head=not keeps_head
     )
     if not keeps_head:  # the weights in its file are of another task
         for name, part in type(model)(model.config).named_children():
             if name != model.base_model_prefix:
                 setattr(model, name, part)
     if options.lora:
-        add_lora(model, LORA_RANK)
+        add_lora(model)
     return tokenizer, model, notes
 
 
 def _task(labels: Labels) -> dict[str, Any]:
     """The fields of the configuration that say what the labels are."""
+    names: dict[str, Any] = {"num_labels": labels.num_labels}
     if labels.names:
-        names: dict[str, Any] = {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
-    else:
-        names = {"num_labels": labels.num_labels}
-    return {"problem_type": labels.problem_type, **names}
+        names = {"id2label": dict(enumerate(labels.names)), "label2id": labels.numbers()}
+    return {"problem_type": labels.problem_type, **names, "label_mean": labels.mean, "label_scale": labels.std}
 
 
 def _config_fields(options: Options) -> dict[str, Any]:
@@ -218,22 +193,11 @@ def _new_tokenizer(options: Options, prepared: PreparedData) -> PreTrainedTokeni
     return train_tokenizer(prepared.training_texts(), model_max_length=length, **settings)
 
 
-def _new_encoder(options: Options, tokenizer: PreTrainedTokenizerBase, labels: Labels) -> PreTrainedModel:
-    values: dict[str, Any] = {
-        **_task(labels),
-        "label_mean": labels.mean,
-        "label_scale": labels.std,
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "max_position_embeddings": options.max_length or longest_input(tokenizer),
-        "hidden_dropout_prob": 0.0,
-        **_config_fields(options),
-    }
-    if options.scheme is not None:
-        values["position_embedding_type"] = options.scheme
-    if options.scheme_kwargs is not None:
-        values["position_embedding_kwargs"] = options.scheme_kwargs
+def _new_encoder(options: Options, config: Any, tokenizer: PreTrainedTokenizerBase, labels: Labels) -> PreTrainedModel:
+    fields = {**_task(labels), "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    if "max_position_embeddings" not in options.assigned:
+        fields["max_position_embeddings"] = options.max_length or longest_input(tokenizer)
     with user_errors():
-        config = PosEncConfig.from_preset(options.size or "tiny", **values)
-        config.code_files()  # refuse now what couldn't be saved at the end
+        for name, value in fields.items():
+            setattr(config, name, value)
         return AutoModelForSequenceClassification.from_config(config)

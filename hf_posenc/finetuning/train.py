@@ -26,13 +26,11 @@ from ..errors import UserError
 from ..options import Options
 from ..quiet import without_bars
 from ..training import run_folder
-from ..training.baseline import baseline_scores
 from ..training.inference import take_off_autocast
-from ..training.lora import merge
-from ..training.metrics import make_loss
+from ..training.metrics import baseline_scores, make_loss
 from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
-from ..training.trainer import RunTrainer, Stop, main_console, make_trainer
+from ..training.trainer import RunTrainer, Stop, make_trainer, merge_lora
 from .loading import input_length, knowledge
 from .start import check_start, start
 
@@ -50,11 +48,6 @@ class TrainingResult:
     tokenizer: PreTrainedTokenizerBase = field(repr=False)
     trained_on: list[int] = field(repr=False)
     """The marks of the training texts."""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """All metrics: `train_...`, `eval_...` (validation) and `test_...`."""
-        return self.report.metrics
 
 
 @without_bars()
@@ -85,7 +78,7 @@ def train(
         raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
     # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
     process = PartialState(cpu=trains_on_cpu(options))
-    console = main_console(process.process_index, console)
+    console = (console or Console()) if process.is_main_process else Console(quiet=True)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
     config = check_start(options)
     is_here = tables is not None or Path(str(options.data)).exists()  # what comes from the Hub is fetched once
@@ -103,20 +96,14 @@ def train(
     tokenizer, model, notes = start(options, prepared, config)
     remember_columns(model.config, prepared.columns)
     encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
-    lengths = list(map(len, encoded["train"]["input_ids"]))
-    recipe = make_recipe(
-        options,
-        hidden_size=model.config.hidden_size,
-        seen=sum(lengths) / len(tokenizer),
-        examples=len(lengths),
-        validates="validation" in encoded,
-        problem_type=prepared.labels.problem_type,
-    )
+    recipe = make_recipe(options, model, tokenizer, encoded)
     loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
     report = begin_report(model, prepared, encoded, cut, options, tokenizer)
     report.notes += [*notes, *loss.sentences(prepared.labels.names)]
-    report.notes += check_memory(model, lengths, recipe, chosen=options.batch_size is not None)
+    report.notes += check_memory(
+        model, [*map(len, encoded["train"]["input_ids"])], recipe, chosen=options.batch_size is not None
+    )
     report.processes = process.num_processes
     if baselines and process.is_main_process:
         tests = {PREFIXES[split]: part for split, part in parts.items()}
@@ -147,10 +134,10 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
     Raises:
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    trainer.add_callback(stop := Stop())
+    trainer.add_callback(stop := Stop(trainer.accelerator))
     with run_folder.guarded(str(recipe.output_dir)), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
-    merge(cast(Any, trainer.model))
+    merge_lora(cast(Any, trainer.model))
     if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
         report.metrics = {**trained.metrics}
     report.history, step = trainer.state.log_history, trainer.state.best_global_step

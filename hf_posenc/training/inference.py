@@ -101,18 +101,12 @@ def pad_rows(rows: Sequence[Row], pad_token_id: int | None, padding_side: str = 
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any]) -> Sequence[Row]:
-    """Token ids of texts and of pairs, each in one call; rows as they are."""
+    """Token ids of texts and of pairs, in one call; rows as they are."""
     if isinstance(inputs[0], Mapping):
         return inputs
-    texts = [(text,) if isinstance(text, str) else text for text in inputs]
-    rows: dict[int, Row] = {}
-    for parts in set(map(len, texts)):
-        numbers = [number for number, text in enumerate(texts) if len(text) == parts]
-        columns = zip(*(texts[number] for number in numbers), strict=True)
-        encoded = tokenizer(*map(list, columns), truncation=True)
-        for place, number in enumerate(numbers):
-            rows[number] = {name: values[place] for name, values in encoded.items()}
-    return [rows[number] for number in range(len(texts))]
+    texts = [text[0] if len(text) == 1 and isinstance(text, tuple) else text for text in inputs]
+    encoded = tokenizer(texts, truncation=True)
+    return [{name: values[row] for name, values in encoded.items()} for row in range(len(texts))]
 
 
 def _cut_texts(
@@ -145,8 +139,6 @@ def take_off_autocast(accelerator: Any, model: nn.Module) -> None:
         model: without the wrappers of distributed training.
     """
     accelerator.native_amp = False
-    trained = vars(model).get("forward")
-    accelerator.unwrap_model(model, keep_fp32_wrapper=False)
-    if vars(model).get("forward") is not trained:
-        del model.forward  # the one put back lacks the decorators of the class's own
+    for name in ("forward", "_original_forward"):
+        vars(model).pop(name, None)
     vars(model).pop("_is_accelerate_prepared", None)  # else another training wouldn't be in mixed precision

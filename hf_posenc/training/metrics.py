@@ -1,8 +1,14 @@
-"""Metrics that need no Hub, `evaluate.Metric` subclasses on scikit-learn and scipy, and the loss; each by the task."""
+"""The loss of each task, metrics that need no Hub (`evaluate.Metric`s on scikit-learn and scipy), and baselines.
 
+Baselines are the majority, and linear models on words: alone, with word pairs, or with their places.
+"""
+
+import contextlib
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,7 +18,14 @@ import torch
 from datasets import Features, List, Value
 from scipy.special import expit, softmax
 from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
+from sklearn.compose import ColumnTransformer
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor
 from torch.nn import functional
 
@@ -51,11 +64,9 @@ def _matthews(references: Any, predictions: Any) -> float:
 
 
 def _correlation(function: Callable[..., Any], references: Any, predictions: Any) -> float:
-    if len(predictions) < 2 or np.ptp(predictions) == 0 or np.ptp(references) == 0:
-        return 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConstantInputWarning)
-        return float(np.nan_to_num(function(predictions, references).statistic))
+        return float(np.nan_to_num(function(predictions, references).statistic)) if len(predictions) > 1 else 0.0
 
 
 def _metric(key: str, function: Callable[..., Any], description: str, *, real_valued: bool = False) -> type[_Metric]:
@@ -107,18 +118,11 @@ def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray
 def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
     """Probabilities (n, C) of logits (n, C): softmax for one label, the sigmoid for several."""
     logits = logits.astype(np.float64)
-    if problem_type == "multi_label_classification":
-        return expit(logits)
-    return softmax(logits, axis=-1)
+    return expit(logits) if problem_type == "multi_label_classification" else softmax(logits, axis=-1)
 
 
 def answers_from_logits(
-    logits: np.ndarray,
-    names: Sequence[str],
-    problem_type: str,
-    *,
-    threshold: float = 0.5,
-    top_k: int | None = None,
+    logits: np.ndarray, names: Sequence[str], problem_type: str, *, threshold: float = 0.5, top_k: int | None = None
 ) -> list[dict[str, Any]]:
     """What logits (n, C) say of each example, for JSON.
 
@@ -153,21 +157,16 @@ def _digits(value: Any) -> float:
     return float(f"{value:.9g}")
 
 
-def score_logits(logits: np.ndarray, labels: np.ndarray, problem_type: str) -> dict[str, float]:
-    """The metrics of logits (n, C) against labels in the form in which the model takes them."""
-    predictions = predictions_from_logits(np.asarray(logits, dtype=np.float32), problem_type)
-    return score(predictions, labels, problem_type)
-
-
 def score(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
     """What the task's `METRICS` compute, without the Arrow table that evaluate makes of the examples."""
+    kind = np.float64 if problem_type == "regression" else np.int64
+    predictions, references = (np.asarray(values).astype(kind) for values in (predictions, references))
     if problem_type == "regression":
-        predictions, references = (np.ravel(numbers).astype(np.float64) for numbers in (predictions, references))
-    else:
-        predictions, references = (np.asarray(labels, dtype=np.int64) for labels in (predictions, references))
+        predictions, references = predictions.ravel(), references.ravel()
     return {metric.key: float(metric.function(references, predictions)) for metric in METRICS[problem_type]}
 
 
+@dataclass(eq=False)
 class ClassificationLoss:
     """The Trainer's `compute_loss_func`: cross-entropy, binary cross-entropy or squared error.
 
@@ -175,24 +174,17 @@ class ClassificationLoss:
     processes, so that neither accumulation nor the number of processes changes the gradient. Class weights are scaled
     to a mean of 1 over the training examples for the same reason: dividing by the batch's own weights would not add up.
 
-    Args:
+    Attributes:
         problem_type: the task.
         weights: (C,) how much a label counts: its examples for one label per text, its presence for several.
         label_smoothing: share of the target that is spread over all labels; one label per text only.
         label_scale: the model's; the squared error is ((logits - labels) / label_scale)^2, in units of any data alike.
     """
 
-    def __init__(
-        self,
-        problem_type: str,
-        weights: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        label_scale: float = 1.0,
-    ) -> None:
-        self.problem_type = problem_type
-        self.weights = weights
-        self.label_smoothing = label_smoothing
-        self.label_scale = label_scale
+    problem_type: str
+    weights: Tensor | None = None
+    label_smoothing: float = 0.0
+    label_scale: float = 1.0
 
     def sentences(self, names: Sequence[str]) -> list[str]:
         """The class weights in a sentence; none where there are none."""
@@ -233,7 +225,8 @@ def loss_and_metrics(loss: ClassificationLoss, logits: np.ndarray, labels: np.nd
     repeated to fill the last one.
     """
     value = loss((torch.from_numpy(logits).double(),), torch.from_numpy(labels))
-    return {"loss": value.item(), **score_logits(logits, labels, loss.problem_type)}
+    predictions = predictions_from_logits(logits, loss.problem_type)
+    return {"loss": value.item(), **score(predictions, labels, loss.problem_type)}
 
 
 def make_loss(
@@ -271,3 +264,109 @@ def make_loss(
     if not several:
         weights = weights * len(target) / (weights * counts).sum()
     return ClassificationLoss(labels.problem_type, weights, smoothing)
+
+
+# ---- baselines ------------------------------------------------------------------------------------------------------
+
+MOST_ROWS = 20_000
+MOST_CHARACTERS = 5_000_000
+"""Limits of the sample, so that the baseline takes seconds."""
+
+
+def _at_places(text: str) -> list[str]:
+    words = text.split()
+    return [f"{place} {word}" for start in (0, -len(words)) for place, word in enumerate(words, start)]
+
+
+_TOKEN = {"token_pattern": r"\w+|[^\w\s]"}
+FEATURES: dict[str, dict[str, Any]] = {
+    "words": _TOKEN,
+    "word pairs": {**_TOKEN, "ngram_range": (1, 2)},
+    "words at places": {"analyzer": _at_places},
+}
+"""What a linear model sees: words, which have no order; pairs of neighbours too; or each word with its place.
+
+Places count from the start and from the end, of what stands between spaces. A sum of them can't bring two together, and
+so doesn't see what a question in the text asks for.
+"""
+
+Texts = Sequence[Sequence[str]]
+"""One sequence of texts, or for pairs the first texts and the second texts."""
+
+
+def fit_words(
+    texts: Texts, labels: Sequence[Any], sees: str = "words", problem_type: str = "single_label_classification"
+) -> Pipeline:
+    """Fits TF-IDF of words, and logistic regression on it; ridge regression for numbers. Of many rows it sees a sample.
+
+    Args:
+        texts: `(first,)`, or `(first, second)` for pairs, each of which has its own words. `predict` takes the same.
+        labels: class numbers, rows of 0 and 1, or numbers.
+        sees: one of `FEATURES`.
+        problem_type: `single_label_classification`, `multi_label_classification` or `regression`.
+
+    Raises:
+        ValueError: there is no word in the texts, or just one class.
+    """
+    features = TfidfVectorizer(sublinear_tf=True, max_features=100_000, **FEATURES[sees])
+    columns = [(str(column), features, column) for column in range(len(texts))]
+    model: Any = Ridge() if problem_type == "regression" else LogisticRegression(C=10.0, max_iter=100)
+    if problem_type == "multi_label_classification":
+        model = OneVsRestClassifier(model)
+    fitted = make_pipeline(FunctionTransformer(_as_rows), ColumnTransformer(columns, sparse_threshold=1.0), model)
+    rows = _sample(texts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a rough fit will do
+        warnings.filterwarnings("ignore", "Label .* is present in all training examples")
+        return fitted.fit([[column[row] for row in rows] for column in texts], np.asarray(labels)[rows])
+
+
+def _as_rows(texts: Texts) -> np.ndarray:
+    return np.array(texts, dtype=object).T
+
+
+def _sample(texts: Texts) -> np.ndarray:
+    """Indices of the rows to fit: all, or a sample of fixed seed within the limits."""
+    lengths = np.array([sum(map(len, row)) for row in zip(*texts, strict=True)])
+    rows = np.random.default_rng(0).permutation(len(lengths))[:MOST_ROWS]
+    return np.sort(rows[: max(2, np.searchsorted(np.cumsum(lengths[rows]), MOST_CHARACTERS, "right"))])
+
+
+def most_frequent(labels: Sequence[Any], problem_type: str) -> Any:
+    """The best answer without the text: the most frequent class or set of labels, or the mean."""
+    if problem_type == "regression":
+        return float(np.mean(np.asarray(labels, dtype=np.float64)))
+    (answer, _), *_ = Counter(tuple(row) if isinstance(row, Sequence) else row for row in labels).most_common(1)
+    return list(answer) if isinstance(answer, tuple) else answer
+
+
+def baseline_scores(
+    train: tuple[Texts, Sequence[Any]], tests: Mapping[str, tuple[Texts, Sequence[Any]]], problem_type: str
+) -> dict[str, dict[str, float]]:
+    """The metrics of the baselines on each test set, by prefix: `{"majority": {"eval_accuracy": .5, ...}, ...}`.
+
+    Args:
+        train: texts (see `fit_words`) and labels.
+        tests: the same for each set, by the prefix of its metrics (`eval`, `test`).
+        problem_type: the task.
+
+    Returns:
+        `majority` (for a regression the mean); `words` and `word_pairs` where the texts allow them. None without tests.
+    """
+    if not tests:
+        return {}
+    constant = most_frequent(train[1], problem_type)
+    predicted = {"majority": {name: [constant] * len(labels) for name, (_, labels) in tests.items()}}
+    for sees in ("words", "word pairs"):
+        with contextlib.suppress(ValueError):  # no words, or one class in the sample
+            model = fit_words(*train, sees, problem_type)
+            answers = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
+            predicted[sees.replace(" ", "_")] = answers
+    return {
+        baseline: {
+            f"{name}_{metric}": value
+            for name, answers in by_test.items()
+            for metric, value in score(answers, tests[name][1], problem_type).items()
+        }
+        for baseline, by_test in predicted.items()
+    }

@@ -6,13 +6,14 @@ How the defaults were chosen: docs/recipe.md.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import psutil
 import torch
-from transformers import PreTrainedModel, TrainingArguments
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError, dashed, one_line
@@ -27,21 +28,12 @@ LEAST = {"small vocabulary": (10_000, 6, 100), "natural language": (500, 6, 100)
 """Least number of steps, within a least and a greatest number of epochs."""
 MOST_EVALUATIONS = 20
 """More epochs than this are evaluated several at a time: an evaluation may take longer than a short epoch."""
-_OWN = frozenset(
-    (
-        *(
-            "output_dir",
-            "resume_from_checkpoint",
-            "num_train_epochs",
-            "max_steps",
-            "learning_rate",
-            "lr_scheduler_type",
-        ),
-        *("per_device_train_batch_size", "seed", "bf16", "use_cpu", "push_to_hub", "label_names"),
-        *("do_train", "do_eval", "do_predict", "position_embedding_type", "position_embedding_kwargs"),
-        *("bf16_full_eval", "fp16_full_eval"),  # they would round the weights that are saved
-    )
-)
+_OWN = {
+    *("output_dir", "resume_from_checkpoint", "num_train_epochs", "max_steps", "learning_rate", "lr_scheduler_type"),
+    *("per_device_train_batch_size", "seed", "bf16", "use_cpu", "push_to_hub", "label_names"),
+    *("do_train", "do_eval", "do_predict", "position_embedding_type", "position_embedding_kwargs"),
+    *("bf16_full_eval", "fp16_full_eval"),  # they would round the weights that are saved
+}
 """Fields that `--set` can't name: they have options of their own, or follow from them."""
 _SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
 _NOT_NEGATIVE = Range("a number from 0", lambda value: 0 <= value < math.inf)
@@ -72,11 +64,6 @@ class Recipe(TrainingArguments):
     position_rate: float | None = None
     one_cycle: bool = False
     patience: int | None = None
-
-    @property
-    def examples_per_step(self) -> int:
-        """Of all devices and processes, with accumulation."""
-        return self.train_batch_size * self.world_size * self.gradient_accumulation_steps
 
 
 FIELDS = frozenset(item.name for item in fields(TrainingArguments))
@@ -117,13 +104,13 @@ def default_word_factor(is_trained: bool, seen: float) -> float:
 
     Args:
         is_trained: whether it starts from a checkpoint.
-        seen: tokens per vocabulary entry; 0: not known.
+        seen: tokens per vocabulary entry.
     """
-    return 1.0 if is_trained or not seen else round(min(max(15 / math.sqrt(seen), 1.0), 4.0), 2)
+    return 1.0 if is_trained else round(min(max(15 / math.sqrt(max(seen, 1)), 1.0), 4.0), 2)
 
 
 def make_recipe(
-    options: Options, *, hidden_size: int, seen: float, examples: int, validates: bool, problem_type: str
+    options: Options, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoded: Mapping[str, Dataset]
 ) -> Recipe:
     """How a run is trained: the options, what `--set` names, and the defaults of what neither says.
 
@@ -132,16 +119,16 @@ def make_recipe(
 
     Args:
         options: of the run.
-        hidden_size: of the model.
-        seen: training tokens per vocabulary entry.
-        examples: of the training split.
-        validates: whether there are validation rows.
-        problem_type: the task.
+        model, tokenizer: what is trained.
+        encoded: the splits.
 
     Raises:
         UserError: an option isn't accepted, or not by transformers.
     """
     is_trained, chosen = options.pretrained is not None, trainer_fields(options)
+    validates, problem_type = "validation" in encoded, str(model.config.problem_type)
+    examples = len(encoded["train"]["input_ids"])
+    seen = sum(map(len, encoded["train"]["input_ids"])) / len(tokenizer)
     values: dict[str, Any] = {
         "output_dir": options.output,
         "per_device_train_batch_size": options.batch_size or 32,
@@ -163,7 +150,7 @@ def make_recipe(
         **_hardware(options, chosen),
     }
     if options.learning_rate is None:
-        values["learning_rate"] = default_learning_rate(is_trained, hidden_size, options.lora)
+        values["learning_rate"] = default_learning_rate(is_trained, model.config.hidden_size, options.lora)
     values["word_rate"] = default_word_factor(is_trained, seen) if options.word_rate is None else options.word_rate
     if options.patience is not None and not validates:
         raise UserError(f"--patience {options.patience} needs evaluations. Give --validation, or a --validation-share.")
@@ -175,14 +162,12 @@ def make_recipe(
     best, known = str(chosen.get("metric_for_best_model", usual)), [metric.key for metric in METRICS[problem_type]]
     if best.removeprefix("eval_") not in ("loss", *known):
         raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
-    if values["load_best_model_at_end"] or options.patience is not None:
-        values["metric_for_best_model"] = best
-        values["greater_is_better"] = best.removeprefix("eval_") not in ("loss", "mse")
+    values |= {"metric_for_best_model": best, "greater_is_better": best.removeprefix("eval_") not in ("loss", "mse")}
     try:
         recipe = Recipe(**{**values, **chosen})
     except (ValueError, TypeError, ImportError) as error:
         raise UserError(one_line(error)) from error
-    batch = recipe.examples_per_step
+    batch = recipe.train_batch_size * recipe.world_size * recipe.gradient_accumulation_steps
     recipe.num_train_epochs = options.epochs or default_epochs(is_trained, seen, examples, batch)
     apart = math.ceil(recipe.num_train_epochs / MOST_EVALUATIONS)
     if apart > 1 and not chosen.keys() & {"eval_strategy", "save_strategy", "logging_strategy"}:
@@ -222,8 +207,8 @@ def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
     bf16 = options.bf16
     if bf16 is None:
         bf16 = not chosen.get("fp16") and best_dtype("cpu" if on_cpu else None) == torch.bfloat16
-    # On a CPU: else TrainingArguments refuses bf16, and each of several processes trains alone.
-    return {"use_cpu": on_cpu, "bf16": bf16, **({"dataloader_pin_memory": False} if on_cpu else {})}
+    # `use_cpu`: else TrainingArguments refuses bf16, and each of several processes trains alone.
+    return {"use_cpu": on_cpu, "bf16": bf16, "dataloader_pin_memory": not on_cpu}
 
 
 _OF_A_WEIGHT = 16

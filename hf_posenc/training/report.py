@@ -1,7 +1,7 @@
 """What a run says of itself: one `Report`, which the terminal, `results.json` and the card show."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,8 +11,7 @@ import numpy as np
 from datasets import Dataset
 from huggingface_hub import EvalResult, ModelCardData
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.markdown import Markdown
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix, precision_recall_fscore_support
@@ -20,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.preparing import DataSummary, PreparedData
 from ..machine import versions
-from ..markdown import plain, render
+from ..markdown import markdown_table, plain, render
 from ..options import Options
 from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
 from .trainer import NO_SCORES
@@ -32,14 +31,11 @@ _TASK = "text-classification"
 _MOST_CLASSES = 12
 """Tables in the terminal and in the card have this many classes at most; results.json has all."""
 _MOST_CLASSES_DRAWN = 30
-_CLASS_HEAD = ("class", "precision", "recall", "f1", "examples")
 _BINS = 15
 PREFIXES = {"validation": "eval", "test": "test"}
 """Prefixes of the metrics of each scored split."""
 _WORDS = {"words": "words", "word_pairs": "words and word pairs"}
 """What each linear baseline sees."""
-
-Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ class Report:
     """A run: sizes known before its first step, and what it reached.
 
     Attributes:
-        options: as plain values; paths are cut to their last part.
+        options: as plain values; paths are cut to their last part: `output` is the run's name.
         base_model: the Hub name of what it started from.
         examples, cut: of each split, how many, and how many of them were cut at `max_length` tokens.
         notes: what was decided for this run, a sentence each.
@@ -109,10 +105,8 @@ class Report:
         history: what was logged, in order.
     """
 
-    name: str
     options: dict[str, Any]
     base_model: str | None
-    dataset: str
     position_embedding_type: str
     problem_type: str
     labels: tuple[str, ...]
@@ -145,22 +139,21 @@ class Report:
 
     def show_start(self, console: Console) -> None:
         """Prints what is known before the first step."""
-        _say(console, f"[bold]Data[/bold]  {escape(self.data.line)}")
-        doubts = self.data.doubts
-        for split, count in self.cut.items():
-            if count:
-                share = f"{count:,} of {self.examples[split]:,} {split} texts ({count / self.examples[split]:.1%})"
-                doubts.append(f"{share} have more than {self.max_length:,} tokens and were cut: --max-length.")
-        for doubt in doubts:
-            _say(console, f"[yellow]Warning:[/yellow] {escape(doubt)}")
+        doubts = self.data.doubts + [
+            f"{count:,} of {self.examples[split]:,} {split} texts ({count / self.examples[split]:.1%}) have more than "
+            f"{self.max_length:,} tokens and were cut: --max-length."
+            for split, count in self.cut.items()
+            if count
+        ]
         _say(
             console,
-            f"[bold]Model[/bold] positions: {self.position_embedding_type}; {self.parameters:,} parameters, of them "
-            f"positional {self.positional_parameters:,} ({self.positional_parameters / self.parameters:.2%}); "
+            f"Data  {self.data.line}",
+            *(f"Warning: {doubt}" for doubt in doubts),
+            f"Model  positions: {self.position_embedding_type}; {self.parameters:,} parameters, of them positional "
+            f"{self.positional_parameters:,} ({self.positional_parameters / self.parameters:.2%}); "
             f"{self.vocab_size:,} tokens, inputs of at most {self.max_length:,}",
+            *self.notes,
         )
-        for note in self.notes:
-            _say(console, escape(note))
 
     def show(self, console: Console) -> None:
         """Prints what it reached; warnings last, where they are seen."""
@@ -170,17 +163,12 @@ class Report:
                 f"Kept the weights of epoch {round(self.best['epoch'], 2):g} (step {self.best['step']}), the best by "
                 f"{self.best['metric']}: {self.best['value']:.4g}.",
             )
-        if scored := self.scores():
-            console.print(_table(("", *scored), self.score_rows()))
-        if self.classes:
-            rows = self.class_rows(lambda label: escape(short(label, 30)))
-            if (more := len(self.classes) - len(rows)) > 0:
-                rows.append((f"... {more} more in results.json",))
-            console.print(_table((f"{self.assessed}: {_CLASS_HEAD[0]}", *_CLASS_HEAD[1:]), rows))
-        if self.calibration is not None:
-            _say(console, escape(self.calibration.sentence()))
-        for warning in self.warnings:
-            _say(console, f"[yellow]Warning:[/yellow] {escape(warning)}")
+        console.print(Markdown(f"{self.score_table()}\n\n{self.class_table()}"))
+        _say(
+            console,
+            *([] if self.calibration is None else [self.calibration.sentence()]),
+            *(f"Warning: {warning}" for warning in self.warnings),
+        )
 
     def assess(self, split: str, logits: np.ndarray, labels: np.ndarray) -> None:
         """Sets what is said of the predictions on one split, beside its metrics.
@@ -192,7 +180,14 @@ class Report:
         """
         predicted, self.assessed = predictions_from_logits(logits, self.problem_type), split
         if self.problem_type != "regression":
-            self.classes = _classes(labels.astype(int), predicted, self.labels)
+            right, scores = labels.astype(int), ("precision", "recall", "f1")
+            columns = precision_recall_fscore_support(right, predicted, labels=range(len(self.labels)), zero_division=0)
+            self.classes = [  # without examples there is nothing to be right about
+                {"label": name}
+                | {score: float(value) if count else None for score, value in zip(scores, values, strict=True)}
+                | {"examples": int(count)}
+                for name, *values, count in zip(self.labels, *columns, strict=True)
+            ]
         if self.problem_type == "single_label_classification":
             self.confusion = confusion_matrix(labels, predicted, labels=range(len(self.labels))).tolist()
         metric, examples = METRICS[self.problem_type][0].key, f"{len(predicted):,} {split} examples"
@@ -231,37 +226,42 @@ class Report:
         shown.plot(ax=axes, cmap="Blues", colorbar=False, xticks_rotation=45)
         figure.savefig(folder / self.picture, dpi=120)
 
-    def class_rows(self, cell: Callable[[str], str] = lambda label: plain(short(label, 160))) -> list[Row]:
-        """Precision, recall, F1 and number of examples of the first classes; without examples a class has no scores."""
-
-        def share(value: float | None) -> str:
-            return "-" if value is None else f"{value:.3f}"
-
-        return [
-            (cell(row["label"]), *map(share, (row["precision"], row["recall"], row["f1"])), f"{row['examples']:,}")
+    def class_table(self) -> str:
+        """Precision, recall, F1 and number of examples of the first classes, in Markdown; "-": no examples."""
+        rows = [
+            (
+                plain(short(row["label"], 160)),
+                *("-" if row[name] is None else f"{row[name]:.3f}" for name in ("precision", "recall", "f1")),
+                f"{row['examples']:,}",
+            )
             for row in self.classes[:_MOST_CLASSES]
         ]
+        if (more := len(self.classes) - len(rows)) > 0:
+            rows.append((f"... {more} more in results.json", "", "", "", ""))
+        head = (f"{self.assessed}: class", "precision", "recall", "f1", "examples")
+        return markdown_table(head, rows, align="lrrrr") if rows else ""
 
     def scores(self) -> dict[str, dict[str, float]]:
         """The metrics of each scored split."""
-        every = {
+        return {
             split: {
                 name.removeprefix(f"{prefix}_"): value
                 for name, value in self.metrics.items()
                 if name.startswith(f"{prefix}_") and not name.endswith(NO_SCORES)
             }
             for split, prefix in PREFIXES.items()
+            if f"{prefix}_loss" in self.metrics
         }
-        return {split: scores for split, scores in every.items() if scores}
 
-    def score_rows(self) -> list[Row]:
-        """A row for each metric of the model, and for each baseline the metric to quote; a column for each split."""
+    def score_table(self) -> str:
+        """Each metric of the model, and of each baseline the metric to quote, for each split, in Markdown."""
         scores, metric = self.scores(), METRICS[self.problem_type][0].key
         rows = {name: [part[name] for part in scores.values()] for name in next(iter(scores.values()), {})}
         for baseline, values in self.baselines.items():
             cells = [values[f"{PREFIXES[split]}_{metric}"] for split in scores]
             rows[f"{metric} of {baseline.replace('_', ' ')}"] = cells
-        return [(name, *map(digits, cells)) for name, cells in rows.items()]
+        table = [(name, *map(digits, cells)) for name, cells in rows.items()]
+        return markdown_table(("", *scores), table) if table else ""
 
     def card(self) -> str:
         """The README of the checkpoint: metadata that the Hub reads, how to load it, results, and how it was made."""
@@ -270,12 +270,12 @@ class Report:
             pipeline_tag=_TASK,
             base_model=self.base_model,
             tags=["posenc", self.position_embedding_type, "custom_code"],
-            model_name=self.name,
+            model_name=self.options["output"],
             eval_results=[
                 EvalResult(
                     task_type=_TASK,
-                    dataset_type=self.dataset,
-                    dataset_name=self.dataset,
+                    dataset_type=self.options["data"],
+                    dataset_name=self.options["data"],
                     dataset_split=split,
                     metric_type=metric,
                     metric_value=round(value, 4),
@@ -299,7 +299,6 @@ class Report:
             metadata=metadata.to_yaml(),
             report=self,
             place=HERE,
-            class_head=_CLASS_HEAD,
             hyperparameters=[(name, plain(value)) for name, value in trained.items() if value is not None],
             versions=versions(),
         )
@@ -314,12 +313,10 @@ def begin_report(
     tokenizer: PreTrainedTokenizerBase,
 ) -> Report:
     """What is known of a run before its first step."""
-    pretrained = options.pretrained
+    pretrained, output = options.pretrained, Path(str(options.output)).resolve()
     return Report(
-        name=Path(str(options.output)).resolve().name,
-        options=plain_options(options.to_dict()),
+        options=plain_options({**options.to_dict(), "data": options.data or "unknown", "output": str(output)}),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
-        dataset=Path(str(options.data)).name or "unknown",
         position_embedding_type=model.config.position_embedding_type,
         problem_type=prepared.labels.problem_type,
         labels=prepared.labels.names,
@@ -332,18 +329,6 @@ def begin_report(
         positional_parameters=sum(part.numel() for name, part in model.named_parameters() if ".position." in name),
         data=prepared.summary,
     )
-
-
-def _classes(right: Any, predicted: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Scores of each class; None where it has no examples, for there is nothing to be right about."""
-    columns = precision_recall_fscore_support(right, predicted, labels=range(len(names)), zero_division=0)
-    scores = ("precision", "recall", "f1")
-    return [
-        {"label": name}
-        | {score: float(value) if count else None for score, value in zip(scores, values, strict=True)}
-        | {"examples": int(count)}
-        for name, *values, count in zip(names, *columns, strict=True)
-    ]
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,18 +344,11 @@ def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: plain(value) for name, value in options.items()}
 
 
-def _say(console: Console, text: str) -> None:
-    """Prints a line; in a file it isn't broken."""
-    console.print(text, highlight=False, soft_wrap=not console.is_terminal)
-
-
-def _table(head: Row, rows: list[Row]) -> Table:
-    table = Table(head[0], box=None, pad_edge=False)
-    for name in head[1:]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _say(console: Console, *lines: str) -> None:
+    """Prints lines; in a file they aren't broken."""
+    for line in lines:
+        style = "yellow" if line.startswith("Warning: ") else None
+        console.print(line, style=style, highlight=False, markup=False, soft_wrap=not console.is_terminal)
 
 
 def digits(score: float, places: int = 4) -> str:

@@ -7,15 +7,14 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from .. import files
 from ..errors import Diverged, Interrupted, UserError, disk_error, one_line
 from ..files import CHECKPOINT, REPLACED
 from ..quiet import errors_alone
-
-if TYPE_CHECKING:  # a folder is checked before PyTorch is imported
-    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -37,12 +36,6 @@ def checkpoints(output: str | Path) -> list[Path]:
     return sorted(named, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
-def remove_checkpoints(output: str | Path) -> None:
-    """Deletes the checkpoint folders of a run."""
-    for path in checkpoints(output):
-        shutil.rmtree(path)
-
-
 def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
     """Refuses a folder that is taken, or can't be written to. Makes and deletes nothing.
 
@@ -59,7 +52,9 @@ def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
         raise UserError("--overwrite begins anew, --resume goes on. Give one of them.")
     found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     held = ", ".join(found[:4]) + ", ..." * (len(found) > 4)
-    if found and not _is_ours(folder):
+    is_run = (folder / OPTIONS_NAME).exists() or "options" in _read(folder / RESULTS_NAME)
+    # One that was killed while it replaced another left that one's files.
+    if found and not is_run and not any(folder.glob(f"{REPLACED}*")):
         raise UserError(
             f"--output {output!r} holds {held}, and nothing that says that `hf-posenc train` wrote it. Name a new "
             "folder, or empty this one."
@@ -71,12 +66,6 @@ def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         reason = "no permission" if nearest.is_dir() else "a file is in the way"
         raise UserError(f"--output {output!r} can't be written to: {reason}. Name a folder of your own.")
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether a run of ours wrote a folder; one that was killed while it replaced another left that one's files."""
-    is_run = (folder / OPTIONS_NAME).exists() or "options" in _read(folder / RESULTS_NAME)
-    return is_run or any(folder.glob(f"{REPLACED}*"))
 
 
 def _whole(folder: Path) -> list[Path]:
@@ -103,14 +92,11 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     Raises:
         UserError: there is no such run, it has ended, or it was begun with other options or data.
     """
-    if options["lora"]:
-        raise UserError("--resume: the checkpoints of --lora hold merged weights. Start from one with --pretrained.")
     folder, before = Path(output), _read(Path(output) / OPTIONS_NAME)
     if not before:
-        ended = (folder / RESULTS_NAME).exists()
         raise UserError(
-            f"--resume: {output!r} holds no unfinished run. "
-            + (f"Train it further with --pretrained {output}." if ended else "Leave --resume out.")
+            f"--resume: {output!r} holds no unfinished run. Leave --resume out; a finished one is trained further with "
+            "--pretrained."
         )
     now = json.loads(json.dumps(dict(options), default=str))
     for name in now.keys() | before.keys():
@@ -131,11 +117,11 @@ def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[s
     Returns:
         The checkpoints of the run that is replaced, which are deleted.
     """
-    deleted = [path.name for path in checkpoints(output)] if overwrite else []
-    if overwrite:
-        remove_checkpoints(output)
+    deleted = checkpoints(output) if overwrite else []
+    for path in deleted:
+        shutil.rmtree(path)
     files.write_json(Path(output) / OPTIONS_NAME, options)
-    return deleted
+    return [path.name for path in deleted]
 
 
 @contextlib.contextmanager
@@ -149,11 +135,11 @@ def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
             results = _read(temporary / RESULTS_NAME)
             names = sorted({RESULTS_NAME, *(path.name for path in temporary.iterdir())})
             files.write_json(temporary / RESULTS_NAME, {**results, "files": names})
-    if is_main:
-        remove_checkpoints(folder)
+    for path in checkpoints(folder) if is_main else ():
+        shutil.rmtree(path)
 
 
-def not_finite(tensors: Iterable[tuple[str, "torch.Tensor"]]) -> list[str]:
+def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
     """The names of the tensors that hold NaN or infinity."""
     return [
         name for name, value in tensors if value.is_floating_point() and not bool(value.detach().isfinite().all().cpu())
@@ -190,6 +176,4 @@ def what_is_left(output: str | Path, *, diverged: bool = False) -> str:
     if not whole:
         return f"no checkpoint had been saved.{kept}"
     way_out = "" if diverged else " The same command with --resume goes on from there."
-    if way_out and _read(folder / OPTIONS_NAME).get("lora"):
-        way_out = " It holds merged weights: start from them with --pretrained."
     return f"{str(whole[-1])!r}.{way_out}{kept}"

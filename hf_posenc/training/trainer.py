@@ -1,4 +1,4 @@
-"""The stock Trainer with our loss and groups of learning rates; Ctrl-C, and progress.
+"""The stock Trainer with our loss and groups of learning rates, low-rank changes, Ctrl-C, and progress.
 
 On a terminal it draws its own bar; in a log stands a line a minute with the time left.
 """
@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, cast
 
 import torch
+from accelerate import Accelerator
 from datasets import Dataset
 from rich.console import Console
 from tqdm import tqdm
@@ -31,15 +32,15 @@ from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 
-from ..errors import Diverged
+from ..errors import Diverged, UserError
 from ..optimizer import scale_position_learning_rates
-from .lora import has_lora, merged_weights
 from .metrics import ClassificationLoss, loss_and_metrics
 from .recipe import Recipe
 from .run_folder import not_finite
 
 logger = logging.get_logger(__name__)
 
+_LORA_RANK = 16
 LINE_EVERY = 60.0
 """Seconds between two lines of a log."""
 NO_SCORES = ("_runtime", "_per_second", "_preparation_time", "total_flos", "epoch")
@@ -49,22 +50,24 @@ NO_SCORES = ("_runtime", "_per_second", "_preparation_time", "total_flos", "epoc
 class RunTrainer(Trainer):
     """The stock Trainer; it overrides public methods alone."""
 
+    args: Recipe
+    model: PreTrainedModel
+    optimizer: torch.optim.Optimizer
+
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Gives positions and new word embeddings their own learning rates."""
         if self.optimizer is None:
             super().create_optimizer(model)
-            recipe, trained = cast(Recipe, self.args), cast(Any, self.model if model is None else model)
-            scale_position_learning_rates(
-                cast(Any, self.optimizer), trained, recipe.position_rate, words=recipe.word_rate
-            )
-        return cast(torch.optim.Optimizer, self.optimizer)
+            trained = self.model if model is None else model
+            scale_position_learning_rates(self.optimizer, trained, self.args.position_rate, words=self.args.word_rate)
+        return self.optimizer
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
         """Makes PyTorch's one-cycle schedule too (Smith and Topin 2017, arXiv 1708.07120); it rises in the warm-up."""
-        if cast(Recipe, self.args).one_cycle and self.lr_scheduler is None:
-            optimizer = cast(torch.optim.Optimizer, self.optimizer if optimizer is None else optimizer)
+        if self.args.one_cycle and self.lr_scheduler is None:
+            optimizer = self.optimizer if optimizer is None else optimizer
             warmup = self.args.get_warmup_steps(num_training_steps)
             schedule: Any = torch.optim.lr_scheduler.OneCycleLR(
                 optimizer,
@@ -80,26 +83,16 @@ class RunTrainer(Trainer):
 
         Otherwise a run resumed from a checkpoint saved before that evaluation would draw other dropout masks.
         """
-        refuse_divergence(self.state.global_step, cast(torch.nn.Module, self.model), self.args)
-        state = torch.get_rng_state()
-        metrics = super().evaluate(*given, **options)
-        torch.set_rng_state(state)
-        return metrics
-
-    def create_model_card(self, *_: Any, **__: Any) -> None:
-        """Writes none: the report does."""
+        refuse_divergence(self.state.global_step, self.model, self.args)
+        with torch.random.fork_rng(devices=[]):
+            return super().evaluate(*given, **options)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Saves finite weights alone, low-rank changes merged, and no pickle of the arguments."""
-        model = cast(torch.nn.Module, self.model)
-        refuse_divergence(self.state.global_step, model, self.args)
-        folder = Path(output_dir or str(self.args.output_dir))
+        """Saves finite weights alone, and no pickle of the arguments."""
+        step, folder = self.state.global_step, Path(output_dir or str(self.args.output_dir))
+        refuse_divergence(step, self.model, self.args)
         try:
-            if not has_lora(model):
-                super().save_model(str(folder), _internal_call=_internal_call)
-            elif self.args.should_save:
-                cast(Any, model).save_pretrained(folder, state_dict=merged_weights(model))
-                cast(PreTrainedTokenizerBase, self.processing_class).save_pretrained(folder)
+            super().save_model(str(folder), _internal_call=_internal_call)
         finally:
             if self.args.should_save:
                 (folder / TRAINING_ARGS_NAME).unlink(missing_ok=True)
@@ -136,6 +129,38 @@ def make_trainer(
     return trainer
 
 
+def add_lora(model: PreTrainedModel) -> None:
+    """Adds low-rank changes (Hu et al. 2021, arXiv 2106.09685), which alone are trained, with scheme and classifier.
+
+    Raises:
+        UserError: PEFT isn't installed.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise UserError("--lora needs PEFT, which isn't installed: pip install 'hf-posenc[lora]'.") from error
+    config = LoraConfig(
+        r=_LORA_RANK,
+        lora_alpha=2 * _LORA_RANK,
+        target_modules=["query", "key", "value", "dense"],
+        # The head and the scheme's own matrices (tupe has some of these names) are trained whole.
+        exclude_modules=r"(.*\.)?position\..*|classifier\..*",
+    )
+    inject_adapter_in_model(config, model)
+    for name, parameter in model.named_parameters():
+        if name.startswith("classifier.") or ".position." in name:
+            parameter.requires_grad_(True)
+
+
+def merge_lora(model: torch.nn.Module) -> None:
+    """Merges low-rank changes, if there are any, into the model, which becomes an ordinary one."""
+    for name, module in list(model.named_modules()):
+        if hasattr(module, "get_base_layer"):
+            module.merge()
+            model.set_submodule(name, module.get_base_layer())
+    model.requires_grad_(True)
+
+
 def refuse_divergence(step: int, model: torch.nn.Module, recipe: TrainingArguments) -> None:
     """Raises Diverged if a weight holds NaN or infinity."""
     if bad := not_finite(model.named_parameters()):
@@ -155,7 +180,8 @@ class Stop(TrainerCallback):
     EVERY = 50
     """Steps between two looks at the weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
         self._agreed = False
         self._pressed_at: float | None = None
         self._previous: Any = None
@@ -186,10 +212,10 @@ class Stop(TrainerCallback):
         if state.global_step % self.EVERY == 0 or control.should_training_stop:
             refuse_divergence(state.global_step, kwargs["model"], args)
         self._agreed = self._pressed_at is not None
-        if args.world_size > 1 and torch.distributed.is_initialized():
-            anywhere = torch.tensor(self._agreed, dtype=torch.int32, device=args.device)
-            torch.distributed.all_reduce(anywhere, torch.distributed.ReduceOp.MAX)
-            self._agreed = bool(anywhere.item())
+        if args.world_size > 1:
+            if self._agreed:
+                self._accelerator.set_trigger()
+            self._agreed = self._accelerator.check_trigger()
         if self._agreed and not float(state.epoch or 0).is_integer():
             control.should_save = True
         return control
@@ -208,11 +234,6 @@ class Stop(TrainerCallback):
 def is_live(console: Console) -> bool:
     """Whether a line can be redrawn: not in a file, a pipe, a notebook or a dumb terminal."""
     return console.is_interactive and not console.is_jupyter and console.file.isatty()
-
-
-def main_console(process_index: int, console: Console | None = None) -> Console:
-    """Where a run prints: `console`, or standard output; of several processes the main one alone."""
-    return (console or Console()) if process_index == 0 else Console(quiet=True)
 
 
 class Bar(ProgressCallback):

@@ -39,7 +39,7 @@ from hf_posenc.conversion import convert
 from hf_posenc.conversion.measure import encode
 from hf_posenc.errors import run_script
 from hf_posenc.markdown import markdown_table
-from hf_posenc.training.baseline import BagOfWords
+from hf_posenc.training.metrics import fit_words
 from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows
 
 SCHEMES = ("none", "lspe", "rope", "alibi", "alibi+t5", "t5")
@@ -150,7 +150,7 @@ def baseline(
             )
             for rows in (training, test)
         )
-        predicted = list(BagOfWords(what).fit([seen], answers).predict([asked]))
+        predicted = list(fit_words([seen], answers, what).predict([asked]))
     return {
         "train_examples": len(training),
         "test_examples": len(test),

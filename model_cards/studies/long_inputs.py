@@ -38,8 +38,8 @@ from hf_posenc.errors import run_script
 from hf_posenc.finetuning.train import TrainingResult, train
 from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
-from hf_posenc.training.baseline import BagOfWords
 from hf_posenc.training.inference import logits_of
+from hf_posenc.training.metrics import fit_words
 from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows
 from model_cards.studies.passkey import TRAINED, windows
 
@@ -148,7 +148,7 @@ class Study:
     def linear(self, name: str) -> dict[str, Any]:
         """The linear model on words and word pairs."""
         known, asked = self.splits(name, trial=False).values()
-        fitted = BagOfWords("word pairs").fit([known["text"]], list(known["label"]))
+        fitted = fit_words([known["text"]], list(known["label"]), "word pairs")
         return {"accuracy": float(np.mean(fitted.predict([asked["text"]]) == np.asarray(asked["label"])))}
 
     def fine_tune(self, name: str, way: str, seed: int, rate: float | None = None) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Study:
             )
             started = time.time()
             trained = train(options, tables=tables, baselines=False, console=Console(file=io.StringIO()))
-        result = {"accuracy": trained.metrics["test_accuracy"], "rate": options.learning_rate}
+        result = {"accuracy": trained.report.metrics["test_accuracy"], "rate": options.learning_rate}
         result |= {"seconds": round(time.time() - started, 1), "gigabytes": _peak()}
         if chosen.longest == TRAINED and not trial:
             result["windows"] = in_windows(trained, list(tables["test"]["text"]), list(tables["test"]["label"]))

@@ -31,8 +31,7 @@ from hf_posenc.errors import UserError, run_script
 from hf_posenc.finetuning.train import train
 from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
-from hf_posenc.training.baseline import baseline_scores
-from hf_posenc.training.metrics import make_loss
+from hf_posenc.training.metrics import baseline_scores, make_loss
 from hf_posenc.training.recipe import make_recipe
 from hf_posenc.training.trainer import make_trainer
 from model_cards.studies.parts import Parts, data_folder, minilm_folder, options_of, read_rows
@@ -145,7 +144,7 @@ class Study:
                 metrics, baselines, epochs = _stock(chosen, tables)
             else:
                 result = train(chosen, tables=tables, console=Console(file=io.StringIO()))
-                metrics = result.metrics
+                metrics = result.report.metrics
                 baselines = {name: scores["test_accuracy"] for name, scores in result.report.baselines.items()}
                 epochs = result.report.history[-1]["epoch"]
         kept = ("accuracy", "macro_f1", "matthews_correlation", "loss")
@@ -165,8 +164,8 @@ def _stock(options: Options, tables: dict[str, Dataset]) -> tuple[dict[str, floa
     names = {"id2label": dict(enumerate(prepared.labels.names)), "label2id": prepared.labels.numbers()}
     model = AutoModelForSequenceClassification.from_pretrained(str(options.pretrained), **names)
     encoded, _ = encode(prepared, tokenizer, tokenizer.model_max_length)
-    sizes: dict[str, Any] = {"hidden_size": model.config.hidden_size, "examples": len(encoded["train"])}
-    recipe = make_recipe(options, **sizes, seen=0, validates=True, problem_type=prepared.labels.problem_type)
+    model.config.problem_type = prepared.labels.problem_type
+    recipe = make_recipe(options, model, tokenizer, encoded)
     loss = make_loss(prepared.labels, [], None, 0.0)
     trainer = make_trainer(model, tokenizer, encoded, recipe, loss, Console(file=io.StringIO()))
     trainer.train()

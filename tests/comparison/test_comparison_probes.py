@@ -11,7 +11,7 @@ from hf_posenc.comparison.baselines import PLACES, answer_usual
 from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.probes import OPPOSITES, PROBES, make_halves, make_probes, make_tokenizer
 from hf_posenc.comparison.tasks import training_rows
-from hf_posenc.training.baseline import FEATURES, BagOfWords
+from hf_posenc.training.metrics import FEATURES, fit_words
 
 LENGTHS = ((32, 32), (33, 33), (32, 64), (512, 512))
 
@@ -160,7 +160,7 @@ def test_no_linear_model_leads_to_the_answer(name):
         data.append(([[row["text"] for row in rows]], [int(row["label"] == "yes") for row in rows]))
     (train, labels), (test, answers) = data
     for kind in FEATURES:
-        score = np.mean(BagOfWords(kind).fit(train, labels).predict(test) == answers)
+        score = np.mean(fit_words(train, labels, kind).predict(test) == answers)
         assert abs(score - 0.5) < 0.05, (kind, score)
 
 
@@ -169,7 +169,7 @@ def test_the_words_at_places_see_what_the_usual_questions_alone_ask():
     rows = list(make_probes(5000, (32, 32), 0, ["place"], training=True))
     usual = [row for row in rows if row["text"].split()[1] not in OPPOSITES]
     texts, answers = [row["text"] for row in usual], [int(row["label"] == "yes") for row in usual]
-    model = BagOfWords(PLACES).fit([texts[2000:]], answers[2000:])
+    model = fit_words([texts[2000:]], answers[2000:], PLACES)
     assert np.mean(model.predict([texts[:2000]]) == answers[:2000]) > 0.95
 
 
@@ -192,7 +192,7 @@ def test_words_at_places_are_counted_from_both_ends():
             answers.append(int(last))
     first = [" ".join(reversed(text.split())) for text in texts]
     for ends in (texts, first):
-        model = BagOfWords(PLACES).fit([ends[::4] + ends[1::4]], answers[::4] + answers[1::4])
+        model = fit_words([ends[::4] + ends[1::4]], answers[::4] + answers[1::4], PLACES)
         assert (model.predict([ends[2::4] + ends[3::4]]) == answers[2::4] + answers[3::4]).all()
 
 

@@ -128,6 +128,6 @@ def test_pretrained_weights_take_a_scheme_of_ones_own(run, tmp_path, source):
     assert config["position_embedding_type"] == "far_away"
     assert (tmp_path / "run" / "far_away.py").exists()
     for pretrained in (source, None):
-        with pytest.raises(UserError, match=r"position_embedding_type='far_awy' is unknown. Did you mean 'far_away'"):
+        with pytest.raises(UserError, match=r"--scheme 'far_awy' is unknown. Did you mean 'far_away'"):
             run(data="nowhere", scheme="far_awy", overwrite=True, pretrained=pretrained)
     del POSITIONS["far_away"]

@@ -12,7 +12,7 @@ from training_harness import results, train
 
 from hf_posenc.data.columns import notes_of
 from hf_posenc.data.preparing import DataSummary
-from hf_posenc.training.baseline import MOST_CHARACTERS, BagOfWords, _sample, baseline_scores, most_frequent
+from hf_posenc.training.metrics import MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
 from hf_posenc.training.report import Report, calibrate, calibration_error
 
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
@@ -23,12 +23,12 @@ def test_word_pairs_know_neighbours_and_no_other_order():
     near = [f"{first} {second} end" for first, second in [("a", "b"), ("b", "a")] * 20]
     far = [f"{first} x y {second}" for first, second in [("a", "b"), ("b", "a")] * 20]
     labels = [0, 1] * 20
-    assert BagOfWords("word pairs").fit([near], labels).predict([near]).tolist() == labels
-    assert len(set(BagOfWords().fit([near], labels).predict([near]).tolist())) == 1
+    assert fit_words([near], labels, "word pairs").predict([near]).tolist() == labels
+    assert len(set(fit_words([near], labels).predict([near]).tolist())) == 1
     inside = [f"s {text} e" for text in far]  # the ends tell: s a, s b
-    assert BagOfWords("word pairs").fit([inside], labels).predict([inside]).tolist() == labels
+    assert fit_words([inside], labels, "word pairs").predict([inside]).tolist() == labels
     hidden = [f"s s {text.replace(' y ', ' y z ')} e" for text in far]
-    known, unknown = BagOfWords("word pairs").fit([hidden], labels), ["q a q q b q", "q b q q a q"]
+    known, unknown = fit_words([hidden], labels, "word pairs"), ["q a q q b q", "q b q q a q"]
     first, second = known.predict([unknown]).tolist()
     assert first == second  # the same words without the pairs that were seen
 
@@ -36,7 +36,7 @@ def test_word_pairs_know_neighbours_and_no_other_order():
 def test_word_pairs_of_a_pair_of_texts_are_kept_apart():
     first, second = ["yes", "no"] * 10, ["no", "yes"] * 10
     labels = [0, 1] * 10
-    model = BagOfWords("word pairs").fit([first, second], labels)
+    model = fit_words([first, second], labels, "word pairs")
     assert model.predict([first, second]).tolist() == labels
     assert model.predict([["yes", "no"], ["none", "none"]]).tolist() == [0, 1]
     assert model.predict([["none", "none"], ["yes", "no"]]).tolist() == [1, 0]
@@ -76,7 +76,7 @@ def test_baselines_of_each_task_have_its_metrics():
 
 def stand(logits: Any, right: Any, problem_type: str = ONE, score: float = 0.9, **fields: Any) -> Report:
     sizes = {"max_length": 8, "vocab_size": 9, "parameters": 9, "positional_parameters": 0}
-    texts = {"name": "run", "dataset": "data", "position_embedding_type": "rope", "base_model": None}
+    texts = {"position_embedding_type": "rope", "base_model": None}
     fields = {"labels": ("no", "yes"), **sizes, **texts, **fields}
     metric = "test_mse" if problem_type == NUMBER else "test_accuracy"
     given = {"options": {}, "is_pair": False, "examples": {}, "cut": {}, "data": DataSummary("")}
@@ -128,8 +128,10 @@ def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
 def test_a_class_without_examples_has_no_scores():
     standing = stand([[2, 0, 0], [0, 0, 2]], [0, 0], labels=("no", "yes", "perhaps"))
     assert standing.classes[2] == {"label": "perhaps", "precision": None, "recall": None, "f1": None, "examples": 0}
-    assert standing.class_rows()[2] == ("perhaps", "-", "-", "-", "0")
-    assert standing.class_rows()[0] == ("no", "1.000", "0.500", "0.667", "2")
+    table = standing.class_table().splitlines()
+    assert table[0] == "| test: class | precision | recall | f1 | examples |"
+    assert table[2] == "| no | 1.000 | 0.500 | 0.667 | 2 |"
+    assert table[4] == "| perhaps | - | - | - | 0 |"
 
 
 def test_a_good_result_warns_of_nothing():
@@ -212,8 +214,8 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monk
 def test_a_card_shows_names_as_they_are(tmp_path: Path, order: dict[str, str]):
     names = ("`a` | <b>", "{{ 7 * 7 }}")
     report = train(tmp_path / "run", data=order["data"], max_steps=1).report
-    options = {**report.options, "class_weights": " | "}
-    report = replace(report, labels=names, options=options, dataset="`x`|y.csv", metrics={"test_accuracy": 0.5})
+    options = {**report.options, "class_weights": " | ", "data": "`x`|y.csv"}
+    report = replace(report, labels=names, options=options, metrics={"test_accuracy": 0.5})
     report.assess("test", np.array([[1.0, 0.0]] * 40), np.array([1] * 20 + [0] * 20))
     card = report.card()
     assert "> It predicts '\\`a\\` \\| \\<b\\>' for all 40 test examples." in card

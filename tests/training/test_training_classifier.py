@@ -58,7 +58,7 @@ def trained(easy_order, tmp_path_factory):
 
 
 def test_rope_learns_order_and_none_stays_at_one_half(trained):
-    accuracy = {scheme: run.metrics["test_accuracy"] for scheme, run in trained.items()}
+    accuracy = {scheme: run.report.metrics["test_accuracy"] for scheme, run in trained.items()}
     assert accuracy["none"] == pytest.approx(0.5, abs=0.01)
     assert accuracy["rope"] > accuracy["none"] + 0.35
 
@@ -74,7 +74,7 @@ def test_a_finished_run_holds_code_tokenizer_labels_card_and_results(trained, ea
     assert config["id2label"] == {"0": "acceptable", "1": "unacceptable"}
     assert config["problem_type"] == "single_label_classification"
     saved = results(run.output)
-    assert saved["metrics"] == run.metrics
+    assert saved["metrics"] == run.report.metrics
     assert saved["options"]["seed"] == 1
     assert saved["versions"]["transformers"]
     assert set(saved["files"]) == names
@@ -82,8 +82,8 @@ def test_a_finished_run_holds_code_tokenizer_labels_card_and_results(trained, ea
     assert (card.data.pipeline_tag, card.data.library_name) == ("text-classification", "transformers")
     metrics = {(entry.dataset_split, entry.metric_type): entry.metric_value for entry in card.data.eval_results}
     assert {entry.dataset_name for entry in card.data.eval_results} == {Path(easy_order).name}
-    assert metrics["test", "accuracy"] == pytest.approx(run.metrics["test_accuracy"], abs=1e-4)
-    assert metrics["validation", "macro_f1"] == pytest.approx(run.metrics["eval_macro_f1"], abs=1e-4)
+    assert metrics["test", "accuracy"] == pytest.approx(run.report.metrics["test_accuracy"], abs=1e-4)
+    assert metrics["validation", "macro_f1"] == pytest.approx(run.report.metrics["eval_macro_f1"], abs=1e-4)
     assert "0. `acceptable`" in card.text
 
 
@@ -92,10 +92,10 @@ def test_results_agree_with_the_model_which_can_be_trained_further(trained, easy
     classify = pipeline("text-classification", str(run.output), trust_remote_code=True)
     answers = classify([row["text"] for row in test])
     right = [answer["label"] == row["label"] for answer, row in zip(answers, test, strict=True)]
-    assert np.mean(right) == pytest.approx(run.metrics["test_accuracy"])
-    assert scored(run.output, f"{easy_order}/test.jsonl")["accuracy"] == run.metrics["test_accuracy"]
+    assert np.mean(right) == pytest.approx(run.report.metrics["test_accuracy"])
+    assert scored(run.output, f"{easy_order}/test.jsonl")["accuracy"] == run.report.metrics["test_accuracy"]
     more = train(tmp_path / "more", data=easy_order, pretrained=str(run.output), max_rows=64)
-    assert more.metrics["test_accuracy"] > 0.8
+    assert more.report.metrics["test_accuracy"] > 0.8
     assert more.report.vocab_size == run.report.vocab_size
 
 
@@ -120,8 +120,8 @@ def test_several_labels_per_text(tmp_path):
     run = train(tmp_path / "run", **files, epochs=4, learning_rate=3e-3)
     assert (run.report.problem_type, run.report.labels) == ("multi_label_classification", tuple(sorted(words)))
     assert run.report.calibration is None
-    assert run.metrics["test_accuracy"] > 0.5
-    assert scored(run.output, files["test"])["accuracy"] == run.metrics["test_accuracy"]
+    assert run.report.metrics["test_accuracy"] > 0.5
+    assert scored(run.output, files["test"])["accuracy"] == run.report.metrics["test_accuracy"]
 
 
 def test_pairs_in_columns_of_other_names_are_scored_as_they_were_trained(tmp_path):
@@ -134,13 +134,13 @@ def test_pairs_in_columns_of_other_names_are_scored_as_they_were_trained(tmp_pat
     files["validation"] = write_csv(tmp_path / "validation.csv", examples[160:])
     run = train(tmp_path / "run", **files, text_column="Said,Meant", label_column="Verdict", bf16=False)
     assert (run.report.is_pair, run.report.labels) == (True, ("no", "yes"))
-    assert scored(run.output, files["validation"])["loss"] == pytest.approx(run.metrics["eval_loss"], rel=1e-4)
+    assert scored(run.output, files["validation"])["loss"] == pytest.approx(run.report.metrics["eval_loss"], rel=1e-4)
 
 
 def test_test_rows_without_labels_are_not_scored(order, tmp_path):
     order["test"] = write_jsonl(tmp_path / "bare.jsonl", [{"text": row["text"]} for row in rows("test", 5)])
     run = train(tmp_path / "run", **order, max_steps=1)
-    assert "test_accuracy" not in run.metrics
+    assert "test_accuracy" not in run.report.metrics
     assert run.report.examples.keys() == {"train", "validation"}
 
 
@@ -165,7 +165,9 @@ def test_the_best_weights_are_kept(order, tmp_path, given, metric, best):
     run = train(tmp_path / "run", Console(file=text, width=200), **order, **{**OVERFIT, **given})
     scores = [entry[metric or "eval_macro_f1"] for entry in run.report.history if "eval_macro_f1" in entry]
     expected = scores[-1] if best is None else best(scores)
-    assert run.metrics[metric or "eval_macro_f1"] == pytest.approx(expected, rel=1e-4)  # batches of bfloat16 round
+    assert run.report.metrics[metric or "eval_macro_f1"] == pytest.approx(
+        expected, rel=1e-4
+    )  # batches of bfloat16 round
     assert max(scores) > scores[-1] or min(scores) < scores[-1]  # or this test would show nothing
     assert len(scores) < 8
     kept = results(tmp_path / "run")["best"]
@@ -182,8 +184,8 @@ def test_the_best_weights_are_kept(order, tmp_path, given, metric, best):
 def test_the_loss_is_the_same_with_accumulated_gradients(order, tmp_path):
     whole = train(tmp_path / "whole", **order, epochs=2)
     parts = train(tmp_path / "parts", **order, epochs=2, batch_size=4, gradient_accumulation_steps=4)
-    assert parts.metrics["train_loss"] == pytest.approx(whole.metrics["train_loss"], abs=1e-5)
-    assert parts.metrics["eval_loss"] == pytest.approx(whole.metrics["eval_loss"], abs=1e-4)
+    assert parts.report.metrics["train_loss"] == pytest.approx(whole.report.metrics["train_loss"], abs=1e-5)
+    assert parts.report.metrics["eval_loss"] == pytest.approx(whole.report.metrics["eval_loss"], abs=1e-4)
 
 
 def test_the_command_is_the_function_and_one_seed_gives_one_result(order, tmp_path, monkeypatch):
@@ -206,7 +208,7 @@ def test_final_scores_are_float32_and_those_of_an_evaluation(order, tmp_path, co
     computed_in.clear()
     for prefix, split in (("eval", "validation"), ("test", "test")):
         metrics = scored(tmp_path / "run", order[split])
-        assert metrics == {name: pytest.approx(run.metrics[f"{prefix}_{name}"], rel=1e-5) for name in metrics}
+        assert metrics == {name: pytest.approx(run.report.metrics[f"{prefix}_{name}"], rel=1e-5) for name in metrics}
     assert set(computed_in) == {torch.float32}
     computed_in.clear()  # and in mixed precision it can be trained again
     options = {"bf16": bf16, "use_cpu": True, "max_steps": 1, "report_to": "none", "disable_tqdm": True}

@@ -60,7 +60,7 @@ def test_the_answers_of_an_evaluation_go_to_the_cpu_as_it_goes_on(
     monkeypatch.setattr(EvalLoopContainer, "to_cpu_and_numpy", count)
     result = train(tmp_path / "run", **order, max_steps=1, per_device_eval_batch_size=1)
     assert max(moved) == 64
-    assert len(result.metrics) > 3
+    assert len(result.report.metrics) > 3
 
 
 PROBLEMS = {

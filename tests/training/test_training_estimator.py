@@ -68,7 +68,7 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file' can't be written to: a file is in the way"):
         fitted.save(tmp_path / "file")
-    with pytest.raises(UserError, match="no folder"):
+    with pytest.raises(UserError, match="no such folder"):
         hf_posenc.load(tmp_path / "other")
     loaded = hf_posenc.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict_proba(texts), probabilities)
@@ -156,6 +156,9 @@ def test_real_numbers_make_a_regressor(tmp_path: Path) -> None:
     fitted = hf_posenc.fit(texts, lengths, **OPTIONS, **{**SHORT, "epochs": 3})
     assert isinstance(fitted, PosEncRegressor)
     assert fitted.predict(texts).shape == (64,)
+    with pytest.raises(UserError, match="one training text of each of 64 labels.* give --task regression"):
+        hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1)
+    assert isinstance(hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1, task="regression"), PosEncRegressor)
     fitted.save(tmp_path / "model")
     loaded = hf_posenc.load(tmp_path / "model")
     assert isinstance(loaded, PosEncRegressor)
@@ -253,7 +256,7 @@ def test_a_clone_has_the_parameters_and_a_pickle_the_predictions() -> None:
         (["a", "b", "c"], [0.5, 1.5, math.nan], "None: the label of text 2"),
         (["a", "b"], [["x"], None], "None: the label of text 1"),
         (["a", "b", "c"], [["x"], ["y", "x"], ["x"]], "legacy multi-label .* MultiLabelBinarizer"),
-        (["a", "b"], np.array([[1, 2], [3, 4]]), "several columns that aren't of 0 and 1"),
+        (["a", "b"], np.array([[1, 2], [3, 4]]), "y should be a 1d array"),
         (["a", "b"], np.array([1, np.nan], np.float32), "None: the label of text 1"),
         (["a", "b"], pd.array([True, pd.NA], "boolean"), "None: the label of text 1"),
         (["a", "b"], pd.DataFrame({"label": ["x", None]}), "None: the label of text 1"),
@@ -278,7 +281,9 @@ def test_a_frame_is_read_by_its_names_and_what_does_not_fit_is_refused() -> None
     alone = quick().fit(pd.DataFrame({"id": range(32), "text": texts}), labels)
     with pytest.raises(UserError, match="X has 2 texts in a row, and the model was trained on one text each"):
         alone.predict(pairs)
-    with pytest.raises(UserError, match="--test 'gone.csv' is for files; these texts are in memory"):
+    with pytest.raises(UserError, match="--task 'classification' is for files"):
+        PosEncRegressor(task="classification").fit(texts, range(32))
+    with pytest.raises(UserError, match="--test 'gone.csv' is for files; PosEncClassifier and"):
         quick(test="gone.csv").fit(texts, labels)
 
 

@@ -14,7 +14,7 @@ from hf_posenc.training.metrics import (
     Spearman,
     answers_from_logits,
     predictions_from_logits,
-    score_logits,
+    score,
 )
 
 CLASSES = [
@@ -66,7 +66,7 @@ def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
     ],
 )
 def test_the_task_chooses_metrics_and_reads_logits(problem_type, logits, labels, expected):
-    scores = score_logits(np.array(logits), np.array(labels), problem_type)
+    scores = score(predictions_from_logits(np.array(logits), problem_type), labels, problem_type)
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
     predictions = predictions_from_logits(np.array(logits), problem_type).tolist()
     labels = np.ravel(labels).tolist() if problem_type == "regression" else labels

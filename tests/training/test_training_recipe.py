@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,11 @@ from hf_posenc.training.trainer import RunTrainer
 
 def recipe(output: Any = "unused", **values: Any) -> Recipe:
     """Of 160 rows and a narrow model, without the harness's `--set save_strategy=no`."""
-    facts = {
-        "hidden_size": 32,
-        "seen": 16.0,
-        "examples": 160,
-        "validates": True,
-        "problem_type": "single_label_classification",
-    }
-    given = {name: values.pop(name, value) for name, value in facts.items()}
-    return make_recipe(options(output, **{"save_strategy": None, **values}), **given)
+    facts = {"seen": 16.0, "validates": True, "problem_type": "single_label_classification"}
+    seen, validates, problem_type = (values.pop(name, value) for name, value in facts.items())
+    model = SimpleNamespace(config=SimpleNamespace(hidden_size=32, problem_type=problem_type))
+    encoded = {split: {"input_ids": [[1] * 10] * 160} for split in ["train", "validation"][: 1 + validates]}
+    return make_recipe(options(output, **{"save_strategy": None, **values}), model, range(int(1600 / seen)), encoded)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +46,7 @@ def test_the_fewer_examples_the_more_epochs(is_trained: bool, seen: float, examp
 
 def test_rare_words_learn_faster_and_wider_encoders_and_checkpoints_slower():
     assert [default_word_factor(False, seen) for seen in (2, 56, 225, 10_000)] == [4.0, 2.0, 1.0, 1.0]
-    assert default_word_factor(True, 2) == default_word_factor(False, 0) == 1.0
+    assert default_word_factor(True, 2) == 1.0
     assert [default_learning_rate(False, width) for width in (128, 512, 768)] == [1e-3, 5e-4, 1e-4]
     assert [default_learning_rate(True, width) for width in (128, 512, 768)] == [1e-4, 1e-4, 5e-5]
     assert default_learning_rate(True, 384, lora=True) == pytest.approx(1e-3)
@@ -112,13 +109,13 @@ OURS += ["position_embedding_type", "position_embedding_kwargs"]
                 ("vocab_size", "x", "a whole number from 1"),
             )
         ),
-        ({"lora": True}, "--lora updates trained weights, and a new encoder has none. Give --pretrained"),
+        ({"lora": True}, "--lora True is for --pretrained. Leave it out"),
         ({"revision": "v1"}, "--revision 'v1' is for --pretrained. Leave it out"),
         ({"pretrained": "a/b", "size": "mini"}, "--size 'mini' is for new encoders, and --pretrained a/b has its own"),
-        ({"pretrained": "./none"}, "--pretrained './none': there is no such folder"),
+        ({"pretrained": "./none"}, "Checkpoint './none': there is no such folder"),
         ({"tokenizer": "./none"}, "--tokenizer './none': there is no such folder"),
         ({"scheme": "wavy"}, "'wavy' is unknown"),
-        ({"scheme_file": "none.py"}, "--scheme-file 'none.py' is no file"),
+        ({"scheme_file": "none.py"}, "scheme_file='none.py' is no file"),
     ],
 )
 def test_what_cannot_be_begun_with_is_refused_before_data_is_read(given: dict[str, Any], message: str):

@@ -43,16 +43,16 @@ def test_prices_are_learned_far_better_than_by_their_mean_in_standard_units(run:
     mean, std, config = np.mean(numbers), np.std(numbers), run.model.config
     assert (config.label_mean, config.label_scale) == (pytest.approx(mean), pytest.approx(std))
     assert (config.problem_type, run.report.calibration) == ("regression", None)
-    assert run.metrics["test_loss"] == pytest.approx(run.metrics["test_mse"] / std**2, rel=1e-3)
-    assert run.metrics["test_mse"] < 0.1 * run.report.baselines["majority"]["test_mse"]
-    assert run.metrics["test_pearson"] > 0.95
+    assert run.report.metrics["test_loss"] == pytest.approx(run.report.metrics["test_mse"] / std**2, rel=1e-3)
+    assert run.report.metrics["test_mse"] < 0.1 * run.report.baselines["majority"]["test_mse"]
+    assert run.report.metrics["test_pearson"] > 0.95
 
 
 def test_the_answers_are_the_same_for_whoever_loads_the_checkpoint(run: TrainingResult) -> None:
     answers = predict(load_classifier(str(run.output), "cpu"), [(text,) for text in TEXTS])
     written = [answer["prediction"] for answer in answers]
     assert np.mean((np.array(written) - [row["label"] for row in prices(100, 1)]) ** 2) == pytest.approx(
-        run.metrics["test_mse"], rel=1e-4
+        run.report.metrics["test_mse"], rel=1e-4
     )
     answers = pipeline("text-classification", str(run.output))(TEXTS)
     assert [answer["score"] for answer in answers] == pytest.approx(written, rel=1e-4)

@@ -3,20 +3,17 @@
 import json
 import re
 import shutil
-from pathlib import Path
-from typing import Any
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_harness import options, results, rows, started, train, write_jsonl
+from training_harness import results, rows, started, train, write_jsonl
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM, DataCollatorWithPadding
 
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
-from hf_posenc.training import lora as lora_module
-from hf_posenc.training.lora import has_lora, merge, merged_weights
-from hf_posenc.training.run_folder import what_is_left
+from hf_posenc.training.trainer import merge_lora
 
 
 @pytest.fixture(scope="module")
@@ -147,16 +144,10 @@ def test_a_bert_is_converted_and_learns(bert, order, tmp_path):
 @pytest.mark.slow
 def test_what_lora_saves_is_an_ordinary_checkpoint_in_which_little_is_trained_whole(tmp_path, order, ours):
     pytest.importorskip("peft")
-    kept = []
-
-    def keep(folder: Path) -> None:
-        kept.extend(shutil.copytree(path, tmp_path / path.name) for path in sorted(folder.glob("checkpoint-*")))
-
     given = {"pretrained": str(ours), "lora": True, "save_strategy": None, "epochs": 2, "learning_rate": 5e-3}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hf_posenc.training.run_folder.remove_checkpoints", keep)
-        # so that it isn't the last
-        result = train(tmp_path / "run", **order, **given, metric_for_best_model="loss", greater_is_better=True)
+    # so that it isn't the last
+    result = train(tmp_path / "run", **order, **given, metric_for_best_model="loss", greater_is_better=True)
+    assert results(tmp_path / "run")["best"]["step"] == 10
     before, after = (load_file(folder / "model.safetensors") for folder in (ours, tmp_path / "run"))
     assert before.keys() == after.keys()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -165,17 +156,10 @@ def test_what_lora_saves_is_an_ordinary_checkpoint_in_which_little_is_trained_wh
     whole = changed - matrices - {name for name in changed if name.endswith("dense.weight")}
     assert any(".position." in name for name in whole)
     assert all(".position." in name or name.startswith("classifier") for name in whole), whole
-    assert not has_lora(result.model)
-    assert [folder.name for folder in kept] == ["checkpoint-10", "checkpoint-20"]
     tokens = result.tokenizer(["she saw himself."], return_tensors="pt")
-    scores = []
-    for folder in (tmp_path / "run", *kept):
-        model, report = AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
-        assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-        scores.append(model.eval()(**tokens).logits)
-    torch.testing.assert_close(scores[0], result.model.eval()(**tokens).logits)
-    best = [int(folder.name[11:]) for folder, score in zip(kept, scores[1:], strict=True) if score.allclose(scores[0])]
-    assert best == [results(tmp_path / "run")["best"]["step"]] == [10]
+    model, report = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run", output_loading_info=True)
+    assert not any(report[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    torch.testing.assert_close(model.eval()(**tokens).logits, result.model.eval()(**tokens).logits)
 
 
 @pytest.mark.parametrize("scheme", ["tupe", pytest.param("rope", marks=pytest.mark.slow)])
@@ -194,21 +178,12 @@ def test_merging_changes_no_output_and_a_scheme_is_trained_whole(order, bert, sc
                 parameter.normal_(std=0.1)
     batch = DataCollatorWithPadding(tokenizer)([tokenizer(text) for text in data.splits["train"]["text"][:4]])
     expected = model(**batch).logits
-    weights = {name: value.clone() for name, value in merged_weights(model).items()}
-    merge(model)
+    merge_lora(model)
+    assert not any("lora" in name for name in model.state_dict())
     torch.testing.assert_close(model(**batch).logits, expected, atol=1e-5, rtol=1e-5)
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(weights[name], value)
 
 
-def test_lora_needs_peft_and_does_not_resume(tmp_path, order, ours, monkeypatch):
-    given: dict[str, Any] = {**order, "lora": True, "pretrained": str(ours)}
-    with pytest.raises(UserError, match="--resume: the checkpoints of --lora hold merged weights. .* --pretrained"):
-        train(tmp_path / "run", **given, resume=True)
-    (tmp_path / "checkpoint-4").mkdir()
-    (tmp_path / "checkpoint-4" / "trainer_state.json").write_text('{"global_step": 4}')
-    (tmp_path / "run.json").write_text(json.dumps(options("x", **given).to_dict()))
-    assert what_is_left(tmp_path).endswith("checkpoint-4'. It holds merged weights: start from them with --pretrained.")
-    monkeypatch.setattr(lora_module.importlib.util, "find_spec", lambda name: None)
+def test_lora_needs_peft(order, ours, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match="pip install 'hf-posenc"):
-        started(**given)
+        started(**order, lora=True, pretrained=str(ours))
