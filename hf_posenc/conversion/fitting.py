@@ -1,4 +1,4 @@
-"""Tools of a swap: a model's parts, random texts, the inputs of a layer, and a fit by Adam."""
+"""Tools of a swap: a model's parts, the inputs of a layer, and a fit by Adam."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from ..model.hints import scheme_names
 from ..model.position_base import PositionScheme
@@ -22,20 +22,6 @@ def parts_of(model: PreTrainedModel) -> dict[str, PositionScheme]:
     scheme = base_of(model).position
     names = scheme_names(model.config.position_embedding_type)
     return {names[0]: scheme} if len(names) == 1 else {name: getattr(scheme, name) for name in names}
-
-
-def random_rows(config: Any, tokenizer: PreTrainedTokenizerBase | None, rows: int = 32, length: int = 48) -> Tensor:
-    """Random ordinary tokens between the special ones: (rows, length)."""
-    length = min(length, config.max_position_embeddings)
-    special = set() if tokenizer is None else {i for i in tokenizer.all_special_ids if i < config.vocab_size}
-    ordinary = torch.tensor([i for i in range(config.vocab_size) if i not in special and i != config.pad_token_id])
-    ids = ordinary[torch.randint(len(ordinary), (rows, length))]
-    if tokenizer is not None and length > 2:
-        if tokenizer.cls_token_id is not None:
-            ids[:, 0] = tokenizer.cls_token_id
-        if tokenizer.sep_token_id is not None:
-            ids[:, -1] = tokenizer.sep_token_id
-    return ids
 
 
 def layer_input(model: PreTrainedModel, rows: Tensor, index: int) -> Tensor:

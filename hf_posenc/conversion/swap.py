@@ -39,8 +39,9 @@ from .added_vectors import (
     zero_output,
 )
 from .biases import fit_biases
-from .fitting import base_of, layer_input, parts_of, random_rows
+from .fitting import base_of, layer_input, parts_of
 from .loading import build_config
+from .measure import random_tokens
 from .rotations import choose_basis
 from .sentence_modules import ACTIVATION
 from .tables import EXTENSIONS, copy_part, has_table
@@ -255,7 +256,7 @@ def _carry_attention(
     if not turning and not biased:
         return carried
     shorter = min(original.config, model.config, key=lambda config: config.max_position_embeddings)
-    rows = random_rows(shorter, tokenizer)
+    rows = random_tokens(shorter, tokenizer)
     # A scheme that stays acts on attention already, and depends on q and k as they are.
     is_tied = any(part.uses(hook) for part in stays for hook in ("rotate", "bias", "layer_bias"))
     if turning and not is_tied:

@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.families import FAMILIES
-from ..conversion.heal import read_training_texts
+from ..conversion.heal import read_texts
 from ..conversion.measure import own_texts
 from ..conversion.output import check_free, load_tokenizer, model_written
 from ..conversion.sources import find_folder, read_config
@@ -151,7 +151,7 @@ def export(
     input_length(model, tokenizer)
     questions = calibration = None
     if quantize is not None:  # read now: a bad file is told before minutes are spent
-        texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
+        texts = own_texts(300) if calibrate is None else read_texts(calibrate)[:300]
         calibration = from_texts(texts, model, tokenizer, size=1)
         questions = (
             from_texts(own_texts(256), model, tokenizer)

@@ -246,7 +246,7 @@ class Study:
             eval_texts=texts,
             heal=heal,
             max_steps=self.options.max_steps if healed else None,
-            healing={"disable_tqdm": True, "bf16": self.options.bf16} if healed else None,
+            bf16=self.options.bf16 if healed else None,
             overwrite=True,
         )
         return {**report.to_dict(), "source": NAME}

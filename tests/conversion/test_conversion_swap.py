@@ -58,8 +58,8 @@ def test_learned_becomes_every_scheme_and_says_how_near_it_is(scheme, source, tm
     model, report = convert(source, tmp_path / "out", position_embedding_type=scheme)
     assert report.to_scheme == model.config.position_embedding_type == scheme
     assert report.exact.hidden_max < 1e-5
-    assert 0 < report.before.hidden_mse < 1
-    assert -1 <= report.before.cosine_min <= report.before.cosine <= 1
+    assert 0 < report.before.distance < 1
+    assert -1 <= report.before.cosine <= 1
     assert report.before.order_r2 < 1
     assert any("mean is in the token-type embedding" in line["what"] for line in report.carried)
     again = PosEncModel.from_pretrained(tmp_path / "out")
@@ -115,7 +115,7 @@ def test_a_bias_fitted_to_another_one_is_nearer_than_none(scheme, tmp_path):
     depends_on_distance_alone = scheme in ("t5", "kerple", "mlp_bias")
     share = 0.5 if depends_on_distance_alone else 0.95
     assert report.carried[-1]["r2"] > (0.9 if depends_on_distance_alone else 0.0)
-    assert report.before.hidden_mse < share * without.before.hidden_mse
+    assert report.before.distance**2 < share * without.before.distance**2
 
 
 def test_a_network_takes_over_the_table(source):
@@ -188,7 +188,7 @@ def test_a_gated_encoder_without_biases_becomes_each_kind_of_scheme(scheme, nomi
     model, report = convert(nomic, tmp_path / "out", position_embedding_type=scheme)
     assert (report.from_scheme, report.to_scheme) == ("rope", scheme)
     assert report.exact.hidden_max < 1e-5
-    assert 0 < report.before.hidden_mse < 1
+    assert 0 < report.before.distance < 1
     again = PosEncModel.from_pretrained(tmp_path / "out")
     assert (again.config.mlp_gated, again.config.attention_bias, again.config.mlp_bias) == (True, False, False)
     torch.testing.assert_close(hidden(again), hidden(model))
@@ -220,7 +220,7 @@ def test_a_modernbert_keeps_its_window_or_gets_another_scheme(scheme, modern, tm
     model, report = convert(modern, tmp_path / "out", position_embedding_type=scheme)
     assert (report.from_scheme, report.to_scheme) == ("rope+window", scheme)
     assert report.exact.hidden_max < 1e-5
-    assert 0 < report.before.hidden_mse < 1
+    assert 0 < report.before.distance < 1
     again = type(model).from_pretrained(tmp_path / "out")
     assert (again.config.norm_position, again.config.mlp_bias) == ("pre_but_first", False)
     torch.testing.assert_close(again(TEXTS[0]).logits, model(TEXTS[0]).logits)
@@ -319,7 +319,7 @@ def test_any_scheme_becomes_any_other(before, after, tmp_path):
     encoder(before).save_pretrained(tmp_path / "source")
     model, report = convert(tmp_path / "source", tmp_path / "out", position_embedding_type=after)
     assert (report.from_scheme, report.to_scheme, report.exact) == (before, after, None)
-    assert 0 < report.before.hidden_mse < 2
+    assert 0 < report.before.distance < 2
     if "t5" in before and "t5" in after:  # what both have stays
         ours = PosEncModel.from_pretrained(tmp_path / "source")
         part = [m.position if m.config.position_embedding_type == "t5" else m.position.t5 for m in (ours, model)]
@@ -422,7 +422,7 @@ def test_the_swap_leaves_the_original_and_the_random_numbers_alone(source):
 )
 def test_what_comes_beside_a_scheme_that_stays_begins_without_effect(scheme, source):
     _, report = convert(source, position_embedding_type=scheme)
-    assert report.before.hidden_mse < 1e-3
+    assert report.before.distance**2 < 1e-3
     assert "without effect" in report.carried[-1]["what"]
     assert not any("r2" in line for line in report.carried)
 
@@ -430,7 +430,7 @@ def test_what_comes_beside_a_scheme_that_stays_begins_without_effect(scheme, sou
 def test_a_scheme_that_nothing_scales_comes_on_top_and_that_is_said(source):
     kwargs = {"sinusoidal": {"learned_scale": False}}
     _, report = convert(source, position_embedding_type="learned+sinusoidal", position_embedding_kwargs=kwargs)
-    assert report.before.hidden_mse > 1e-3
+    assert report.before.distance > 1e-3
     assert "on top of the vectors that stay" in report.carried[-1]["what"]
 
 
@@ -463,7 +463,7 @@ def test_a_table_beside_rope_is_tiled_while_rope_is_scaled(source, tmp_path):
 def test_fewer_positions_are_measured_on_shorter_texts(scheme, source):
     model, report = convert(source, position_embedding_type=scheme, max_position_embeddings=8)
     assert model.config.max_position_embeddings == 8
-    assert report.before is None or report.before.hidden_mse < 1.0
+    assert report.before is None or report.before.distance < 1.0
     assert not any(line.get("how") == "tile" for line in report.carried)
 
 
