@@ -14,7 +14,6 @@ from ..errors import UserError
 from ..quiet import without_bars
 from .families import FAMILIES
 from .fields import not_carried
-from .fitting import base_of
 from .heal import Healing, read_texts, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
@@ -261,5 +260,6 @@ def _finish(
     report.notes += other_files(loaded.source.folder)
     if tokenizer is not None:
         # The length that was asked for; else the tokenizer's, up to the end of a table.
-        end = base_of(model).position.max_length or loaded.model.config.max_position_embeddings
+        scheme: Any = model.base_model.position  # type: ignore[union-attr]
+        end = scheme.max_length or loaded.model.config.max_position_embeddings
         tokenizer.model_max_length = max_position_embeddings or min(tokenizer.model_max_length, end)

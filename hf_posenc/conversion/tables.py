@@ -39,30 +39,23 @@ def has_table(part: PositionScheme) -> bool:
 def copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: str) -> list[dict[str, Any]]:
     """Copies the weights of the scheme, tables with another number of positions."""
     state, carried = {}, []
-    before, after = old.max_length, new.max_length
-    expected = new.state_dict()
+    before, after, expected = old.max_length or 0, new.max_length or 0, new.state_dict()
     for key, value in old.state_dict().items():
-        if key not in expected:
-            raise UserError(
-                f"The source's {name!r} has {key!r}, which it doesn't have with the new arguments. Keep its "
-                "position_embedding_kwargs."
-            )
-        wanted = expected[key]
-        if wanted.shape == value.shape:
+        sizes = (len(value), len(expected[key])) if value.dim() and key in expected else None
+        if key in expected and expected[key].shape == value.shape:
             state[key] = value
-        elif before and after and value.shape[0] == before and wanted.shape[0] == after:
+        elif before and sizes == (before, after):
             state[key] = extended_table(value, after, extension)
             how = extension if after > before else "the first ones"
             carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": how})
-        elif before and after and value.shape[0] == 2 * before - 1 and wanted.shape[0] == 2 * after - 1:
+        elif before and sizes == (2 * before - 1, 2 * after - 1):
             # A vector for each distance: farther ones get the farthest.
-            at = torch.arange(-(after - 1), after).clamp(-(before - 1), before - 1) + before - 1
-            state[key] = value[at]
+            state[key] = value[torch.arange(-(after - 1), after).clamp(-(before - 1), before - 1) + before - 1]
             carried.append({"scheme": name, "what": f"{key}: distances past {before - 1} are as {before - 1}"})
         else:
             raise UserError(
-                f"The source's {name!r} has {key!r} of shape {tuple(value.shape)}, the new arguments ask for "
-                f"{tuple(wanted.shape)}. Keep its position_embedding_kwargs."
+                f"The source's {name!r} has {key!r} of shape {tuple(value.shape)}, which the new arguments don't fit. "
+                "Keep its position_embedding_kwargs."
             )
     new.load_state_dict(state)
     return carried

@@ -11,9 +11,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
 from hf_posenc.conversion import convert, swap
-from hf_posenc.conversion.biases import reorder_heads
+from hf_posenc.conversion.fitting import choose_basis, reorder_heads
 from hf_posenc.conversion.measure import encode, order_r2, special_tokens
-from hf_posenc.conversion.rotations import choose_basis
 from hf_posenc.conversion.tables import extended_table, has_table
 
 
@@ -376,16 +375,16 @@ def test_relative_tables_grow_at_their_ends(tmp_path):
     [
         ({"position_embedding_type": "spiral"}, "'spiral' is unknown"),
         ({"position_embedding_type": "alibi", "position_embedding_kwargs": {"slope": 1}}, "no argument of 'alibi'"),
-        ({"extension": "stretch", "max_position_embeddings": 80}, "extension='stretch' is unknown"),
+        ({"extension": "stretch", "max_position_embeddings": 80}, "extension='stretch' isn't one for 'learned'. Choose one of tile, interpolate"),
         ({"extension": "tile"}, "has no effect: max_position_embeddings=40"),
-        ({"extension": "yarn", "max_position_embeddings": 80}, "is for RoPE, not 'learned'. Choose"),
+        ({"extension": "yarn", "max_position_embeddings": 80}, "'yarn' isn't one for 'learned'. Choose one of tile"),
         (
             {"extension": "yarn", "max_position_embeddings": 80, "position_embedding_type": "cable"},
-            "is for RoPE, not 'cable'. Leave it out",
+            "'yarn' isn't one for 'cable'. Leave it out",
         ),
         (
             {"extension": "interpolate", "max_position_embeddings": 80, "position_embedding_type": "lspe"},
-            "extension='interpolate' is for tables, and 'lspe' keeps none",
+            "extension='interpolate' isn't one for 'lspe'. Leave it out",
         ),
         (
             {
