@@ -12,9 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data.tokenizer import check_tokens
 from ..errors import UserError
 from ..quiet import without_bars
-from .families import FAMILIES
+from .families import FAMILIES, SOURCE
 from .fields import not_carried
-from .heal import Healing, read_texts, set_aside
+from .heal import Healing, read_training_texts, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
 from .measure import OWN_TEXTS, Agreement, Row, compare, encode, own_texts, random_tokens, special_tokens, verify
@@ -193,10 +193,10 @@ def _texts(
     seed: int,
 ) -> tuple[list[str], list[Row], str]:
     """The texts to heal with, the token ids of others to measure on, and what those are."""
-    training = [] if heal is None else read_texts(heal, text_column)
+    training = [] if heal is None else read_training_texts(heal, text_column)
     chosen, name = own_texts(), OWN_TEXTS
     if held_out is not None:
-        chosen, name = read_texts(held_out, text_column), "eval_texts"
+        chosen, name = read_training_texts(held_out, text_column), "eval_texts"
         training = [text for text in training if text not in set(chosen)]
     elif heal is not None:
         training, chosen = set_aside(training)
@@ -256,6 +256,8 @@ def _finish(
     if loaded.task == "text-classification" and not loaded.keys.new:
         carry_activation(loaded.source.raw, model.config)
     if loaded.model_type in FAMILIES:
+        others = getattr(model.config, "task_specific_params", None) or {}
+        model.config.task_specific_params = {**others, SOURCE: loaded.model_type}
         report.notes += not_carried(FAMILIES[loaded.model_type], model.config, loaded.source.raw)
     report.notes += other_files(loaded.source.folder)
     if tokenizer is not None:

@@ -56,7 +56,7 @@ _PREDICTED = 256
 """Predictions are compared at no more than this many tokens of a batch."""
 
 
-def read_texts(source: str | Path | Sequence[str], text_column: str | None = None) -> list[str]:
+def read_training_texts(source: str | Path | Sequence[str], text_column: str | None = None) -> list[str]:
     """Texts of a file (see `hf-posenc predict --data`), or the given ones, without empty ones.
 
     Raises:

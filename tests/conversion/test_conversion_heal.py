@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, TrainerCallback
 
 from hf_posenc.conversion import convert
 from hf_posenc.conversion import heal as module
-from hf_posenc.conversion.heal import batches_of_like_lengths, default_rate, depth_at, read_texts, set_aside
+from hf_posenc.conversion.heal import batches_of_like_lengths, default_rate, depth_at, read_training_texts, set_aside
 from hf_posenc.conversion.measure import swap_tokens
 
 
@@ -219,7 +219,7 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
     assert set(training) | set(held_out) == set(texts)
     path = tmp_path / "text.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts) + '{"text": " "}\n')
-    assert read_texts(path) == texts
+    assert read_training_texts(path) == texts
 
 
 @pytest.mark.parametrize(
