@@ -258,7 +258,7 @@ def _finish(
     if loaded.model_type in FAMILIES:
         others = getattr(model.config, "task_specific_params", None) or {}
         model.config.task_specific_params = {**others, SOURCE: loaded.model_type}
-        report.notes += not_carried(FAMILIES[loaded.model_type], model.config, loaded.source.raw)
+        report.notes += not_carried(FAMILIES[loaded.model_type], model.config, tokenizer, loaded.source)
     report.notes += other_files(loaded.source.folder)
     if tokenizer is not None:
         # The length that was asked for; else the tokenizer's, up to the end of a table.

@@ -7,6 +7,7 @@ from transformers import CONFIG_MAPPING
 
 from ..errors import UserError
 from .families import Family
+from .sources import Source, read_json
 
 _CANT = {
     "is_decoder": "a decoder",
@@ -208,19 +209,35 @@ _TRANSLATED = frozenset(
 """Fields of config.json that are read above, refused, or about the file alone."""
 
 
-def not_carried(family: Family, config: Any, raw: dict[str, Any]) -> list[str]:
-    """A sentence on the fields of config.json that the result lacks; none on those at transformers' default.
+_OF_FILES = (
+    *("name_or_path", "special_tokens_map_file", "tokenizer_file", "tokenizer_class", "added_tokens_decoder"),
+    "additional_special_tokens",
+)
+"""Keys of tokenizer_config.json that are about files, or stand in tokenizer.json."""
+
+
+def not_carried(family: Family, config: Any, tokenizer: Any, source: Source) -> list[str]:
+    """A sentence for each file on the keys that the result lacks; none on those at transformers' default.
 
     Args:
         family: of the source.
         config: of the result.
-        raw: config.json of the source.
+        tokenizer: of the result, or None.
+        source: the checkpoint.
     """
-    known = {*_TRANSLATED, *family.fields.values(), *family.old_fields}
-    usual, ours = CONFIG_MAPPING[family.model_type]().to_dict(), config.to_dict()
-    lost = {name: value for name, value in sorted(raw.items()) if value and name not in known}
-    told = [f"{name}={value!r}" for name, value in lost.items() if value not in (usual.get(name), ours.get(name))]
-    return [f"Of its config.json this isn't carried over: {', '.join(told)}."] if told else []
+    raw, usual, ours = source.raw, CONFIG_MAPPING[family.model_type]().to_dict(), config.to_dict()
+    kept = {name: raw[name] for name in raw if raw[name] in (usual.get(name), ours.get(name))}
+    known = {"config.json": {*_TRANSLATED, *family.fields.values(), *family.old_fields, *kept}}
+    if tokenizer is not None:
+        known["tokenizer_config.json"] = {*_OF_FILES, *tokenizer.init_kwargs}
+    known["generation_config.json"] = {"_from_model_config", "transformers_version", *raw, *ours}
+    notes = []
+    for file, names in known.items():
+        path = source.folder / file
+        values = read_json(path, source.name, dict) if path.is_file() else {}
+        lost = [f"{name}={value!r}" for name, value in sorted(values.items()) if value and name not in names]
+        notes += [f"Of its {file} this isn't carried over: {', '.join(lost)}."] if lost else []
+    return notes
 
 
 def _act(family: Family, config: Any) -> str:

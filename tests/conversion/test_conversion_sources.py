@@ -210,13 +210,21 @@ def test_a_tokenizer_that_gives_other_ids_than_its_file_is_refused_and_shown(tmp
 
 
 def test_what_is_not_carried_over_is_named(source):
+    tiny_tokenizer(source)
     usual = convert(source, measure=False)[1].notes
+    of_tokens = json.loads((source / "tokenizer_config.json").read_text())
+    (source / "tokenizer_config.json").write_text(
+        json.dumps({**of_tokens, "auto_map": {"A": "b"}, "name_or_path": "x"})
+    )
+    (source / "generation_config.json").write_text('{"_from_model_config": true, "pad_token_id": 0, "num_beams": 4}')
     edit(source, finetuning_task="mnli", gradient_checkpointing=False, chunk_size_feed_forward=8)
     (source / "training.log").write_text("step 1")
     _, report = convert(source, measure=False)
     assert report.notes == [
         *usual,
         "Of its config.json this isn't carried over: chunk_size_feed_forward=8, finetuning_task='mnli'.",
+        "Of its tokenizer_config.json this isn't carried over: auto_map={'A': 'b'}.",
+        "Of its generation_config.json this isn't carried over: num_beams=4.",
         "Files of the source that aren't copied: 1 (training.log).",
     ]
 

@@ -375,7 +375,10 @@ def test_relative_tables_grow_at_their_ends(tmp_path):
     [
         ({"position_embedding_type": "spiral"}, "'spiral' is unknown"),
         ({"position_embedding_type": "alibi", "position_embedding_kwargs": {"slope": 1}}, "no argument of 'alibi'"),
-        ({"extension": "stretch", "max_position_embeddings": 80}, "extension='stretch' isn't one for 'learned'. Choose one of tile, interpolate"),
+        (
+            {"extension": "stretch", "max_position_embeddings": 80},
+            "extension='stretch' isn't one for 'learned'. Choose one of tile, interpolate",
+        ),
         ({"extension": "tile"}, "has no effect: max_position_embeddings=40"),
         ({"extension": "yarn", "max_position_embeddings": 80}, "'yarn' isn't one for 'learned'. Choose one of tile"),
         (
