@@ -54,7 +54,6 @@ def convert(
     task: Annotated[
         str | None, typer.Option(help="Head of the result: fill-mask, text-classification, ...; default: the source's.")
     ] = None,
-    num_labels: Annotated[int | None, typer.Option(min=1, metavar="N", help="Labels of a new classifier.")] = None,
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read a .bin file where there is no safetensors file.")
     ] = False,

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.tokenizer import check_tokens
+from ..data.tokenizer import check_tokens as check_tokenizer
 from ..errors import UserError
 from ..quiet import without_bars
 from .families import FAMILIES, SOURCE
@@ -17,7 +17,18 @@ from .fields import not_carried
 from .heal import Healing, read_training_texts, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
-from .measure import OWN_TEXTS, Agreement, Row, compare, encode, own_texts, random_tokens, special_tokens, verify
+from .measure import (
+    OWN_TEXTS,
+    Agreement,
+    Row,
+    check_tokens,
+    compare,
+    encode,
+    own_texts,
+    random_tokens,
+    special_tokens,
+    verify,
+)
 from .output import REPORT_NAME, check_free, load_tokenizer, other_files, write_model
 from .report import ConversionReport
 from .sentence_modules import carry_activation, read_modules
@@ -41,7 +52,6 @@ def convert(
     max_position_embeddings: int | None = None,
     extension: str | None = None,
     task: str | None = None,
-    num_labels: int | None = None,
     heal: str | Path | Sequence[str] | None = None,
     text_column: str | None = None,
     eval_texts: str | Path | Sequence[str] | None = None,
@@ -74,7 +84,6 @@ def convert(
         extension: how a table of positions grows: `tile` (repeated: short texts keep their outputs) or
             `interpolate` (stretched), see `tables.extended_table`; or how RoPE does: `linear`, `dynamic`, `yarn`.
         task: the task of the result, one of `TASKS`. None: the source's. A head that the source lacks is new.
-        num_labels: of a new classifier.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
         text_column: of files of text.
         eval_texts: texts to measure on, a file or texts. None: those that healing sets aside, or sentences of the
@@ -108,7 +117,7 @@ def convert(
         )
     if out is not None:
         check_free(out, overwrite, source)
-    loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
+    loaded = load(source, task=task, revision=revision, allow_pickle=allow_pickle, seed=seed)
     model = original = loaded.model
     tokenizer = load_tokenizer(loaded.source.folder, source)
     scheme = (position_embedding_type, position_embedding_kwargs, rope_parameters)
@@ -202,7 +211,9 @@ def _texts(
         training, chosen = set_aside(training)
         name = "held out of the healing text"
     if tokenizer is not None:
-        return training, encode(tokenizer, chosen, min(limit, _LONGEST)), name
+        rows = encode(tokenizer, chosen, min(limit, _LONGEST))
+        check_tokens(rows, config.vocab_size)
+        return training, rows, name
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         ids = random_tokens(config, None, 16, min(limit, 64)).tolist()
@@ -217,7 +228,7 @@ def _begin_report(
     source = loaded.source.name
     said = ["The source has none."]
     if tokenizer is not None:
-        said = check_tokens(tokenizer, str(loaded.source.folder), allowed=allow_other_tokens)
+        said = check_tokenizer(tokenizer, str(loaded.source.folder), allowed=allow_other_tokens)
     return ConversionReport(
         source=Path(source).resolve().name if Path(source).exists() else source,  # a path means nothing elsewhere
         family=loaded.model_type,

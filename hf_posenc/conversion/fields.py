@@ -149,29 +149,17 @@ def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str,
     whole, local = of_kind["full_attention"], of_kind["sliding_attention"]
     expected = ["sliding_attention" if index % every else "full_attention" for index in range(len(kinds))]
     plain = {"rope_type": "default", "rope_theta": local["rope_theta"]}
-    has_thetas = None not in (whole["rope_theta"], local["rope_theta"])
-    for name, value, fits, can in (
-        (
-            "layer_types",
-            kinds,
-            kinds == expected and every > 1,
-            "a global layer and then the same number of local ones, again and again",
-        ),
-        (
-            "rope_parameters",
-            of_kind,
-            local == plain and has_thetas,
-            "local layers with a theta, whose RoPE isn't scaled",
-        ),
-        (
-            "local_attention",
-            config.local_attention,
-            config.sliding_window > 0,
-            "windows of a token or more to either side",
-        ),
-    ):
-        if not fits:
-            raise UserError(f"{source!r} has {name}={value!r}. PosEnc can express {can}.")
+    fits = {
+        "layer_types": kinds == expected and every > 1,
+        "rope_parameters": local == plain and None not in (whole["rope_theta"], local["rope_theta"]),
+        "local_attention": config.sliding_window > 0,
+    }
+    if unlike := [f"{name}={getattr(config, name)!r}" for name in fits if not fits[name]]:
+        raise UserError(
+            f"{source!r} has {', '.join(unlike)}. PosEnc can express a global layer and then the same number of local "
+            "ones, again and again; local layers with a theta, whose RoPE isn't scaled; and windows of a token or more "
+            "to either side."
+        )
     every_n = {"global_attn_every_n_layers": every}
     arguments["window"] = {"sliding_window": config.sliding_window, **every_n}
     return {**whole, "local_rope_theta": local["rope_theta"], **every_n}

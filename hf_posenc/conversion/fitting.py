@@ -6,8 +6,7 @@
 - **Rotations** keep q.k where pairs rotate slowly. Per head, q and k have a free choice of basis (q A, k A^-T give
   the same q.k); the directions with the most of q.k go to the slowest pairs, those with the least to the fastest.
 - **Biases** are fitted to the old scheme's mean effect at each distance: on random tokens, the mean difference between
-  log attention probabilities with it and without any. Where all layers share a bias, each layer's heads are first put
-  in order of how local they are (which changes nothing else), so that the same slot means the same in all layers.
+  log attention probabilities with it and without any.
 """
 
 import contextlib
@@ -111,7 +110,7 @@ def fit_vectors(part: PositionScheme, table: Tensor) -> dict[str, float]:
     """Fits what a scheme adds to given vectors (P, D), P its first positions; returns R^2, up to a constant.
 
     A table takes the vectors themselves. A network is fitted by least squares in its last layer, then as a whole by
-    Adam, kept if that is better; a scale in closed form.
+    Adam, kept if that is better; a scale isn't fitted.
     """
     length, last = len(table), _last_layer(part)
     weight = 1 / (1 + torch.arange(length) / _FITTED_LENGTH)  # low positions count more: every text has them
@@ -120,15 +119,10 @@ def fit_vectors(part: PositionScheme, table: Tensor) -> dict[str, float]:
         return {"r2": 1.0}
     wanted = table - _mean_vector(table)
     if isinstance(last, nn.Embedding):
+        # A scale of fixed sines, which have other directions than the old table: the best one is about 0, and the
+        # model would be blind to order. They start at the old table's size instead.
         last.weight.fill_(1.0)
-        now = vectors_of(part, length)
-        best = float((weight[:, None] * now * wanted).sum() / (weight[:, None] * now * now).sum())
-        fitted = _r2(best * now, wanted, weight)
-        # Fixed sines have other directions than the old table, so the best factor is about 0, and the model would be
-        # blind to order. They start at the old table's size instead.
-        if fitted > 0.5:
-            last.weight.fill_(best)
-        return {"r2": fitted, "best_factor": best, "factor": float(last.weight)}
+        return {"r2": _r2(vectors_of(part, length), wanted, weight)}
     if isinstance(last, nn.Linear):
         _least_squares(part, last, wanted, weight)
 
@@ -244,15 +238,8 @@ def fit_biases(
     is_silent = is_tied or bool(effect.square().mean() < _NO_EFFECT)
     effect = torch.zeros_like(effect) if is_silent else effect
     reach = effect.shape[-1] // 2
-    # Heads are put in order once, and before anything is fitted to them.
-    for number, (name, part) in enumerate(sorted(biased.items(), key=lambda item: not item[1].uses("bias"))):
+    for name, part in sorted(biased.items(), key=lambda item: not item[1].uses("bias")):
         shared, size = part.uses("bias"), reach + 1
-        if shared and not is_silent and number == 0:
-            order = _slots(_by_distance(_biases(part, size))[0], effect)
-            for index, layer in enumerate(model.base_model.layers):
-                reorder_heads(layer.attention, order[index])
-                effect[index] = effect[index, order[index]]
-            lines.append({"scheme": name, "what": "heads of all layers in one order, by their old effect"})
         if not any(p.requires_grad for p in part.parameters()):
             fixed = _by_distance(_biases(part, size)) if shared else None
             # What a mask or a window cuts off no other bias brings back.
@@ -316,27 +303,6 @@ def _centred(effect: Tensor) -> Tensor:
 def _pairs_at(count: int) -> Tensor:
     """About how many pairs of a text have each distance: (2 R + 1,)."""
     return (count + 1 - (torch.arange(count) - count // 2).abs()).float()
-
-
-def _slots(own: Tensor, effect: Tensor) -> Tensor:
-    """Which head of each layer stands where, for a bias (H, 2 R + 1) that all layers share: (L, H), by locality."""
-    weight, reach = _pairs_at(effect.shape[-1]), effect.shape[-1] // 2
-    near = weight * -_centred((torch.arange(2 * reach + 1) - reach).abs().float())
-    places = (own.expand(effect.shape[1], -1) * near).sum(-1).argsort(descending=True, stable=True)
-    order = torch.empty(effect.shape[:2], dtype=torch.long)
-    order[:, places] = (effect * near).sum(-1).argsort(descending=True, stable=True)
-    return order
-
-
-def reorder_heads(attention: Any, heads: Tensor) -> None:
-    """Head `heads[i]` becomes head i; the output of attention doesn't change."""
-    size = attention.head_dim
-    rows = (heads[:, None] * size + torch.arange(size)).flatten()
-    for linear in (attention.query, attention.key, attention.value):
-        linear.weight.copy_(linear.weight[rows])
-        if linear.bias is not None:
-            linear.bias.copy_(linear.bias[rows])
-    attention.dense.weight.copy_(attention.dense.weight[:, rows])
 
 
 def _effect_by_distance(model: Any, original: Any, rows: Tensor) -> Tensor:

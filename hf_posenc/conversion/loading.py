@@ -46,7 +46,6 @@ def load(
     source: str,
     *,
     task: str | None = None,
-    num_labels: int | None = None,
     revision: str | None = None,
     allow_pickle: bool = False,
     seed: int = 0,
@@ -64,8 +63,8 @@ def load(
     family = None if is_ours else family_of(raw.get("model_type"), source)  # whatever its weights are
     checkpoint = open_source(source, folder, raw, allow_pickle)
     if family is None:
-        return _load_posenc(checkpoint, task, num_labels, seed)
-    return _load_family(checkpoint, family, task, num_labels, seed)
+        return _load_posenc(checkpoint, task, seed)
+    return _load_family(checkpoint, family, task, seed)
 
 
 def model_class(task: str) -> type[PreTrainedModel]:
@@ -87,7 +86,7 @@ def build_config(fields: dict[str, Any]) -> PosEncConfig:
     return config
 
 
-def _load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
+def _load_posenc(source: Source, wanted: str | None, seed: int) -> Loaded:
     """The model of a PosEnc checkpoint, for its own task or another."""
     config = _read_as(PosEncConfig, source, "PosEnc")
     architecture = (source.raw.get("architectures") or ["PosEncModel"])[0]
@@ -97,17 +96,16 @@ def _load_posenc(source: Source, wanted: str | None, num_labels: int | None, see
         )
     own = CLASSES[architecture]
     task = wanted or own
-    labels = _set_labels(config, task, num_labels, wanted, source.name)
     read = read_in_class(source, model_class(task), config, "model.", seed)
     encoder = {name: name for name in cast(Any, read.model).base_model.state_dict()}
     head = {name: name for name in read.state if name not in encoder}
-    fresh = _fresh(read, head, task, own, wanted is not None, labels)
+    fresh = _fresh(read, head, task, own, wanted is not None)
     heads = ("classifier.", "lm_head.", "qa_outputs.")
     reasons = {name: f"the head of {own}; this is {task}" for name in read.surplus if name.startswith(heads)}
     return _place(source, read, config, task, encoder, head, fresh, reasons if own != task else {}, [], seed)
 
 
-def _load_family(source: Source, family: Family, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
+def _load_family(source: Source, family: Family, wanted: str | None, seed: int) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
     own = task_of(family, theirs.architectures, source.name, wanted)
@@ -116,7 +114,6 @@ def _load_family(source: Source, family: Family, wanted: str | None, num_labels:
     plain = Counter(_plain(name, family) for name in source.stored)
     if twice := [name for name, count in plain.items() if count > 1]:
         raise UserError(f"{source.name!r} holds {listed(twice)} twice, under two names: one would be lost.")
-    labels = _set_labels(theirs, task, num_labels, wanted, source.name)
     if task == "question-answering" and own != task:
         theirs.num_labels = 2  # start and end: some classes refuse another head's
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
@@ -152,17 +149,15 @@ def _load_family(source: Source, family: Family, wanted: str | None, num_labels:
     for name in zeros:
         weight = read.state[f"{name.removesuffix('bias')}weight"]
         read.state[name] = weight.new_zeros(len(weight))
-    reasons = {name: reason_to_drop(family, name, task, own) for name in read.surplus} | reasons
-    fresh = _fresh(read, head, task, own, wanted is not None, labels)
+    reasons = {name: reason_to_drop(family, name) for name in read.surplus} | reasons
+    fresh = _fresh(read, head, task, own, wanted is not None)
     loaded = _place(source, read, config, task, encoder, head, fresh, reasons, notes, seed)
     loaded.keys.used = sorted(set(loaded.keys.used) - zeros)
     loaded.original = None if is_relative else read.model
     return loaded
 
 
-def _fresh(
-    read: InItsClass, head: dict[str, str], task: str, own: str | None, asked: bool, labels: int | None
-) -> dict[str, str]:
+def _fresh(read: InItsClass, head: dict[str, str], task: str, own: str | None, asked: bool) -> dict[str, str]:
     """The weights of a head that start anew, by our names, each with the reason why the source's isn't kept.
 
     Args:
@@ -172,19 +167,11 @@ def _fresh(
         own: the source's. None: its head isn't like ours. Only the pooler, and a whole masked-LM head, outlive a change
             of task: other names mean another head in each.
         asked: whether the task was asked for, which alone allows new weights.
-        labels: how many labels were asked for.
     """
-    if asked and own != task:
-        if task == "fill-mask" and own is not None and not read.random & set(head.values()):
-            return {}
-        reason = f"the head of {own or 'another task'}; this is {task}"
-        return {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
-    rows = ("classifier.out_proj.weight", "classifier.out_proj.bias", "classifier.weight", "classifier.bias")
-    return {
-        ours: f"a classifier for {read.shapes[name][0][0]} labels; this has {labels}"
-        for ours, name in head.items()
-        if labels is not None and ours in rows and name in read.shapes
-    }
+    if not asked or own == task or (own and task == "fill-mask" and not read.random & set(head.values())):
+        return {}
+    reason = f"the head of {own or 'another task'}; this is {task}"
+    return {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
 
 
 def _place(
@@ -271,23 +258,6 @@ def _read_as(config_class: Any, source: Source, what: str) -> Any:
         return config_class.from_dict(dict(source.raw))
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{source.name!r}: config.json is no {what} configuration: {one_line(error)}") from error
-
-
-def _set_labels(config: Any, task: str, wanted_labels: int | None, wanted: str | None, source: str) -> int | None:
-    """Sets the number of labels that was asked for; returns it, or None where none was or the task has no labels.
-
-    Raises:
-        UserError: it isn't the source's, and no task was asked for, which alone makes a new head.
-    """
-    if wanted_labels is None or task not in ("text-classification", "token-classification"):
-        return None
-    if wanted is None and wanted_labels != config.num_labels:
-        raise UserError(
-            f"num_labels={wanted_labels}, but the classifier of {source!r} has {config.num_labels} labels. Leave it "
-            f"out, or ask for a new classifier with task={task!r} too."
-        )
-    config.num_labels = wanted_labels
-    return wanted_labels
 
 
 def _plain(name: str, family: Family) -> str:

@@ -72,28 +72,22 @@ def task_of(family: Family, architectures: list[str] | None, source: str, wanted
     )
 
 
-_DROPPED = {
-    **{f"cls.seq_relationship.{kind}": "the next-sentence head, which PosEnc doesn't have" for kind in _KINDS},
-    **{
-        f"discriminator_predictions.{layer}.{kind}": "the replaced-token detector, which PosEnc doesn't have"
-        for layer in ("dense", "dense_prediction")
-        for kind in _KINDS
-    },
-}
+_NO_HEAD_HERE = frozenset(
+    f"{layer}.{kind}"
+    for layer in (
+        "cls.seq_relationship",
+        "discriminator_predictions.dense",
+        "discriminator_predictions.dense_prediction",
+    )
+    for kind in _KINDS
+)
+"""The next-sentence head, and the replaced-token detector."""
 
 
-def reason_to_drop(family: Family, name: str, task: str, own: str | None) -> str | None:
+def reason_to_drop(family: Family, name: str) -> str | None:
     """Why a weight that the converted model doesn't have may be left out, or None: then it is an error."""
     if name in ("pooler.dense.weight", "pooler.dense.bias"):
-        keeps = [f"task={other_task!r}" for other_task, head in family.heads.items() if "pooler.dense" in head.values()]
-        return (
-            f"the pooler, which only classifiers use ({keeps[0]} keeps it)"
-            if keeps
-            else "the pooler, which no head uses"
-        )
-    if own is None and name.startswith(family.foreign):
-        return "a head that PosEnc doesn't have"
-    for other_task, head in family.heads.items():
-        if name in {f"{layer}.{kind}" for layer in head.values() for kind in _KINDS} | {family.decoder_bias}:
-            return f"the {'masked-LM head' if other_task == 'fill-mask' else 'head of another task'}; this is {task}"
-    return "a head that PosEnc doesn't have" if name.startswith(family.foreign) else _DROPPED.get(name)
+        return "the pooler, which only classifiers use"
+    heads = {f"{layer}.{kind}" for head in family.heads.values() for layer in head.values() for kind in _KINDS}
+    is_head = name in heads | _NO_HEAD_HERE | {family.decoder_bias} or name.startswith(family.foreign)
+    return "another head" if is_head else None

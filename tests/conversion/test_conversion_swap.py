@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
 from hf_posenc.conversion import convert, swap
-from hf_posenc.conversion.fitting import choose_basis, reorder_heads
+from hf_posenc.conversion.fitting import choose_basis
 from hf_posenc.conversion.measure import encode, order_r2, special_tokens
 from hf_posenc.conversion.tables import extended_table, has_table
 
@@ -170,16 +170,6 @@ def test_the_choice_of_basis_changes_nothing_but_what_rope_turns(interleaved, bi
     assert pairs.tolist() == sorted(pairs.tolist())
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_order_of_heads_changes_nothing(bias):
-    model = encoder("none", attention_bias=bias)
-    before = hidden(model)
-    with torch.no_grad():
-        for layer in model.layers:
-            reorder_heads(layer.attention, torch.tensor([2, 0, 3, 1]))
-    torch.testing.assert_close(hidden(model), before, atol=1e-5, rtol=1e-5)
-
-
 # Every scheme is fitted by the test above; here one of each kind, and a mask.
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["alibi", "window", "none", "learned", "t5", "tupe", "deberta", "pope"])
@@ -268,13 +258,13 @@ def test_a_modernbert_reads_longer_texts_by_each_scaling_of_its_global_layers(ki
         ({"layer_types": [f"{kind}_attention" for kind in ("full", "sliding", "full", "full")]}, "has layer_types="),
         (
             {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 9.0}}},
-            "whose RoPE isn't scaled",
+            "has rope_parameters=.*whose RoPE isn't scaled",
         ),
         (
             {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": None}}},
-            "has rope_parameters=.* PosEnc can express local layers with a theta",
+            "has rope_parameters=.* local layers with a theta",
         ),
-        ({"local_attention": 1}, "has local_attention=1. PosEnc can express windows of a token or more"),
+        ({"local_attention": 1}, "has local_attention=1. .*windows of a token or more"),
         ({"attention_bias": True}, r"is a ModernBERT with biases in its attention \(attention_bias=True\)"),
         ({"mlp_bias": True}, r"is a ModernBERT with biases in its feed-forward network \(mlp_bias=True\)"),
         ({"classifier_activation": "silu"}, "has classifier_activation='silu' in its masked-LM head"),
