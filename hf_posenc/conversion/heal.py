@@ -14,7 +14,6 @@ in every layer, and gained nothing from this.
 """
 
 import hashlib
-import os
 import random
 import shutil
 import tempfile
@@ -164,14 +163,10 @@ def heal(
         A record: texts, steps, seconds, losses, settings, and the machine.
 
     Raises:
-        UserError: there are several processes, a text has tokens that the model lacks, or the folder is another's.
+        UserError: a text has tokens that the model lacks, or the folder is another healing's.
         Diverged: a loss or a weight isn't finite.
         Interrupted: Ctrl-C; the message says how to go on.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: healing takes one process. Start it without a launcher."
-        )
     if healing.learning_rate is None:
         healing = replace(healing, learning_rate=default_rate(model.config.hidden_size))
     if not texts:
@@ -181,19 +176,36 @@ def heal(
     limit = original.config.max_position_embeddings
     rows = encode(tokenizer, texts, min(healing.max_length or limit, limit))
     check_tokens(rows, model.config.vocab_size)
-    steps = Steps(rows, special_tokens(tokenizer), healing)
-    console = console or Console()
+    steps, console = texts_by_step(rows, special_tokens(tokenizer), healing), console or Console()
+    embeddings = cast(Any, model).base_model.embeddings.word_embeddings.weight
     with ExitStack() as closing:
         place = folder or Path(closing.enter_context(tempfile.TemporaryDirectory()))
         saved = None if folder is None else _checkpoint(folder, repr((healing, model.config.to_dict(), rows)))
-        model.base_model.embeddings.word_embeddings.weight.requires_grad_(False)  # type: ignore[union-attr]
-        trainer = Distillation(
-            original,
-            model=model,
-            args=_arguments(str(place), healing, saves=folder is not None),
-            train_dataset=cast(Any, steps),
-            data_collator=lambda some: pad_rows([row for rows in some for row in rows], tokenizer.pad_token_id),
+        embeddings.requires_grad_(False)
+        args = TrainingArguments(
+            output_dir=str(place),
+            per_device_train_batch_size=1,  # a step's texts
+            train_sampling_strategy="sequential",
+            max_steps=healing.max_steps,
+            learning_rate=cast(float, healing.learning_rate),
+            warmup_steps=min(20, healing.max_steps // 10),
+            weight_decay=0.0,
+            bf16=healing.bf16,
+            seed=healing.seed,
+            save_strategy="no" if folder is None else "steps",
+            save_total_limit=1,
+            logging_steps=max(20, healing.max_steps // 20),
+            report_to="none",
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            use_cpu=not torch.cuda.is_available(),
+            dataloader_pin_memory=torch.cuda.is_available(),
         )
+        data: dict[str, Any] = {
+            "train_dataset": steps,
+            "data_collator": lambda some: pad_rows([row for rows in some for row in rows], tokenizer.pad_token_id),
+        }
+        trainer = Distillation(original, model=model, args=args, **data)
         trainer.remove_callback(PrinterCallback)
         trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
         for callback in ([Bar()] if is_live(console) else []) + [LogLines(console), stop := Stop()]:
@@ -215,7 +227,7 @@ def heal(
                 raise
             raise Interrupted(f"{str(kept[-1])!r} is kept. The same command goes on from there.") from interrupt
     take_off_autocast(trainer.accelerator, model)
-    model.base_model.embeddings.word_embeddings.weight.requires_grad_(True)  # type: ignore[union-attr]
+    embeddings.requires_grad_(True)
     model.eval().to("cpu"), original.to("cpu")  # type: ignore[arg-type]
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {
@@ -247,48 +259,26 @@ def _checkpoint(folder: Path, what: str) -> str | None:
     return str(whole[-1]) if whole else None
 
 
-def _arguments(folder: str, healing: Healing, saves: bool) -> TrainingArguments:
-    return TrainingArguments(
-        output_dir=folder,
-        per_device_train_batch_size=1,  # a step's texts, see `Steps`
-        train_sampling_strategy="sequential",
-        max_steps=healing.max_steps,
-        learning_rate=cast(float, healing.learning_rate),
-        warmup_steps=min(20, healing.max_steps // 10),
-        bf16=healing.bf16,
-        seed=healing.seed,
-        weight_decay=0.0,
-        save_strategy="steps" if saves else "no",
-        save_total_limit=1,
-        logging_steps=max(20, healing.max_steps // 20),
-        report_to="none",
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        use_cpu=not torch.cuda.is_available(),
-        dataloader_pin_memory=torch.cuda.is_available(),
-    )
-
-
-def _forecast(trainer: "Distillation", steps: "Steps") -> str:
+def _forecast(trainer: "Distillation", steps: list[list[Row]]) -> str:
     """What the healing will take: time, by trying its largest step twice, and memory, by a formula."""
-    largest = max(
-        steps.batches[: len(steps)], key=lambda batch: sum(len(steps.rows[row]["input_ids"]) for row in batch)
-    )
-    rows = [steps.rows[row] for row in largest]
     device, model = trainer.args.device, cast(Any, trainer.model)
-    batch = {name: part.to(device) for name, part in trainer.data_collator(cast(Any, [rows])).items()}
+    largest = max(steps, key=lambda rows: len(rows) * max(len(row["input_ids"]) for row in rows))
+    lengths, longest = (
+        [len(row["input_ids"]) for row in largest],
+        max(len(row["input_ids"]) for r in steps for row in r),
+    )
     model.to(device)
+    batch = {name: part.to(device) for name, part in trainer.data_collator(cast(Any, [largest])).items()}
     with torch.random.fork_rng():
         for _ in range(2):
             started = time.monotonic()
             trainer.distil(model, batch, None).backward()
             model.zero_grad()
-    lengths = [len(row["input_ids"]) for row in rows]
     needs = sum(step_bytes(model, lengths)) + 4 * model.num_parameters()
     left = tqdm.format_interval((time.monotonic() - started) * len(steps))
     return (
-        f"Healing takes {len(steps):,} steps of up to {sum(lengths):,} tokens (the longest text has "
-        f"{max(len(row['input_ids']) for row in steps.rows):,}): at most about {left} and {needs / 1e6:,.0f} MB."
+        f"Healing takes {len(steps):,} steps of up to {sum(lengths):,} tokens (the longest text has {longest:,}): "
+        f"at most about {left} and {needs / 1e6:,.0f} MB."
     )
 
 
@@ -367,25 +357,17 @@ def hidden_states_loss(ours: Sequence[Tensor], theirs: Sequence[Tensor], real: T
     return torch.stack(losses).mean()
 
 
-class Steps(torch.utils.data.Dataset):
-    """The texts of each step, some with two tokens swapped: by seed and step alone, so that a healing can go on."""
+def texts_by_step(rows: list[Row], special: set[int], healing: Healing) -> list[list[Row]]:
+    """The texts of each step, some with two tokens swapped; the seed decides, so that a healing can go on."""
+    draw, lengths = random.Random(healing.seed), torch.tensor([len(row["input_ids"]) for row in rows])
+    batches: list[list[int]] = []
+    while len(batches) < healing.max_steps:
+        batches += batches_of_like_lengths(lengths, healing.batch_tokens, draw.randrange(2**32))
 
-    def __init__(self, rows: list[Row], special: set[int], healing: Healing) -> None:
-        self.rows, self.special, self.healing = rows, special, healing
-        self.batches: list[list[int]] = []
-        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-        for epoch in range(healing.max_steps):
-            if len(self.batches) < healing.max_steps:
-                self.batches += batches_of_like_lengths(lengths, healing.batch_tokens, healing.seed + epoch)
+    def read(row: Row) -> Row:
+        return swap_tokens(row, special, draw, healing.swap_distance) if draw.random() < healing.swapped else row
 
-    def __len__(self) -> int:
-        return self.healing.max_steps
-
-    def __getitem__(self, step: int) -> list[Row]:
-        draw, how = random.Random(f"{self.healing.seed} {step}"), self.healing
-        rows = [self.rows[index] for index in self.batches[step]]
-        farthest = how.swap_distance
-        return [swap_tokens(row, self.special, draw, farthest) if draw.random() < how.swapped else row for row in rows]
+    return [[read(rows[index]) for index in batch] for batch in batches[: healing.max_steps]]
 
 
 def batches_of_like_lengths(lengths: Tensor, tokens: int, seed: int) -> list[list[int]]:
