@@ -89,7 +89,7 @@ def build_config(fields: dict[str, Any]) -> PosEncConfig:
 def _load_posenc(source: Source, wanted: str | None, seed: int) -> Loaded:
     """The model of a PosEnc checkpoint, for its own task or another."""
     config = _read_as(PosEncConfig, source, "PosEnc")
-    architecture = (source.raw.get("architectures") or ["PosEncModel"])[0]
+    architecture = str((source.raw.get("architectures") or ["PosEncModel"])[0])
     if architecture not in CLASSES:
         raise UserError(
             f"{source.name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(CLASSES)}."

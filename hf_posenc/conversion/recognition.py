@@ -1,5 +1,7 @@
 """Which family and task a checkpoint is of, and what becomes of its keys."""
 
+from typing import Any
+
 import transformers
 from transformers import CONFIG_MAPPING
 
@@ -8,16 +10,10 @@ from ..tasks import task_of as class_task
 from .families import FAMILIES, Family
 
 _KINDS = ("weight", "bias")
-_DEBERTA = (
-    "its attention and its embeddings (a mask, a convolution) aren't BERT's; its scheme alone is here, as 'deberta'"
-)
 _WHY_NOT = {
-    **dict.fromkeys(("deberta", "deberta-v2"), _DEBERTA),
     "new": "it is a GTE that has code of its own. Take the same weights as a checkpoint of transformers' gte, such as "
     "alibaba-nlp-community/gte-multilingual-base",
-    "albert": "its layers share one set of weights",
     "eurobert": "its norms are RMSNorm and its keys are shared by several heads, which the body here doesn't have",
-    "roberta-prelayernorm": "its layers are pre-norm with biases that post-norm BERT doesn't have",
 }
 
 
@@ -33,16 +29,16 @@ def check_known(model_type: str) -> None:
         )
 
 
-def family_of(model_type: str | None, source: str) -> Family:
+def family_of(model_type: Any, source: str) -> Family:
     """The family of a `model_type`.
 
     Raises:
         UserError: it isn't one that can be converted; the message lists those that can, and says why where we know.
     """
-    if model_type in FAMILIES:
+    if str(model_type) in FAMILIES:
         check_known(model_type)
         return FAMILIES[model_type]
-    reason = f": {_WHY_NOT[model_type]}" if model_type in _WHY_NOT else ""
+    reason = f": {_WHY_NOT[model_type]}" if str(model_type) in _WHY_NOT else ""
     what = f"is a {model_type!r} model" if model_type else "has no model_type in its config.json"
     raise UserError(
         f"{source!r} {what}, which can't be converted{reason}. These can: {', '.join(FAMILIES)}, and posenc itself."
@@ -57,7 +53,7 @@ def task_of(family: Family, architectures: list[str] | None, source: str, wanted
     Raises:
         UserError: PosEnc doesn't have its head, and none is `wanted` instead.
     """
-    name = (architectures or ["Model"])[0]
+    name = str((architectures or ["Model"])[0])
     if name.endswith("ForPreTraining"):
         return "fill-mask" if "fill-mask" in family.heads and family.model_type != "electra" else "feature-extraction"
     task = class_task(name)

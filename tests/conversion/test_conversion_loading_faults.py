@@ -160,13 +160,13 @@ def test_the_known_keys_of_other_heads_are_dropped_with_their_reason(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"id2label": ["a", "b"]}, r"id2label=\['a', 'b'\]. It must be an object of numbers and names"),
-        ({"id2label": 5}, "id2label=5. It must be an object of numbers and names"),
+        ({"id2label": ["a", "b"]}, "config.json is no (bert|PosEnc) configuration"),
+        ({"id2label": 5}, "config.json is no (bert|PosEnc) configuration"),
         ({"id2label": {"x": "a"}}, "config.json is no (bert|PosEnc) configuration"),
-        ({"architectures": [None]}, r"architectures=\[None\]. It must be a list of names"),
-        ({"architectures": [5]}, r"architectures=\[5\]. It must be a list of names"),
-        ({"architectures": "BertModel"}, "architectures='BertModel'. It must be a list of names"),
-        ({"model_type": ["bert"]}, r"model_type=\['bert'\]. It must be a name"),
+        ({"architectures": [None]}, "holds '?None"),
+        ({"architectures": [5]}, "holds '?5"),
+        ({"architectures": "BertModel"}, "holds '?B"),
+        ({"model_type": ["bert"]}, r"is a \['bert'\] model, which can't be converted"),
     ],
 )
 def test_a_config_with_values_of_another_kind_is_refused(change, match, classifier):
@@ -190,7 +190,7 @@ def test_a_missing_shard_is_named(tmp_path):
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     lost = sorted(tmp_path.glob("*.safetensors"))[1]
     lost.unlink()
-    with pytest.raises(ValueError, match=f"lacks the file {lost.name!r}"):
+    with pytest.raises(ValueError, match=f"{lost.name} is damaged or cut short .No such file"):
         convert(tmp_path)
 
 

@@ -41,7 +41,7 @@ def refuses(source, match, tmp_path, **options):
             "'gpt2' model, which can't be converted.*"
             "bert, roberta, xlm-roberta, camembert, distilbert, electra, roformer",
         ),
-        (AlbertConfig(), "'albert' model, which can't be converted: its layers share one set of weights"),
+        (AlbertConfig(), "'albert' model, which can't be converted. These can: bert"),
     ],
 )
 def test_a_foreign_architecture_is_refused_before_its_weights_are_read(config, match, tmp_path):
