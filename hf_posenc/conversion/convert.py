@@ -237,7 +237,6 @@ def _begin_report(
         to_scheme=config.position_embedding_type,
         max_position_embeddings=config.max_position_embeddings,
         keys=loaded.keys,
-        source_sha256=loaded.source.fingerprint(),
         tokenizer=" ".join(said),
         notes=loaded.notes + kept,
     )

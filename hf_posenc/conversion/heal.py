@@ -2,10 +2,9 @@
 
 The loss is a layer-by-layer self-distillation: at real tokens, the mean over layers of the squared difference between
 the model's hidden states and the original's, each layer divided by the variance of the original's there, so that all
-layers count equally. A masked-LM head adds the divergence between the two predictions, at up to 256 tokens of a batch:
-with a large vocabulary the logits of a whole batch take gigabytes. The token embeddings are frozen, dropout is off, and
-biases have higher learning rates, see `hf_posenc.optimizer`. In half of the texts two tokens, near or far from each
-other, are swapped, for the original and for the model alike, so that the model learns the effect of order too.
+layers count equally. A head keeps its weights. The token embeddings are frozen, dropout is off, and biases have higher
+learning rates, see `hf_posenc.optimizer`. In half of the texts two tokens, near or far from each other, are swapped,
+for the original and for the model alike, so that the model learns the effect of order too.
 
 If the new scheme adds to the embeddings, the layers are trained from below in the first half of the steps, one more at
 a time. The first layer reads the new positions and has most to learn, its steps cost a fraction of the whole model's,
@@ -36,7 +35,6 @@ from ..data.columns import find_columns
 from ..data.reading import read_file
 from ..errors import Diverged, Interrupted, UserError
 from ..files import write_text
-from ..model.modeling_posenc import PosEncForMaskedLM
 from ..optimizer import scale_position_learning_rates
 from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
 from ..training.inference import pad_rows, take_off_autocast
@@ -51,8 +49,6 @@ _AMONG = 1600
 """Texts of like lengths are looked for among so many."""
 _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
 """Shares of the steps: up to here the first layer alone is trained, and from here on all of them."""
-_PREDICTED = 256
-"""Predictions are compared at no more than this many tokens of a batch."""
 
 
 def read_training_texts(source: str | Path | Sequence[str], text_column: str | None = None) -> list[str]:
@@ -180,7 +176,7 @@ def heal(
     embeddings = cast(Any, model).base_model.embeddings.word_embeddings.weight
     with ExitStack() as closing:
         place = folder or Path(closing.enter_context(tempfile.TemporaryDirectory()))
-        saved = None if folder is None else _checkpoint(folder, repr((healing, model.config.to_dict(), rows)))
+        saved = None if folder is None else _checkpoint(folder, original, repr((healing, model.config.to_dict(), rows)))
         embeddings.requires_grad_(False)
         args = TrainingArguments(
             output_dir=str(place),
@@ -243,18 +239,21 @@ def heal(
     }
 
 
-def _checkpoint(folder: Path, what: str) -> str | None:
+def _checkpoint(folder: Path, original: PreTrainedModel, settings: str) -> str | None:
     """The newest checkpoint of the same healing in a folder; marks the folder where there is none.
 
     Raises:
         UserError: the folder is another healing's.
     """
-    mark, digest = folder / "healing.sha256", hashlib.sha256(what.encode()).hexdigest()
-    if folder.exists() and (not mark.exists() or mark.read_text() != digest):
+    mark, digest = folder / "healing.sha256", hashlib.sha256(settings.encode())
+    for value in original.state_dict().values():
+        digest.update(value.contiguous().numpy().tobytes())
+    if folder.exists() and (not mark.exists() or mark.read_text() != digest.hexdigest()):
         raise UserError(
-            f"{str(folder)!r} holds a healing with other texts or settings. Go on with those, or delete that folder."
+            f"{str(folder)!r} holds a healing with other texts, weights or settings. Go on with those, or delete that "
+            "folder."
         )
-    write_text(mark, digest)
+    write_text(mark, digest.hexdigest())
     whole = [path for path in checkpoints(folder) if (path / "trainer_state.json").is_file()]
     return str(whole[-1]) if whole else None
 
@@ -263,10 +262,8 @@ def _forecast(trainer: "Distillation", steps: list[list[Row]]) -> str:
     """What the healing will take: time, by trying its largest step twice, and memory, by a formula."""
     device, model = trainer.args.device, cast(Any, trainer.model)
     largest = max(steps, key=lambda rows: len(rows) * max(len(row["input_ids"]) for row in rows))
-    lengths, longest = (
-        [len(row["input_ids"]) for row in largest],
-        max(len(row["input_ids"]) for r in steps for row in r),
-    )
+    lengths = [len(row["input_ids"]) for row in largest]
+    longest = max(len(row["input_ids"]) for rows in steps for row in rows)
     model.to(device)
     batch = {name: part.to(device) for name, part in trainer.data_collator(cast(Any, [largest])).items()}
     with torch.random.fork_rng():
@@ -305,7 +302,7 @@ class Distillation(Trainer):
         return (loss, {}) if return_outputs else loss
 
     def distil(self, model: Any, inputs: dict[str, Tensor], depth: int | None) -> Tensor:
-        """The loss of the first `depth` layers, or of all and the head."""
+        """The loss of the first `depth` layers; None: of all."""
         model.eval()  # no dropout: the original runs without it too
         ours, theirs = model.base_model, cast(Any, self.original).base_model
         kept = ours.layers, theirs.layers
@@ -315,18 +312,7 @@ class Distillation(Trainer):
                 expected = theirs(**inputs, output_hidden_states=True)
             got = ours(**inputs, output_hidden_states=True)
         ours.layers, theirs.layers = kept
-        real = inputs["attention_mask"].bool()
-        loss = hidden_states_loss(got.hidden_states, expected.hidden_states, real)
-        # Only a masked-LM head has a target here; heads of other tasks may want other inputs than texts.
-        if depth is None and isinstance(model, PosEncForMaskedLM):
-            some = torch.randperm(int(real.sum()), device=real.device)[:_PREDICTED]
-            with self.accelerator.autocast():
-                with torch.no_grad():
-                    wanted = cast(Any, self.original).lm_head(expected.last_hidden_state[real][some])
-                predicted = model.lm_head(got.last_hidden_state[real][some])
-            logs, aims = predicted.float().log_softmax(-1), wanted.float().log_softmax(-1)
-            loss = loss + torch.nn.functional.kl_div(logs, aims, log_target=True, reduction="batchmean")
-        return loss
+        return hidden_states_loss(got.hidden_states, expected.hidden_states, inputs["attention_mask"].bool())
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """AdamW with higher learning rates for biases."""
@@ -336,7 +322,7 @@ class Distillation(Trainer):
 
 
 def depth_at(progress: float, layers: int) -> int | None:
-    """How many of the layers are trained at a share of the steps; None: all, and the head."""
+    """How many of the layers are trained at a share of the steps; None: all."""
     for depth in range(1, layers):
         if progress < _FIRST_ALONE + (_ALL_FROM - _FIRST_ALONE) * (depth - 1) / max(1, layers - 2):
             return depth

@@ -51,7 +51,6 @@ class ConversionReport:
 
     Attributes:
         source: what was converted.
-        source_sha256: of its weights and their names, to tell whether two conversions started from the same weights.
         family: its `model_type`.
         task: what the result is for; see `TASKS`.
         from_scheme, to_scheme: the positional schemes.
@@ -75,7 +74,6 @@ class ConversionReport:
     to_scheme: str
     max_position_embeddings: int
     keys: Accounting
-    source_sha256: str = ""
     trained_length: int | None = None
     carried: list[dict[str, Any]] = field(default_factory=list)
     tokenizer: str = ""

@@ -1,6 +1,5 @@
 """Reads a checkpoint, from a folder or the Hub, through the class that it belongs to; nothing in it is run."""
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from transformers import PreTrainedModel
 
 from ..checkpoint_files import WEIGHTS, open_weights, weight_files
 from ..errors import UserError, is_local, one_line
-from ..files import sha256
 from ..quiet import without_warnings
 from ..training.run_folder import not_finite
 
@@ -42,12 +40,6 @@ class Source:
         """That of the weights in its files; float32 if they differ."""
         kinds = {*self.stored.values()} & {*_DTYPES.values()}
         return kinds.pop() if len(kinds) == 1 else torch.float32
-
-    def fingerprint(self) -> str:
-        """A SHA-256 of the files of its weights, in hexadecimal."""
-        names = [PICKLE] if self.is_pickled else sorted(weight_files(self.folder))
-        sums = [sha256(self.folder / name) for name in names]
-        return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
     def tensors(self, part: str) -> dict[str, Tensor]:
         """The weights whose names hold a text, by their names in the files, in float32."""
