@@ -82,7 +82,7 @@ def convert(
         rope_parameters: of RoPE. Thetas and shares that aren't given stay as they were trained.
         max_position_embeddings: how long inputs may be. None: as long as the source's.
         extension: how a table of positions grows: `tile` (repeated: short texts keep their outputs) or
-            `interpolate` (stretched), see `tables.extended_table`; or how RoPE does: `linear`, `dynamic`, `yarn`.
+            `interpolate` (stretched), see `fitting.extended_table`; or how RoPE does: `linear`, `dynamic`, `yarn`.
         task: the task of the result, one of `TASKS`. None: the source's. A head that the source lacks is new.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
         text_column: of files of text.

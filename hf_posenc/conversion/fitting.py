@@ -20,7 +20,6 @@ from transformers import PreTrainedTokenizerBase
 
 from ..model.position_base import PositionScheme
 from ..schemes.hooks import one_text, rotated_units
-from .tables import extended_table
 
 _FITTED_LENGTH = 128
 """Sentence encoders see mostly positions below this, so fits weigh these most."""
@@ -165,6 +164,24 @@ def fold_constants(base: Any, left: Tensor, tokenizer: PreTrainedTokenizerBase |
     where = "token-type embedding" if types is not None else "token embedding"
     line = {"what": f"the old vectors' mean is in the {where}", "norm": float(mean.norm())}
     return line | ({"position 0": "in the embedding of [CLS]"} if cls is not None else {})
+
+
+def extended_table(table: Tensor, length: int, how: str) -> Tensor:
+    """A table of positions for another number of them: (P, D) -> (length, D).
+
+    Fewer: the first ones. More, by `how`: `tile` repeats the rows from 1 on (row 0 is [CLS]'s alone), so that texts of
+    up to P tokens keep their outputs; `interpolate` stretches the rows, so that every row but the first changes.
+    """
+    old = len(table)
+    if length <= old:
+        return table[:length].clone()
+    places = torch.arange(length)
+    if how == "tile":
+        return table[torch.where(places < old, places, 1 + (places - 1) % max(old - 1, 1))]
+    at = places.double() * (old - 1) / (length - 1)
+    low = at.floor().long().clamp(max=old - 2)
+    share = (at - low).to(table.dtype).unsqueeze(-1)
+    return table[low] * (1 - share) + table[low + 1] * share
 
 
 # ---- rotations ------------------------------------------------------------------------------------------------------

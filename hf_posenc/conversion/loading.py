@@ -19,13 +19,70 @@ from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
 from ..model.positions import make_position
 from ..tasks import CLASSES, TASKS
-from .families import Family
+from ..tasks import task_of as class_task
+from .families import FAMILIES, Family
 from .fields import our_fields
-from .recognition import family_of, reason_to_drop, task_of
 from .report import Accounting
 from .sources import InItsClass, Source, check_finite, find_folder, listed, open_source, read_config, read_in_class
 
 _TABLE = "embeddings.position_embeddings.weight"
+
+_WHY_NOT = {
+    "new": "it is a GTE that has code of its own. Take the same weights as a checkpoint of transformers' gte, such as "
+    "alibaba-nlp-community/gte-multilingual-base",
+    "eurobert": "its norms are RMSNorm and its keys are shared by several heads, which the body here doesn't have",
+}
+
+
+def check_known(model_type: str) -> None:
+    """Refuses a type that this transformers hasn't.
+
+    Raises:
+        UserError: it is too old.
+    """
+    if model_type not in CONFIG_MAPPING:
+        raise UserError(
+            f"transformers {transformers.__version__} has no {model_type}. Update it: pip install -U transformers."
+        )
+
+
+def _family_of(model_type: Any, source: str) -> Family:
+    """The family of a `model_type`.
+
+    Raises:
+        UserError: it isn't one that can be converted; the message lists those that can, and says why where we know.
+    """
+    if str(model_type) in FAMILIES:
+        check_known(model_type)
+        return FAMILIES[model_type]
+    reason = f": {_WHY_NOT[model_type]}" if str(model_type) in _WHY_NOT else ""
+    what = f"is a {model_type!r} model" if model_type else "has no model_type in its config.json"
+    raise UserError(
+        f"{source!r} {what}, which can't be converted{reason}. These can: {', '.join(FAMILIES)}, and posenc itself."
+    )
+
+
+def _task_of(family: Family, architectures: list[str] | None, source: str, wanted: str | None) -> str | None:
+    """The task of a checkpoint, by its config's `architectures`; without any, an encoder.
+
+    None: PosEnc doesn't have its head.
+
+    Raises:
+        UserError: PosEnc doesn't have its head, and none is `wanted` instead.
+    """
+    name = str((architectures or ["Model"])[0])
+    if name.endswith("ForPreTraining"):
+        return "fill-mask" if "fill-mask" in family.heads and family.model_type != "electra" else "feature-extraction"
+    task = class_task(name)
+    if task is not None and task in ("feature-extraction", *family.heads):
+        return task
+    if wanted is not None:
+        return None
+    raise UserError(
+        f"{source!r} holds {name}, whose head PosEnc doesn't have. Convert the encoder alone with "
+        "task='feature-extraction', or another head: these are known for "
+        f"{family.model_type}: {', '.join(family.heads)}."
+    )
 
 
 @dataclass
@@ -60,7 +117,7 @@ def load(
     folder = find_folder(source, revision, allow_pickle)
     raw = read_config(folder, source)
     is_ours = raw.get("model_type") == PosEncConfig.model_type
-    family = None if is_ours else family_of(raw.get("model_type"), source)  # whatever its weights are
+    family = None if is_ours else _family_of(raw.get("model_type"), source)  # whatever its weights are
     checkpoint = open_source(source, folder, raw, allow_pickle)
     if family is None:
         return _load_posenc(checkpoint, task, seed)
@@ -105,10 +162,28 @@ def _load_posenc(source: Source, wanted: str | None, seed: int) -> Loaded:
     return _place(source, read, config, task, encoder, head, fresh, reasons if own != task else {}, [], seed)
 
 
+_NO_HEAD_HERE = (
+    "cls.seq_relationship",
+    "discriminator_predictions.dense",
+    "discriminator_predictions.dense_prediction",
+)
+"""The next-sentence head, and the replaced-token detector."""
+
+
+def _reason_to_drop(family: Family, name: str) -> str | None:
+    """Why a weight that the converted model doesn't have may be left out, or None: then it is an error."""
+    layer, _, kind = name.rpartition(".")
+    if kind in ("weight", "bias") and layer == "pooler.dense":
+        return "the pooler, which only classifiers use"
+    heads = {*_NO_HEAD_HERE, *(layer for head in family.heads.values() for layer in head.values())}
+    is_head = (kind in ("weight", "bias") and layer in heads) or name == family.decoder_bias
+    return "another head" if is_head or name.startswith(family.foreign) else None
+
+
 def _load_family(source: Source, family: Family, wanted: str | None, seed: int) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
-    own = task_of(family, theirs.architectures, source.name, wanted)
+    own = _task_of(family, theirs.architectures, source.name, wanted)
     task = wanted or own
     assert task is not None
     plain = Counter(_plain(name, family) for name in source.stored)
@@ -149,7 +224,7 @@ def _load_family(source: Source, family: Family, wanted: str | None, seed: int) 
     for name in zeros:
         weight = read.state[f"{name.removesuffix('bias')}weight"]
         read.state[name] = weight.new_zeros(len(weight))
-    reasons = {name: reason_to_drop(family, name) for name in read.surplus} | reasons
+    reasons = {name: _reason_to_drop(family, name) for name in read.surplus} | reasons
     fresh = _fresh(read, head, task, own, wanted is not None)
     loaded = _place(source, read, config, task, encoder, head, fresh, reasons, notes, seed)
     loaded.keys.used = sorted(set(loaded.keys.used) - zeros)

@@ -1,6 +1,6 @@
 """Replaces the scheme of trained weights: fits the new scheme to the old one as far as possible, without any text.
 
-What both schemes have is copied, tables at another length (see `tables`); the rest is fitted (see `fitting`); and the
+What both schemes have is copied, tables at another length; the rest is fitted (see `fitting`); and the
 `query_scale` of the new scheme is undone in the query's weights.
 """
 
@@ -20,6 +20,7 @@ from .fitting import (
     added_vectors,
     centred,
     choose_basis,
+    extended_table,
     fit_biases,
     fit_vectors,
     fold_constants,
@@ -31,8 +32,9 @@ from .fitting import (
 from .loading import build_config
 from .measure import random_tokens
 from .sentence_modules import ACTIVATION
-from .tables import EXTENSIONS, copy_part, has_table
 
+EXTENSIONS = ("tile", "interpolate")
+"""Of tables, see `fitting.extended_table`."""
 ROPE_EXTENSIONS = ("linear", "dynamic", "yarn")
 Parts = dict[str, PositionScheme]
 """Schemes by their names."""
@@ -171,13 +173,45 @@ def swap(
     return model.eval(), carried
 
 
+def has_table(part: PositionScheme) -> bool:
+    """Whether some weight has a row for each position."""
+    return part.max_length is not None and any(
+        value.shape[:1] == (part.max_length,) for value in part.state_dict().values()
+    )
+
+
+def _copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: str) -> list[dict[str, Any]]:
+    """Copies the weights of the scheme, tables with another number of positions."""
+    state, carried = {}, []
+    before, after, expected = old.max_length or 0, new.max_length or 0, new.state_dict()
+    for key, value in old.state_dict().items():
+        sizes = (len(value), len(expected[key])) if value.dim() and key in expected else None
+        if key in expected and expected[key].shape == value.shape:
+            state[key] = value
+        elif before and sizes == (before, after):
+            state[key] = extended_table(value, after, extension)
+            how = extension if after > before else "the first ones"
+            carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": how})
+        elif before and sizes == (2 * before - 1, 2 * after - 1):
+            # A vector for each distance: farther ones get the farthest.
+            state[key] = value[torch.arange(-(after - 1), after).clamp(-(before - 1), before - 1) + before - 1]
+            carried.append({"scheme": name, "what": f"{key}: distances past {before - 1} are as {before - 1}"})
+        else:
+            raise UserError(
+                f"The source's {name!r} has {key!r} of shape {tuple(value.shape)}, which the new arguments don't fit. "
+                "Keep its position_embedding_kwargs."
+            )
+    new.load_state_dict(state)
+    return carried
+
+
 @torch.no_grad()
 def _carry_over(
     model: Any, original: Any, tokenizer: PreTrainedTokenizerBase | None, extension: str
 ) -> list[dict[str, Any]]:
     old, new = parts_of(original), parts_of(model)
     kept = [name for name in new if name in old]
-    carried = [line for name in kept for line in copy_part(name, old[name], new[name], extension)]
+    carried = [line for name in kept for line in _copy_part(name, old[name], new[name], extension)]
     gone, came = ({name: part for name, part in parts.items() if name not in kept} for parts in (old, new))
     carried += _carry_vectors(model, old, gone, came, tokenizer)
     scale = math.prod(p.query_scale for p in old.values()) / math.prod(p.query_scale for p in new.values())

@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoint_files import open_weights, weight_files
 from ..conversion.families import FAMILIES, POOLED, SOURCE, Family
 from ..conversion.fields import SAME, summary
-from ..conversion.recognition import check_known
+from ..conversion.loading import check_known
 from ..conversion.sentence_modules import ACTIVATION
 from ..conversion.sources import read_config
 from ..data.columns import remembered_columns

@@ -11,9 +11,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
 from hf_posenc.conversion import convert, swap
-from hf_posenc.conversion.fitting import choose_basis
+from hf_posenc.conversion.fitting import choose_basis, extended_table
 from hf_posenc.conversion.measure import encode, order_r2, special_tokens
-from hf_posenc.conversion.tables import extended_table, has_table
 
 
 @pytest.fixture(scope="module")
@@ -477,6 +476,6 @@ def test_a_scheme_with_a_weight_that_is_one_number_may_have_a_table():
     part = PositionScheme()
     part.factor = torch.nn.Parameter(torch.tensor(1.0))
     part.max_length = 8
-    assert not has_table(part)
+    assert not swap.has_table(part)
     part.table = torch.nn.Embedding(8, 2)
-    assert has_table(part)
+    assert swap.has_table(part)

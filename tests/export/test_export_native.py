@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import hf_posenc
 from hf_posenc import cli
-from hf_posenc.conversion import recognition
+from hf_posenc.conversion import loading
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
 from hf_posenc.errors import UserError
@@ -404,7 +404,7 @@ def test_a_class_without_a_pooler_of_its_own_needs_no_note():
 
 
 def test_a_transformers_without_the_class_is_told_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(recognition, "CONFIG_MAPPING", {})
+    monkeypatch.setattr(loading, "CONFIG_MAPPING", {})
     with pytest.raises(UserError, match=r"has no jina_embeddings_v3\. Update it: pip install -U transformers"):
         to_native(posenc("jina_embeddings_v3", "rope", "fill-mask"))
 
