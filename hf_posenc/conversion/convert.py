@@ -122,8 +122,9 @@ def convert(
     tokenizer = load_tokenizer(loaded.source.folder, source)
     scheme = (position_embedding_type, position_embedding_kwargs, rope_parameters)
     length = (max_position_embeddings, extension)
-    config, changed = target_config(original, *scheme, *((None, None) if heal is not None else length))
+    config, changed = target_config(original, *scheme, *length)  # what can't be is refused before a healing
     if heal is not None:
+        config, changed = target_config(original, *scheme, None, None)
         _check_healing(loaded, tokenizer, config, changed)
     modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
     report = _begin_report(loaded, config, tokenizer, kept, allow_other_tokens)

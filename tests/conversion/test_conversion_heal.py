@@ -250,6 +250,15 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
         ),
         ({"heal": sentences(50), "seed": -1}, "seed=-1 is out of range. Give a whole number from 0 to 4294967295"),
         ({"heal": sentences(50), "position_embedding_type": None}, "heal has no effect: the scheme stays 'learned'"),
+        (
+            {
+                "heal": sentences(50),
+                "position_embedding_type": "t5",
+                "max_position_embeddings": 80,
+                "extension": "yarn",
+            },
+            "extension='yarn' isn't one for 't5'",
+        ),
         ({"max_steps": 9, "bf16": True}, "max_steps=9, bf16=True has no effect without text to heal with"),
         ({"heal": sentences(50), "eval_texts": []}, r"'\[\]' holds no text"),
     ],
