@@ -108,6 +108,8 @@ def convert(
     source = str(source)
     given = {name: value for name, value in healing.items() if value is not None}
     settings = Healing(seed=seed, **given)
+    if text_column is not None and eval_texts is None:
+        given["text_column"] = text_column
     if given and heal is None:
         useless = ", ".join(f"{name}={value!r}" for name, value in given.items())
         raise UserError(f"{useless} has no effect without text to heal with. Give that as heal, or leave it out.")
@@ -163,7 +165,8 @@ def convert(
     _finish(report, loaded, model, tokenizer, max_position_embeddings)
     if out is not None:
         write_model(out, model, tokenizer, modules, report)
-        shutil.rmtree(healed_in, ignore_errors=True)  # type: ignore[arg-type]
+    if heal is not None and healed_in is not None:
+        shutil.rmtree(healed_in)
     return model, report
 
 

@@ -248,13 +248,14 @@ def _checkpoint(folder: Path, original: PreTrainedModel, settings: str) -> str |
     mark, digest = folder / "healing.sha256", hashlib.sha256(settings.encode())
     for value in original.state_dict().values():
         digest.update(value.contiguous().numpy().tobytes())
-    if folder.exists() and (not mark.exists() or mark.read_text() != digest.hexdigest()):
+    whole = [path for path in checkpoints(folder) if (path / "trainer_state.json").is_file()]
+    before = mark.read_text() if mark.exists() else None
+    if folder.exists() and (before is None or (whole and before != digest.hexdigest())):
         raise UserError(
-            f"{str(folder)!r} holds a healing with other texts, weights or settings. Go on with those, or delete that "
-            "folder."
+            f"{str(folder)!r} holds a healing with other texts, weights or settings, or something else. Go on with "
+            "those, or delete that folder."
         )
     write_text(mark, digest.hexdigest())
-    whole = [path for path in checkpoints(folder) if (path / "trainer_state.json").is_file()]
     return str(whole[-1]) if whole else None
 
 

@@ -259,6 +259,7 @@ def test_texts_are_split_the_same_way_each_time(tmp_path):
             },
             "extension='yarn' isn't one for 't5'",
         ),
+        ({"text_column": "body"}, "text_column='body' has no effect without text to heal with"),
         ({"max_steps": 9, "bf16": True}, "max_steps=9, bf16=True has no effect without text to heal with"),
         ({"heal": sentences(50), "eval_texts": []}, r"'\[\]' holds no text"),
     ],
@@ -356,6 +357,15 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     for name, value in whole.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], value), name
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_a_folder_beside_out_that_is_no_healings_stays(source, tmp_path):
+    (tmp_path / "out.healing").mkdir()
+    (tmp_path / "out.healing" / "mine.txt").write_text("mine")
+    with pytest.raises(ValueError, match="or something else. Go on with those, or delete that folder"):
+        heal(source, tmp_path / "out", max_steps=2, measure=False)
+    convert(source, tmp_path / "out", measure=False)
+    assert (tmp_path / "out.healing" / "mine.txt").exists()
 
 
 def test_time_and_memory_are_said_before_the_first_step_and_bars_stay_out_of_a_log(source, capfd):
