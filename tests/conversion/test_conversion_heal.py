@@ -350,7 +350,7 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     with pytest.raises(KeyboardInterrupt, match="checkpoint-5' is kept. The same command goes on from there"):
         heal(source, tmp_path / "out", **again)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="holds a healing with other texts, weights or settings. Go on"):
+    with pytest.raises(ValueError, match="holds a healing with other texts, weights or settings, or"):
         heal(source, tmp_path / "out", **again, learning_rate=1e-3)
     resumed, report = heal(source, tmp_path / "out", **again)
     assert report.healing["steps"] == 9
