@@ -3,7 +3,6 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from hf_posenc import options as shared
 from hf_posenc.errors import user_errors
@@ -36,24 +35,25 @@ def convert(
         typer.Option(help="How longer: tile (default) or interpolate for tables; linear, dynamic or yarn for RoPE."),
     ] = None,
     heal: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
+        str | None, typer.Option(metavar="FILE", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
     ] = None,
+    text_column: shared.TextColumnOption = None,
     max_steps: Annotated[
         int | None, typer.Option(metavar="N", help="Steps of healing; default: 2000.", show_default=False)
     ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Longest text to heal with; default: the source's limit.", show_default=False),
+    ] = None,
     bf16: Annotated[
-        bool,
-        typer.Option(
-            "--bf16", help="Heal in bfloat16 mixed precision: about twice as fast where the processor has it."
-        ),
-    ] = False,
+        bool | None, typer.Option("--bf16/--no-bf16", help="Heal in mixed precision: twice as fast where it is fast.")
+    ] = None,
     eval_text: Annotated[
         str | None, typer.Option(help="Text to measure on; default: a part of --heal, or sentences that come along.")
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="Head of the result: fill-mask, text-classification, ...; default: the source's.")
     ] = None,
-    num_labels: Annotated[int | None, typer.Option(min=1, metavar="N", help="Labels of a new classifier.")] = None,
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Read a .bin file where there is no safetensors file.")
     ] = False,
@@ -64,27 +64,24 @@ def convert(
 ) -> None:
     """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
 
-    Without a scheme the result computes what the source does. With another scheme it doesn't: the report measures how
-    far it is from the original, and `--heal` brings it nearer.
+    Without a scheme the result computes what the source does. With another scheme it doesn't: the report says how far
+    its hidden states are from the original's, and `--heal` brings them nearer. One command swaps, heals, then extends.
+    Ctrl-C keeps a checkpoint of the healing, and the same command goes on.
     """
     from hf_posenc.conversion import convert as run
-    from hf_posenc.conversion.heal import read_training_texts
     from hf_posenc.model.package_config import scheme_class
 
     with user_errors():  # before the source is loaded
         for name in (scheme or "none").split("+"):
             scheme_class(name)
 
-    own = ("bf16", "eval_text", "scheme", "scheme_kwargs")
+    own = ("eval_text", "scheme", "scheme_kwargs")
     options = {name: value for name, value in context.params.items() if name not in own}
     options["rope_parameters"] = shared.json_object("rope_parameters", rope_parameters)
-    texts = None if eval_text is None else read_training_texts(eval_text)
     _, report = run(
         **options,
         position_embedding_type=scheme,
         position_embedding_kwargs=shared.json_object("scheme_kwargs", scheme_kwargs),
-        healing={"bf16": True} if bf16 else None,
-        eval_texts=texts,
+        eval_texts=eval_text,
     )
-    Console().print(report)
-    plain_console().print(f"The checkpoint and conversion.json are in {out}")
+    plain_console().print(f"{report}\nThe checkpoint and conversion.json are in {out}")

@@ -15,16 +15,13 @@ def export(
     checkpoint: Checkpoint,
     out: Annotated[str, typer.Argument(help="Output folder, written atomically.", show_default=False)],
     to: Annotated[
-        Literal["native", "onnx", "openvino"],
+        str,
         typer.Option(
-            help="native (Transformers' own classes), onnx (ONNX Runtime, Text Embeddings Inference) or openvino.",
+            help="native (Transformers' own class), a class by name (bert, ..., mpnet), onnx (ONNX Runtime, Text "
+            "Embeddings Inference) or openvino.",
             show_default=False,
         ),
     ],
-    like: Annotated[
-        str | None,
-        typer.Option(help="With native: bert, roberta, ..., jina_embeddings_v3; default: the first that can hold it."),
-    ] = None,
     quantize: Annotated[
         Literal["int8"] | None, typer.Option(help="int8: smaller and faster, less exact. Default: float32.")
     ] = None,
@@ -44,10 +41,10 @@ def export(
 ) -> None:
     """Write a checkpoint as a folder without code for another runtime, and measure that it computes the same.
 
-    ONNX and OpenVINO take every scheme and head; batch and length stay free. `native` writes BERT, RoFormer,
-    jina_embeddings_v3, NomicBERT, ModernBERT, GTE or MPNet, for encoders that one of them can hold. Nothing is
-    left where the answers differ from PyTorch by more than 1e-4, with `native` 1e-5, or where int8 lowers the score by
-    more than `--largest-drop`.
+    ONNX and OpenVINO take every scheme and head; batch and length stay free. `native` writes the family that a
+    checkpoint was converted from, else the first of the twelve that can hold it. Nothing is left where the answers
+    differ from PyTorch by more than 1e-4, with `native` 1e-5, or where int8 lowers the score by more than
+    `--largest-drop`.
     """
     with loading():
         from hf_posenc.exporting.run import export as run

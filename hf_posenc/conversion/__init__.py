@@ -1,8 +1,7 @@
 """Pretrained weights of the BERT family under another positional scheme.
 
-`convert` reads a checkpoint through its own class (`sources`, `loading`), changes its scheme (`swap`, with
-`added_vectors`, `biases` and `rotations`) or extends its tables (`tables`), and heals it on text (`heal`).
-`hf_posenc.export` goes back.
+`convert` reads a checkpoint through its own class (`sources`, `loading`, `families`), changes its scheme or extends it
+(`swap`, `fitting`), and heals it on text (`heal`). `hf_posenc.export` goes back.
 """
 
 from ..tasks import TASKS

@@ -1,32 +1,47 @@
 """`convert`: makes a PosEnc checkpoint, with any positional scheme, from a pretrained one of the BERT family."""
 
-import contextlib
+import shutil
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
+from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.tokenizer import check_tokens
+from ..data.tokenizer import check_tokens as check_tokenizer
 from ..errors import UserError
-from .families import FAMILIES
+from ..quiet import without_bars
+from .families import FAMILIES, SOURCE
 from .fields import not_carried
-from .fitting import base_of
 from .heal import Healing, read_training_texts, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
-from .measure import OWN_TEXTS, Agreement, compare, encode, own_texts, random_rows, special_tokens, verify
-from .output import check_free, load_tokenizer, other_files, write_model
+from .measure import (
+    OWN_TEXTS,
+    Agreement,
+    Row,
+    check_tokens,
+    compare,
+    encode,
+    own_texts,
+    random_tokens,
+    special_tokens,
+    verify,
+)
+from .output import REPORT_NAME, check_free, load_tokenizer, other_files, write_model
 from .report import ConversionReport
 from .sentence_modules import carry_activation, read_modules
+from .sources import read_json
 from .swap import swap, target_config
-from .tables import EXTENSIONS
 
 _EXACT = 1e-5
 """The largest error of a conversion that keeps the scheme, on the models that were measured."""
+_LONGEST = 512
+"""Tokens of a text that agreement is measured on."""
 
 
+@without_bars()
 def convert(
     source: str | Path,
     out: str | Path | None = None,
@@ -37,24 +52,25 @@ def convert(
     max_position_embeddings: int | None = None,
     extension: str | None = None,
     task: str | None = None,
-    num_labels: int | None = None,
     heal: str | Path | Sequence[str] | None = None,
-    max_steps: int | None = None,
-    healing: dict[str, Any] | None = None,
-    eval_texts: Sequence[str] | None = None,
+    text_column: str | None = None,
+    eval_texts: str | Path | Sequence[str] | None = None,
     revision: str | None = None,
     allow_pickle: bool = False,
     allow_other_tokens: bool = False,
     overwrite: bool = False,
     measure: bool = True,
     seed: int = 0,
+    console: Console | None = None,
+    **healing: Any,
 ) -> tuple[PreTrainedModel, ConversionReport]:
     """Makes a PosEnc model of a pretrained checkpoint, and measures how well it agrees with it.
 
     Without a scheme the model keeps the source's own (`learned` for BERT): hidden states and logits at real tokens are
     equal to 1e-5, and the report holds the measured difference. With another scheme the weights are kept, and the new
     scheme is fitted to the old one as far as possible (see `swap`). The result isn't a drop-in replacement: the report
-    gives its distance to the original, before and after healing.
+    gives its distance to the original, before and after healing. One call swaps, heals at the source's lengths, then
+    extends.
 
     Args:
         source: a folder, or a name on the Hub: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, MPNet,
@@ -66,79 +82,180 @@ def convert(
         rope_parameters: of RoPE. Thetas and shares that aren't given stay as they were trained.
         max_position_embeddings: how long inputs may be. None: as long as the source's.
         extension: how a table of positions grows: `tile` (repeated: short texts keep their outputs) or
-            `interpolate` (stretched). See `tables.extended_table`.
+            `interpolate` (stretched), see `fitting.extended_table`; or how RoPE does: `linear`, `dynamic`, `yarn`.
         task: the task of the result, one of `TASKS`. None: the source's. A head that the source lacks is new.
-        num_labels: of a new classifier.
         heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
-        max_steps: steps of healing. None: 2,000.
-        healing: further settings of `Healing`, by name.
-        eval_texts: texts to measure on. None: those that healing sets aside, or sentences of the package.
+        text_column: of files of text.
+        eval_texts: texts to measure on, a file or texts. None: those that healing sets aside, or sentences of the
+            package.
         revision: branch, tag or commit on the Hub.
         allow_pickle: read weights from a .bin file, if there are no others.
         allow_other_tokens: take a tokenizer that gives other ids than the source's `tokenizer.json`.
         overwrite: replace the model in `out`.
         measure: measure agreement. False saves time and a second model's memory.
         seed: of everything random.
+        console: where a healing prints its progress. None: standard output.
+        healing: settings of `Healing`, such as `max_steps`. While it heals, checkpoints lie in `OUT.healing`, from
+            which the same call goes on after Ctrl-C.
 
     Returns:
         The model in evaluation mode, and a `ConversionReport`.
 
     Raises:
         UserError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
-            doesn't exist, `max_steps` or `healing` is given without `heal`, or `out` is taken.
+            doesn't exist, a setting of healing is given without `heal`, or `out` is taken.
     """
     source = str(source)
-    settings = _check(max_position_embeddings, eval_texts, heal, max_steps, healing, seed)
-    if out is not None:
-        check_free(out, overwrite, source)
-    loaded = load(source, task=task, num_labels=num_labels, revision=revision, allow_pickle=allow_pickle, seed=seed)
-    model = original = loaded.model
-    tokenizer = load_tokenizer(loaded.source.folder, source)
-    wanted = (position_embedding_type, position_embedding_kwargs, rope_parameters, max_position_embeddings, extension)
-    config, changed = target_config(original, *wanted)
-    if settings is not None:
-        _check_healing(source, tokenizer, config, changed)
-    modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
-    report = _begin_report(loaded, config, tokenizer, kept, allow_other_tokens)
-    texts = _Texts(heal, eval_texts, tokenizer, (original.config, config), loaded.task)
-    if measure:
-        _measure_exactness(report, loaded, texts)
-    loaded.original = None  # its memory is free again
-    if changed:
-        model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
-        report.before = texts.agreement(model, original) if measure else None
-    if settings is not None:
-        _heal(report, model, original, texts, settings)
-    _finish(report, loaded, model, tokenizer, max_position_embeddings)
-    if out is not None:
-        write_model(out, model, tokenizer, modules, report)
-    return model, report
-
-
-def _check(
-    max_position_embeddings: int | None,
-    eval_texts: Sequence[str] | None,
-    heal: Any,
-    max_steps: int | None,
-    healing: dict[str, Any] | None,
-    seed: int,
-) -> Healing | None:
-    """Refuses impossible arguments of `convert` before anything is loaded; returns the settings of healing."""
+    given = {name: value for name, value in healing.items() if value is not None}
+    settings = Healing(seed=seed, **given)
+    if text_column is not None and eval_texts is None:
+        given["text_column"] = text_column
+    if given and heal is None:
+        useless = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise UserError(f"{useless} has no effect without text to heal with. Give that as heal, or leave it out.")
     if max_position_embeddings is not None and max_position_embeddings < 1:
         raise UserError(
             f"max_position_embeddings={max_position_embeddings!r} is out of range. Give at least 1, or None."
         )
-    if isinstance(eval_texts, str) or (eval_texts is not None and not len(eval_texts)):
-        raise UserError(f"eval_texts={eval_texts!r} holds no texts. Give a list of at least one, or None.")
-    steps = {} if max_steps is None else {"max_steps": max_steps}
-    given = steps | ({"healing": healing} if healing else {})
-    if heal is None and given:
-        useless = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        raise UserError(f"{useless} has no effect without text to heal with. Give that as heal, or leave it out.")
-    accepted = sorted({field.name for field in fields(Healing)} - {"max_steps", "seed"})
-    for name in sorted(set(healing or {}) - set(accepted)):
-        raise UserError(f"healing has no {name!r}. It takes {', '.join(accepted)}.")
-    return None if heal is None else Healing(**{**(healing or {}), **steps, "seed": seed})
+    if out is not None:
+        check_free(out, overwrite, source)
+    loaded = load(source, task=task, revision=revision, allow_pickle=allow_pickle, seed=seed)
+    model = original = loaded.model
+    tokenizer = load_tokenizer(loaded.source.folder, source)
+    scheme = (position_embedding_type, position_embedding_kwargs, rope_parameters)
+    length = (max_position_embeddings, extension)
+    config, changed = target_config(original, *scheme, *length)  # what can't be is refused before a healing
+    if heal is not None:
+        config, changed = target_config(original, *scheme, None, None)
+        _check_healing(loaded, tokenizer, config, changed)
+    modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
+    report = _begin_report(loaded, config, tokenizer, kept, allow_other_tokens)
+    lengths = (original.config.max_position_embeddings, config.max_position_embeddings, max_position_embeddings)
+    limit = min(length for length in lengths if length is not None)
+    training, rows, measured_on = _texts(heal, eval_texts, text_column, tokenizer, original.config, limit, seed)
+    special = set() if tokenizer is None else special_tokens(tokenizer)
+
+    def agreement() -> Agreement | None:
+        return compare(model, original, rows, measured_on, special) if measure else None
+
+    if measure:
+        _measure_exactness(report, loaded, rows[:: -(-len(rows) // 64)], measured_on)
+    loaded.original = None  # its memory is free again
+    if changed:
+        model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
+        report.before = agreement()
+    healed_in = None if out is None else Path(f"{out}.healing")
+    if heal is not None:
+        assert tokenizer is not None
+        swapped = {name: value.clone() for name, value in model.state_dict().items()}
+        options: dict[str, Any] = {"tokenizer": tokenizer, "healing": settings, "console": console}
+        report.healing = run_healing(model, original, training, folder=healed_in, **options)
+        report.after = agreement()
+        if report.before and report.after and not report.after.distance <= report.before.distance:  # type: ignore[operator]
+            model.load_state_dict(swapped)  # it was nearly exact, or the steps were too few
+            report.after = report.before
+            report.notes.append("Healing took it farther from the original: the weights from before it are kept.")
+        config, changed = target_config(model, None, None, None, *length)
+        if changed:
+            model, lines = swap(model, config, tokenizer=tokenizer, extension=extension, seed=seed)
+            report.carried, report.extended = report.carried + lines, agreement()
+    trained = _trained_length(loaded)
+    report.trained_length = trained if config.max_position_embeddings > trained else None
+    report.max_position_embeddings = config.max_position_embeddings
+    _finish(report, loaded, model, tokenizer, max_position_embeddings)
+    if out is not None:
+        write_model(out, model, tokenizer, modules, report)
+    if heal is not None and healed_in is not None:
+        shutil.rmtree(healed_in)
+    return model, report
+
+
+def _trained_length(loaded: Loaded) -> int:
+    """Where the positions end that a source was trained on: `convert` may have extended it."""
+    path = loaded.source.folder / REPORT_NAME
+    report = read_json(path, loaded.source.name, dict) if path.is_file() else {}
+    return int(report.get("trained_length") or loaded.model.config.max_position_embeddings)
+
+
+def _check_healing(loaded: Loaded, tokenizer: PreTrainedTokenizerBase | None, config: Any, changed: bool) -> None:
+    """Refuses what can't be healed."""
+    source, scheme, trained = loaded.source.name, config.position_embedding_type, _trained_length(loaded)
+    if tokenizer is None:
+        raise UserError(f"{source!r} has no tokenizer, so text can't heal it. Put its tokenizer into the folder.")
+    if trained < config.max_position_embeddings:
+        raise UserError(
+            f"{source!r} is extended already, from {trained} to {config.max_position_embeddings} positions, and its "
+            f"answers past {trained} would be healed towards. Heal what it was made from, then extend that: "
+            f"`hf-posenc convert SOURCE HEALED --scheme {scheme} --heal FILE`, and "
+            f"`hf-posenc convert HEALED OUT --max-position-embeddings {config.max_position_embeddings}`."
+        )
+    if not changed:
+        raise UserError(
+            f"heal has no effect: the scheme stays {scheme!r} and the model computes what the source does. Leave it "
+            "out, or name another scheme."
+        )
+
+
+def _texts(
+    heal: Any,
+    held_out: Any,
+    text_column: str | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+    config: Any,
+    limit: int,
+    seed: int,
+) -> tuple[list[str], list[Row], str]:
+    """The texts to heal with, the token ids of others to measure on, and what those are."""
+    training = [] if heal is None else read_training_texts(heal, text_column)
+    chosen, name = own_texts(), OWN_TEXTS
+    if held_out is not None:
+        chosen, name = read_training_texts(held_out, text_column), "eval_texts"
+        training = [text for text in training if text not in set(chosen)]
+    elif heal is not None:
+        training, chosen = set_aside(training)
+        name = "held out of the healing text"
+    if tokenizer is not None:
+        rows = encode(tokenizer, chosen, min(limit, _LONGEST))
+        check_tokens(rows, config.vocab_size)
+        return training, rows, name
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        ids = random_tokens(config, None, 16, min(limit, 64)).tolist()
+    rows = [{"input_ids": row[: max(1, len(row) * (number + 1) // 16)]} for number, row in enumerate(ids)]
+    return [], rows, "random tokens"
+
+
+def _begin_report(
+    loaded: Loaded, config: Any, tokenizer: PreTrainedTokenizerBase | None, kept: list[str], allow_other_tokens: bool
+) -> ConversionReport:
+    """A report of what was read; the tokenizer's ids are checked for it."""
+    source = loaded.source.name
+    said = ["The source has none."]
+    if tokenizer is not None:
+        said = check_tokenizer(tokenizer, str(loaded.source.folder), allowed=allow_other_tokens)
+    return ConversionReport(
+        source=Path(source).resolve().name if Path(source).exists() else source,  # a path means nothing elsewhere
+        family=loaded.model_type,
+        task=loaded.task,
+        from_scheme=loaded.model.config.position_embedding_type,
+        to_scheme=config.position_embedding_type,
+        max_position_embeddings=config.max_position_embeddings,
+        keys=loaded.keys,
+        tokenizer=" ".join(said),
+        notes=loaded.notes + kept,
+    )
+
+
+def _measure_exactness(report: ConversionReport, loaded: Loaded, rows: list[Row], texts: str) -> None:
+    """Measures how far the model, with the source's own scheme, is from transformers' model."""
+    report.exact = verify(loaded, rows, texts)
+    if report.exact is None and loaded.model_type != "posenc":
+        report.notes.append("How exact it is can't be measured: transformers 5 has no such model to compare with.")
+    if report.exact is not None and not report.exact.hidden_max <= _EXACT * 10:
+        report.notes.append(
+            f"As converted it isn't exact on these texts: hidden states differ from transformers' own by up to "
+            f"{report.exact.hidden_max:.2g}, where {_EXACT:g} was expected. Do texts hold the padding token?"
+        )
 
 
 def _finish(
@@ -153,119 +270,12 @@ def _finish(
     if loaded.task == "text-classification" and not loaded.keys.new:
         carry_activation(loaded.source.raw, model.config)
     if loaded.model_type in FAMILIES:
-        report.notes += not_carried(FAMILIES[loaded.model_type], model.config, loaded.source.raw)
+        others = getattr(model.config, "task_specific_params", None) or {}
+        model.config.task_specific_params = {**others, SOURCE: loaded.model_type}
+        report.notes += not_carried(FAMILIES[loaded.model_type], model.config, tokenizer, loaded.source)
     report.notes += other_files(loaded.source.folder)
     if tokenizer is not None:
         # The length that was asked for; else the tokenizer's, up to the end of a table.
-        end = base_of(model).position.max_length or loaded.model.config.max_position_embeddings
+        scheme: Any = model.base_model.position  # type: ignore[union-attr]
+        end = scheme.max_length or loaded.model.config.max_position_embeddings
         tokenizer.model_max_length = max_position_embeddings or min(tokenizer.model_max_length, end)
-
-
-def _check_healing(source: str, tokenizer: PreTrainedTokenizerBase | None, config: Any, changed: bool) -> None:
-    if tokenizer is None:
-        raise UserError(f"{source!r} has no tokenizer, so text can't heal it. Put its tokenizer into the folder.")
-    if not changed:
-        raise UserError(
-            f"heal has no effect: the scheme stays {config.position_embedding_type!r} and the model computes what the "
-            "source does. Leave it out, or name another scheme."
-        )
-
-
-def _begin_report(
-    loaded: Loaded, config: Any, tokenizer: PreTrainedTokenizerBase | None, kept: list[str], allow_other_tokens: bool
-) -> ConversionReport:
-    """A report of what was read; the tokenizer's ids are checked for it."""
-    source = loaded.source.name
-    said = ["The source has none."]
-    if tokenizer is not None:
-        said = check_tokens(tokenizer, str(loaded.source.folder), allowed=allow_other_tokens)
-    return ConversionReport(
-        source=Path(source).resolve().name if Path(source).exists() else source,  # a path means nothing elsewhere
-        family=loaded.model_type,
-        task=loaded.task,
-        from_scheme=loaded.model.config.position_embedding_type,
-        to_scheme=config.position_embedding_type,
-        max_position_embeddings=config.max_position_embeddings,
-        keys=loaded.keys,
-        source_sha256=loaded.source.fingerprint(),
-        tokenizer=" ".join(said),
-        notes=loaded.notes + kept,
-    )
-
-
-def _measure_exactness(report: ConversionReport, loaded: Loaded, texts: "_Texts") -> None:
-    """Measures how far the model, with the source's own scheme, is from transformers' model."""
-    report.exact = verify(loaded, texts.held_out[:64], texts.name)
-    if report.exact is None and loaded.model_type != "posenc":
-        report.notes.append("How exact it is can't be measured: transformers 5 has no such model to compare with.")
-    if report.exact is not None and not report.exact.hidden_max <= _EXACT * 10:
-        report.notes.append(
-            f"As converted it isn't exact on these texts: hidden states differ from transformers' own by up to "
-            f"{report.exact.hidden_max:.2g}, where {_EXACT:g} was expected. Do texts hold the padding token?"
-        )
-
-
-def _heal(
-    report: ConversionReport,
-    model: PreTrainedModel,
-    original: PreTrainedModel,
-    texts: "_Texts",
-    settings: Healing,
-) -> None:
-    """Heals the model in place; keeps the weights from before if healing made it worse."""
-    as_swapped = {name: value.clone() for name, value in model.state_dict().items()} if report.before else {}
-    assert texts.tokenizer is not None
-    report.healing = run_healing(model, original, texts.training, tokenizer=texts.tokenizer, healing=settings)
-    read = report.healing["longest"]
-    is_extended = any(line.get("how") in EXTENSIONS for line in report.carried)
-    if is_extended and model.config.max_position_embeddings > read:
-        report.notes.append(
-            f"Healing read at most {read} tokens: the table's rows from {read} on are as the extension made them. "
-            "Give longer texts, and healing={'max_length': ...}."
-        )
-    if report.before is None:  # nothing is measured
-        return
-    with contextlib.suppress(UserError):  # numbers that are none are farther than any
-        report.after = texts.agreement(model, original)
-    if report.after is None or report.after.hidden_mse > report.before.hidden_mse:  # nearly exact, or too few steps
-        model.load_state_dict(as_swapped)
-        report.notes.append("Healing took it farther from the original: the weights from before it are kept.")
-
-
-class _Texts:
-    """The texts of a conversion: those to heal with, and others to measure on."""
-
-    def __init__(
-        self,
-        heal: str | Path | Sequence[str] | None,
-        held_out: Sequence[str] | None,
-        tokenizer: PreTrainedTokenizerBase | None,
-        configs: tuple[Any, Any],
-        task: str,
-    ) -> None:
-        self.tokenizer, self.task = tokenizer, task
-        self.training: list[str] = []
-        self.name = OWN_TEXTS if held_out is None else "eval_texts"
-        chosen = None if held_out is None else list(held_out)
-        if heal is not None:
-            self.training = read_training_texts(heal)
-            if chosen is None:
-                self.training, chosen = set_aside(self.training)
-                self.name = "held out of the healing text"
-            else:
-                known = set(chosen)
-                self.training = [text for text in self.training if text not in known]
-        limit = min(config.max_position_embeddings for config in configs)
-        if tokenizer is None:
-            self.name = "random tokens"
-            self.held_out = random_rows(configs[0].vocab_size, min(limit, 64))
-            return
-        self.held_out = encode(tokenizer, chosen if chosen is not None else own_texts(), min(limit, 512))
-        if not self.held_out:
-            raise UserError("There is no text to measure on. Give at least one.")
-
-    def agreement(self, model: PreTrainedModel, original: PreTrainedModel) -> Agreement:
-        """The agreement of two models on the measurement texts."""
-        special = set() if self.tokenizer is None else special_tokens(self.tokenizer)
-        measured = self.tokenizer if self.task == "fill-mask" else None
-        return compare(model, original, self.held_out, self.name, tokenizer=measured, special=special)

@@ -15,6 +15,8 @@ from ..tasks import TASKS
 Needs = Mapping[str, tuple[Any, ...]]
 """The values that a field of ours may have, the usual one first. Fields are named as `flat` names them."""
 
+SOURCE = "hf_posenc_source"
+"""Where `task_specific_params` of a converted checkpoint name its family, to which a native export goes back."""
 POOLED = ("text-classification", "multiple-choice")
 """The tasks whose classes read [CLS] in the first place."""
 _UNGATED: Needs = {"mlp_gated": (False,), "attention_bias": (True,), "mlp_bias": (True,)}
@@ -23,6 +25,11 @@ _GATED: Needs = {"embedding_size": (None,), "mlp_gated": (True,)}
 _NO_BIASES: Needs = {"attention_bias": (False,), "mlp_bias": (False,)}
 _NOT_SET = ("pad_token_id", "rope_parameters.")
 """What `usual_fields` leaves out: the tokenizer's, and what fits unless it is changed."""
+_SETTABLE = (
+    *("norm_position", "classifier_pooling", "classifier_hidden_act", "hidden_act", "mlp_gated", "attention_bias"),
+    *("mlp_bias", "scale_embeddings", "embedding_size", "layer_norm_eps", "type_vocab_size"),
+)
+"""Fields of a new encoder that `train --set` takes."""
 _LEARNED: dict[str, Needs] = {"learned": {"learned.dropout": (0.0,)}}
 _T5: Needs = {"t5.num_buckets": (32,), "t5.max_distance": (128,), "t5.per_layer": (False,)}
 _ROTATED: Needs = {
@@ -191,9 +198,16 @@ class Family:
         values = flat(fields)
         return [
             f"{key}={values[key]!r} ({self.model_type} has {' or '.join(map(repr, accepts))})"
-            for key, accepts in self._needs(values, tasks).items()
-            if key in values and values[key] not in accepts
+            for key, accepts in self._unmet(values, tasks)
         ]
+
+    def mended(self, fields: Mapping[str, Any], tasks: Iterable[str]) -> list[tuple[str, Any]]:
+        """The fields among these that its class can't hold and `train --set` may give, with a value that it can."""
+        return [(key, accepts[0]) for key, accepts in self._unmet(flat(fields), tasks) if key in _SETTABLE]
+
+    def _unmet(self, values: Mapping[str, Any], tasks: Iterable[str]) -> list[tuple[str, tuple[Any, ...]]]:
+        needs = self._needs(values, tasks).items()
+        return [(key, accepts) for key, accepts in needs if key in values and values[key] not in accepts]
 
     def usual_fields(self, scheme: str) -> dict[str, Any]:
         """The fields that a model with a scheme needs so that its class can hold it, each with its usual value."""

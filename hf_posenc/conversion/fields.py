@@ -7,6 +7,7 @@ from transformers import CONFIG_MAPPING
 
 from ..errors import UserError
 from .families import Family
+from .sources import Source, read_json
 
 _CANT = {
     "is_decoder": "a decoder",
@@ -148,29 +149,17 @@ def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str,
     whole, local = of_kind["full_attention"], of_kind["sliding_attention"]
     expected = ["sliding_attention" if index % every else "full_attention" for index in range(len(kinds))]
     plain = {"rope_type": "default", "rope_theta": local["rope_theta"]}
-    has_thetas = None not in (whole["rope_theta"], local["rope_theta"])
-    for name, value, fits, can in (
-        (
-            "layer_types",
-            kinds,
-            kinds == expected and every > 1,
-            "a global layer and then the same number of local ones, again and again",
-        ),
-        (
-            "rope_parameters",
-            of_kind,
-            local == plain and has_thetas,
-            "local layers with a theta, whose RoPE isn't scaled",
-        ),
-        (
-            "local_attention",
-            config.local_attention,
-            config.sliding_window > 0,
-            "windows of a token or more to either side",
-        ),
-    ):
-        if not fits:
-            raise UserError(f"{source!r} has {name}={value!r}. PosEnc can express {can}.")
+    fits = {
+        "layer_types": kinds == expected and every > 1,
+        "rope_parameters": local == plain and None not in (whole["rope_theta"], local["rope_theta"]),
+        "local_attention": config.sliding_window > 0,
+    }
+    if unlike := [f"{name}={getattr(config, name)!r}" for name in fits if not fits[name]]:
+        raise UserError(
+            f"{source!r} has {', '.join(unlike)}. PosEnc can express a global layer and then the same number of local "
+            "ones, again and again; local layers with a theta, whose RoPE isn't scaled; and windows of a token or more "
+            "to either side."
+        )
     every_n = {"global_attn_every_n_layers": every}
     arguments["window"] = {"sliding_window": config.sliding_window, **every_n}
     return {**whole, "local_rope_theta": local["rope_theta"], **every_n}
@@ -208,19 +197,35 @@ _TRANSLATED = frozenset(
 """Fields of config.json that are read above, refused, or about the file alone."""
 
 
-def not_carried(family: Family, config: Any, raw: dict[str, Any]) -> list[str]:
-    """A sentence on the fields of config.json that the result lacks; none on those at transformers' default.
+_OF_FILES = (
+    *("name_or_path", "special_tokens_map_file", "tokenizer_file", "tokenizer_class", "added_tokens_decoder"),
+    "additional_special_tokens",
+)
+"""Keys of tokenizer_config.json that are about files, or stand in tokenizer.json."""
+
+
+def not_carried(family: Family, config: Any, tokenizer: Any, source: Source) -> list[str]:
+    """A sentence for each file on the keys that the result lacks; none on those at transformers' default.
 
     Args:
         family: of the source.
         config: of the result.
-        raw: config.json of the source.
+        tokenizer: of the result, or None.
+        source: the checkpoint.
     """
-    known = {*_TRANSLATED, *family.fields.values(), *family.old_fields}
-    usual, ours = CONFIG_MAPPING[family.model_type]().to_dict(), config.to_dict()
-    lost = {name: value for name, value in sorted(raw.items()) if value and name not in known}
-    told = [f"{name}={value!r}" for name, value in lost.items() if value not in (usual.get(name), ours.get(name))]
-    return [f"Of its config.json this isn't carried over: {', '.join(told)}."] if told else []
+    raw, usual, ours = source.raw, CONFIG_MAPPING[family.model_type]().to_dict(), config.to_dict()
+    kept = {name: raw[name] for name in raw if raw[name] in (usual.get(name), ours.get(name))}
+    known = {"config.json": {*_TRANSLATED, *family.fields.values(), *family.old_fields, *kept}}
+    if tokenizer is not None:
+        known["tokenizer_config.json"] = {*_OF_FILES, *tokenizer.init_kwargs}
+    known["generation_config.json"] = {"_from_model_config", "transformers_version", *raw, *ours}
+    notes = []
+    for file, names in known.items():
+        path = source.folder / file
+        values = read_json(path, source.name, dict) if path.is_file() else {}
+        lost = [f"{name}={value!r}" for name, value in sorted(values.items()) if value and name not in names]
+        notes += [f"Of its {file} this isn't carried over: {', '.join(lost)}."] if lost else []
+    return notes
 
 
 def _act(family: Family, config: Any) -> str:

@@ -1,49 +1,69 @@
 """Healing: trains a model with a new scheme, on unlabelled text, to reproduce the original's hidden states.
 
-It is a layer-by-layer self-distillation (see `heal_trainer`). In half of the texts two tokens, near or far from each
-other, are swapped, for the original and for the model alike, so that the model learns the effect of order too.
+The loss is a layer-by-layer self-distillation: at real tokens, the mean over layers of the squared difference between
+the model's hidden states and the original's, each layer divided by the variance of the original's there, so that all
+layers count equally. A head keeps its weights. The token embeddings are frozen, dropout is off, and biases have higher
+learning rates, see `hf_posenc.optimizer`. In half of the texts two tokens, near or far from each other, are swapped,
+for the original and for the model alike, so that the model learns the effect of order too.
+
+If the new scheme adds to the embeddings, the layers are trained from below in the first half of the steps, one more at
+a time. The first layer reads the new positions and has most to learn, its steps cost a fraction of the whole model's,
+and the layers above would otherwise adapt to its unfinished output. Schemes that act on attention have as much to learn
+in every layer, and gained nothing from this.
 """
 
-import contextlib
 import hashlib
-import os
+import random
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from rich.console import Console
+from torch import Tensor
+from tqdm import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
+from transformers.trainer_callback import PrinterCallback
 
 from ..data.columns import find_columns
 from ..data.reading import read_file
-from ..errors import Diverged, UserError
+from ..errors import Diverged, Interrupted, UserError
+from ..files import write_text
+from ..optimizer import scale_position_learning_rates
 from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
 from ..training.inference import pad_rows, take_off_autocast
-from ..training.run_folder import not_finite
-from .heal_trainer import Distillation, Rows
-from .measure import check_tokens, encode, special_tokens
+from ..training.recipe import step_bytes
+from ..training.run_folder import checkpoints
+from ..training.trainer import Bar, LogLines, Stop, is_live
+from .measure import Row, check_tokens, encode, special_tokens, swap_tokens
 
 HELD_OUT = 500
 """At most this many texts are set aside to measure on, and at most a tenth."""
+_AMONG = 1600
+"""Texts of like lengths are looked for among so many."""
+_FIRST_ALONE, _ALL_FROM = 0.15, 0.5
+"""Shares of the steps: up to here the first layer alone is trained, and from here on all of them."""
 
 
-def read_training_texts(source: str | Path | Sequence[str]) -> list[str]:
+def read_training_texts(source: str | Path | Sequence[str], text_column: str | None = None) -> list[str]:
     """Texts of a file (see `hf-posenc predict --data`), or the given ones, without empty ones.
 
     Raises:
-        UserError: there is no such file, or no text in it.
+        UserError: there is no such file or column, or no text in it.
     """
+    texts: Any = source
     if isinstance(source, (str, Path)):
         table = read_file(source)
-        columns = find_columns(table, Options(), needs_label=False).texts(table)
+        columns = find_columns(table, Options(text_column=text_column), needs_label=False).texts(table)
         texts = [" ".join(parts) for parts in zip(*columns, strict=True)]
-    else:
-        texts = list(source)
-        wrong = [text for text in texts if not isinstance(text, str)]
-        if wrong:
-            raise UserError(f"{wrong[0]!r} is no text. Give a file, or a list of strings.")
+    elif wrong := [text for text in texts if not isinstance(text, str)]:
+        raise UserError(f"{wrong[0]!r} is no text. Give a file, or a list of strings.")
     texts = [text for text in texts if text.strip()]
     if not texts:
         raise UserError(f"{str(source)[:80]!r} holds no text. Give a file with one text per line.")
@@ -63,13 +83,12 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
     return [text for text in texts if text not in set(held_out)], held_out
 
 
-_SHARE = Range("a share of the texts, from 0 to 1", lambda value: 0 <= value <= 1)
 _RANGES = {
     "max_steps": COUNT,
     "learning_rate": POSITIVE,
-    "batch_size": COUNT,
+    "batch_tokens": COUNT,
     "max_length": whole_number(3),
-    "swapped": _SHARE,
+    "swapped": Range("a share of the texts, from 0 to 1", lambda value: 0 <= value <= 1),
     "swap_distance": COUNT,
     "seed": SEED,
 }
@@ -83,12 +102,11 @@ class Healing:
         max_steps: how many steps it takes; the learning rate falls to 0 over them.
         learning_rate: the highest, of AdamW. None: 6e-4 up to a hidden size of 384, above it in inverse
             proportion to the size, because equal steps change a wider layer's output more (arXiv 2203.03466).
-        batch_size: texts per step.
-        max_length: longer texts are cut to this many tokens.
+        batch_tokens: tokens per step, with padding; a longer text is a step of its own.
+        max_length: longer texts are cut to this many tokens. None: where the source's positions end.
         bf16: mixed precision.
         swapped: share of texts in which two tokens, drawn anew each time, are swapped.
         swap_distance: their largest distance, 1 for neighbours; see `swap_tokens`. None: as far as the text goes.
-        disable_tqdm: show no progress.
         seed: of the order of texts, and of what is swapped in them.
 
     Raises:
@@ -97,20 +115,18 @@ class Healing:
 
     max_steps: int = 2000
     learning_rate: float | None = None
-    batch_size: int = 32
-    max_length: int = 128
+    batch_tokens: int = 1024
+    max_length: int | None = None
     bf16: bool = False
     swapped: float = 0.5
     swap_distance: int | None = None
-    disable_tqdm: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name, accepts in _RANGES.items():
             value = getattr(self, name)
-            unsaid = value is None and name not in ("learning_rate", "swap_distance")
             # True is 1 in Python, and means something else here.
-            check_range(f"{name}={value!r}", "" if unsaid or isinstance(value, bool) else value, accepts)
+            check_range(f"{name}={value!r}", "" if isinstance(value, bool) else value, accepts)
 
 
 def default_rate(hidden_size: int) -> float:
@@ -125,6 +141,8 @@ def heal(
     *,
     tokenizer: PreTrainedTokenizerBase,
     healing: Healing,
+    folder: Path | None = None,
+    console: Console | None = None,
 ) -> dict[str, Any]:
     """Trains `model`, in place, to reproduce the original's hidden states; see the module.
 
@@ -134,49 +152,81 @@ def heal(
         texts: unlabelled texts.
         tokenizer: of both.
         healing: the settings.
+        folder: of checkpoints, from which the same healing goes on. The caller removes it. None: there are none.
+        console: where progress is printed. None: standard output.
 
     Returns:
         A record: texts, steps, seconds, losses, settings, and the machine.
 
     Raises:
-        UserError: there are several processes, or a text has tokens that the model lacks.
+        UserError: a text has tokens that the model lacks, or the folder is another healing's.
         Diverged: a loss or a weight isn't finite.
+        Interrupted: Ctrl-C; the message says how to go on.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            f"WORLD_SIZE={os.environ['WORLD_SIZE']}: healing takes one process. Start it without a launcher."
-        )
     if healing.learning_rate is None:
         healing = replace(healing, learning_rate=default_rate(model.config.hidden_size))
     if not texts:
         raise UserError(
             "There is no text to heal with that isn't measured on, too. Give more text, or other eval_texts."
         )
-    limit = min(model.config.max_position_embeddings, original.config.max_position_embeddings)
-    rows = encode(tokenizer, texts, min(healing.max_length, limit))
+    limit = original.config.max_position_embeddings
+    rows = encode(tokenizer, texts, min(healing.max_length or limit, limit))
     check_tokens(rows, model.config.vocab_size)
-    with _prepared(model, original), tempfile.TemporaryDirectory() as folder:  # the Trainer makes one in any case
-        trainer = Distillation(
-            original,
-            model=model,
-            args=_arguments(folder, healing),
-            train_dataset=cast(Any, Rows(rows, special_tokens(tokenizer), healing.swapped, healing.swap_distance)),
-            data_collator=lambda batch: pad_rows(batch, tokenizer.pad_token_id),
+    steps, console = texts_by_step(rows, special_tokens(tokenizer), healing), console or Console()
+    embeddings = cast(Any, model).base_model.embeddings.word_embeddings.weight
+    with ExitStack() as closing:
+        place = folder or Path(closing.enter_context(tempfile.TemporaryDirectory()))
+        saved = None if folder is None else _checkpoint(folder, original, repr((healing, model.config.to_dict(), rows)))
+        embeddings.requires_grad_(False)
+        args = TrainingArguments(
+            output_dir=str(place),
+            per_device_train_batch_size=1,  # a step's texts
+            train_sampling_strategy="sequential",
+            max_steps=healing.max_steps,
+            learning_rate=cast(float, healing.learning_rate),
+            warmup_steps=min(20, healing.max_steps // 10),
+            weight_decay=0.0,
+            bf16=healing.bf16,
+            seed=healing.seed,
+            save_strategy="no" if folder is None else "steps",
+            save_total_limit=1,
+            logging_steps=max(20, healing.max_steps // 20),
+            report_to="none",
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            use_cpu=not torch.cuda.is_available(),
+            dataloader_pin_memory=torch.cuda.is_available(),
         )
+        data: dict[str, Any] = {
+            "train_dataset": steps,
+            "data_collator": lambda some: pad_rows([row for rows in some for row in rows], tokenizer.pad_token_id),
+        }
+        trainer = Distillation(original, model=model, args=args, **data)
+        trainer.remove_callback(PrinterCallback)
+        trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
+        callbacks: list[Any] = [LogLines(console), stop := Stop(trainer.accelerator), *[Bar()] * is_live(console)]
+        for callback in callbacks:
+            trainer.add_callback(callback)
+        console.print(_forecast(trainer, steps), highlight=False, soft_wrap=True)
         try:
-            seconds = trainer.train().metrics["train_runtime"]
-            if bad := not_finite(model.named_parameters()):
-                raise Diverged(f"{bad[0]} is no number any more.")
+            with stop:
+                seconds = trainer.train(resume_from_checkpoint=saved).metrics["train_runtime"]
         except Diverged as error:
+            shutil.rmtree(place)
             rate = trainer.args.learning_rate
             raise Diverged(
                 f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss "
                 f"is no number any more. Give a lower one, such as {rate / 3:.1g}."
             ) from error
-        take_off_autocast(trainer.accelerator, model)
-    model.eval()
+        except KeyboardInterrupt as interrupt:
+            if folder is None or not (kept := checkpoints(folder)):
+                shutil.rmtree(place)
+                raise
+            raise Interrupted(f"{str(kept[-1])!r} is kept. The same command goes on from there.") from interrupt
+    take_off_autocast(trainer.accelerator, model)
+    embeddings.requires_grad_(True)
+    model.eval().to("cpu"), original.to("cpu")  # type: ignore[arg-type]
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    settings = ("learning_rate", "batch_size", "bf16", "swapped", "swap_distance", "seed", "max_length")
     return {
         "texts": len(rows),
         "longest": max(len(row["input_ids"]) for row in rows),
@@ -184,47 +234,144 @@ def heal(
         "seconds": round(seconds, 1),
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
-        **{name: getattr(healing, name) for name in settings},
+        **asdict(healing),
         "device": trainer.args.device.type,
         "threads": torch.get_num_threads(),
     }
 
 
-@contextlib.contextmanager
-def _prepared(model: PreTrainedModel, original: PreTrainedModel) -> Iterator[None]:
-    """Turns dropout off and freezes the token embeddings while entered; then restores both, on the CPU."""
-    words = cast(Any, model.base_model).embeddings.word_embeddings.weight
-    trainable = words.requires_grad
-    dropouts = [module for module in model.modules() if isinstance(module, torch.nn.Dropout)]
-    rates = [module.p for module in dropouts]
-    try:
-        words.requires_grad_(False)
-        for module in dropouts:  # the original runs without dropout too
-            module.p = 0.0
-        yield
-    finally:
-        for module, rate in zip(dropouts, rates, strict=True):
-            module.p = rate
-        words.requires_grad_(trainable)
-        model.to("cpu"), original.to("cpu")  # type: ignore[arg-type]
+def _checkpoint(folder: Path, original: PreTrainedModel, settings: str) -> str | None:
+    """The newest checkpoint of the same healing in a folder; marks the folder where there is none.
+
+    Raises:
+        UserError: the folder is another healing's.
+    """
+    mark, digest = folder / "healing.sha256", hashlib.sha256(settings.encode())
+    for value in original.state_dict().values():
+        digest.update(value.contiguous().numpy().tobytes())
+    whole = [path for path in checkpoints(folder) if (path / "trainer_state.json").is_file()]
+    before = mark.read_text() if mark.exists() else None
+    if folder.exists() and (before is None or (whole and before != digest.hexdigest())):
+        raise UserError(
+            f"{str(folder)!r} holds a healing with other texts, weights or settings, or something else. Go on with "
+            "those, or delete that folder."
+        )
+    write_text(mark, digest.hexdigest())
+    return str(whole[-1]) if whole else None
 
 
-def _arguments(folder: str, healing: Healing) -> TrainingArguments:
-    return TrainingArguments(
-        output_dir=folder,
-        per_device_train_batch_size=healing.batch_size,
-        max_steps=healing.max_steps,
-        learning_rate=cast(float, healing.learning_rate),
-        warmup_steps=min(20, healing.max_steps // 10),
-        bf16=healing.bf16,
-        seed=healing.seed,
-        weight_decay=0.0,
-        save_strategy="no",
-        logging_strategy="steps",
-        logging_steps=max(20, healing.max_steps // 20),
-        report_to="none",
-        disable_tqdm=healing.disable_tqdm,
-        remove_unused_columns=False,
-        use_cpu=not torch.cuda.is_available(),
-        dataloader_pin_memory=torch.cuda.is_available(),
+def _forecast(trainer: "Distillation", steps: list[list[Row]]) -> str:
+    """What the healing will take: time, by trying its largest step twice, and memory, by a formula."""
+    device, model = trainer.args.device, cast(Any, trainer.model)
+    largest = max(steps, key=lambda rows: len(rows) * max(len(row["input_ids"]) for row in rows))
+    lengths = [len(row["input_ids"]) for row in largest]
+    longest = max(len(row["input_ids"]) for rows in steps for row in rows)
+    model.to(device)
+    batch = {name: part.to(device) for name, part in trainer.data_collator(cast(Any, [largest])).items()}
+    with torch.random.fork_rng():
+        for _ in range(2):
+            started = time.monotonic()
+            trainer.distil(model, batch, None).backward()
+            model.zero_grad()
+    needs = sum(step_bytes(model, lengths)) + 4 * model.num_parameters()
+    left = tqdm.format_interval((time.monotonic() - started) * len(steps))
+    return (
+        f"Healing takes {len(steps):,} steps of up to {sum(lengths):,} tokens (the longest text has {longest:,}): "
+        f"at most about {left} and {needs / 1e6:,.0f} MB."
     )
+
+
+class Distillation(Trainer):
+    """The stock Trainer with the loss of this module."""
+
+    def __init__(self, original: PreTrainedModel, **options: Any) -> None:
+        """Takes the model to learn from, and what the stock Trainer takes."""
+        super().__init__(**options)
+        self.original = original.eval().to(self.args.device)  # type: ignore[arg-type]
+        self.model_accepts_loss_kwargs = False
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """See the module."""
+        mine = cast(Any, self.accelerator.unwrap_model(model))
+        depth = None
+        if mine.base_model.position.uses("embed"):
+            depth = depth_at(self.state.global_step / self.state.max_steps, len(mine.base_model.layers))
+        loss = self.distil(mine, inputs, depth)
+        if not torch.isfinite(loss):
+            raise Diverged("The loss is no number any more.")
+        return (loss, {}) if return_outputs else loss
+
+    def distil(self, model: Any, inputs: dict[str, Tensor], depth: int | None) -> Tensor:
+        """The loss of the first `depth` layers; None: of all."""
+        model.eval()  # no dropout: the original runs without it too
+        ours, theirs = model.base_model, cast(Any, self.original).base_model
+        kept = ours.layers, theirs.layers
+        ours.layers, theirs.layers = ours.layers[:depth], theirs.layers[:depth]
+        with self.accelerator.autocast():
+            with torch.no_grad():
+                expected = theirs(**inputs, output_hidden_states=True)
+            got = ours(**inputs, output_hidden_states=True)
+        ours.layers, theirs.layers = kept
+        return hidden_states_loss(got.hidden_states, expected.hidden_states, inputs["attention_mask"].bool())
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """AdamW with higher learning rates for biases."""
+        optimizer = super().create_optimizer(model)
+        scale_position_learning_rates(optimizer, cast(Any, self.model))
+        return optimizer
+
+
+def depth_at(progress: float, layers: int) -> int | None:
+    """How many of the layers are trained at a share of the steps; None: all."""
+    for depth in range(1, layers):
+        if progress < _FIRST_ALONE + (_ALL_FROM - _FIRST_ALONE) * (depth - 1) / max(1, layers - 2):
+            return depth
+    return None
+
+
+def hidden_states_loss(ours: Sequence[Tensor], theirs: Sequence[Tensor], real: Tensor) -> Tensor:
+    """The mean over layers of the squared difference at real tokens, relative to the original's variance there.
+
+    Args:
+        ours, theirs: hidden states (B, S, D), the embeddings' first: those aren't compared.
+        real (Tensor): (B, S), bool.
+    """
+    losses = []
+    for mine, other in zip(ours[1:], theirs[1:], strict=True):
+        wanted = other[real].float()
+        losses.append((mine[real].float() - wanted).square().mean() / wanted.var().clamp(min=1e-6))
+    return torch.stack(losses).mean()
+
+
+def texts_by_step(rows: list[Row], special: set[int], healing: Healing) -> list[list[Row]]:
+    """The texts of each step, some with two tokens swapped; the seed decides, so that a healing can go on."""
+    draw, lengths = random.Random(healing.seed), torch.tensor([len(row["input_ids"]) for row in rows])
+    batches: list[list[int]] = []
+    while len(batches) < healing.max_steps:
+        batches += batches_of_like_lengths(lengths, healing.batch_tokens, draw.randrange(2**32))
+
+    def read(row: Row) -> Row:
+        return swap_tokens(row, special, draw, healing.swap_distance) if draw.random() < healing.swapped else row
+
+    return [[read(rows[index]) for index in batch] for batch in batches[: healing.max_steps]]
+
+
+def batches_of_like_lengths(lengths: Tensor, tokens: int, seed: int) -> list[list[int]]:
+    """Indices of all texts in batches of like lengths, in random order: less padding, 1.5 times as fast on a CPU.
+
+    Args:
+        lengths: (n,), int.
+        tokens: of a batch with its padding, at most; a longer text is a batch of its own.
+        seed: the order follows from it.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    batches: list[list[int]] = []
+    for some in torch.randperm(len(lengths), generator=generator).split(_AMONG):
+        batches.append([])
+        for index in some[lengths[some].argsort(stable=True)].tolist():  # the longest so far
+            if batches[-1] and (len(batches[-1]) + 1) * int(lengths[index]) > tokens:
+                batches.append([])
+            batches[-1].append(index)
+    return [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]

@@ -19,13 +19,70 @@ from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
 from ..model.positions import make_position
 from ..tasks import CLASSES, TASKS
-from .families import Family
+from ..tasks import task_of as class_task
+from .families import FAMILIES, Family
 from .fields import our_fields
-from .recognition import family_of, reason_to_drop, task_of
 from .report import Accounting
 from .sources import InItsClass, Source, check_finite, find_folder, listed, open_source, read_config, read_in_class
 
 _TABLE = "embeddings.position_embeddings.weight"
+
+_WHY_NOT = {
+    "new": "it is a GTE that has code of its own. Take the same weights as a checkpoint of transformers' gte, such as "
+    "alibaba-nlp-community/gte-multilingual-base",
+    "eurobert": "its norms are RMSNorm and its keys are shared by several heads, which the body here doesn't have",
+}
+
+
+def check_known(model_type: str) -> None:
+    """Refuses a type that this transformers hasn't.
+
+    Raises:
+        UserError: it is too old.
+    """
+    if model_type not in CONFIG_MAPPING:
+        raise UserError(
+            f"transformers {transformers.__version__} has no {model_type}. Update it: pip install -U transformers."
+        )
+
+
+def _family_of(model_type: Any, source: str) -> Family:
+    """The family of a `model_type`.
+
+    Raises:
+        UserError: it isn't one that can be converted; the message lists those that can, and says why where we know.
+    """
+    if str(model_type) in FAMILIES:
+        check_known(model_type)
+        return FAMILIES[model_type]
+    reason = f": {_WHY_NOT[model_type]}" if str(model_type) in _WHY_NOT else ""
+    what = f"is a {model_type!r} model" if model_type else "has no model_type in its config.json"
+    raise UserError(
+        f"{source!r} {what}, which can't be converted{reason}. These can: {', '.join(FAMILIES)}, and posenc itself."
+    )
+
+
+def _task_of(family: Family, architectures: list[str] | None, source: str, wanted: str | None) -> str | None:
+    """The task of a checkpoint, by its config's `architectures`; without any, an encoder.
+
+    None: PosEnc doesn't have its head.
+
+    Raises:
+        UserError: PosEnc doesn't have its head, and none is `wanted` instead.
+    """
+    name = str((architectures or ["Model"])[0])
+    if name.endswith("ForPreTraining"):
+        return "fill-mask" if "fill-mask" in family.heads and family.model_type != "electra" else "feature-extraction"
+    task = class_task(name)
+    if task is not None and task in ("feature-extraction", *family.heads):
+        return task
+    if wanted is not None:
+        return None
+    raise UserError(
+        f"{source!r} holds {name}, whose head PosEnc doesn't have. Convert the encoder alone with "
+        "task='feature-extraction', or another head: these are known for "
+        f"{family.model_type}: {', '.join(family.heads)}."
+    )
 
 
 @dataclass
@@ -46,7 +103,6 @@ def load(
     source: str,
     *,
     task: str | None = None,
-    num_labels: int | None = None,
     revision: str | None = None,
     allow_pickle: bool = False,
     seed: int = 0,
@@ -61,11 +117,11 @@ def load(
     folder = find_folder(source, revision, allow_pickle)
     raw = read_config(folder, source)
     is_ours = raw.get("model_type") == PosEncConfig.model_type
-    family = None if is_ours else family_of(raw.get("model_type"), source)  # whatever its weights are
+    family = None if is_ours else _family_of(raw.get("model_type"), source)  # whatever its weights are
     checkpoint = open_source(source, folder, raw, allow_pickle)
     if family is None:
-        return _load_posenc(checkpoint, task, num_labels, seed)
-    return _load_family(checkpoint, family, task, num_labels, seed)
+        return _load_posenc(checkpoint, task, seed)
+    return _load_family(checkpoint, family, task, seed)
 
 
 def model_class(task: str) -> type[PreTrainedModel]:
@@ -87,36 +143,52 @@ def build_config(fields: dict[str, Any]) -> PosEncConfig:
     return config
 
 
-def _load_posenc(source: Source, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
+def _load_posenc(source: Source, wanted: str | None, seed: int) -> Loaded:
     """The model of a PosEnc checkpoint, for its own task or another."""
     config = _read_as(PosEncConfig, source, "PosEnc")
-    architecture = (source.raw.get("architectures") or ["PosEncModel"])[0]
+    architecture = str((source.raw.get("architectures") or ["PosEncModel"])[0])
     if architecture not in CLASSES:
         raise UserError(
             f"{source.name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(CLASSES)}."
         )
     own = CLASSES[architecture]
     task = wanted or own
-    labels = _set_labels(config, task, num_labels, wanted, source.name)
     read = read_in_class(source, model_class(task), config, "model.", seed)
     encoder = {name: name for name in cast(Any, read.model).base_model.state_dict()}
     head = {name: name for name in read.state if name not in encoder}
-    fresh = _fresh(read, head, task, own, wanted is not None, labels)
+    fresh = _fresh(read, head, task, own, wanted is not None)
     heads = ("classifier.", "lm_head.", "qa_outputs.")
     reasons = {name: f"the head of {own}; this is {task}" for name in read.surplus if name.startswith(heads)}
     return _place(source, read, config, task, encoder, head, fresh, reasons if own != task else {}, [], seed)
 
 
-def _load_family(source: Source, family: Family, wanted: str | None, num_labels: int | None, seed: int) -> Loaded:
+_NO_HEAD_HERE = (
+    "cls.seq_relationship",
+    "discriminator_predictions.dense",
+    "discriminator_predictions.dense_prediction",
+)
+"""The next-sentence head, and the replaced-token detector."""
+
+
+def _reason_to_drop(family: Family, name: str) -> str | None:
+    """Why a weight that the converted model doesn't have may be left out, or None: then it is an error."""
+    layer, _, kind = name.rpartition(".")
+    if kind in ("weight", "bias") and layer == "pooler.dense":
+        return "the pooler, which only classifiers use"
+    heads = {*_NO_HEAD_HERE, *(layer for head in family.heads.values() for layer in head.values())}
+    is_head = (kind in ("weight", "bias") and layer in heads) or name == family.decoder_bias
+    return "another head" if is_head or name.startswith(family.foreign) else None
+
+
+def _load_family(source: Source, family: Family, wanted: str | None, seed: int) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
-    own = task_of(family, theirs.architectures, source.name, wanted)
+    own = _task_of(family, theirs.architectures, source.name, wanted)
     task = wanted or own
     assert task is not None
     plain = Counter(_plain(name, family) for name in source.stored)
     if twice := [name for name, count in plain.items() if count > 1]:
         raise UserError(f"{source.name!r} holds {listed(twice)} twice, under two names: one would be lost.")
-    labels = _set_labels(theirs, task, num_labels, wanted, source.name)
     if task == "question-answering" and own != task:
         theirs.num_labels = 2  # start and end: some classes refuse another head's
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
@@ -152,17 +224,15 @@ def _load_family(source: Source, family: Family, wanted: str | None, num_labels:
     for name in zeros:
         weight = read.state[f"{name.removesuffix('bias')}weight"]
         read.state[name] = weight.new_zeros(len(weight))
-    reasons = {name: reason_to_drop(family, name, task, own) for name in read.surplus} | reasons
-    fresh = _fresh(read, head, task, own, wanted is not None, labels)
+    reasons = {name: _reason_to_drop(family, name) for name in read.surplus} | reasons
+    fresh = _fresh(read, head, task, own, wanted is not None)
     loaded = _place(source, read, config, task, encoder, head, fresh, reasons, notes, seed)
     loaded.keys.used = sorted(set(loaded.keys.used) - zeros)
     loaded.original = None if is_relative else read.model
     return loaded
 
 
-def _fresh(
-    read: InItsClass, head: dict[str, str], task: str, own: str | None, asked: bool, labels: int | None
-) -> dict[str, str]:
+def _fresh(read: InItsClass, head: dict[str, str], task: str, own: str | None, asked: bool) -> dict[str, str]:
     """The weights of a head that start anew, by our names, each with the reason why the source's isn't kept.
 
     Args:
@@ -172,19 +242,11 @@ def _fresh(
         own: the source's. None: its head isn't like ours. Only the pooler, and a whole masked-LM head, outlive a change
             of task: other names mean another head in each.
         asked: whether the task was asked for, which alone allows new weights.
-        labels: how many labels were asked for.
     """
-    if asked and own != task:
-        if task == "fill-mask" and own is not None and not read.random & set(head.values()):
-            return {}
-        reason = f"the head of {own or 'another task'}; this is {task}"
-        return {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
-    rows = ("classifier.out_proj.weight", "classifier.out_proj.bias", "classifier.weight", "classifier.bias")
-    return {
-        ours: f"a classifier for {read.shapes[name][0][0]} labels; this has {labels}"
-        for ours, name in head.items()
-        if labels is not None and ours in rows and name in read.shapes
-    }
+    if not asked or own == task or (own and task == "fill-mask" and not read.random & set(head.values())):
+        return {}
+    reason = f"the head of {own or 'another task'}; this is {task}"
+    return {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
 
 
 def _place(
@@ -271,23 +333,6 @@ def _read_as(config_class: Any, source: Source, what: str) -> Any:
         return config_class.from_dict(dict(source.raw))
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{source.name!r}: config.json is no {what} configuration: {one_line(error)}") from error
-
-
-def _set_labels(config: Any, task: str, wanted_labels: int | None, wanted: str | None, source: str) -> int | None:
-    """Sets the number of labels that was asked for; returns it, or None where none was or the task has no labels.
-
-    Raises:
-        UserError: it isn't the source's, and no task was asked for, which alone makes a new head.
-    """
-    if wanted_labels is None or task not in ("text-classification", "token-classification"):
-        return None
-    if wanted is None and wanted_labels != config.num_labels:
-        raise UserError(
-            f"num_labels={wanted_labels}, but the classifier of {source!r} has {config.num_labels} labels. Leave it "
-            f"out, or ask for a new classifier with task={task!r} too."
-        )
-    config.num_labels = wanted_labels
-    return wanted_labels
 
 
 def _plain(name: str, family: Family) -> str:

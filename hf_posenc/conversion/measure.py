@@ -1,22 +1,19 @@
-"""Measures the agreement of two models on texts."""
+"""Measures how far a model is from the original on texts: what a conversion kept, and what a swap costs."""
 
-import functools
 import gzip
 import json
-import math
 import random
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from importlib import resources
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError
-from ..training.inference import logits_of
+from ..training.inference import pad_rows
+from .families import POOLED
 from .loading import Loaded
 from .report import Agreement
 
@@ -24,6 +21,8 @@ Row = dict[str, list[int]]
 """The token ids of one text, `input_ids`, and its `token_type_ids` where its tokenizer gives them."""
 
 OWN_TEXTS = "blimp_order, which comes along"
+_ROWS = 32
+"""Of a batch."""
 
 
 def own_texts(count: int = 256) -> list[str]:
@@ -41,19 +40,17 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length:
     return [dict(zip(known, row, strict=True)) for row in zip(*(encoded[name] for name in known), strict=True)]
 
 
-def random_rows(vocab_size: int, length: int, count: int = 16, seed: int = 0) -> list[Row]:
-    """Random token ids, for checkpoints without a tokenizer: rows of many lengths up to `length`."""
-    draw = torch.Generator().manual_seed(seed)
-    rows = []
-    for number in range(count):
-        size = max(1, length - number * length // count)
-        rows.append({"input_ids": torch.randint(min(5, vocab_size - 1), vocab_size, (size,), generator=draw).tolist()})
-    return rows
-
-
-def _padder(pad: int | None) -> Any:
-    """What `logits_of` reads of a tokenizer: rows are padded on the right, which transformers' models count from."""
-    return SimpleNamespace(pad_token_id=pad, padding_side="right")
+def random_tokens(config: Any, tokenizer: PreTrainedTokenizerBase | None, rows: int = 32, length: int = 48) -> Tensor:
+    """Random ordinary tokens between the special ones: (rows, length)."""
+    length = min(length, config.max_position_embeddings)
+    special = {config.pad_token_id} if tokenizer is None else {config.pad_token_id, *tokenizer.all_special_ids}
+    ordinary = torch.tensor([number for number in range(config.vocab_size) if number not in special])
+    ids = ordinary[torch.randint(len(ordinary), (rows, length))]
+    if tokenizer is not None and length > 2:
+        for place, token in ((0, tokenizer.cls_token_id), (-1, tokenizer.sep_token_id)):
+            if token is not None:
+                ids[:, place] = token
+    return ids
 
 
 def swap_tokens(row: Row, special: Container[int], draw: random.Random, farthest: int | None = None) -> Row:
@@ -99,106 +96,51 @@ def check_tokens(rows: Sequence[Row], vocab_size: int) -> None:
         )
 
 
-class _Meter(torch.nn.Module):
-    """Models that read the same texts; its "logits" are numbers about each text, (B, N)."""
-
-    name_or_path = ""
-
-    def __init__(self, numbers: Callable[..., Tensor], *models: PreTrainedModel) -> None:
-        super().__init__()
-        self.numbers, self.models, self.device = numbers, torch.nn.ModuleList(models), models[0].device
-
-    def forward(self, **batch: Tensor) -> Any:
-        return SimpleNamespace(logits=self.numbers(batch, *self.models))
-
-    def read(self, rows: Sequence[Row]) -> np.ndarray:
-        """The numbers of every text: (texts, N)."""
-        configs = [cast(Any, model).config for model in self.models]
-        if not all(getattr(config, "type_vocab_size", 0) for config in configs):
-            rows = [{name: ids for name, ids in row.items() if name != "token_type_ids"} for row in rows]
-        padder = _padder(configs[-1].pad_token_id)
-        return np.stack(list(logits_of(self, padder, rows, 32))).astype(np.float64)
+def _groups(rows: Sequence[Row], *models: Any) -> Iterator[list[Row]]:
+    """Some rows at a time, with token types where all models have them."""
+    has_types = all(getattr(model.config, "type_vocab_size", 0) for model in models)
+    for start in range(0, len(rows), _ROWS):
+        some = rows[start : start + _ROWS]
+        yield [{name: ids for name, ids in row.items() if has_types or name == "input_ids"} for row in some]
 
 
-def _differences(batch: dict[str, Tensor], model: Any, original: Any, *, head: bool, choices: bool) -> Tensor:
-    """Of each text: squared and largest difference of hidden states, their cosine, the largest of logits; (B, 4)."""
-    mask = batch["attention_mask"]
-    ours, theirs = (part.base_model(**batch).last_hidden_state.float() for part in (model, original))
-    difference = (ours - theirs).double() * mask.unsqueeze(-1)
-    cosine = torch.nn.functional.cosine_similarity(_pooled(ours, mask), _pooled(theirs, mask))
-    logits = torch.zeros(len(mask))
-    if head:
-        inputs = {name: value.unsqueeze(1) for name, value in batch.items()} if choices else batch
-        outputs = [part(**inputs) for part in (model, original)]
-        for name in ("logits", "start_logits", "end_logits"):
-            if getattr(outputs[0], name, None) is not None:
-                off = (getattr(outputs[0], name) - getattr(outputs[1], name)).abs().float()
-                if off.shape[:2] == mask.shape:  # of tokens, and of padding
-                    off = off * mask.view(*mask.shape, *[1] * (off.dim() - 2))
-                logits = torch.maximum(logits, off.flatten(1).amax(1))
-    squared, largest = difference.square().sum((1, 2)), difference.abs().amax((1, 2))
-    return torch.stack([part.float() for part in (squared, largest, cosine, logits)], -1)
+def _hidden(model: Any, rows: list[Row]) -> list[Tensor]:
+    """The last hidden states at real tokens, (S, D) of each text."""
+    batch = pad_rows(rows, model.config.pad_token_id)
+    states = model.base_model(**batch).last_hidden_state.float()
+    return [state[: len(row["input_ids"])] for state, row in zip(states, rows, strict=True)]
 
 
+@torch.no_grad()
 def compare(
-    model: PreTrainedModel,
-    original: PreTrainedModel,
-    rows: Sequence[Row],
-    texts: str,
-    *,
-    head: bool = False,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    choices: bool = False,
-    special: Container[int] | None = None,
+    model: PreTrainedModel, original: PreTrainedModel, rows: Sequence[Row], texts: str, special: Container[int]
 ) -> Agreement:
-    """Agreement of a model with the original; afterwards both are in the mode that they were in.
+    """Agreement of a model with the original; both in evaluation mode.
 
     Args:
+        model, original: any with the same tokens.
         rows: see `encode`.
         texts: a description of the texts, for the report.
-        head: compare the heads' logits too.
-        tokenizer: measure masked-LM perplexity too, with its mask token.
-        choices: the head takes (B, C, S).
-        special: measure `order_r2` too; tokens that stay where they are.
+        special: tokens that stay where they are when others are swapped, for `order_r2`.
     """
-    check_tokens(rows, min(model.config.vocab_size, original.config.vocab_size))
-    training = model.training, original.training
-    meter = _Meter(functools.partial(_differences, head=head, choices=choices), model, original)
-    squared, largest, cosine, logits = meter.read(rows).T
-    tokens = sum(len(row["input_ids"]) for row in rows)
-    agreement = Agreement(
+    rows = sorted(rows, key=lambda row: len(row["input_ids"]))  # less padding
+    ours = [state for some in _groups(rows, model, original) for state in _hidden(model, some)]
+    theirs = [state for some in _groups(rows, model, original) for state in _hidden(original, some)]
+    off, wanted = torch.cat(ours) - torch.cat(theirs), torch.cat(theirs)
+    means, expected = (torch.stack([state.mean(0) for state in states]) for states in (ours, theirs))
+    return Agreement(
         texts=texts,
         sequences=len(rows),
-        tokens=tokens,
-        cosine=float(cosine.mean()),
-        cosine_min=float(cosine.min()),
-        hidden_mse=float(squared.sum()) / (tokens * original.config.hidden_size),
-        hidden_max=float(largest.max()),
-        logits_max=float(logits.max()) if head else None,
+        tokens=len(wanted),
+        distance=float((off.double().square().sum() / wanted.double().square().sum()).sqrt()),
+        hidden_max=float(off.abs().max()),
+        cosine=float(torch.nn.functional.cosine_similarity(means, expected).mean()),
+        order_r2=order_r2(model, original, rows, special),
     )
-    if tokenizer is not None and tokenizer.mask_token_id is not None:
-        agreement.perplexity = perplexity(model, rows, tokenizer)
-        agreement.perplexity_original = perplexity(original, rows, tokenizer)
-    if special is not None:
-        agreement.order_r2 = order_r2(model, original, rows, special)
-    model.train(training[0]), original.train(training[1])
-    return agreement
 
 
-def _pooled(hidden: Tensor, mask: Tensor) -> Tensor:
-    """(B, S, D) and (B, S) -> (B, D): the mean over real tokens."""
-    return (hidden * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True)
-
-
-def _summed(batch: dict[str, Tensor], *models: Any) -> Tensor:
-    """The hidden states of each model, summed over a text's tokens: (B, models, D)."""
-    mask = batch["attention_mask"].unsqueeze(-1)
-    return torch.cat([(model.base_model(**batch).last_hidden_state.double() * mask).sum(1) for model in models], -1)
-
-
-def order_r2(
-    model: PreTrainedModel, original: PreTrainedModel, rows: Sequence[Row], special: Container[int]
-) -> float | None:
+@torch.no_grad()
+def order_r2(model: Any, original: Any, rows: Sequence[Row], special: Container[int]) -> float | None:
     """R^2 between the change that swapping two neighbouring tokens makes in the original's hidden states and in ours.
 
     R^2 = 1 - sum |d' - d|^2 / sum |d|^2. d (D,) is the change of the original's last hidden states, summed over a
@@ -219,58 +161,61 @@ def order_r2(
     pairs = [(row, swapped) for row, swapped in pairs if row["input_ids"] != swapped["input_ids"]]
     if not pairs:
         return None
-    meter = _Meter(_summed, model, original)
-    before, after = (np.split(meter.read(some), 2, axis=-1) for some in zip(*pairs, strict=True))
+    before, after = (
+        [
+            torch.stack([s.double().sum(0) for group in _groups(some, model, original) for s in _hidden(each, group)])
+            for each in (model, original)
+        ]
+        for some in zip(*pairs, strict=True)
+    )
     change, expected = after[0] - before[0], after[1] - before[1]
-    size = np.square(expected).sum()
-    if size <= 1e-10 * np.square(before[1]).sum():  # less is rounding
+    size = expected.square().sum()
+    if size <= 1e-10 * before[1].square().sum():  # less is rounding
         return None
-    return float(1 - np.square(change - expected).sum() / size)
+    return float(1 - (change - expected).square().sum() / size)
 
 
-def mask_once(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> list[Row]:
-    """Masks 15 % of the tokens: `input_ids` and `labels`. The same tokens give the same masks, for every model.
-
-    Of these 80 % become [MASK], 10 % another token, 10 % stay (Devlin et al. 2018, arXiv 1810.04805, section 3.1).
-    """
-    special = set(tokenizer.all_special_ids)
-    generator = np.random.default_rng(0)
-    ordinary = np.array([number for number in range(len(tokenizer)) if number not in special])
-    masked = []
-    for row in rows:
-        tokens = np.array(row["input_ids"])
-        chosen = (generator.random(len(tokens)) < 0.15) & ~np.isin(tokens, list(special))
-        share = generator.random(len(tokens))
-        other = generator.choice(ordinary, len(tokens))
-        inputs = np.where(chosen & (share < 0.8), tokenizer.mask_token_id, tokens)
-        inputs = np.where(chosen & (share >= 0.9), other, inputs)
-        masked.append({"input_ids": inputs.tolist(), "labels": np.where(chosen, tokens, -100).tolist()})
-    return masked
-
-
-def _token_sums(batch: dict[str, Tensor], model: Any) -> Tensor:
-    """Negative log-likelihood and number of the masked tokens of each text: float32 (B, 2)."""
-    labels = batch.pop("labels")
-    counted, scores = labels != -100, model(**batch).logits
-    nll = torch.zeros(labels.shape, device=labels.device)  # float32: Apple's GPUs have no float64
-    nll[counted] = torch.nn.functional.cross_entropy(scores[counted].float(), labels[counted], reduction="none")
-    return torch.stack([part.sum(-1, dtype=torch.float32) for part in (nll, counted)], -1)
-
-
-def perplexity(model: PreTrainedModel, rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> float | None:
-    """Masked-LM perplexity: exp of the mean negative log-likelihood of the masked tokens, each counting once.
-
-    None: no token was masked.
-    """
-    nll, count = _Meter(_token_sums, model).read(mask_once(rows, tokenizer)).sum(0)
-    if not count:
-        return None
-    return math.exp(nll / count) if nll / count < 700 else math.inf
-
-
+@torch.no_grad()
 def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
-    """Agreement of a converted model with the source in transformers' own class; None where there is no such thing."""
-    if loaded.original is None:
+    """The largest differences of a converted model from the source in transformers' own class; None without such.
+
+    Theirs reads rows padded on the right; ours reads them padded on either side, and packed into one row.
+    """
+    ours, theirs, task = loaded.model, loaded.original, loaded.task
+    if theirs is None:
         return None
-    has_head = loaded.task != "feature-extraction" and not loaded.keys.new
-    return compare(loaded.model, loaded.original, rows, texts, head=has_head, choices=loaded.task == "multiple-choice")
+    has_head = task != "feature-extraction" and not loaded.keys.new
+    hidden = logits = 0.0
+    for some in _groups(rows, ours, theirs):
+        pad = theirs.config.pad_token_id  # type: ignore[attr-defined]
+        places = [list(range(len(row["input_ids"]))) for row in some]
+        packed = {name: [token for row in some for token in row[name]] for name in some[0]}
+        right, left = pad_rows(some, pad), pad_rows(some, pad, "left")
+        one = pad_rows([{**packed, "position_ids": [place for row in places for place in row]}], pad)
+        expected = _answers(theirs, right, task, has_head)
+        for layout in (right, left, {name: value for name, value in one.items() if name != "attention_mask"}):
+            per_token = task in ("fill-mask", "token-classification")  # other heads answer a packed row text by text
+            got = _answers(ours, layout, task, has_head and (per_token or "attention_mask" in layout))
+            off = [float((a - b).abs().max()) for a, b in zip(got, expected, strict=False)]
+            hidden, logits = max(hidden, off[0]), max(logits, *off[1:], 0.0)
+    tokens = sum(len(row["input_ids"]) for row in rows)
+    return Agreement(texts, len(rows), tokens, hidden_max=hidden, logits_max=logits if has_head else None)
+
+
+def _answers(model: Any, batch: dict[str, Tensor], task: str, has_head: bool) -> list[Tensor]:
+    """The last hidden states, and the logits if there is a trained head: at real tokens, text by text, or of each text.
+
+    Args:
+        model: ours or transformers'.
+        batch: padded on either side, or without a mask, which has no padding.
+        task: of the model.
+        has_head: whether there are logits.
+    """
+    real = batch.get("attention_mask", torch.ones_like(batch["input_ids"])).bool()
+    answers = [model.base_model(**batch).last_hidden_state[real]]
+    if has_head:
+        choices = task == "multiple-choice"
+        out = model(**{name: value.unsqueeze(1) for name, value in batch.items()} if choices else batch)
+        found = [out[name] for name in ("logits", "start_logits", "end_logits") if name in out]
+        answers += found if task in POOLED else [part[real] for part in found]
+    return [answer.float() for answer in answers]

@@ -89,7 +89,9 @@ def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:
     if not any((folder / name).is_file() for name in VOCABULARIES):
         return None
     try:
-        return AutoTokenizer.from_pretrained(str(folder))
+        tokenizer = AutoTokenizer.from_pretrained(str(folder))
+        tokenizer.init_kwargs.pop("auto_map", None)  # names code that isn't copied
+        return tokenizer
     except Exception as error:  # the error depends on the library that reads it
         raise UserError(
             f"{source!r}: its tokenizer can't be read: {' '.join(str(error).split())[:200]} Copy it anew, or take the "

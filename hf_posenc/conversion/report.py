@@ -1,8 +1,10 @@
-"""The report of a conversion: every key, what was carried over, and the agreement with the original."""
+"""The report of a conversion: every key, what was carried over, and how far the result is from the original."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from ..markdown import markdown_table
 
 
 @dataclass
@@ -24,42 +26,23 @@ class Agreement:
         texts: what they were.
         sequences: how many.
         tokens: real tokens in all of them.
-        cosine: mean over texts of the cosine of the mean-pooled last hidden states.
-        cosine_min: the least of them.
-        hidden_mse: mean squared difference of the last hidden states at real tokens.
+        distance: sqrt(sum |h' - h|^2 / sum |h|^2) of the last hidden states at real tokens, h the original's.
         hidden_max: the largest absolute difference of them.
-        logits_max: the largest absolute difference of the head's logits, where there is a head with trained weights.
-        perplexity: of masked tokens, for a masked-LM head; each token counts once.
-        perplexity_original: the original's on the same masks.
+        cosine: mean over texts of the cosine of the mean-pooled last hidden states.
         order_r2: R^2 between the change that swapping two neighbouring tokens makes in the original's hidden states and
             in ours. 1: the same; 0: as in a model that ignores order. None: not measured, nothing could be swapped, or
             the original ignores order.
+        logits_max: the largest absolute difference of the head's logits, where there is a head with trained weights.
     """
 
     texts: str
     sequences: int
     tokens: int
-    cosine: float
-    cosine_min: float
-    hidden_mse: float
-    hidden_max: float
-    logits_max: float | None = None
-    perplexity: float | None = None
-    perplexity_original: float | None = None
+    distance: float | None = None
+    hidden_max: float = 0.0
+    cosine: float | None = None
     order_r2: float | None = None
-
-    def __str__(self) -> str:
-        """The numbers that were measured, in a line."""
-        text = f"cosine {self.cosine:.4f}, hidden MSE {self.hidden_mse:.3g}, at most {self.hidden_max:.3g} off"
-        if self.order_r2 is not None:
-            text += f", R2 of swapped tokens {self.order_r2:.3f}"
-        if self.logits_max is not None:
-            text += f", logits {self.logits_max:.3g}"
-        if self.perplexity is not None:
-            text += f", masked-LM perplexity {self.perplexity:.4g}"
-            if self.perplexity_original is not None:
-                text += f" ({self.perplexity_original:.4g})"
-        return f"{text} ({self.sequences} texts: {self.texts})"
+    logits_max: float | None = None
 
 
 @dataclass(repr=False)
@@ -68,12 +51,12 @@ class ConversionReport:
 
     Attributes:
         source: what was converted.
-        source_sha256: of its weights and their names, to tell whether two conversions started from the same weights.
         family: its `model_type`.
         task: what the result is for; see `TASKS`.
         from_scheme, to_scheme: the positional schemes.
         max_position_embeddings: of the result.
         keys: what became of each weight.
+        trained_length: how long the texts were that it was trained on, where the result is extended past them.
         carried: what the new scheme took over from the old one, one line each, with the R^2 of the fit.
         tokenizer: what there is to say of it: its ids differ from the source's, or aren't checked, or it is missing.
         notes: other remarks.
@@ -81,6 +64,7 @@ class ConversionReport:
         before: agreement of the result with the original before healing. None: nothing was swapped.
         healing: how it was healed. None: it wasn't.
         after: agreement after healing.
+        extended: agreement after what was healed was extended.
     """
 
     source: str
@@ -90,7 +74,7 @@ class ConversionReport:
     to_scheme: str
     max_position_embeddings: int
     keys: Accounting
-    source_sha256: str = ""
+    trained_length: int | None = None
     carried: list[dict[str, Any]] = field(default_factory=list)
     tokenizer: str = ""
     notes: list[str] = field(default_factory=list)
@@ -98,67 +82,65 @@ class ConversionReport:
     before: Agreement | None = None
     healing: dict[str, Any] | None = None
     after: Agreement | None = None
+    extended: Agreement | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return asdict(self)
 
-    def sentence(self) -> str:
-        """What was kept, in a few words."""
-        if self.before is None:
-            text = f"Converted {self.source}, positions {self.to_scheme} as they were"
-            if self.exact is None:
-                return f"{text}."
-            return f"{text}: hidden states differ from the original's by at most {self.exact.hidden_max:.2g}."
-        order = self.before.order_r2
-        text = (
-            f"Converted {self.source} from {self.from_scheme} to {self.to_scheme}: text embeddings keep a cosine of "
-            f"{self.before.cosine:.3f} with the original's"
-        )
-        if order is not None and order < 0.5:
-            return (
-                f"{text}, but what it knew of word order is lost (R² {order:.2f}) and has to be learned again. "
-                "`hf-posenc convert --heal TEXT` restores it first."
-            )
-        return f"{text}." if order is None else f"{text}, and what it knew of word order with an R² of {order:.2f}."
+    def sentence(self, command: str = "") -> str:
+        """What it costs, in words.
 
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        """What a reader wants to know, line by line: a name and a text."""
-        yield "model", f"{self.family} -> PosEnc, {self.task}"
-        yield "keys", f"{len(self.keys.used)} used, {len(self.keys.dropped)} dropped"
-        yield from (("", f"{name}: {reason}") for name, reason in self.keys.dropped.items())
+        Args:
+            command: what has the option `--heal`, where that isn't the command that was given.
+        """
+        is_swapped = self.from_scheme != self.to_scheme
+        how = f" from {self.from_scheme} to {self.to_scheme}" if is_swapped else f", {self.to_scheme} as it was"
+        text, last = f"Converted {self.source}{how}", self.extended or self.after or self.before
+        if last is None:
+            most = "" if self.exact is None else f": hidden states differ by at most {self.exact.hidden_max:.1g}"
+            return f"{text}{most}."
+        text = f"{text}: hidden states differ by {_percent(last)} from the original"
+        if self.healing is None:
+            return f"{text}{f': heal with {command}--heal texts.txt to bring that down' * is_swapped}."
+        extended = "" if self.extended is None else f", {_percent(self.after)} before it was extended"
+        return f"{text}, {_percent(self.before)} without healing{extended}."
+
+    def __repr__(self) -> str:
+        """What it costs in words, then the table, then what there is to know; `to_dict` has all values."""
+        measured = {"swapped": self.before, "healed": self.after, "extended": self.extended}
+        rows = [
+            (name, _percent(found), f"{found.cosine:.3f}", "" if found.order_r2 is None else f"{found.order_r2:.2f}")
+            for name, found in measured.items()
+            if found is not None
+        ]
+        head = ("", "hidden states differ by", "cosine of embeddings", "order kept (1 is all)")
+        table = ["", markdown_table(head, rows), ""] if rows else []
+        return "\n".join([self.sentence(), *table, *(f"{name}: {text}" for name, text in self._lines())])
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """A name and a text."""
+        yield "model", f"{self.family} to PosEnc, for {self.task}, {self.max_position_embeddings:,} positions"
+        yield "weights", f"{len(self.keys.used)} used, {len(self.keys.dropped)} left out"
+        for reason in dict.fromkeys(self.keys.dropped.values()):
+            yield "left out", f"{', '.join(name for name, why in self.keys.dropped.items() if why == reason)}: {reason}"
         if self.keys.new:
             yield "new, untrained", ", ".join(self.keys.new)
         yield from (("carried over", _pairs(line)) for line in self.carried)
+        if self.healing is not None:
+            yield "healing", _pairs(self.healing)
+        if found := self.extended or self.after or self.before or self.exact:
+            yield "measured on", f"{found.sequences} texts ({found.tokens:,} tokens): {found.texts}"
         if self.tokenizer:
             yield "tokenizer", self.tokenizer
         yield from (("note", note) for note in self.notes)
-        if self.healing is not None:
-            yield "healing", _pairs(self.healing)
-        for name, agreement in (
-            ("as converted, against transformers' own", self.exact),
-            ("before healing, against the original", self.before),
-            ("after healing, against the original", self.after),
-        ):
-            if agreement is not None:
-                yield name, str(agreement)
 
-    def __repr__(self) -> str:
-        """The same lines as the table; `to_dict` has all values."""
-        lines = (f"  {name}: {text}" if name else f"    {text}" for name, text in self._rows())
-        return "\n".join([f"ConversionReport {self._title()}", *lines])
 
-    def __rich__(self) -> Any:
-        """A table for the terminal."""
-        from rich.table import Table
-
-        table = Table(title=self._title(), show_header=False)
-        for row in self._rows():
-            table.add_row(*row)
-        return table
-
-    def _title(self) -> str:
-        return f"{self.source}: {self.from_scheme} -> {self.to_scheme}"
+def _percent(found: Agreement | None) -> str:
+    """A distance in words."""
+    if found is None or found.distance is None:
+        return "an unknown share"
+    return f"{100 * found.distance:.2g} %" if found.distance < 1 else f"{100 * found.distance:.0f} %"
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """Reads a checkpoint, from a folder or the Hub, through the class that it belongs to; nothing in it is run."""
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..checkpoint_files import INDEX, WEIGHTS, open_weights, weight_files
+from ..checkpoint_files import WEIGHTS, open_weights, weight_files
 from ..errors import UserError, is_local, one_line
-from ..files import sha256
 from ..quiet import without_warnings
 from ..training.run_folder import not_finite
 
@@ -43,12 +41,6 @@ class Source:
         kinds = {*self.stored.values()} & {*_DTYPES.values()}
         return kinds.pop() if len(kinds) == 1 else torch.float32
 
-    def fingerprint(self) -> str:
-        """A SHA-256 of the files of its weights, in hexadecimal."""
-        names = [PICKLE] if self.is_pickled else sorted(weight_files(self.folder))
-        sums = [sha256(self.folder / name) for name in names]
-        return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
-
     def tensors(self, part: str) -> dict[str, Tensor]:
         """The weights whose names hold a text, by their names in the files, in float32."""
         if self.is_pickled:
@@ -71,14 +63,10 @@ def open_source(source: str, folder: Path, raw: dict[str, Any], allow_pickle: bo
     files = weight_files(folder)
     if files:
         stored: dict[str, Any] = {}
-        for name, promised in files.items():
-            if not (folder / name).is_file():
-                raise UserError(f"{source!r} lacks the file {name!r}, which {INDEX} names. Copy it too.")
+        for name in files:
             with open_weights(folder / name) as file:
-                shard = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118  (not a dict)
-            if missing := promised - set(shard):
-                raise UserError(f"{source!r}: {name} lacks {listed(missing)}, promised by {INDEX}. Copy it anew.")
-            stored |= {key: _DTYPES.get(dtype, dtype) for key, dtype in shard.items()}
+                kinds = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118  (not a dict)
+            stored |= {key: _DTYPES.get(kind, kind) for key, kind in kinds.items()}
     elif allow_pickle and (folder / PICKLE).is_file():
         stored = {key: value.dtype for key, value in _unpickled(folder, source).items()}
     else:
@@ -153,17 +141,7 @@ def read_config(folder: Path, source: str) -> dict[str, Any]:
         )
     if not (folder / "config.json").is_file():
         raise UserError(f"{source!r} has no config.json. Give the folder of a checkpoint, or its name on the Hub.")
-    raw = read_json(folder / "config.json", source, dict)
-    for name, kind, what in (
-        ("model_type", str, "a name"),
-        ("architectures", list, "a list of names"),
-        ("id2label", dict, "an object of numbers and names"),
-    ):
-        value = raw.get(name)
-        fits = value is None or isinstance(value, kind)
-        if not fits or (kind is list and not all(isinstance(item, str) for item in value or ())):
-            raise UserError(f"{source!r}: config.json has {name}={value!r}. It must be {what}: correct it.")
-    return raw
+    return read_json(folder / "config.json", source, dict)
 
 
 def read_json(path: Path, source: str, kind: type) -> Any:

@@ -1,19 +1,7 @@
 """Replaces the scheme of trained weights: fits the new scheme to the old one as far as possible, without any text.
 
-The steps, and why:
-
-- **The mean of added positions stays.** A trained table isn't centred: its mean is a constant that every later layer
-  has learned to expect. It moves into the token-type embedding (or, without types, into the token embedding). What is
-  special about position 0 moves into the token embedding of [CLS], which occurs at no other position.
-- **Added -> added** (`sinusoidal`, `lspe`, `fourier`, `learned`): the new scheme is fitted to the old one's vectors.
-- **RoPE** keeps q.k where pairs rotate slowly. Per head, q and k have a free choice of basis (q A, k A^-T give
-  the same q.k); the directions with the most of q.k go to the slowest pairs, those with the least to the fastest.
-- **Biases** (`t5`, `kerple`, `alibi` with learned slopes, ...) are fitted to the old scheme's mean effect at each
-  distance: on random tokens, the mean difference between log attention probabilities with it and without any. Where all
-  layers share a bias, each layer's heads are first put in order of how local they are (which changes nothing else), so
-  that the same slot means the same in all layers; `alibi`'s fixed slopes are assigned to the heads that they disturb
-  least.
-- **query_scale** of the new scheme is undone in the query's weights.
+What both schemes have is copied, tables at another length; the rest is fitted (see `fitting`); and the
+`query_scale` of the new scheme is undone in the query's weights.
 """
 
 import math
@@ -28,26 +16,34 @@ from ..model.package_config import PosEncConfig, scheme_class, takes_rope_parame
 from ..model.position_base import PositionScheme
 from ..model.position_rope import ROPE_COMMON
 from ..model.positions import own_arguments, scheme_kwargs
-from .added_vectors import (
+from .fitting import (
     added_vectors,
     centred,
+    choose_basis,
+    extended_table,
+    fit_biases,
     fit_vectors,
     fold_constants,
     is_additive,
-    num_params,
+    layer_input,
     vectors_of,
     zero_output,
 )
-from .biases import fit_biases
-from .fitting import base_of, layer_input, parts_of, random_rows
 from .loading import build_config
-from .rotations import choose_basis
+from .measure import random_tokens
 from .sentence_modules import ACTIVATION
-from .tables import EXTENSIONS, copy_part, has_table
 
+EXTENSIONS = ("tile", "interpolate")
+"""Of tables, see `fitting.extended_table`."""
 ROPE_EXTENSIONS = ("linear", "dynamic", "yarn")
 Parts = dict[str, PositionScheme]
 """Schemes by their names."""
+
+
+def parts_of(model: Any) -> Parts:
+    """The schemes of a model by name."""
+    scheme, names = model.base_model.position, scheme_names(model.config.position_embedding_type)
+    return {names[0]: scheme} if len(names) == 1 else {name: getattr(scheme, name) for name in names}
 
 
 def target_config(
@@ -99,26 +95,22 @@ def target_config(
 def _check_extension(
     extension: str, kind: str, original: PreTrainedModel, length: int, rope_parameters: dict[str, Any] | None
 ) -> dict[str, Any] | None:
+    """RoPE's parameters under an extension, if it is one of RoPE's."""
     before, parts = original.config, parts_of(original)
     trained = before.max_position_embeddings
-    if extension not in (*EXTENSIONS, *ROPE_EXTENSIONS):
-        raise UserError(
-            f"extension={extension!r} is unknown. Choose one of {', '.join(EXTENSIONS)} for tables, "
-            f"{', '.join(ROPE_EXTENSIONS)} for RoPE."
-        )
+    names = scheme_names(kind)
+    fits = [*EXTENSIONS] if any(has_table(part) for name, part in parts.items() if name in names) else []
+    fits += ROPE_EXTENSIONS if any(takes_rope_parameters(scheme_class(name)) for name in names) else ()
+    if extension not in fits:
+        way = f"Choose one of {', '.join(fits)}" if fits else "Leave it out"
+        raise UserError(f"extension={extension!r} isn't one for {kind!r}. {way}.")
     if length <= trained:
         raise UserError(
             f"extension={extension!r} has no effect: max_position_embeddings={length} isn't more than the source's "
             f"{trained}. Leave it out, or raise max_position_embeddings."
         )
-    has_tables = any(has_table(part) for name, part in parts.items() if name in scheme_names(kind))
     if extension in EXTENSIONS:
-        if not has_tables:
-            raise UserError(f"extension={extension!r} is for tables, and {kind!r} keeps none. Leave it out.")
         return rope_parameters
-    if not any(takes_rope_parameters(scheme_class(name)) for name in scheme_names(kind)):
-        way = f"Choose one of {', '.join(EXTENSIONS)}" if has_tables else "Leave it out"
-        raise UserError(f"extension={extension!r} is for RoPE, not {kind!r}. {way}.")
     if rope_parameters is not None and "rope_type" in rope_parameters:
         raise UserError(f"extension={extension!r} and rope_parameters={rope_parameters!r} both scale. Give one.")
     kept = {**(before.rope_parameters or {}), **(rope_parameters or {})}
@@ -128,16 +120,12 @@ def _check_extension(
             f"extension={extension!r}: the source's RoPE is scaled by {scaled!r} already. Go on with "
             f"extension={scaled!r}, or extend the checkpoint that it was made from."
         )
-    if scaled == extension:  # the trained angles are those of the source of the first extension
+    if scaled == extension == "linear":
         factor = kept["factor"]
-        if extension != "linear":
-            factor, trained = 1.0, kept.get("original_max_position_embeddings", trained)
-    return {
-        **kept,
-        "rope_type": extension,
-        "factor": factor * length / trained,
-        **({} if extension == "linear" else {"original_max_position_embeddings": trained}),
-    }
+    elif scaled == extension:  # the trained angles are those of the source of the first extension
+        trained = kept.get("original_max_position_embeddings", trained)
+    origin = {} if extension == "linear" else {"original_max_position_embeddings": trained}
+    return {**kept, "rope_type": extension, "factor": factor * length / trained, **origin}
 
 
 def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
@@ -185,45 +173,84 @@ def swap(
     return model.eval(), carried
 
 
+def has_table(part: PositionScheme) -> bool:
+    """Whether some weight has a row for each position."""
+    return part.max_length is not None and any(
+        value.shape[:1] == (part.max_length,) for value in part.state_dict().values()
+    )
+
+
+def _copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: str) -> list[dict[str, Any]]:
+    """Copies the weights of the scheme, tables with another number of positions."""
+    state, carried = {}, []
+    before, after, expected = old.max_length or 0, new.max_length or 0, new.state_dict()
+    for key, value in old.state_dict().items():
+        sizes = (len(value), len(expected[key])) if value.dim() and key in expected else None
+        if key in expected and expected[key].shape == value.shape:
+            state[key] = value
+        elif before and sizes == (before, after):
+            state[key] = extended_table(value, after, extension)
+            how = extension if after > before else "the first ones"
+            carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": how})
+        elif before and sizes == (2 * before - 1, 2 * after - 1):
+            # A vector for each distance: farther ones get the farthest.
+            state[key] = value[torch.arange(-(after - 1), after).clamp(-(before - 1), before - 1) + before - 1]
+            carried.append({"scheme": name, "what": f"{key}: distances past {before - 1} are as {before - 1}"})
+        else:
+            raise UserError(
+                f"The source's {name!r} has {key!r} of shape {tuple(value.shape)}, which the new arguments don't fit. "
+                "Keep its position_embedding_kwargs."
+            )
+    new.load_state_dict(state)
+    return carried
+
+
 @torch.no_grad()
 def _carry_over(
-    model: PreTrainedModel, original: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, extension: str
+    model: Any, original: Any, tokenizer: PreTrainedTokenizerBase | None, extension: str
 ) -> list[dict[str, Any]]:
     old, new = parts_of(original), parts_of(model)
-    carried: list[dict[str, Any]] = []
     kept = [name for name in new if name in old]
-    for name in kept:
-        carried += copy_part(name, old[name], new[name], extension)
-    gone = {name: part for name, part in old.items() if name not in kept}
-    came = {name: part for name, part in new.items() if name not in kept}
+    carried = [line for name in kept for line in _copy_part(name, old[name], new[name], extension)]
+    gone, came = ({name: part for name, part in parts.items() if name not in kept} for parts in (old, new))
     carried += _carry_vectors(model, old, gone, came, tokenizer)
-    scale = _query_scale(old) / _query_scale(new)
+    scale = math.prod(p.query_scale for p in old.values()) / math.prod(p.query_scale for p in new.values())
     if scale != 1.0:
-        for layer in base_of(model).layers:
+        for layer in model.base_model.layers:
             layer.attention.query.weight.mul_(scale)
             if layer.attention.query.bias is not None:
                 layer.attention.query.bias.mul_(scale)
         carried.append({"what": "query weights undo the scheme's factor", "factor": scale})
-    stays = [new[name] for name in kept]
-    return carried + _carry_attention(model, original, gone, came, stays, tokenizer)
+    for name, part in {**gone, **came}.items():
+        if getattr(part, "rotates_alone", False):
+            carried.append({"scheme": name, "what": "makes q and k anew: little of what heads looked for is left"})
+    turning = [p for p in came.values() if p.uses("rotate") and not getattr(p, "rotates_alone", False)]
+    biased = {name: part for name, part in came.items() if part.uses("bias") or part.uses("layer_bias")}
+    rows = random_tokens(min(original.config, model.config, key=lambda c: c.max_position_embeddings), tokenizer)
+    # A scheme that stays acts on attention already, and depends on q and k as they are.
+    is_tied = any(new[name].uses(hook) for name in kept for hook in ("rotate", "bias", "layer_bias"))
+    if turning and not is_tied:
+        states = original.base_model(rows, output_hidden_states=True).hidden_states
+        for index, layer in enumerate(model.base_model.layers):
+            inputs = layer_input(original.base_model, states[index], index)
+            choose_basis(layer.attention, turning[0], inputs, index)
+        carried.append({"what": "q and k in a basis whose slow pairs hold most of q.k"})
+    return carried + (fit_biases(model, original, biased, rows, is_tied) if biased else [])
 
 
 def _carry_vectors(
-    model: PreTrainedModel, old: Parts, gone: Parts, came: Parts, tokenizer: PreTrainedTokenizerBase | None
+    model: Any, old: Parts, gone: Parts, came: Parts, tokenizer: PreTrainedTokenizerBase | None
 ) -> list[dict[str, Any]]:
     """Moves the vectors that the old schemes added into the new schemes and the embeddings."""
     carried: list[dict[str, Any]] = []
-    table = added_vectors(gone, model.config)
-    # The scheme with most weights comes last and takes what the others leave.
-    added = sorted(
-        ((name, part) for name, part in came.items() if is_additive(part)), key=lambda item: num_params(item[1])
-    )
-    if table is not None:
-        left = table
-        for name, part in added:
+    left = added_vectors(gone, model.config)
+    added = [(name, part) for name, part in came.items() if is_additive(part)]
+    if left is not None:
+        # The scheme with most weights comes last and takes what the others leave.
+        for name, part in sorted(added, key=lambda item: sum(weight.numel() for weight in item[1].parameters())):
             carried.append({"scheme": name, "what": "fitted to the old vectors", **fit_vectors(part, left)})
-            left = left - vectors_of(part, len(table))
-        return [*carried, fold_constants(model, left, tokenizer)]
+            left = left - vectors_of(part, len(left))
+        return [*carried, fold_constants(model.base_model, left, tokenizer)]
     for name, part in added:
         if not any(is_additive(other) for other in old.values()):
             what = "starts anew: the old scheme added no vectors"
@@ -233,39 +260,3 @@ def _carry_vectors(
             what = "comes on top of the vectors that stay: none of its weights scales it"
         carried.append({"scheme": name, "what": what})
     return carried
-
-
-def _carry_attention(
-    model: PreTrainedModel,
-    original: PreTrainedModel,
-    gone: Parts,
-    came: Parts,
-    stays: list[PositionScheme],
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> list[dict[str, Any]]:
-    """Fits new rotations and biases to the old schemes' effect on attention."""
-    anew = [name for name, part in came.items() if getattr(part, "rotates_alone", False)]
-    carried: list[dict[str, Any]] = [
-        {"scheme": name, "what": "makes q and k anew: little of what heads looked for is left"}
-        for name, part in {**gone, **came}.items()
-        if getattr(part, "rotates_alone", False)
-    ]
-    turning = [part for name, part in came.items() if part.uses("rotate") and name not in anew]
-    biased = {n: p for n, p in came.items() if p.uses("bias") or p.uses("layer_bias")}
-    if not turning and not biased:
-        return carried
-    shorter = min(original.config, model.config, key=lambda config: config.max_position_embeddings)
-    rows = random_rows(shorter, tokenizer)
-    # A scheme that stays acts on attention already, and depends on q and k as they are.
-    is_tied = any(part.uses(hook) for part in stays for hook in ("rotate", "bias", "layer_bias"))
-    if turning and not is_tied:
-        for index, layer in enumerate(base_of(model).layers):
-            choose_basis(layer.attention, turning[0], layer_input(original, rows, index), index)
-        carried.append({"what": "q and k in a basis whose slow pairs hold most of q.k"})
-    if not biased:
-        return carried
-    return carried + fit_biases(model, original, biased, rows, is_tied)
-
-
-def _query_scale(parts: Parts) -> float:
-    return math.prod(part.query_scale for part in parts.values())

@@ -1,6 +1,7 @@
 """Export to a class of transformers' own, which needs no remote code: the weights under other names, nothing else."""
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoint_files import open_weights, weight_files
-from ..conversion.families import FAMILIES, POOLED, Family
+from ..conversion.families import FAMILIES, POOLED, SOURCE, Family
 from ..conversion.fields import SAME, summary
-from ..conversion.recognition import check_known
+from ..conversion.loading import check_known
 from ..conversion.sentence_modules import ACTIVATION
 from ..conversion.sources import read_config
 from ..data.columns import remembered_columns
@@ -43,7 +44,7 @@ def write(
         checkpoint: of any head.
         tokenizer: its own; gets what the class needs.
         staging: an existing folder.
-        like: the `model_type` to write, one of `FAMILIES`. None: the first that can hold the checkpoint.
+        like: the `model_type` to write, one of `FAMILIES`. None: the source's, or the first that can hold it.
         dtype: of the weights that are written. None: the checkpoint's.
 
     Returns:
@@ -119,9 +120,11 @@ def to_native(
 
 
 def _target(config: Any, task: str, like: str | None) -> Family:
-    """The named class, or the first that can hold the checkpoint."""
-    scheme = config.position_embedding_type
-    asked = [name for name in FAMILIES if scheme in FAMILIES[name].schemes] if like is None else [like]
+    """The named class; else that of the source, or the first that can hold the checkpoint."""
+    scheme, params = config.position_embedding_type, getattr(config, "task_specific_params", None) or {}
+    fit = [name for name in FAMILIES if scheme in FAMILIES[name].schemes]
+    fit.sort(key=lambda name: name != params.get(SOURCE))
+    asked = fit if like is None else [like]
     if not asked:
         raise UserError(
             f"position_embedding_type={scheme!r}: --to native knows no class of transformers with this scheme. Export "
@@ -130,9 +133,12 @@ def _target(config: Any, task: str, like: str | None) -> Family:
     problems = {name: _obstacles(FAMILIES[name], config, task) for name in asked}
     nearest = min(asked, key=lambda name: len(problems[name]))
     if problems[nearest]:
+        needs = " ".join(
+            f"--set {name}={json.dumps(value)}" for name, value in FAMILIES[nearest].mended(config.to_dict(), (task,))
+        )
+        train = f" A model trained with `hf-posenc train {needs}` can be." if needs else ""
         raise UserError(
-            f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}. --to onnx takes it as it is. "
-            f"`hf-posenc train --set NAME=VALUE` trains a model with the values that {nearest} has."
+            f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{train} --to onnx takes it as it is."
         )
     return FAMILIES[nearest]
 

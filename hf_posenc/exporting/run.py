@@ -93,7 +93,6 @@ def export(
     out: str | Path,
     to: str,
     *,
-    like: str | None = None,
     quantize: str | None = None,
     evaluate: str | None = None,
     largest_drop: float = 0.01,
@@ -108,8 +107,8 @@ def export(
     Args:
         checkpoint: folder or Hub name; any head, a PosEnc encoder or one of Transformers' own.
         out: the folder to write, whole or not at all.
-        to: `native` (a model of Transformers' own, for PosEnc encoders that one can hold), `onnx` or `openvino`.
-        like: for `native`: the type of the model, one of `FAMILIES`. None: the first that can hold it.
+        to: `native` (a model of Transformers' own: of the family that it was converted from, else of the first that
+            can hold it), the name of one of `FAMILIES`, `onnx` or `openvino`.
         quantize: `int8`: weights and matrix products in 8 bits. ONNX Runtime finds the ranges of activations while it
             runs, OpenVINO on texts. None: float32.
         evaluate: labelled data to score before and after, a file as `hf-posenc evaluate` takes it. None: a warning.
@@ -127,12 +126,9 @@ def export(
             than 1e-4, `native` 1e-5; or int8 lowers the score by more than `largest_drop`. Nothing is left then.
     """
     source = str(checkpoint)
-    if to not in TARGETS:
-        raise UserError(f"--to {to!r} is unknown. Choose one of {', '.join(TARGETS)}.")
-    if like is not None and to != "native":
-        raise UserError(f"--like {like!r} is for --to native. Leave it out.")
-    if like not in (None, *FAMILIES):
-        raise UserError(f"--like {like!r} is unknown. Choose one of {', '.join(FAMILIES)}.")
+    if to not in (*TARGETS, *FAMILIES):
+        raise UserError(f"--to {to!r} is unknown. Choose one of {', '.join((*TARGETS, *FAMILIES))}.")
+    to, like = ("native", to) if to in FAMILIES else (to, None)
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     check_packages(to, quantize)
     check_free(out, overwrite, source)

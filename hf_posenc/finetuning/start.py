@@ -110,7 +110,11 @@ def start(
         )
         tokenizer, model, notes = _load(options, prepared, read_config(converted), converted, None)
     model.config._name_or_path = str(options.pretrained)
-    return tokenizer, model, [report.sentence(), *([report.tokenizer] if report.tokenizer else []), *notes]
+    return (
+        tokenizer,
+        model,
+        [report.sentence("hf-posenc convert "), *([report.tokenizer] if report.tokenizer else []), *notes],
+    )
 
 
 def _needs_conversion(options: Options, config: Any) -> bool:

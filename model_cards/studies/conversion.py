@@ -35,6 +35,7 @@ from transformers import (
     set_seed,
 )
 
+from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.conversion import convert
 from hf_posenc.conversion.measure import encode
 from hf_posenc.errors import run_script
@@ -246,7 +247,7 @@ class Study:
             eval_texts=texts,
             heal=heal,
             max_steps=self.options.max_steps if healed else None,
-            healing={"disable_tqdm": True, "bf16": self.options.bf16} if healed else None,
+            bf16=self.options.bf16 if healed else None,
             overwrite=True,
         )
         return {**report.to_dict(), "source": NAME}
@@ -260,14 +261,10 @@ class Study:
         def make(labels: int) -> PreTrainedModel:
             if how == "stock":
                 return self._stock(labels, attention_probs_dropout_prob=0.0)
-            model, _ = convert(
-                source,
-                task="text-classification",
-                num_labels=labels,
-                max_position_embeddings=2048,
-                measure=False,
-                **settings,
-            )
+            folder, options = self.work / "extended", {"max_position_embeddings": 2048, **settings}
+            convert(source, folder, task="text-classification", measure=False, overwrite=True, **options)
+            shapes: dict[str, Any] = {"num_labels": labels, "ignore_mismatched_sizes": True}
+            model = PosEncForSequenceClassification.from_pretrained(folder, **shapes)
             for layer in cast(Any, model.base_model).layers:
                 layer.attention.dropout.p = 0.0
             return model

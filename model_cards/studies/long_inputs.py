@@ -111,7 +111,8 @@ class Study:
             task="feature-extraction",
             heal=texts,
             max_steps=HEALING_STEPS,
-            healing={"batch_size": 8, "max_length": TRAINED},
+            batch_tokens=8 * TRAINED,
+            max_length=TRAINED,
             overwrite=True,
         )
         return {**report.to_dict(), "source": NAME}

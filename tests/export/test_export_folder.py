@@ -224,8 +224,10 @@ def test_what_differs_from_pytorch_is_not_kept(source, exported, tmp_path, monke
 def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
     with pytest.raises(UserError, match="--to 'tflite' is unknown. Choose one of .*onnx, openvino"):
         export(source[0], tmp_path / "out", "tflite")
-    with pytest.raises(UserError, match="--like 'gpt2' is unknown. Choose one of bert, roberta, .*mpnet"):
-        export(str(tmp_path / "nothing"), tmp_path / "out", "native", like="gpt2")
+    with pytest.raises(
+        UserError, match="--to 'gpt2' is unknown. Choose one of native, onnx, openvino, bert, roberta, .*mpnet"
+    ):
+        export(str(tmp_path / "nothing"), tmp_path / "out", "gpt2")
     with pytest.raises(UserError, match="There is no folder"):
         export(str(tmp_path / "nothing"), tmp_path / "out", "onnx")
     (tmp_path / "full").mkdir()

@@ -61,7 +61,7 @@ DROPOUT = "Attention dropout is 0 instead of 0.1: --set attention_probs_dropout_
         (
             {"max_position_embeddings": 600, "max_length": 600},
             (True, False),
-            "Converted run from learned to learned: text embeddings keep a cosine of 1.000",
+            "Converted run, learned as it was: hidden states differ by 0 % from the original.",
             {"max_position_embeddings": 600},
         ),
     ],
@@ -131,7 +131,8 @@ def test_what_does_not_fit_is_refused(ours, bert, order, tmp_path, given, messag
 def test_a_bert_is_converted_and_learns(bert, order, tmp_path):
     run = train(tmp_path / "run", **order, pretrained=str(bert), scheme="rope", max_steps=2)
     note, *others = run.report.notes
-    assert note.startswith(f"Converted {bert.name} from learned to rope: text embeddings keep a cosine of ")
+    assert note.startswith(f"Converted {bert.name} from learned to rope: hidden states differ by ")
+    assert "heal with hf-posenc convert --heal texts.txt to bring that down" in note
     assert any(DROPOUT in other for other in others)
     assert run.model.config.id2label == {0: "acceptable", 1: "unacceptable"}
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
