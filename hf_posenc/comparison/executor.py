@@ -6,7 +6,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from hf_posenc.quiet import silence, without_bars
 from .baselines import measure_baselines
 from .plan import Plan, PlannedRun
 from .probes import make_tokenizer
-from .results import ENDED, read_baselines, read_run, record_plan, write_baselines, write_run
+from .results import ENDED, read_result, record_plan, write_result
 from .run import run_one
 from .statistics import what_can_be_found
 from .tasks import check_data
@@ -70,7 +70,7 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
 def _execute(plan: Plan, folder: Path, keep_models: bool, console: Console) -> Execution:
     execution, runs = Execution(), plan.work()
     _prepare(plan, folder)
-    pending = [run for run in runs if read_run(folder, plan, run)["status"] not in ENDED]
+    pending = [run for run in runs if read_result(folder, plan, run)["status"] not in ENDED]
     execution.skipped = [run.name for run in runs if run not in pending]
     if execution.skipped:
         console.print(f"{len(execution.skipped)} of {len(runs)} runs are done already.", highlight=False)
@@ -80,7 +80,7 @@ def _execute(plan: Plan, folder: Path, keep_models: bool, console: Console) -> E
     taken: list[float] = []
     for number, run in enumerate(pending, start=1):
         with _lock(folder, run.name) as mine:
-            if mine and read_run(folder, plan, run)["status"] in ENDED:
+            if mine and read_result(folder, plan, run)["status"] in ENDED:
                 execution.skipped.append(run.name)
                 continue
             left = f", about {duration(statistics.fmean(taken) * (len(pending) - number + 1))} left" if taken else ""
@@ -111,7 +111,7 @@ def _prepare(plan: Plan, folder: Path) -> None:
     for scheme in plan.schemes if plan.pretrained is not None else ():
         for weights in sorted(Path(plan.checkpoint(scheme)).glob("*.safetensors")):
             inputs[f"the checkpoint {str(weights)!r}"] = sha256(weights)
-    record_plan(plan, inputs, folder)
+    record_plan(replace(plan, inputs=inputs), folder)
     with _lock(folder, TOKENIZER_NAME, wait=True):
         if not (folder / TOKENIZER_NAME / "tokenizer_config.json").exists():
             make_tokenizer().save_pretrained(str(folder / TOKENIZER_NAME))
@@ -122,10 +122,10 @@ def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
     seconds = {}
     for task in plan.tasks:
         with _lock(folder, f"baselines-{task.name}", wait=True):
-            if not (measured := read_baselines(folder, task.name)):
+            if "rows" not in (measured := read_result(folder, plan, task)):
                 with threadpool_limits(plan.threads), silence():
                     measured = measure_baselines(plan, task, folder / TOKENIZER_NAME)
-                write_baselines(folder, task.name, measured)
+                write_result(folder, plan, task, measured)
                 if measured["cut"]:
                     console.print(
                         f"{task.name}: {measured['cut']:,} of {measured['texts']:,} training texts are cut at "
@@ -162,7 +162,7 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> di
             result = {"status": "done", **run_one(plan, run, work, folder / TOKENIZER_NAME, rate)}
         if not keep_models or run.factor is not None:
             shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
-        write_run(folder, plan, run, result)
+        write_result(folder, plan, run, result)
         return result
     except Exception as error:  # whatever it is, the other runs don't depend on it
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
@@ -173,7 +173,7 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> di
             result = {"status": "diverged"}
     shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
     with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
-        write_run(folder, plan, run, result)
+        write_result(folder, plan, run, result)
     return result
 
 
@@ -183,7 +183,7 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
     Raises:
         UserError: one of the trials is missing, or none is done.
     """
-    trials = {trial.factor or 1: read_run(folder, plan, trial) for trial in plan.trials(run.task, run.scheme)}
+    trials = {trial.factor or 1: read_result(folder, plan, trial) for trial in plan.trials(run.task, run.scheme)}
     done = {factor: trial for factor, trial in trials.items() if trial["status"] == "done"}
     if not done or any(trial["status"] not in ENDED for trial in trials.values()):
         error = next((trial["error"] for trial in trials.values() if "error" in trial), "another process didn't end it")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hf_posenc.comparison import Plan, read_plan
 from hf_posenc.comparison.plan import PlannedRun
-from hf_posenc.comparison.results import PLAN_NAME, write_baselines, write_run
+from hf_posenc.comparison.results import PLAN_NAME, write_result
 from hf_posenc.files import write_json
 
 SMALL = {
@@ -92,8 +92,8 @@ def made_up(folder: Path, plan: Plan, score: Callable[[PlannedRun, int], float |
             for name, value in baselines.items()
             for length in plan.lengths
         ]
-        write_baselines(folder, task.name, {"rows": rows, "seconds": 1.0})
+        write_result(folder, plan, task, {"rows": rows, "seconds": 1.0})
     for run in plan.runs():
         rows = [row(plan, run, score(run, length), length) for length in plan.lengths]
-        write_run(folder, plan, run, {"status": "done", **done_run(plan, run, rows)})
+        write_result(folder, plan, run, {"status": "done", **done_run(plan, run, rows)})
     return folder

@@ -8,8 +8,9 @@ import pytest
 from comparison_harness import made_up, toy
 
 from hf_posenc import POSITIONS
-from hf_posenc.comparison import Comparison, read_table, write_report
+from hf_posenc.comparison import Comparison, load_plan, read_table, write_report
 from hf_posenc.comparison.report import render_report
+from hf_posenc.comparison.results import write_result
 from hf_posenc.errors import UserError
 from hf_posenc.markdown import code, markdown_table, plain
 
@@ -111,11 +112,12 @@ def test_one_seed_has_no_intervals_and_says_so(tmp_path):
 def test_missing_and_failed_runs_are_named(tmp_path):
     folder = made_up(tmp_path, toy(seeds=2), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
-    (folder / "runs" / "probes-none-seed0.json").write_text('{"a": 1}')
+    failed = load_plan(folder).runs()[0]
+    write_result(folder, load_plan(folder), failed, {"status": "failed", "error": "it rained"})
     text = write_report(Comparison(folder)).read_text()
     assert "**2 runs are missing. Each seed lacks one, so means are over different seeds and their order says" in text
     assert "`probes-rope-seed1`: not run yet" in text
-    assert "it isn't as it was written" in text
+    assert "`probes-none-seed0`: it rained" in text
     assert "no test: one seed" not in text  # the two have no seed in common
     folder = made_up(tmp_path / "one", toy(seeds=3), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
@@ -127,7 +129,7 @@ def test_missing_and_failed_runs_are_named(tmp_path):
     folder = tmp_path
     for path in (folder / "runs").glob("*"):
         path.unlink()
-    with pytest.raises(UserError, match="No run in .* is done. Run `hf-posenc compare` first"):
+    with pytest.raises(UserError, match="holds no run of its plan that is done. Run `hf-posenc compare` first"):
         Comparison(folder)
 
 
@@ -154,7 +156,7 @@ def test_a_table_that_is_damaged_is_refused(tmp_path, damage, message):
     (folder / "runs").rmdir()
     path = folder / "results.csv"
     path.write_text(damage(path.read_text()))
-    with pytest.raises(UserError, match=f"{path}.*{message}"):
+    with pytest.raises(UserError, match=f"{tmp_path}.*{message}"):
         Comparison(folder)
 
 

@@ -38,7 +38,7 @@ from hf_posenc.comparison.baselines import _segments, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun
 from hf_posenc.comparison.probes import make_tokenizer
-from hf_posenc.comparison.results import record_plan, write_run
+from hf_posenc.comparison.results import record_plan, write_result
 from hf_posenc.comparison.run import default_rate, run_options
 from hf_posenc.comparison.tasks import load_task, training_rows
 from hf_posenc.data.preparing import prepare
@@ -145,7 +145,12 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
     assert again.done == made == ["probes-rope-seed0", "probes-rope-seed1"]
     assert len(again.skipped) == 4
     assert "4 of 6 runs are done already" in printed(console)
-    (tmp_path / "runs" / "probes-t5-seed0.json").write_text('{"status": "do')  # cut in the middle
+    path = tmp_path / "runs" / "probes-t5-seed0.json"
+    path.write_text('{"status": "do')  # cut in the middle
+    for read in (read_table, functools.partial(execute, plan, console=console)):
+        with pytest.raises(UserError, match="probes-t5-seed0.json' is damaged: .* Delete it, and run `compare` again"):
+            read(tmp_path)
+    path.unlink()
     assert read_table(tmp_path)[1].keys() == {"probes-t5-seed0"}
     assert execute(plan, tmp_path, console=console).done == ["probes-t5-seed0"]
 
@@ -154,7 +159,7 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
 def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
     _, made = pretended
     plan = toy(schemes=["none", "rope", "t5"])
-    record_plan(plan, {}, tmp_path / "first")
+    record_plan(plan, tmp_path / "first")
     (tmp_path / "first" / ".locks").mkdir()
     console = quiet()
     with FileLock(tmp_path / "first" / ".locks" / "probes-rope-seed0.lock"):
@@ -168,16 +173,16 @@ def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
 
 
 def test_a_full_disk_costs_one_run_and_nothing_else(tmp_path, pretended, monkeypatch):
-    write = executor.write_run
+    write = executor.write_result
 
-    def no_room(folder, plan, run, result):
-        if run.scheme == "rope":
+    def no_room(folder, plan, of, result):
+        if of in plan.runs() and of.scheme == "rope":
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(folder, plan, run, result)
+        write(folder, plan, of, result)
 
     plan = toy(schemes=["none", "rope", "t5"])
     with monkeypatch.context() as patched:
-        patched.setattr(executor, "write_run", no_room)
+        patched.setattr(executor, "write_result", no_room)
         outcome = execute(plan, tmp_path, console=quiet())
     assert outcome.done == ["probes-none-seed0", "probes-t5-seed0"]
     assert "No space left on device" in outcome.failed["probes-rope-seed0"]
@@ -195,7 +200,7 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
     execute(toy(tasks=[{"data": "probes", "train_examples": 28}]), tmp_path / "c", console=quiet())
     name = "runs/probes-none-seed0.json"
     shutil.copy(tmp_path / "c" / name, tmp_path / "a" / name)
-    with pytest.raises(UserError, match=f"{name}' is a run of another plan than plan.json says"):
+    with pytest.raises(UserError, match=f"{name}' is of another plan than plan.json says"):
         execute(toy(), tmp_path / "a", console=quiet())
     read_table(tmp_path / "c")
     shutil.rmtree(tmp_path / "c" / "runs")
@@ -221,7 +226,7 @@ def test_shared_texts_are_said_and_data_that_has_changed_is_refused(tmp_path, pr
     path = folder / "test.jsonl"
     first, *others = read_rows(path)
     write_rows(path, [{**first, "text": first["text"] + " grey"}, *others])
-    with pytest.raises(UserError, match="the data of 'colours' has changed since the first runs"):
+    with pytest.raises(UserError, match="the data of 'colours', which has changed since the first runs"):
         execute(plan, tmp_path / "results", console=quiet())
 
 
@@ -434,7 +439,7 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
         execute(short, tmp_path / "long", console=quiet())
     torch.nn.init.normal_(bert.embeddings.word_embeddings.weight)
     bert.save_pretrained(tmp_path / "bert")
-    with pytest.raises(UserError, match="the checkpoint '.*model.safetensors' has changed since the first runs"):
+    with pytest.raises(UserError, match="the checkpoint '.*model.safetensors', which has changed since the first runs"):
         execute(plan, tmp_path / "results", console=quiet())
     with pytest.raises(UserError, match="'nowhere' can't be read as a checkpoint"):
         toy(pretrained="nowhere", options=options)
@@ -487,7 +492,7 @@ def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
         toy(**fields)
     forget()
     edited = toy(**fields)
-    with pytest.raises(UserError, match="the scheme file '.*recency.py' has changed since the first runs"):
+    with pytest.raises(UserError, match="the scheme file '.*recency.py', which has changed since the first runs"):
         execute(edited, tmp_path / "out", console=quiet())
     # Without the scheme the folder can be used, and keeps what it says of it.
     execute(toy(schemes=["t5"]), tmp_path / "out", console=quiet())
@@ -565,7 +570,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
 
 def write_trial(tmp_path, plan, trial, score, status="done"):
     result = done_run(plan, trial, [row(plan, trial, score)], rate=round(1e-3 * (trial.factor or 1), 9))
-    write_run(tmp_path, plan, trial, {**result, "status": status, "error": "it rained"})
+    write_result(tmp_path, plan, trial, {**result, "status": status, "error": "it rained"})
 
 
 @pytest.mark.parametrize(
