@@ -117,10 +117,9 @@ class Plan:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The schemes that each other one is compared with: the baseline and, from scratch, `rope`, the default."""
+        """The schemes that each other one is compared with: the baseline and `rope`, the default."""
         baseline = self.baseline or ("none" if "none" in self.schemes else self.schemes[0])
-        others = ("rope",) if "rope" in self.schemes and self.pretrained is None else ()
-        return tuple(dict.fromkeys((baseline, *others)))
+        return tuple(dict.fromkeys((baseline, *(name for name in self.schemes if name == "rope"))))
 
     @property
     def tested_groups(self) -> dict[str, tuple[str, ...]]:

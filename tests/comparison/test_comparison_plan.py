@@ -1,7 +1,5 @@
 """Plans: read from files and dictionaries, refused before anything runs, extended and never mixed."""
 
-from dataclasses import replace
-
 import pytest
 from comparison_harness import TOY, toy
 
@@ -41,11 +39,11 @@ def test_tasks_without_groups_are_one_of_each_metric():
     assert groups("trec", "sst2", cola) == {"accuracy": ("trec", "sst2"), "cola": ("cola",)}
 
 
-def test_each_scheme_is_compared_with_none_and_from_scratch_with_rope():
+def test_each_scheme_is_compared_with_none_and_with_rope():
     assert toy(schemes=["t5", "none", "rope"]).references == ("none", "rope")
     assert toy(schemes=["t5", "learned"]).references == ("t5",)
     assert toy(schemes=["t5", "none"], baseline="t5").references == ("t5",)
-    assert replace(toy(), pretrained="somewhere").references == ("none",)
+    assert read_plan("practitioner_pretrained", checked=False).references == ("learned", "rope")
 
 
 def test_plans_that_come_along_are_plans():
