@@ -8,6 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -114,21 +115,10 @@ def answer_usual(texts: Sequence[str], right: np.ndarray, no: int) -> np.ndarray
 
 def _texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, columns: int) -> list[list[str]]:
     """The texts that a model reads, for pairs the first ones and the second ones."""
-    special = set(tokenizer.all_special_ids)
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     texts: list[list[str]] = [[] for _ in range(columns)]
     for ids in dataset["input_ids"]:
-        segments = _segments(list(ids), special - {tokenizer.unk_token_id})
-        for column in range(columns):
-            segment = segments[column] if column < len(segments) else []
-            texts[column].append(str(tokenizer.decode(segment)))
+        segments = [list(part) for is_text, part in groupby(ids, lambda token: token not in special) if is_text]
+        for column, segment in zip(texts, segments + [[]] * columns, strict=False):
+            column.append(str(tokenizer.decode(segment)))
     return texts
-
-
-def _segments(ids: Sequence[int], special: set[int]) -> list[list[int]]:
-    segments: list[list[int]] = [[]]
-    for token in ids:
-        if token not in special:
-            segments[-1].append(token)
-        elif segments[-1]:
-            segments.append([])
-    return segments

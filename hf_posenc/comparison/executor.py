@@ -3,16 +3,16 @@
 import contextlib
 import math
 import shutil
-import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.markup import escape
 from threadpoolctl import threadpool_limits
 
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
@@ -57,52 +57,51 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
         UserError: the folder holds another plan's results or runs, or the data can't be read.
         Interrupted: Ctrl-C. The same call resumes.
     """
-    console = console or Console()
+    console, folder, made = console or Console(), Path(results), Execution()
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     try:
-        return _execute(plan, Path(results), keep_models, console)
+        seconds, runs = _prepare(plan, folder, say), plan.work()
+        pending = [run for run in runs if read_result(folder, plan, run)["status"] not in ENDED]
+        made.skipped = [run.name for run in runs if run not in pending]
+        if made.skipped:
+            say(f"{len(made.skipped)} of {len(runs)} runs are done already.")
+        about = f", about {duration(sum(seconds[run.task.name] for run in pending))} here" if pending else ""
+        say(f"{len(pending)} runs to make{about}. {what_can_be_found(plan)}")
+        taken: list[float] = []
+        for number, run in enumerate(pending, start=1):
+            with _lock(folder, run.name) as is_mine:
+                if is_mine and read_result(folder, plan, run)["status"] in ENDED:
+                    made.skipped.append(run.name)
+                    continue
+                left = f", about {duration(fmean(taken) * (len(pending) - number + 1))} left" if taken else ""
+                say(f"[{number} of {len(pending)}] {run.name}{left}: ", end="")
+                if not is_mine:
+                    made.elsewhere.append(run.name)
+                    say("another process is making it")
+                    continue
+                started = time.time()
+                result = _attempt(plan, run, folder, keep_models)
+                taken.append(time.time() - started)
+                if result["status"] == "failed":
+                    made.failed[run.name] = result["error"]
+                    say(f"failed: {result['error']}")
+                else:
+                    made.done.append(run.name)
+                    say(f"{result['status']} in {duration(taken[-1])}")
     except KeyboardInterrupt as interrupt:
         console.print()  # what is said next has a line of its own
         raise Interrupted(
             "what is finished is kept, and the newest checkpoint of a run. The same command goes on there."
         ) from interrupt
+    return made
 
 
-def _execute(plan: Plan, folder: Path, keep_models: bool, console: Console) -> Execution:
-    execution, runs = Execution(), plan.work()
-    _prepare(plan, folder)
-    pending = [run for run in runs if read_result(folder, plan, run)["status"] not in ENDED]
-    execution.skipped = [run.name for run in runs if run not in pending]
-    if execution.skipped:
-        console.print(f"{len(execution.skipped)} of {len(runs)} runs are done already.", highlight=False)
-    seconds = _baselines(plan, folder, console)
-    about = f", about {duration(sum(seconds[run.task.name] for run in pending))} here" if pending else ""
-    console.print(f"{len(pending)} runs to make{about}. {what_can_be_found(plan)}", highlight=False, soft_wrap=True)
-    taken: list[float] = []
-    for number, run in enumerate(pending, start=1):
-        with _lock(folder, run.name) as mine:
-            if mine and read_result(folder, plan, run)["status"] in ENDED:
-                execution.skipped.append(run.name)
-                continue
-            left = f", about {duration(statistics.fmean(taken) * (len(pending) - number + 1))} left" if taken else ""
-            console.print(f"[{number} of {len(pending)}] {run.name}{left}: ", markup=False, highlight=False, end="")
-            if not mine:
-                execution.elsewhere.append(run.name)
-                console.print("another process is making it", highlight=False)
-                continue
-            started = time.time()
-            result = _attempt(plan, run, folder, keep_models)
-            taken.append(time.time() - started)
-            if result["status"] == "failed":
-                execution.failed[run.name] = result["error"]
-                console.print(f"[red]failed[/red]: {escape(result['error'])}", highlight=False)
-            else:
-                execution.done.append(run.name)
-                console.print(f"{result['status']} in {duration(taken[-1])}", highlight=False)
-    return execution
+def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, float]:
+    """Makes what all runs need: checked data, the plan in the folder, the baselines of each task.
 
-
-def _prepare(plan: Plan, folder: Path) -> None:
-    """What all runs need: checked data, the plan in the folder, checkpoints to start from."""
+    Returns:
+        About how long a run of each task takes.
+    """
     inputs = {f"the scheme file {path!r}": sha256(path) for path in plan.scheme_files}
     for task in plan.tasks:
         with without_bars():  # what it warns of is about the user's data
@@ -115,10 +114,6 @@ def _prepare(plan: Plan, folder: Path) -> None:
     with _lock(folder, TOKENIZER_NAME, wait=True):
         if not (folder / TOKENIZER_NAME / "tokenizer_config.json").exists():
             make_tokenizer().save_pretrained(str(folder / TOKENIZER_NAME))
-
-
-def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
-    """Measures the baselines of each task once; returns about how long a run of each takes."""
     seconds = {}
     for task in plan.tasks:
         with _lock(folder, f"baselines-{task.name}", wait=True):
@@ -126,14 +121,9 @@ def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
                 with threadpool_limits(plan.threads), silence():
                     measured = measure_baselines(plan, task, folder / TOKENIZER_NAME)
                 write_result(folder, plan, task, measured)
-                if measured["cut"]:
-                    console.print(
-                        f"{task.name}: {measured['cut']:,} of {measured['texts']:,} training texts are cut at "
-                        f"{plan.train_length} tokens (train_length of a plan).",
-                        markup=False,
-                        highlight=False,
-                        soft_wrap=True,
-                    )
+                if cut := measured["cut"]:
+                    texts = f"{cut:,} of {measured['texts']:,} training texts are cut at {plan.train_length} tokens"
+                    say(f"{task.name}: {texts} (train_length of a plan).")
         seconds[task.name] = float(measured["seconds"])
     return seconds
 
@@ -183,17 +173,17 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
     Raises:
         UserError: one of the trials is missing, or none is done.
     """
-    trials = {trial.factor or 1: read_result(folder, plan, trial) for trial in plan.trials(run.task, run.scheme)}
-    done = {factor: trial for factor, trial in trials.items() if trial["status"] == "done"}
-    if not done or any(trial["status"] not in ENDED for trial in trials.values()):
-        error = next((trial["error"] for trial in trials.values() if "error" in trial), "another process didn't end it")
-        raise UserError(f"{len(plan.search) - len(done)} trials of its learning rate are missing: {error}")
+    nearest = sorted(plan.trials(run.task, run.scheme), key=lambda trial: abs(math.log(trial.factor or 1)))
+    trials = [read_result(folder, plan, trial) for trial in nearest]
+    done = [trial for trial in trials if trial["status"] == "done"]
+    if not done or any(trial["status"] not in ENDED for trial in trials):
+        error = next((trial["error"] for trial in trials if "error" in trial), "another process didn't end it")
+        raise UserError(f"{len(trials) - len(done)} trials of its learning rate are missing: {error}")
 
-    def worth(factor: float) -> tuple[float, float]:
-        scores = [-math.inf if row["score"] is None else row["score"] for row in done[factor]["rows"]]  # None: NaN
-        return statistics.fmean(scores), -abs(math.log(factor))
+    def score(trial: dict[str, Any]) -> float:
+        return fmean(-math.inf if row["score"] is None else row["score"] for row in trial["rows"])  # None: NaN
 
-    return float(done[max(done, key=worth)]["rate"])
+    return float(max(done, key=score)["rate"])
 
 
 def duration(seconds: float) -> str:

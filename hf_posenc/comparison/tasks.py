@@ -4,8 +4,9 @@ import hashlib
 import json
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,20 @@ def training_rows(plan: Plan, run: PlannedRun) -> Dataset:
     """
     if not run.task.is_generated:
         return load_task(plan, run.task, trial=run.factor is not None)["train"]
-    count, longest = plan.train_examples_of(run.task), plan.train_length
+    shortest = max(8 if run.task.data == CONTROL else SHORTEST, plan.train_length // 2)
+    names, lengths = run.task.probes or tuple(PROBES), (shortest, plan.train_length)
+    rows = _generate(run.task, plan.train_examples_of(run.task), lengths, run.seed, names, training=True)
+    return as_table(Dataset.from_list(rows), run.task.name)
+
+
+def _generate(
+    task: Task, count: int | None, lengths: tuple[int, int], seed: int, probes: Sequence[str], training: bool = False
+) -> list[dict[str, Any]]:
+    """About so many examples of the control, or of some probes."""
     assert count is not None
-    if run.task.data == CONTROL:
-        rows = make_halves(count, (max(8, longest // 2), longest), run.seed)
-    else:
-        names = run.task.probes or tuple(PROBES)
-        lengths = (max(SHORTEST, longest // 2), longest)
-        rows = make_probes(max(1, count // (2 * len(names))), lengths, run.seed, names, training=True)
-    return as_table(Dataset.from_list(list(rows)), run.task.name)
+    if task.data == CONTROL:
+        return list(make_halves(count, lengths, seed))
+    return list(make_probes(max(1, count // (2 * len(probes))), lengths, seed, probes, training))
 
 
 def load_task(plan: Plan, task: Task, *, trial: bool = False) -> dict[str, Dataset]:
@@ -178,10 +184,11 @@ def test_parts(
         return TestPart(name, length, ids.add_column("labels", numbers))
 
     if task.is_generated:
-        for length in lengths:
-            for name, rows in _generated_tests(plan, task, length, TEST_SEED + (-length if trial else length)):
-                numbers = [labels.index(row["label"]) for row in rows]
-                yield encoded(name, ([row["text"] for row in rows],), numbers, length)
+        names = (task.name,) if task.data == CONTROL else task.probes or tuple(PROBES)
+        for length, name in product(lengths, names):
+            seed = TEST_SEED + (-length if trial else length)
+            made = _generate(task, plan.test_examples_of(task), (length, length), seed, [name])
+            yield encoded(name, ([row["text"] for row in made],), [labels.index(row["label"]) for row in made], length)
         return
     splits = load_task(plan, task, trial=trial)
     prepared = prepare(splits, plan.data_options(task), Known(label_names=labels))
@@ -200,16 +207,6 @@ def test_parts(
             yield part
             if part.longest < length:
                 break  # nothing was cut, so that longer ones would be the same
-
-
-def _generated_tests(plan: Plan, task: Task, length: int, seed: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    count = plan.test_examples_of(task)
-    assert count is not None
-    if task.data == CONTROL:
-        yield task.name, list(make_halves(count, (length, length), seed))
-        return
-    for name in task.probes or PROBES:
-        yield name, list(make_probes(max(1, count // 2), (length, length), seed, [name]))
 
 
 def _buckets(whole: TestPart, lengths: tuple[int, ...]) -> Iterator[TestPart]:

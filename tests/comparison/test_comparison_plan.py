@@ -150,10 +150,6 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"search": ["x", 1]}, "The plan has search: ['x', 1]"),
         ({"search": [1, 2], "seeds": [DEVELOPMENT_SEED]}, "is the one that search chooses on. Report others"),
         ({"train_examples": 1}, "train_examples 1 is out"),
-        (
-            {"options": {"set": {"max_position_embeddings": 16}}, "schemes": ["learned"]},
-            "'learned' has 16 positions, the plan trains at 32 tokens",
-        ),
         ({"scheme_kwargs": {"t5": {}}}, "scheme_kwargs names 't5'"),
         ({"scheme_kwargs": {"rope": {"bucket": 3}}}, "'bucket'"),
         ({"options": {"set": ["a"]}}, "The task 'probes', options: "),

@@ -8,6 +8,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from comparison_harness import (
     write_rows,
     write_text_data,
 )
+from datasets import Dataset
 from filelock import FileLock
 from idle_scheme import Idle
 from transformers import BertConfig, BertModel, set_seed
@@ -34,7 +36,7 @@ from transformers import BertConfig, BertModel, set_seed
 import hf_posenc
 from hf_posenc import POSITIONS, PosEncConfig, PosEncForSequenceClassification, register_scheme_file
 from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_table, tasks
-from hf_posenc.comparison.baselines import _segments, measure_baselines
+from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun
 from hf_posenc.comparison.probes import make_tokenizer
@@ -292,8 +294,12 @@ def test_a_pair_is_cut_as_in_training(tmp_path):
     for (_, length), (texts, part) in parts.items():
         assert part.longest == min(length, 46)
         assert all(text.endswith("first second [SEP]") for text in texts)
-    assert _segments([101, 7, 8, 102, 9, 102, 0, 0], {101, 102, 0}) == [[7, 8], [9], []]
-    assert _segments([0, 7, 2, 2, 9, 2], {0, 2}) == [[7], [9], []]
+
+
+def test_baselines_read_the_texts_of_a_pair_between_the_special_tokens():
+    for ids, special in (([1, 7, 8, 2, 9, 2, 0, 0], {0, 1, 2}), ([0, 7, 8, 2, 2, 9, 2], {0, 2})):
+        tokenizer = SimpleNamespace(all_special_ids=[*special, 8], unk_token_id=8, decode=str)
+        assert _texts(Dataset.from_dict({"input_ids": [ids]}), tokenizer, 2) == [["[7, 8]"], ["[9]"]]
 
 
 def test_some_of_the_tests_are_drawn_from_all(tmp_path):
