@@ -22,7 +22,7 @@ from hf_posenc.quiet import silence, without_bars
 from .baselines import measure_baselines
 from .plan import Plan, PlannedRun
 from .probes import make_tokenizer
-from .results import ENDED, read_result, record_plan, write_result
+from .results import read_result, record_plan, write_result
 from .run import run_one
 from .statistics import what_can_be_found
 from .tasks import check_data
@@ -61,7 +61,7 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     try:
         seconds, runs = _prepare(plan, folder, say), plan.work()
-        pending = [run for run in runs if read_result(folder, plan, run)["status"] not in ENDED]
+        pending = [run for run in runs if not read_result(folder, plan, run)]
         made.skipped = [run.name for run in runs if run not in pending]
         if made.skipped:
             say(f"{len(made.skipped)} of {len(runs)} runs are done already.")
@@ -70,7 +70,7 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
         taken: list[float] = []
         for number, run in enumerate(pending, start=1):
             with _lock(folder, run.name) as is_mine:
-                if is_mine and read_result(folder, plan, run)["status"] in ENDED:
+                if is_mine and read_result(folder, plan, run):
                     made.skipped.append(run.name)
                     continue
                 left = f", about {duration(fmean(taken) * (len(pending) - number + 1))} left" if taken else ""
@@ -80,14 +80,13 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
                     say("another process is making it")
                     continue
                 started = time.time()
-                result = _attempt(plan, run, folder, keep_models)
+                failure = _attempt(plan, run, folder, keep_models)
                 taken.append(time.time() - started)
-                if result["status"] == "failed":
-                    made.failed[run.name] = result["error"]
-                    say(f"failed: {result['error']}")
+                if failure is not None:
+                    made.failed[run.name] = failure
                 else:
                     made.done.append(run.name)
-                    say(f"{result['status']} in {duration(taken[-1])}")
+                say(f"done in {duration(taken[-1])}" if failure is None else f"failed: {failure}")
     except KeyboardInterrupt as interrupt:
         console.print()  # what is said next has a line of its own
         raise Interrupted(
@@ -117,7 +116,7 @@ def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, 
     seconds = {}
     for task in plan.tasks:
         with _lock(folder, f"baselines-{task.name}", wait=True):
-            if "rows" not in (measured := read_result(folder, plan, task)):
+            if not (measured := read_result(folder, plan, task)):
                 with threadpool_limits(plan.threads), silence():
                     measured = measure_baselines(plan, task, folder / TOKENIZER_NAME)
                 write_result(folder, plan, task, measured)
@@ -140,8 +139,8 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
         yield False
 
 
-def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> dict[str, Any]:
-    """Makes a run, and records it, or the error, where the disk allows."""
+def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> str | None:
+    """Makes a run, and records it; returns why it failed."""
     work, trials = folder / MODELS_NAME / run.name, plan.trials(run.task, run.scheme) if run.factor is None else []
     try:
         for trial in trials:
@@ -149,41 +148,38 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> di
                 pass
         with silence(), threadpool_limits(plan.threads):
             rate = choose_rate(plan, run, folder) if trials else None
-            result = {"status": "done", **run_one(plan, run, work, folder / TOKENIZER_NAME, rate)}
+            try:
+                result = run_one(plan, run, work, folder / TOKENIZER_NAME, rate)
+            except Diverged:
+                if run.factor is None:
+                    raise
+                result = {"rows": []}  # this rate is too high; it isn't tried again
         if not keep_models or run.factor is not None:
             shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
         write_result(folder, plan, run, result)
-        return result
     except Exception as error:  # whatever it is, the other runs don't depend on it
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        reason = disk_error(error)
-        message = f"{kind}{one_line(error)}" if reason is None else f"writing failed: {reason}"
-        result = {"status": "failed", "error": message}
-        if isinstance(error, Diverged) and run.factor is not None:  # this rate is too high; it isn't tried again
-            result = {"status": "diverged"}
-    shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
-    with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
-        write_result(folder, plan, run, result)
-    return result
+        shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
+        if (reason := disk_error(error)) is not None:
+            return f"writing failed: {reason}"
+        return one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
+    return None
 
 
 def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
     """The learning rate whose trial was best; of two equal ones, the nearer to the plan's.
 
     Raises:
-        UserError: one of the trials is missing, or none is done.
+        UserError: one of the trials is missing, or all diverged.
     """
     nearest = sorted(plan.trials(run.task, run.scheme), key=lambda trial: abs(math.log(trial.factor or 1)))
     trials = [read_result(folder, plan, trial) for trial in nearest]
-    done = [trial for trial in trials if trial["status"] == "done"]
-    if not done or any(trial["status"] not in ENDED for trial in trials):
-        error = next((trial["error"] for trial in trials if "error" in trial), "another process didn't end it")
-        raise UserError(f"{len(trials) - len(done)} trials of its learning rate are missing: {error}")
+    if (missing := trials.count({})) or not any(trial["rows"] for trial in trials):
+        raise UserError(f"{missing or len(trials)} trials of its learning rate {'failed' if missing else 'diverged'}.")
 
     def score(trial: dict[str, Any]) -> float:
         return fmean(-math.inf if row["score"] is None else row["score"] for row in trial["rows"])  # None: NaN
 
-    return float(max(done, key=score)["rate"])
+    return float(max((trial for trial in trials if trial["rows"]), key=score)["rate"])
 
 
 def duration(seconds: float) -> str:

@@ -66,7 +66,7 @@ class Comparison:
     Attributes:
         plan: what was compared: of the seeds only those without a missing run, unless each lacks one.
         table: all results.
-        problems: why runs of the plan aren't among them, by their names.
+        problems: the runs of the plan that are missing, by their names.
         is_whole: whether all compared seeds have all runs.
         contrasts: the tests.
         order: the schemes, the best mean first.

@@ -26,8 +26,6 @@ _WHOLE = ("seed", "steps", "parameters")
 _KINDS = dict.fromkeys(_WHOLE, "Int64") | {"score": "float64"}
 _KINDS |= dict.fromkeys(("task", "part", "scheme", "metric", "commit", "processor"), "str")
 COLUMNS = ("task", "part", "length", "scheme", "seed", "metric", "score", "examples", *_OF_A_RUN)
-ENDED = ("done", "diverged")
-"""The status of runs that aren't repeated; `diverged`: a trial whose learning rate led to NaN."""
 
 
 def record_plan(plan: Plan, folder: Path) -> None:
@@ -83,42 +81,39 @@ def result_path(folder: Path, of: Task | PlannedRun) -> Path:
 
 
 def write_result(folder: Path, plan: Plan, of: Task | PlannedRun, result: dict[str, Any]) -> None:
-    """Writes the JSON of a run or of a task's baselines, whole or not at all, with a hash of itself."""
-    content = {"settings": _settings(plan, of), **result}
-    write_json(result_path(folder, of), {**content, "hash": _hash(finite(content))})
+    """Writes the JSON of a run or of a task's baselines, whole or not at all, with a hash of itself and the plan."""
+    write_json(result_path(folder, of), {**result, "hash": _hash(plan, of, finite(result))})
 
 
 def read_result(folder: Path, plan: Plan, of: Task | PlannedRun) -> dict[str, Any]:
-    """What `write_result` wrote; its status is `missing` where nothing is.
+    """What `write_result` wrote; empty where nothing is.
 
     Raises:
         UserError: a letter of it has changed since, or it is of another plan.
     """
     path = result_path(folder, of)
     if not path.is_file():
-        return {"status": "missing"}
+        return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        is_whole = content.pop("hash") == _hash(content)
-    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        result = dict(json.loads(path.read_text(encoding="utf-8")))
+        is_whole = result.pop("hash") == _hash(plan, of, result)
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
         is_whole = False
     if not is_whole:
-        raise UserError(f"{str(path)!r} is damaged: it isn't as it was written. Delete it, and run `compare` again.")
-    if content["settings"] != _settings(plan, of):
-        raise UserError(f"{str(path)!r} is of another plan than {PLAN_NAME} says. Take it out of the folder.")
-    return dict(content)
+        raise UserError(
+            f"{str(path)!r} is damaged, or of another plan than {PLAN_NAME} says: it isn't as it was written. Take it "
+            "out of the folder, and run `compare` again."
+        )
+    return result
 
 
-def _settings(plan: Plan, of: Task | PlannedRun) -> str:
-    return _hash(plan.settings(of if isinstance(of, Task) else of.task))
+def _hash(plan: Plan, of: Task | PlannedRun, result: dict[str, Any]) -> str:
+    content = [plan.settings(of if isinstance(of, Task) else of.task), result]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def read_table(folder: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
-    """All results of a folder, and why runs of the plan aren't among them, by their names; writes `results.csv`.
+def read_table(folder: str | Path) -> tuple[pd.DataFrame, list[str]]:
+    """All results of a folder, and the names of the runs that are missing; writes `results.csv`.
 
     A folder without `runs` is one whose table alone was kept.
 
@@ -126,46 +121,38 @@ def read_table(folder: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
         UserError: there are no results, or they are damaged.
     """
     folder, plan = Path(folder), load_plan(folder)
-    path, text = folder / TABLE_NAME, None
-    reasons: dict[str, str] = {}
-    if (folder / RUNS_NAME).is_dir() or not path.is_file():
-        text, reasons = _gather(folder, plan)
+    path = folder / TABLE_NAME
+    is_alone = path.is_file() and not (folder / RUNS_NAME).is_dir()
+    text = path.read_text(encoding="utf-8") if is_alone else _gather(folder, plan)
     table = _read_csv(path, text)
     there = set(zip(table["task"], table["scheme"], table["seed"], strict=True))
-    absent = [run.name for run in plan.runs() if (run.task.name, run.scheme, run.seed) not in there]
-    problems = {name: reasons.get(name, "not run yet") for name in absent}
-    if len(problems) == len(plan.runs()):
-        why = next((f" {name}: {reason}." for name, reason in reasons.items()), "")
-        raise UserError(f"{str(folder)!r} holds no run of its plan that is done.{why} Run `hf-posenc compare` first.")
-    if text is not None:
+    missing = [run.name for run in plan.runs() if (run.task.name, run.scheme, run.seed) not in there]
+    if len(missing) == len(plan.runs()):
+        raise UserError(f"{str(folder)!r} holds no run of its plan. Run `hf-posenc compare` first.")
+    if not is_alone:
         write_text(path, text)
-    return table, problems
+    return table, missing
 
 
-def _gather(folder: Path, plan: Plan) -> tuple[str, dict[str, str]]:
-    """The table of the files of all runs and baselines, and the errors of runs that failed."""
+def _gather(folder: Path, plan: Plan) -> str:
+    """The table of all baselines and runs, as csv."""
     rows: list[dict[str, Any]] = []
-    errors = {}
     for task in plan.tasks:
         rows += [{"task": task.name, **row} for row in read_result(folder, plan, task).get("rows", ())]
     for run in plan.runs():
-        result = read_result(folder, plan, run)
-        if result["status"] == "done":
+        if result := read_result(folder, plan, run):
             shared = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed}
             shared |= {name: result[name] for name in _OF_A_RUN}
             rows += [{**shared, **row} for row in result["rows"]]
-        elif "error" in result:
-            errors[run.name] = result["error"]
     table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(_WHOLE, "Int64"))
-    return table.to_csv(index=False), errors
+    return table.to_csv(index=False)
 
 
-def _read_csv(path: Path, text: str | None) -> pd.DataFrame:
-    """The table in a text, or in the file."""
+def _read_csv(path: Path, text: str) -> pd.DataFrame:
+    """The table in a text, which is the file's."""
     try:
         # A task may be called 1000 or NA, and a commit 12e34: names are words, and only an empty cell is none.
-        source = path if text is None else io.StringIO(text)
-        table = pd.read_csv(source, dtype=_KINDS, keep_default_na=False, na_values=[""])
+        table = pd.read_csv(io.StringIO(text), dtype=_KINDS, keep_default_na=False, na_values=[""])
     except ValueError as error:  # pandas' own errors are of this kind
         raise UserError(f"{str(path)!r} is damaged: {one_line(error)}") from error
     if lacking := [name for name in COLUMNS if name not in table]:

@@ -95,5 +95,5 @@ def made_up(folder: Path, plan: Plan, score: Callable[[PlannedRun, int], float |
         write_result(folder, plan, task, {"rows": rows, "seconds": 1.0})
     for run in plan.runs():
         rows = [row(plan, run, score(run, length), length) for length in plan.lengths]
-        write_result(folder, plan, run, {"status": "done", **done_run(plan, run, rows)})
+        write_result(folder, plan, run, done_run(plan, run, rows))
     return folder

@@ -9,9 +9,8 @@ import pytest
 from comparison_harness import made_up, toy
 
 from hf_posenc import POSITIONS
-from hf_posenc.comparison import Comparison, load_plan, read_table, write_report
+from hf_posenc.comparison import Comparison, read_table, write_report
 from hf_posenc.comparison.report import render_report
-from hf_posenc.comparison.results import write_result
 from hf_posenc.errors import UserError
 from hf_posenc.markdown import code, markdown_table, plain
 
@@ -135,15 +134,13 @@ def test_one_seed_has_no_intervals_and_says_so(tmp_path):
     assert "[" not in text.split("\n\n")[2]
 
 
-def test_missing_and_failed_runs_are_named(tmp_path):
+def test_missing_runs_are_named(tmp_path):
     folder = made_up(tmp_path, toy(seeds=2), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
-    failed = load_plan(folder).runs()[0]
-    write_result(folder, load_plan(folder), failed, {"status": "failed", "error": "it rained"})
+    (folder / "runs" / "probes-none-seed0.json").unlink()
     text = write_report(Comparison(folder)).read_text()
     assert "**2 runs are missing. Each seed lacks one, so means are over different seeds and their order says" in text
-    assert "`probes-rope-seed1`: not run yet" in text
-    assert "`probes-none-seed0`: it rained" in text
+    assert "\n- `probes-none-seed0`\n- `probes-rope-seed1`\n" in text
     assert "no test: one seed" not in text  # the two have no seed in common
     folder = made_up(tmp_path / "one", toy(seeds=3), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
@@ -155,7 +152,7 @@ def test_missing_and_failed_runs_are_named(tmp_path):
     folder = tmp_path
     for path in (folder / "runs").glob("*"):
         path.unlink()
-    with pytest.raises(UserError, match="holds no run of its plan that is done. Run `hf-posenc compare` first"):
+    with pytest.raises(UserError, match="holds no run of its plan. Run `hf-posenc compare` first"):
         Comparison(folder)
 
 
@@ -194,9 +191,9 @@ def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
     before, _ = read_table(folder)
     text = render_report(Comparison(folder), [])
     shutil.rmtree(folder / "runs")
-    after, problems = read_table(folder)
-    assert (problems, [*after["task"].unique()], set(after["commit"].dropna())) == (
-        {},
+    after, missing = read_table(folder)
+    assert (missing, [*after["task"].unique()], set(after["commit"].dropna())) == (
+        [],
         ["1000", "NA", "null"],
         {"12e3456"},
     )

@@ -105,13 +105,13 @@ def test_a_run_says_all_about_itself(tmp_path):
     plan = toy(schemes=["learned"], scheme_kwargs={"learned": {"std": 0.1}})
     execute(plan, tmp_path, console=quiet())
     run = read_run(tmp_path, "probes-learned-seed0")
-    assert (run["status"], run["steps"], run["rate"], run["commit"]) == ("done", 8, 0.001, commit()[:12])
+    assert (run["steps"], run["rate"], run["commit"]) == (8, 0.001, commit()[:12])
     tests = [("order_near", 32), ("parity", 32), ("order_near", 48), ("parity", 48)]
     assert [(entry["part"], entry["length"]) for entry in run["rows"]] == tests
     assert [entry["score"] is None for entry in run["rows"]] == [False, False, True, True]  # its table ends
     assert {entry["examples"] for entry in run["rows"]} == {20}
-    table, problems = read_table(tmp_path)
-    assert problems == {}
+    table, missing = read_table(tmp_path)
+    assert missing == []
     baselines = ["majority", "words", "word pairs", "words at places", "usual form alone"]
     assert [*table["scheme"].unique()] == [*baselines, "learned"]
     usual = table[(table["scheme"] == "usual form alone") & (table["length"] == 48)]
@@ -137,8 +137,6 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
     first = execute(plan, tmp_path, console=console)
     assert len(first.done) == 4
     assert first.failed == dict.fromkeys(["probes-rope-seed0", "probes-rope-seed1"], "rope has no bananas")
-    failure = read_run(tmp_path, "probes-rope-seed0")
-    assert (failure["status"], failure["error"]) == ("failed", "rope has no bananas")
     assert "6 runs to make, about 6 s here. With 2 seeds and 6 tests a gap must exceed" in printed(console)
     assert "probes: 3 of 64 training texts are cut at 32 tokens" in printed(console)
     assert re.search(r"\[2 of 6\] probes-rope-seed0, about \d+ s left: failed: rope has no bananas", printed(console))
@@ -150,10 +148,10 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
     path = tmp_path / "runs" / "probes-t5-seed0.json"
     path.write_text('{"status": "do')  # cut in the middle
     for read in (read_table, functools.partial(execute, plan, console=console)):
-        with pytest.raises(UserError, match="probes-t5-seed0.json' is damaged: .* Delete it, and run `compare` again"):
+        with pytest.raises(UserError, match="probes-t5-seed0.json' is damaged, .* Take it out of the folder, and run"):
             read(tmp_path)
     path.unlink()
-    assert read_table(tmp_path)[1].keys() == {"probes-t5-seed0"}
+    assert read_table(tmp_path)[1] == ["probes-t5-seed0"]
     assert execute(plan, tmp_path, console=console).done == ["probes-t5-seed0"]
 
 
@@ -202,7 +200,7 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
     execute(toy(tasks=[{"data": "probes", "train_examples": 28}]), tmp_path / "c", console=quiet())
     name = "runs/probes-none-seed0.json"
     shutil.copy(tmp_path / "c" / name, tmp_path / "a" / name)
-    with pytest.raises(UserError, match=f"{name}' is of another plan than plan.json says"):
+    with pytest.raises(UserError, match=f"{name}' is damaged, or of another plan than plan.json says"):
         execute(toy(), tmp_path / "a", console=quiet())
     read_table(tmp_path / "c")
     shutil.rmtree(tmp_path / "c" / "runs")
@@ -221,7 +219,7 @@ def test_shared_texts_are_said_and_data_that_has_changed_is_refused(tmp_path, pr
     damaged = tmp_path / "results" / "baselines" / "colours.json"
     whole = damaged.read_text()
     damaged.write_text(whole[:9])
-    with pytest.raises(UserError, match="colours.json' is damaged: .* Delete it"):
+    with pytest.raises(UserError, match="colours.json' is damaged, .* Take it out of the folder"):
         execute(plan, tmp_path / "results", console=quiet())
     damaged.write_text(whole)
     assert len(execute(plan, tmp_path / "results", console=quiet()).skipped) == 2
@@ -483,7 +481,7 @@ def test_a_scheme_from_a_file_is_compared(tmp_path, own, forget, command):
     code, _, err = command("compare", "-o", results, "--plan", tmp_path / "plan.yaml", *words)
     assert code == 0, err
     none, recency = (read_run(results, f"probes-{name}-seed0") for name in ("none", "recency"))
-    assert (none["status"], recency["parameters"] - none["parameters"]) == ("done", 2)
+    assert recency["parameters"] - none["parameters"] == 2
     forget()
     own.unlink()
     assert len(read_table(results)[0]) > 8  # needs neither the file nor the class
@@ -574,9 +572,9 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
     assert set(read_table(tmp_path)[0]["seed"].dropna()) == {0}
 
 
-def write_trial(tmp_path, plan, trial, score, status="done"):
+def write_trial(tmp_path, plan, trial, score):
     result = done_run(plan, trial, [row(plan, trial, score)], rate=round(1e-3 * (trial.factor or 1), 9))
-    write_result(tmp_path, plan, trial, {**result, "status": status, "error": "it rained"})
+    write_result(tmp_path, plan, trial, result)
 
 
 @pytest.mark.parametrize(
@@ -591,12 +589,16 @@ def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, sco
     assert choose_rate(plan, run, tmp_path) == rate
 
 
-def test_a_trial_that_failed_fails_the_run_and_says_why(tmp_path):
+def test_a_trial_that_failed_fails_the_run(tmp_path):
     plan = toy(search=[1, 2])
     run = PlannedRun(plan.tasks[0], "rope", 0)
-    for trial, status in zip(plan.trials(run.task, run.scheme), ("done", "failed"), strict=True):
-        write_trial(tmp_path, plan, trial, 0.5, status)
-    with pytest.raises(UserError, match="1 trials of its learning rate are missing: it rained"):
+    first, second = plan.trials(run.task, run.scheme)
+    write_trial(tmp_path, plan, first, 0.5)
+    with pytest.raises(UserError, match="1 trials of its learning rate failed"):
+        choose_rate(plan, run, tmp_path)
+    for trial in (first, second):
+        write_result(tmp_path, plan, trial, {"rows": []})
+    with pytest.raises(UserError, match="2 trials of its learning rate diverged"):
         choose_rate(plan, run, tmp_path)
 
 
