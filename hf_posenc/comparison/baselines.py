@@ -81,14 +81,16 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
         answers |= {name: fitted.predict(texts) for name, fitted in models.items()}
         if task.data == "probes":
             answers[USUAL_FORM] = answer_usual(texts[0], right, names.index("no"))
-        rows += [{"scheme": name, **part.score(task.metric, given)} for name, given in answers.items()]
+        rows += [
+            {"task": task.name, "scheme": name, **part.score(task.metric, given)} for name, given in answers.items()
+        ]
     seen = sum(map(len, train["input_ids"])) / len(tokenizer)
     width = model.config.hidden_size
     recipe = make_recipe(
         options, hidden_size=width, seen=seen, examples=len(train), validates=False, problem_type=problem_type
     )
     seconds = _run_seconds(model, tokenizer, train, recipe)
-    return {"task": task.name, "rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0)}
+    return {"rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0)}
 
 
 def _run_seconds(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, train: Dataset, recipe: Recipe) -> float:

@@ -21,11 +21,10 @@ from hf_posenc.quiet import silence, without_bars
 
 from .baselines import measure_baselines
 from .plan import Plan, PlannedRun
-from .probes import make_tokenizer
 from .results import read_result, record_plan, write_result
 from .run import run_one
 from .statistics import what_can_be_found
-from .tasks import check_data
+from .tasks import check_data, make_tokenizer
 
 LOCKS_NAME, MODELS_NAME, TOKENIZER_NAME = ".locks", "models", "tokenizer"
 
@@ -149,14 +148,14 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> st
         with silence(), threadpool_limits(plan.threads):
             rate = choose_rate(plan, run, folder) if trials else None
             try:
-                result = run_one(plan, run, work, folder / TOKENIZER_NAME, rate)
+                rows = run_one(plan, run, work, folder / TOKENIZER_NAME, rate)
             except Diverged:
                 if run.factor is None:
                     raise
-                result = {"rows": []}  # this rate is too high; it isn't tried again
+                rows = []  # this rate is too high; it isn't tried again
         if not keep_models or run.factor is not None:
             shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
-        write_result(folder, plan, run, result)
+        write_result(folder, plan, run, {"rows": rows})
     except Exception as error:  # whatever it is, the other runs don't depend on it
         shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
         if (reason := disk_error(error)) is not None:
@@ -172,14 +171,14 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
         UserError: one of the trials is missing, or all diverged.
     """
     nearest = sorted(plan.trials(run.task, run.scheme), key=lambda trial: abs(math.log(trial.factor or 1)))
-    trials = [read_result(folder, plan, trial) for trial in nearest]
-    if (missing := trials.count({})) or not any(trial["rows"] for trial in trials):
+    trials = [read_result(folder, plan, trial).get("rows") for trial in nearest]
+    if (missing := trials.count(None)) or not any(trials):
         raise UserError(f"{missing or len(trials)} trials of its learning rate {'failed' if missing else 'diverged'}.")
 
-    def score(trial: dict[str, Any]) -> float:
-        return fmean(-math.inf if row["score"] is None else row["score"] for row in trial["rows"])  # None: NaN
+    def score(rows: list[dict[str, Any]]) -> float:
+        return fmean(-math.inf if row["score"] is None else row["score"] for row in rows)  # None: NaN
 
-    return float(max((trial for trial in trials if trial["rows"]), key=score)["rate"])
+    return float(max(filter(None, trials), key=score)[0]["rate"])
 
 
 def duration(seconds: float) -> str:

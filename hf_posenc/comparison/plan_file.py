@@ -56,24 +56,10 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     _check_names(plan)
     _check_values(plan)
     if checked:
-        _check_schemes(plan)
+        from .run import check_schemes  # imports PyTorch
+
+        check_schemes(plan)
     return plan
-
-
-def _check_schemes(plan: Plan) -> None:
-    """Registers the plan's scheme files, and refuses schemes that can't be built or started as it says."""
-    from hf_posenc.schemes.scheme_file import register_scheme_file
-
-    from .run import check_scheme  # imports PyTorch
-
-    names = dict.fromkeys("+".join(plan.schemes).split("+"))
-    for path in plan.scheme_files:
-        try:
-            register_scheme_file(path, "+".join(names))
-        except ValueError as error:
-            raise UserError(one_line(error)) from error
-    for scheme in plan.schemes:
-        check_scheme(plan, scheme)
 
 
 def known_plans() -> dict[str, Path]:

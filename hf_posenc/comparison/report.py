@@ -3,12 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
-
-import pandas as pd
 
 from hf_posenc.data.reading import counted
 from hf_posenc.errors import UserError
@@ -29,8 +28,6 @@ from .statistics import (
     contrasts,
     group_scores,
     paired,
-    ranking,
-    scores,
     tested_lengths,
     what_can_be_found,
 )
@@ -51,13 +48,15 @@ class Column:
     title: str
     tasks: tuple[str, ...]
     length: int
-    part: str | None = None
+    part: str | None
+    scores: dict[str, dict[int, float]]
+    """By scheme or baseline, by seed."""
 
-    def scores(self, table: pd.DataFrame, scheme: str) -> dict[int, float]:
-        """A scheme's scores, by seed."""
-        if self.part is not None:
-            table = table[table["part"] == self.part]
-        return group_scores(table, self.tasks, scheme, self.length)
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """The means over seeds, the best first."""
+        means = {name: fmean(of_seed.values()) for name, of_seed in self.scores.items()}
+        return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
 class Comparison:
@@ -87,15 +86,19 @@ class Comparison:
             self.plan = replace(self.plan, seeds=whole)
             self.table = self.table[self.table["seed"].isna() | self.table["seed"].isin(whole)]
         self.contrasts = contrasts(self.plan, self.table)
-        self.metrics = {task.name: task.metric for task in self.plan.tasks}
         tasks = next(iter(self.plan.tested_groups.values()), (self.plan.tasks[0].name,))
-        ranked = ranking(self.table, self.plan.schemes, tasks, self.plan.home_length)
-        self.order = [*ranked, *(scheme for scheme in self.plan.schemes if scheme not in ranked)]
+        ranked = self._column("", tasks, self.plan.home_length).means
+        self.order = [name for name in dict.fromkeys((*ranked, *self.plan.schemes)) if name in self.plan.schemes]
 
     @property
     def baselines(self) -> list[str]:
         """The baselines that were measured."""
         return [name for name in BASELINES if (self.table["scheme"] == name).any()]
+
+    def _column(self, title: str, tasks: tuple[str, ...], length: int, part: str | None = None) -> Column:
+        table = self.table if part is None else self.table[self.table["part"] == part]
+        scores = {name: group_scores(table, tasks, name, length) for name in (*self.baselines, *self.plan.schemes)}
+        return Column(title, tasks, length, part, {name: of_seed for name, of_seed in scores.items() if of_seed})
 
     def columns(self, length: int) -> list[Column]:
         """The columns of the table at a length: tasks, and groups of several; of a task with parts these, too."""
@@ -103,17 +106,18 @@ class Comparison:
         for task in self.plan.tasks:
             rows = self.table[(self.table["task"] == task.name) & (self.table["length"] == length)]
             parts = list(dict.fromkeys(rows["part"]))
-            columns += [Column(part, (task.name,), length, part) for part in parts if len(parts) > 1]
+            columns += [self._column(part, (task.name,), length, part) for part in parts if len(parts) > 1]
             if parts:
-                columns.append(Column(task.name if len(parts) == 1 else f"mean of {task.name}", (task.name,), length))
+                title = task.name if len(parts) == 1 else f"mean of {task.name}"
+                columns.append(self._column(title, (task.name,), length))
         groups = {name: tasks for name, tasks in self.plan.tested_groups.items() if len(tasks) > 1}
-        return columns + [Column(f"mean: {name}", tasks, length) for name, tasks in groups.items()]
+        return columns + [self._column(f"mean: {name}", tasks, length) for name, tasks in groups.items()]
 
     def longer_columns(self) -> list[Column]:
         """Every task at the lengths that aren't the train length."""
         lengths = [length for length in self.plan.lengths if length != self.plan.home_length]
-        made = [Column(f"{t.name}, {n:,} tokens", (t.name,), n) for t in self.plan.tasks for n in lengths]
-        return [column for column in made if any(column.scores(self.table, name) for name in self.order)]
+        made = [self._column(f"{t.name}, {n:,} tokens", (t.name,), n) for t in self.plan.tasks for n in lengths]
+        return [column for column in made if column.scores]
 
     def score_table(self, columns: Sequence[Column], cost: bool = False) -> str:
         """Scores: baselines above a line, schemes sorted by their mean, the highest in bold.
@@ -125,29 +129,30 @@ class Comparison:
         rows = {name: [plain(name)] for name in self.baselines} | {name: [code(name)] for name in self.order}
         head = ["", *(plain(column.title) for column in columns)]
         for column in columns:
-            means = {name: fmean(v.values()) for name in rows if (v := column.scores(self.table, name))}
-            most = max((means[name] for name in self.order if name in means), default=None)
+            most = max((column.means[name] for name in self.order if name in column.means), default=None)
             for name, row in rows.items():
-                text = self._cell(column, name, means.get(name))
-                row.append(f"**{text}**" if name in self.order and means.get(name, "") == most else text)
+                text = self._cell(column, name)
+                row.append(f"**{text}**" if name in self.order and column.means.get(name, "") == most else text)
         if len(self.plan.seeds) > 1 == len(columns):
             head.append("95 % interval")
             for name, row in rows.items():
                 row.append(ends(self.interval(columns[0], name)))
         if cost:
             head += ["seconds a run", "weights"]
+            of_scheme = self.table.drop_duplicates(["task", "scheme", "seed"]).groupby("scheme")
+            seconds, weights = of_scheme["seconds"].median(), of_scheme["parameters"].max()
             for name, row in rows.items():
-                row += self._cost(name)
+                row += [f"{seconds[name]:,.0f}", f"{weights[name]:,}"] if name in self.order else ["", ""]
         lines = [*rows.values()]
         lines[len(self.baselines) : len(self.baselines)] = [["—"] * len(head)] * bool(self.baselines)
         return markdown_table(head, lines, "l" + "r" * (len(head) - 1))
 
-    def _cell(self, column: Column, name: str, mean: float | None) -> str:
+    def _cell(self, column: Column, name: str) -> str:
         """The mean and, where some runs are above the majority and others aren't, how many."""
-        if mean is None:  # the scheme's table ends before, or nothing was run
+        if name not in column.means:  # the scheme's table ends before, or nothing was run
             rows = self.table[(self.table["scheme"] == name) & (self.table["length"] == column.length)]
             return "too long" if rows[rows["task"].isin(column.tasks)]["score"].isna().any() else ""
-        text = f"{mean:.3f}"
+        text = f"{column.means[name]:.3f}"
         if name in self.plan.schemes and len(column.tasks) == 1 and column.part is None:
             count = above_majority(self.table, column.tasks[0], name, column.length)
             text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
@@ -155,15 +160,10 @@ class Comparison:
 
     def interval(self, column: Column, name: str) -> Interval | None:
         """The mean over seeds with its interval; None: there is no score."""
-        least = {"accuracy": 0.0}.get(self.metrics[column.tasks[0]], -1.0)
-        values = column.scores(self.table, name)
-        return Interval.of([*values.values()], least, 1.0) if values else None
-
-    def _cost(self, name: str) -> list[str]:
-        """The median seconds of a run, tests included, and the number of weights."""
-        rows = self.table[self.table["scheme"] == name].dropna(subset="seed")
-        runs = rows.drop_duplicates(["task", "seed"])
-        return ["", ""] if runs.empty else [f"{runs['seconds'].median():,.0f}", f"{runs['parameters'].max():,}"]
+        if name not in column.scores:
+            return None
+        metric = next(task.metric for task in self.plan.tasks if task.name == column.tasks[0])
+        return Interval.of([*column.scores[name].values()], 0.0 if metric == "accuracy" else -1.0, 1.0)
 
     def test_table(self) -> str:
         """Every planned contrast: a row for each group, length and scheme, two columns for each reference."""
@@ -190,35 +190,33 @@ class Comparison:
         for name in (name for name in self.order if name != baseline):
             rows.append([code(name)])
             for column in columns:
-                pairs = paired(*(column.scores(self.table, scheme) for scheme in (name, baseline)))
+                pairs = paired(column.scores.get(name, {}), column.scores.get(baseline, {}))
                 rows[-1].append(difference(compare([pairs])[0]) if pairs else "")
         return markdown_table((f"minus {code(baseline)}", *(plain(column.title) for column in columns)), rows)
 
     def sentences(self) -> Iterator[str]:
         """What the results answer: which scheme, by how much, how sure, and what it would take to know more."""
         for group, tasks in self.plan.tested_groups.items():
-            ranked, known = (
-                ranking(self.table, names, tasks, self.plan.home_length)
-                for names in (self.plan.schemes, self.baselines)
-            )
+            column = self._column(group, tasks, self.plan.home_length)
+            known, ranked = ([n for n in column.means if n in names] for names in (self.baselines, self.order))
             if not ranked:
                 continue
-            (best, second), top = [*ranked, ""][:2], next(iter(known), "")
+            (best, second), top = [*ranked, ""][:2], (known or [""])[0]
             here = [c for c in self.contrasts if (c.group, c.length) == (group, self.plan.home_length)]
-            leader = f"{code(best)} has the highest mean of the schemes, {ranked[best]:.3f}"
+            leader = f"{code(best)} has the highest mean of the schemes, {column.means[best]:.3f}"
             for c in here:
                 if c.scheme == best:
                     leader += f"; {difference(c.interval)} against {code(c.reference)}, {c.verdict}"
                 elif (c.scheme, c.reference) == (second, best):
                     leader += f"; the next, {code(second)}, has {difference(c.interval)} against it, {c.verdict}"
-            if top and known[top] >= ranked[best]:
-                yield (
-                    f"**{plain(group)}: {plain(top)}, a baseline, is ahead** with {known[top]:.3f}. Take it, more "
-                    f"rows, or pretrained weights. {leader}."
-                )
+            title, ahead = plain(group), f"{plain(top)}, a baseline, is ahead"
+            if not top:
+                yield f"**{title}**: {leader}."
+            elif column.means[top] < column.means[best]:
+                yield f"**{title}**: {leader}. The best baseline, {plain(top)}, has {column.means[top]:.3f}."
             else:
-                than = f" The best baseline, {plain(top)}, has {known[top]:.3f}." if top else ""
-                yield f"**{plain(group)}**: {leader}.{than}"
+                way_out = f"with {column.means[top]:.3f}. Take it, more rows, or pretrained weights"
+                yield f"**{title}: {ahead}** {way_out}. {leader}."
         for reference in self.plan.references if len(self.plan.seeds) > 1 else ():
             tested = [c for c in self.contrasts if c.reference == reference and c.corrected is not None]
             if tested:
@@ -292,8 +290,8 @@ class Comparison:
                     axes.plot([low, high], [place, place], color=PALETTE[0], linewidth=1.4)
                     axes.plot([interval.mean], [place], "o", color=PALETTE[0], markersize=4)
             for line, name in zip(_LINES, self.baselines, strict=False):
-                if values := column.scores(self.table, name):
-                    axes.axvline(values[-1], color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
+                if name in column.means:
+                    axes.axvline(column.means[name], color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
             axes.set_yticks(range(len(self.order)), self.order)
             axes.set_ylim(len(self.order) - 0.5, -0.5)
         return figure
@@ -303,11 +301,11 @@ class Comparison:
         tasks = [task.name for task in self.plan.tasks]
         figure = _panels(tasks, 1, 6.5, 0.9 + 2.6 * len(tasks))
         for axes, task in zip(figure.axes, tasks, strict=True):
+            columns = [self._column("", (task,), length) for length in self.plan.lengths]
             for place, scheme in enumerate(self.order):
-                points = {n: v for n in self.plan.lengths if (v := scores(self.table, task, scheme, n))}
-                means = [fmean(values.values()) for values in points.values()]
+                points = {column.length: column.means[scheme] for column in columns if scheme in column.means}
                 style, colour = ("-", "--", ":")[place // len(PALETTE) % 3], PALETTE[place % len(PALETTE)]
-                axes.plot([*points], means, style, color=colour, marker="o", markersize=3, label=scheme)
+                axes.plot([*points], [*points.values()], style, color=colour, marker="o", markersize=3, label=scheme)
             axes.axvline(self.plan.train_length, color="0.7", linewidth=0.8, zorder=0)
             axes.set_xscale("log", base=2)
             axes.set_xticks(self.plan.lengths, [f"{length:,}" for length in self.plan.lengths])

@@ -21,11 +21,13 @@ from .plan_file import read_plan
 
 PLAN_NAME, TABLE_NAME = "plan.json", "results.csv"
 RUNS_NAME, TRIALS_NAME, BASELINES_NAME = "runs", "trials", "baselines"
-_OF_A_RUN = ("steps", "seconds", "parameters", "rate", "commit", "processor")
 _WHOLE = ("seed", "steps", "parameters")
 _KINDS = dict.fromkeys(_WHOLE, "Int64") | {"score": "float64"}
 _KINDS |= dict.fromkeys(("task", "part", "scheme", "metric", "commit", "processor"), "str")
-COLUMNS = ("task", "part", "length", "scheme", "seed", "metric", "score", "examples", *_OF_A_RUN)
+COLUMNS = (
+    *("task", "part", "length", "scheme", "seed", "metric", "score", "examples"),
+    *("steps", "seconds", "parameters", "rate", "commit", "processor"),
+)
 
 
 def record_plan(plan: Plan, folder: Path) -> None:
@@ -136,16 +138,10 @@ def read_table(folder: str | Path) -> tuple[pd.DataFrame, list[str]]:
 
 def _gather(folder: Path, plan: Plan) -> str:
     """The table of all baselines and runs, as csv."""
-    rows: list[dict[str, Any]] = []
-    for task in plan.tasks:
-        rows += [{"task": task.name, **row} for row in read_result(folder, plan, task).get("rows", ())]
-    for run in plan.runs():
-        if result := read_result(folder, plan, run):
-            shared = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed}
-            shared |= {name: result[name] for name in _OF_A_RUN}
-            rows += [{**shared, **row} for row in result["rows"]]
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(_WHOLE, "Int64"))
-    return table.to_csv(index=False)
+    measured: list[Task | PlannedRun] = [*plan.tasks, *plan.runs()]
+    rows = [row for of in measured for row in read_result(folder, plan, of).get("rows", ())]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    return table.astype(dict.fromkeys(_WHOLE, "Int64")).to_csv(index=False)
 
 
 def _read_csv(path: Path, text: str) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_posenc.errors import UserError, one_line
+from hf_posenc.errors import UserError, one_line, user_errors
 from hf_posenc.finetuning.loading import position_limit
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.train import TrainingResult, train
@@ -17,6 +17,7 @@ from hf_posenc.machine import commit, processor
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.positions import make_position
 from hf_posenc.options import Options
+from hf_posenc.schemes.scheme_file import register_scheme_file
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.recipe import default_learning_rate
 from hf_posenc.training.run_folder import OPTIONS_NAME, checkpoints
@@ -35,33 +36,37 @@ def run_options(plan: Plan, run: PlannedRun) -> dict[str, Any]:
     return options | ({} if plan.pretrained is None else {"pretrained": plan.checkpoint(run.scheme)})
 
 
-def check_scheme(plan: Plan, scheme: str) -> None:
-    """Refuses a scheme that can't be built, or started, as the plan says.
+def check_schemes(plan: Plan) -> None:
+    """Registers the plan's scheme files, and refuses schemes that can't be built, or started, as it says.
 
     Raises:
-        UserError: the scheme, its arguments or the checkpoint can't be.
+        UserError: a file, a scheme, its arguments or the checkpoint can't be.
     """
-    options = Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0)))
-    started = check_start(options)
-    if plan.pretrained is not None:  # a checkpoint for all is converted, one for each must be what it is called
-        if "{scheme}" in plan.pretrained and (has := getattr(started, "position_embedding_type", None)) != scheme:
-            raise UserError(f"{plan.checkpoint(scheme)!r} has the scheme {has!r}, not {scheme!r}.")
-        return
-    fields = {"position_embedding_type": scheme, "position_embedding_kwargs": options.scheme_kwargs}
-    fields["max_position_embeddings"] = options.assigned["max_position_embeddings"]
-    try:
-        config = PosEncConfig.from_preset(plan.size, **fields)
-        config.code_files()  # checkpoints hold it
-        with torch.device("meta"):
-            make_position(config)
-    except Exception as error:  # perhaps in the code of a scheme of the user's own
-        raise UserError(f"{scheme!r} can't be built: {type(error).__name__}: {one_line(error)}") from error
+    for path in plan.scheme_files:
+        with user_errors():
+            register_scheme_file(path, "+".join(dict.fromkeys("+".join(plan.schemes).split("+"))))
+    for scheme in plan.schemes:
+        options = Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0)))
+        started = check_start(options)
+        if plan.pretrained is not None:  # a checkpoint for all is converted, one for each must be what it is called
+            if "{scheme}" in plan.pretrained and (has := getattr(started, "position_embedding_type", None)) != scheme:
+                raise UserError(f"{plan.checkpoint(scheme)!r} has the scheme {has!r}, not {scheme!r}.")
+            continue
+        fields = {"position_embedding_type": scheme, "position_embedding_kwargs": options.scheme_kwargs}
+        fields["max_position_embeddings"] = options.assigned["max_position_embeddings"]
+        try:
+            config = PosEncConfig.from_preset(plan.size, **fields)
+            config.code_files()  # checkpoints hold it
+            with torch.device("meta"):
+                make_position(config)
+        except Exception as error:  # perhaps in the code of a scheme of the user's own
+            raise UserError(f"{scheme!r} can't be built: {type(error).__name__}: {one_line(error)}") from error
 
 
 def run_one(
     plan: Plan, run: PlannedRun, work: Path, tokenizer: Path, learning_rate: float | None = None
-) -> dict[str, Any]:
-    """Trains and tests one model; returns what its JSON holds. An interrupted training resumes.
+) -> list[dict[str, Any]]:
+    """Trains and tests one model; returns its rows of the results. An interrupted training resumes.
 
     Args:
         plan: all that its runs have in common.
@@ -91,8 +96,10 @@ def run_one(
             f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}. "
             "Give longer test_lengths, or lengths: cut."
         )
-    return {
-        "rows": tested,
+    shared = {
+        "task": run.task.name,
+        "scheme": run.scheme,
+        "seed": run.seed,
         "steps": max((entry.get("step", 0) for entry in trained.report.history), default=0),
         "seconds": round(time.time() - started, 1),
         "parameters": trained.report.parameters,
@@ -100,6 +107,7 @@ def run_one(
         "commit": (code or "")[:12],
         "processor": torch.cuda.get_device_name() if torch.cuda.is_available() else processor(),
     }
+    return [{**shared, **row} for row in tested]
 
 
 def default_rate(plan: Plan, run: PlannedRun) -> float:

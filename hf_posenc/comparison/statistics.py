@@ -241,10 +241,3 @@ def what_can_be_found(plan: Plan) -> str:
         f"With {seeds} seeds and {tests} {'test' if tests == 1 else 'tests'} a gap must exceed {gap:.1f} standard "
         f"deviations{' of one task' if tasks > 1 else ''} to be found in 4 of 5 cases."
     )
-
-
-def ranking(table: pd.DataFrame, names: Sequence[str], tasks: Sequence[str], length: int) -> dict[str, float]:
-    """The means over tasks of schemes or baselines, the best first."""
-    values = {name: group_scores(table, tasks, name, length) for name in names}
-    means = {name: fmean(of_seed.values()) for name, of_seed in values.items() if of_seed}
-    return dict(sorted(means.items(), key=lambda item: -item[1]))

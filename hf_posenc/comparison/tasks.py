@@ -13,17 +13,19 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, concatenate_datasets
 from sklearn.metrics import accuracy_score, matthews_corrcoef
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_posenc.data.columns import find_columns
 from hf_posenc.data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
 from hf_posenc.data.reading import as_table, read_file
 from hf_posenc.data.sources import read
+from hf_posenc.data.tokenizer import SPECIAL_TOKENS
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
-from .plan import CONTROL, DATA_VARIABLE, Plan, PlannedRun, Task, resolve_data
-from .probes import PROBES, SHORTEST, make_halves, make_probes
+from .plan import CONTROL, Plan, PlannedRun, Task, resolve_data
+from .probes import PROBES, SHORTEST, VOCABULARY, make_halves, make_probes
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +82,22 @@ def _generate(
     """About so many examples of the control, or of some probes."""
     assert count is not None
     if task.data == CONTROL:
-        return list(make_halves(count, lengths, seed))
-    return list(make_probes(max(1, count // (2 * len(probes))), lengths, seed, probes, training))
+        return make_halves(count, lengths, seed)
+    return make_probes(max(1, count // (2 * len(probes))), lengths, seed, probes, training)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer of the generated tasks: one token per word."""
+    numbers = {word: number for number, word in enumerate((*SPECIAL_TOKENS.values(), *VOCABULARY))}
+    backend = Tokenizer(models.WordLevel(numbers, unk_token=SPECIAL_TOKENS["unk_token"]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    cls, sep = SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}", special_tokens=[(token, numbers[token]) for token in (cls, sep)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_input_names=["input_ids", "attention_mask"], **SPECIAL_TOKENS
+    )
 
 
 def load_task(plan: Plan, task: Task, *, trial: bool = False) -> dict[str, Dataset]:
@@ -94,14 +110,7 @@ def load_task(plan: Plan, task: Task, *, trial: bool = False) -> dict[str, Datas
         UserError: they can't be read, or aren't there.
     """
     options = plan.data_options(task)
-    try:
-        splits = read(options)
-    except UserError as error:
-        if Path(str(options.data)).exists():
-            raise
-        raise UserError(
-            f"{error} The environment variable {DATA_VARIABLE} can name the folder in which {task.data!r} lies."
-        ) from error
+    splits = read(options)
     if "train" not in splits:
         raise UserError(f"The task {task.name!r} has no training data: {task.data!r} has {', '.join(splits)}.")
     if Path(str(options.data)).is_file():

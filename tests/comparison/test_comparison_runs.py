@@ -39,10 +39,9 @@ from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_t
 from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun
-from hf_posenc.comparison.probes import make_tokenizer
 from hf_posenc.comparison.results import record_plan, write_result
 from hf_posenc.comparison.run import default_rate, run_options
-from hf_posenc.comparison.tasks import load_task, training_rows
+from hf_posenc.comparison.tasks import load_task, make_tokenizer, training_rows
 from hf_posenc.data.preparing import prepare
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Diverged, Interrupted, UserError
@@ -90,7 +89,10 @@ def test_data_order_and_budget_are_equal_too(tmp_path):
     plan = toy(schemes=["none", "test_idle"])
     assert execute(plan, tmp_path, keep_models=True, console=quiet()).failed == {}
     none, idle = (read_run(tmp_path, f"probes-{scheme}-seed0") for scheme in plan.schemes)
-    assert none["rows"] == idle["rows"]
+    keys = ("part", "length", "score", "examples")
+    assert [[entry[key] for key in keys] for entry in none["rows"]] == [
+        [entry[key] for key in keys] for entry in idle["rows"]
+    ]
     assert idle["parameters"] - none["parameters"] == 32 * 32 + 32
     # Each pair has one right answer, whatever was learned: exactly one half, at every length.
     assert {entry["score"] for entry in none["rows"]} == {0.5}
@@ -249,7 +251,8 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
     monkeypatch.setattr(executor, "run_one", lambda *given: seen.append([*work.glob("checkpoint-*")]) or one(*given))
     assert execute(plan, tmp_path / "cut", console=quiet()).done == ["probes-rope-seed0"]
     whole, cut = (read_run(tmp_path / name, "probes-rope-seed0") for name in ("whole", "cut"))
-    assert (len(seen[0]), cut["rows"], cut["steps"]) == (1, whole["rows"], whole["steps"])
+    assert (len(seen[0]), cut["steps"]) == (1, whole["steps"])
+    assert [entry["score"] for entry in cut["rows"]] == [entry["score"] for entry in whole["rows"]]
     assert not work.exists()
 
 
@@ -367,7 +370,7 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ({"data": "nowhere"}, "'nowhere' can't be read: .* HF_POSENC_DATA can name the folder in which 'nowhere' lies"),
+        ({"data": "nowhere"}, "'nowhere' can't be read: "),
         ({"data": "colours", "extra_tests": ["test_short.jsonl"]}, "names 'test_short.jsonl', which is no file in"),
         ({"data": "colours", "extra_tests": ["../elsewhere.jsonl"]}, "'../elsewhere.jsonl', which is no file in"),
         ({"data": "colours", "extra_tests": ["train.jsonl"]}, "'train.jsonl': there is a part 'train' already"),
@@ -563,7 +566,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
     assert len(made.done) == len(trials) + 2
     for scheme in plan.schemes:
         of_scheme = [json.loads(path.read_text()) for path in (tmp_path / "trials").glob(f"probes-{scheme}-*")]
-        scores = {trial["rate"]: trial["rows"][0]["score"] for trial in of_scheme}
+        scores = {trial["rows"][0]["rate"]: trial["rows"][0]["score"] for trial in of_scheme}
         assert scores.keys() == {0.0005, 0.002}
         assert scores[read_run(tmp_path, f"probes-{scheme}-seed0")["rate"]] == max(scores.values())
     first, second = (training_rows(plan, run)["text"][:] for run in (plan.runs()[0], plan.work()[0]))
@@ -573,8 +576,8 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
 
 
 def write_trial(tmp_path, plan, trial, score):
-    result = done_run(plan, trial, [row(plan, trial, score)], rate=round(1e-3 * (trial.factor or 1), 9))
-    write_result(tmp_path, plan, trial, result)
+    rows = done_run(plan, trial, [row(plan, trial, score)], rate=round(1e-3 * (trial.factor or 1), 9))
+    write_result(tmp_path, plan, trial, {"rows": rows})
 
 
 @pytest.mark.parametrize(
