@@ -66,26 +66,23 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
             say(f"{len(made.skipped)} of {len(runs)} runs are done already.")
         about = f", about {duration(sum(seconds[run.task.name] for run in pending))} here" if pending else ""
         say(f"{len(pending)} runs to make{about}. {what_can_be_found(plan)}")
-        taken: list[float] = []
         for number, run in enumerate(pending, start=1):
             with _lock(folder, run.name) as is_mine:
                 if is_mine and read_result(folder, plan, run):
                     made.skipped.append(run.name)
                     continue
-                left = f", about {duration(fmean(taken) * (len(pending) - number + 1))} left" if taken else ""
-                say(f"[{number} of {len(pending)}] {run.name}{left}: ", end="")
+                say(f"[{number} of {len(pending)}] {run.name}: ", end="")
                 if not is_mine:
                     made.elsewhere.append(run.name)
                     say("another process is making it")
                     continue
                 started = time.time()
-                failure = _attempt(plan, run, folder, keep_models)
-                taken.append(time.time() - started)
-                if failure is not None:
+                if (failure := _attempt(plan, run, folder, keep_models)) is not None:
                     made.failed[run.name] = failure
+                    say(f"failed: {failure}")
                 else:
                     made.done.append(run.name)
-                say(f"done in {duration(taken[-1])}" if failure is None else f"failed: {failure}")
+                    say(f"done in {duration(time.time() - started)}")
     except KeyboardInterrupt as interrupt:
         console.print()  # what is said next has a line of its own
         raise Interrupted(

@@ -180,11 +180,8 @@ class Plan:
         Raises:
             UserError: an option of the plan doesn't exist, or a value isn't accepted.
         """
-        try:
-            data = {} if task.is_generated else {"data": resolve_data(task.data)}
-            return Options.of(**self.options_of(task), **data)
-        except UserError as error:
-            raise UserError(f"The task {task.name!r}, options: {error}") from error
+        data = {} if task.is_generated else {"data": resolve_data(task.data)}
+        return Options.of(**self.options_of(task), **data)
 
     def checkpoint(self, scheme: str) -> str:
         """The checkpoint that a scheme starts from."""

@@ -195,7 +195,7 @@ class Comparison:
         return markdown_table((f"minus {code(baseline)}", *(plain(column.title) for column in columns)), rows)
 
     def sentences(self) -> Iterator[str]:
-        """What the results answer: which scheme, by how much, how sure, and what it would take to know more."""
+        """What the results answer: which scheme, by how much, and how sure."""
         for group, tasks in self.plan.tested_groups.items():
             column = self._column(group, tasks, self.plan.home_length)
             known, ranked = ([n for n in column.means if n in names] for names in (self.baselines, self.order))
@@ -217,13 +217,11 @@ class Comparison:
             else:
                 way_out = f"with {column.means[top]:.3f}. Take it, more rows, or pretrained weights"
                 yield f"**{title}: {ahead}** {way_out}. {leader}."
-        for reference in self.plan.references if len(self.plan.seeds) > 1 else ():
+        for reference in self.plan.references:
             tested = [c for c in self.contrasts if c.reference == reference and c.corrected is not None]
             if tested:
                 found = "; ".join(self._found(tested)) or "no scheme is shown to differ"
                 yield f"Compared with {code(reference)}: {found}."
-        if undecided := " ".join(self._undecided()):
-            yield undecided
 
     def _found(self, tested: Sequence[Contrast]) -> Iterator[str]:
         """The schemes that differ, by verdict, group and length."""
@@ -235,46 +233,15 @@ class Comparison:
             at = f" at {length:,} tokens" if len(tested_lengths(self.plan)) > 1 else ""
             yield f"{verdict} on {plain(group)}{at} {names}"
 
-    def _undecided(self) -> Iterator[str]:
-        """What isn't known, and how many seeds would tell."""
-        seeds = len(self.plan.seeds)
-        if seeds < 2:
-            yield what_can_be_found(self.plan)
-            return
-        tested = [contrast for contrast in self.contrasts if contrast.corrected is not None]
-        undecided = [contrast for contrast in tested if not contrast.is_found]
-        if undecided:
-            gaps = [contrast.gap or 0.0 for contrast in undecided]
-            few = sum((contrast.seeds or 0) <= 2 * seeds for contrast in undecided)
-            yield (
-                f"{len(undecided)} of {len(tested)} tests are not decided, which doesn't mean equal: they find gaps "
-                f"from {at_most(min(gaps), 1)} to {at_most(max(gaps), 1)} in 4 of 5 cases. With {2 * seeds} seeds "
-                f"instead of {seeds} about {few} of them would be decided, if the gaps are as measured."
-            )
-        if untested := [contrast for contrast in self.contrasts if contrast.corrected is None]:
-            widest = max(untested, key=lambda contrast: abs(contrast.interval.mean))
-            yield (
-                f"{counted(len(untested), 'difference')} couldn't be tested; the largest is "
-                f"{code(widest.scheme)} against {code(widest.reference)} on {plain(widest.group)}, "
-                f"{difference(widest.interval)}."
-            )
-            if any(contrast.verdict == UNLEARNED for contrast in untested):
-                yield (
-                    f"{seeds} seeds test nothing where some runs aren't above the majority, as so few agree by chance; "
-                    f"{FEW_SEEDS} seeds would test it."
-                )
-
     def pictures(self) -> "dict[str, Figure]":
         """The pictures, by file name: scores at the train length and, where there are more, against the length."""
         pictures = {"scores.png": self._draw_scores()}
         if len(self.plan.lengths) > 1:
             pictures["lengths.png"] = self._draw_lengths()
         for figure in pictures.values():
-            lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()}
-            lines = {label: line for label, line in lines.items() if not label.startswith("_")}
-            figure.legend(
-                [*lines.values()], [*lines], fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=5
-            )
+            drawn = [axes.get_legend_handles_labels() for axes in figure.axes]
+            lines = {label: line for of_axes in drawn for line, label in zip(*of_axes, strict=True)}
+            figure.legend(lines.values(), lines, fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=5)
         return pictures
 
     def _draw_scores(self) -> "Figure":
@@ -361,6 +328,10 @@ def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
         longer=longer,
         mixed=re.search(r"(\d+/\d+)[* |]", table + longer),  # a score that describes no run
         counted=counted,
+        at_most=at_most,
+        what_can_be_found=what_can_be_found,
+        few_seeds=FEW_SEEDS,
+        unlearned=UNLEARNED,
         about=BASELINES,
         runs=runs,
         rows=" or ".join("all" if count is None else f"{count:,}" for count in counts),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_posenc.errors import UserError, one_line, user_errors
+from hf_posenc.errors import UserError, user_errors
 from hf_posenc.finetuning.loading import position_limit
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.train import TrainingResult, train
@@ -54,13 +54,10 @@ def check_schemes(plan: Plan) -> None:
             continue
         fields = {"position_embedding_type": scheme, "position_embedding_kwargs": options.scheme_kwargs}
         fields["max_position_embeddings"] = options.assigned["max_position_embeddings"]
-        try:
+        with user_errors(), torch.device("meta"):
             config = PosEncConfig.from_preset(plan.size, **fields)
             config.code_files()  # checkpoints hold it
-            with torch.device("meta"):
-                make_position(config)
-        except Exception as error:  # perhaps in the code of a scheme of the user's own
-            raise UserError(f"{scheme!r} can't be built: {type(error).__name__}: {one_line(error)}") from error
+            make_position(config)
 
 
 def run_one(

@@ -154,7 +154,7 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"scheme_kwargs": {"rope": {"bucket": 3}}}, "'bucket'"),
         ({"options": {"set": ["a"]}}, "The task 'probes', options: "),
         ({"options": {"seed": 3}}, "can't set 'seed'"),
-        ({"options": {"learning_rat": 3}}, "options: ... learning_rat"),
+        ({"options": {"learning_rat": 3}}, "Unknown option 'learning_rat'. Did you mean 'learning_rate'"),
         ({"options": {"learning_rate": 0, 1: None}}, "1: None}. Invalid key"),
         ({"options": {"learning_rate": -1.0}}, "learning-rate -1.0 is out of range"),
         ({"options": {"learning_rate": "1e-3"}}, "the rate '1e-3' is a word. Write 0.001, or 1.0e-3 in YAML"),
