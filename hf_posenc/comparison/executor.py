@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -31,16 +32,12 @@ LOCKS_NAME, MODELS_NAME, TOKENIZER_NAME = ".locks", "models", "tokenizer"
 
 @dataclass
 class Execution:
-    """What `execute` did."""
+    """What `execute` did: runs it made, runs that were there, runs of other processes, and why others failed."""
 
     done: list[str] = field(default_factory=list)
-    """Runs made by this call."""
     skipped: list[str] = field(default_factory=list)
-    """Runs that were already there, or that another process finished meanwhile."""
     elsewhere: list[str] = field(default_factory=list)
-    """Runs that another process is making."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Runs that ended in an error, with its message."""
 
 
 def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, console: Console | None = None) -> Execution:
@@ -62,10 +59,8 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
         seconds, runs = _prepare(plan, folder, say), plan.work()
         pending = [run for run in runs if not read_result(folder, plan, run)]
         made.skipped = [run.name for run in runs if run not in pending]
-        if made.skipped:
-            say(f"{len(made.skipped)} of {len(runs)} runs are done already.")
-        about = f", about {duration(sum(seconds[run.task.name] for run in pending))} here" if pending else ""
-        say(f"{len(pending)} runs to make{about}. {what_can_be_found(plan)}")
+        left = timedelta(seconds=round(sum(seconds[run.task.name] for run in pending)))
+        say(f"{len(pending)} of {len(runs)} runs to make, about {left} here. {what_can_be_found(plan)}")
         for number, run in enumerate(pending, start=1):
             with _lock(folder, run.name) as is_mine:
                 if is_mine and read_result(folder, plan, run):
@@ -82,12 +77,11 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
                     say(f"failed: {failure}")
                 else:
                     made.done.append(run.name)
-                    say(f"done in {duration(time.time() - started)}")
+                    say(f"done in {timedelta(seconds=round(time.time() - started))}")
     except KeyboardInterrupt as interrupt:
         console.print()  # what is said next has a line of its own
-        raise Interrupted(
-            "what is finished is kept, and the newest checkpoint of a run. The same command goes on there."
-        ) from interrupt
+        what = "what is finished is kept, and the newest checkpoint of a run. The same command goes on there."
+        raise Interrupted(what) from interrupt
     return made
 
 
@@ -176,10 +170,3 @@ def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
         return fmean(-math.inf if row["score"] is None else row["score"] for row in rows)  # None: NaN
 
     return float(max(filter(None, trials), key=score)[0]["rate"])
-
-
-def duration(seconds: float) -> str:
-    """A time in words: 40 s, 12 min, 3.5 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

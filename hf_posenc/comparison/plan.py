@@ -250,7 +250,5 @@ def _compact(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve_data(name: str) -> str:
     """Where data is: a file or folder, a folder in the one that HF_POSENC_DATA names, or a name of the Hub."""
-    if Path(name).exists() or not os.environ.get(DATA_VARIABLE):
-        return name
-    folder = Path(os.environ[DATA_VARIABLE]) / name
-    return str(folder) if folder.is_dir() else name
+    folder = Path(os.environ.get(DATA_VARIABLE, "")) / name
+    return str(folder) if folder.is_dir() and not Path(name).exists() else name

@@ -1,6 +1,5 @@
 """Reads plans from YAML, and refuses what couldn't run before anything does."""
 
-import difflib
 import json
 import re
 from collections.abc import Collection
@@ -12,13 +11,13 @@ import yaml
 from huggingface_hub.dataclasses import type_validator
 
 from hf_posenc.errors import UserError, one_line
+from hf_posenc.model.hints import did_you_mean
 from hf_posenc.options import check_range, whole_number
 from hf_posenc.schemes.names import known_schemes
 
 from .plan import DEVELOPMENT_SEED, Plan, Task
 from .probes import PROBES, SHORTEST
 
-_SEEDS = whole_number(1, 10_000)
 # The plan sets these itself, so that runs stay comparable.
 _OWN_OPTIONS = (
     *("output", "overwrite", "resume", "seed", "data", "validation", "test", "max_rows", "scheme", "scheme_kwargs"),
@@ -44,14 +43,14 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
         if not values.get(name):
             raise UserError(f"The plan names no {name}. Give {name}: [...] in the file, or --{option}.")
     if isinstance(seeds := values.get("seeds"), int):
-        check_range(f"The plan's number of seeds {seeds}", seeds, _SEEDS)
+        check_range(f"The plan's number of seeds {seeds}", seeds, whole_number(1, 10_000))
         values["seeds"] = tuple(range(seeds))
     if values["schemes"] in ("all", ["all"]):
         values["schemes"] = known_schemes()
     if isinstance(values["tasks"], list | tuple):
         values["tasks"] = tuple(map(_task, values["tasks"]))
     if isinstance(groups := values.get("groups"), dict):
-        values["groups"] = {name: _as_tuple(tasks) for name, tasks in groups.items()}
+        values["groups"] = {name: tuple(g) if isinstance(g, list) else g for name, g in groups.items()}
     plan = Plan(**_checked(Plan, values, "The plan"))
     _check_names(plan)
     _check_values(plan)
@@ -94,14 +93,11 @@ def _read_file(source: str | Path) -> dict[str, Any]:
 def _checked(kind: type, values: dict[str, Any], what: str) -> dict[str, Any]:
     """The fields, lists as tuples. Refuses unknown ones, and values that their field doesn't take."""
     hints, annotated = get_type_hints(kind), get_type_hints(kind, include_extras=True)
-    checked = {name: _as_tuple(value) for name, value in values.items()}
+    checked = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     for name, value in checked.items():
         if name not in hints:
-            near = difflib.get_close_matches(str(name), hints, n=1)
-            raise UserError(
-                f"{what} has a field {name!r}, which doesn't exist. {f'Did you mean {near[0]!r}? ' if near else ''}"
-                f"It takes {', '.join(hints)}."
-            )
+            near = did_you_mean(str(name), hints)
+            raise UserError(f"{what} has a field {name!r}, which doesn't exist. {near}It takes {', '.join(hints)}.")
         try:
             type_validator(name, value, hints[name])
         except TypeError as error:
@@ -110,11 +106,6 @@ def _checked(kind: type, values: dict[str, Any], what: str) -> dict[str, Any]:
             for item in value if isinstance(value, tuple) else (value,):
                 check_range(f"{what}'s {name} {item}", item, accepts)
     return checked
-
-
-def _as_tuple(value: Any) -> Any:
-    """A list as a tuple, anything else as it is."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _task(entry: Any) -> Task:

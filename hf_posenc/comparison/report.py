@@ -15,27 +15,14 @@ from hf_posenc.files import write_text
 from hf_posenc.markdown import code, markdown_table, plain, render
 from hf_posenc.schemes.plots import PALETTE, save_figure
 
+from . import statistics
 from .baselines import BASELINES
 from .results import RUNS_NAME, load_plan, read_table
-from .statistics import (
-    FEW_SEEDS,
-    MOST_SEEDS,
-    UNLEARNED,
-    Contrast,
-    Interval,
-    above_majority,
-    compare,
-    contrasts,
-    group_scores,
-    paired,
-    tested_lengths,
-    what_can_be_found,
-)
+from .statistics import Contrast, Interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-REPORT_NAME = "report.md"
 _SMALL, _DPI = 8, 130
 _LINES = ((0, (1, 2)), "--", "-", "-.", (0, (6, 1, 1, 1, 1, 1)))
 """Of the baselines in pictures."""
@@ -68,6 +55,7 @@ class Comparison:
         problems: the runs of the plan that are missing, by their names.
         is_whole: whether all compared seeds have all runs.
         contrasts: the tests.
+        baselines: those that were measured.
         order: the schemes, the best mean first.
     """
 
@@ -85,19 +73,17 @@ class Comparison:
         if lacking and whole:  # else a mean over some seeds would stand beside one over others
             self.plan = replace(self.plan, seeds=whole)
             self.table = self.table[self.table["seed"].isna() | self.table["seed"].isin(whole)]
-        self.contrasts = contrasts(self.plan, self.table)
+        self.contrasts = statistics.contrasts(self.plan, self.table)
+        self.baselines = [name for name in BASELINES if (self.table["scheme"] == name).any()]
         tasks = next(iter(self.plan.tested_groups.values()), (self.plan.tasks[0].name,))
         ranked = self._column("", tasks, self.plan.home_length).means
         self.order = [name for name in dict.fromkeys((*ranked, *self.plan.schemes)) if name in self.plan.schemes]
 
-    @property
-    def baselines(self) -> list[str]:
-        """The baselines that were measured."""
-        return [name for name in BASELINES if (self.table["scheme"] == name).any()]
-
     def _column(self, title: str, tasks: tuple[str, ...], length: int, part: str | None = None) -> Column:
         table = self.table if part is None else self.table[self.table["part"] == part]
-        scores = {name: group_scores(table, tasks, name, length) for name in (*self.baselines, *self.plan.schemes)}
+        scores = {
+            name: statistics.group_scores(table, tasks, name, length) for name in (*self.baselines, *self.plan.schemes)
+        }
         return Column(title, tasks, length, part, {name: of_seed for name, of_seed in scores.items() if of_seed})
 
     def columns(self, length: int) -> list[Column]:
@@ -154,7 +140,7 @@ class Comparison:
             return "too long" if rows[rows["task"].isin(column.tasks)]["score"].isna().any() else ""
         text = f"{column.means[name]:.3f}"
         if name in self.plan.schemes and len(column.tasks) == 1 and column.part is None:
-            count = above_majority(self.table, column.tasks[0], name, column.length)
+            count = statistics.above_majority(self.table, column.tasks[0], name, column.length)
             text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
         return text
 
@@ -163,7 +149,9 @@ class Comparison:
         if name not in column.scores:
             return None
         metric = next(task.metric for task in self.plan.tasks if task.name == column.tasks[0])
-        return Interval.of([*column.scores[name].values()], 0.0 if metric == "accuracy" else -1.0, 1.0)
+        made, least = statistics.compare([[*column.scores[name].values()]])[0], 0.0 if metric == "accuracy" else -1.0
+        within = (None if end is None else min(max(end, least), 1.0) for end in (made.low, made.high))
+        return Interval(made.mean, *within)
 
     def test_table(self) -> str:
         """Every planned contrast: a row for each group, length and scheme, two columns for each reference."""
@@ -190,18 +178,18 @@ class Comparison:
         for name in (name for name in self.order if name != baseline):
             rows.append([code(name)])
             for column in columns:
-                pairs = paired(column.scores.get(name, {}), column.scores.get(baseline, {}))
-                rows[-1].append(difference(compare([pairs])[0]) if pairs else "")
+                pairs = statistics.paired(column.scores.get(name, {}), column.scores.get(baseline, {}))
+                rows[-1].append(difference(statistics.compare([pairs])[0]) if pairs else "")
         return markdown_table((f"minus {code(baseline)}", *(plain(column.title) for column in columns)), rows)
 
     def sentences(self) -> Iterator[str]:
         """What the results answer: which scheme, by how much, and how sure."""
         for group, tasks in self.plan.tested_groups.items():
             column = self._column(group, tasks, self.plan.home_length)
-            known, ranked = ([n for n in column.means if n in names] for names in (self.baselines, self.order))
+            below, ranked = ([n for n in column.means if n in names] for names in (self.baselines, self.order))
             if not ranked:
                 continue
-            (best, second), top = [*ranked, ""][:2], (known or [""])[0]
+            (best, second), top = [*ranked, ""][:2], (below or [""])[0]
             here = [c for c in self.contrasts if (c.group, c.length) == (group, self.plan.home_length)]
             leader = f"{code(best)} has the highest mean of the schemes, {column.means[best]:.3f}"
             for c in here:
@@ -209,14 +197,11 @@ class Comparison:
                     leader += f"; {difference(c.interval)} against {code(c.reference)}, {c.verdict}"
                 elif (c.scheme, c.reference) == (second, best):
                     leader += f"; the next, {code(second)}, has {difference(c.interval)} against it, {c.verdict}"
-            title, ahead = plain(group), f"{plain(top)}, a baseline, is ahead"
-            if not top:
-                yield f"**{title}**: {leader}."
-            elif column.means[top] < column.means[best]:
-                yield f"**{title}**: {leader}. The best baseline, {plain(top)}, has {column.means[top]:.3f}."
-            else:
-                way_out = f"with {column.means[top]:.3f}. Take it, more rows, or pretrained weights"
-                yield f"**{title}: {ahead}** {way_out}. {leader}."
+            ahead = top and column.means[top] >= column.means[best]
+            title = f"{plain(group)}: {plain(top)}, a baseline, is ahead" if ahead else plain(group)
+            known = f" The best baseline, {plain(top)}, has {column.means[top]:.3f}." if top else ""
+            way_out = " Take it, more rows, or pretrained weights." if ahead else ""
+            yield f"**{title}**{'.' if ahead else ':'} {leader}.{known}{way_out}"
         for reference in self.plan.references:
             tested = [c for c in self.contrasts if c.reference == reference and c.corrected is not None]
             if tested:
@@ -230,7 +215,7 @@ class Comparison:
             members = [c for c in found if (c.verdict, c.group, c.length) == (verdict, group, length)]
             members.sort(key=lambda c: -abs(c.interval.mean))
             names = ", ".join(f"{code(c.scheme)} ({c.interval.mean:+.3f})" for c in members)
-            at = f" at {length:,} tokens" if len(tested_lengths(self.plan)) > 1 else ""
+            at = f" at {length:,} tokens" if len(statistics.tested_lengths(self.plan)) > 1 else ""
             yield f"{verdict} on {plain(group)}{at} {names}"
 
     def pictures(self) -> "dict[str, Figure]":
@@ -304,11 +289,11 @@ def write_report(comparison: Comparison) -> Path:
     Raises:
         UserError: matplotlib isn't installed.
     """
-    folder, pictures = comparison.folder, comparison.pictures()
+    path, pictures = comparison.folder / "report.md", comparison.pictures()
     for name, figure in pictures.items():
-        save_figure(figure, folder / name, dpi=_DPI)
-    write_text(folder / REPORT_NAME, render_report(comparison, [*pictures]))
-    return folder / REPORT_NAME
+        save_figure(figure, path.with_name(name), dpi=_DPI)
+    write_text(path, render_report(comparison, [*pictures]))
+    return path
 
 
 def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
@@ -329,9 +314,7 @@ def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
         mixed=re.search(r"(\d+/\d+)[* |]", table + longer),  # a score that describes no run
         counted=counted,
         at_most=at_most,
-        what_can_be_found=what_can_be_found,
-        few_seeds=FEW_SEEDS,
-        unlearned=UNLEARNED,
+        statistics=statistics,
         about=BASELINES,
         runs=runs,
         rows=" or ".join("all" if count is None else f"{count:,}" for count in counts),
@@ -358,7 +341,7 @@ def outcome(contrast: Contrast) -> str:
     """A verdict with its p-value, the gap that is found and, where nothing was, how many seeds would."""
     if contrast.corrected is None or contrast.gap is None or contrast.seeds is None:
         return contrast.verdict
-    needed = "" if contrast.is_found else f"; {at_most(contrast.seeds, MOST_SEEDS)} seeds"
+    needed = "" if contrast.is_found else f"; {at_most(contrast.seeds, statistics.MOST_SEEDS)} seeds"
     return f"{contrast.verdict} (p {contrast.corrected:.2g}; gap {at_most(contrast.gap, 1)}{needed})"
 
 

@@ -77,9 +77,8 @@ def load_plan(folder: str | Path) -> Plan:
 
 def result_path(folder: Path, of: Task | PlannedRun) -> Path:
     """The file of a run's results, of a trial's, or of a task's baselines."""
-    if isinstance(of, Task):
-        return folder / BASELINES_NAME / f"{of.name}.json"
-    return folder / (RUNS_NAME if of.factor is None else TRIALS_NAME) / f"{of.name}.json"
+    kind = BASELINES_NAME if isinstance(of, Task) else RUNS_NAME if of.factor is None else TRIALS_NAME
+    return folder / kind / f"{of.name}.json"
 
 
 def write_result(folder: Path, plan: Plan, of: Task | PlannedRun, result: dict[str, Any]) -> None:

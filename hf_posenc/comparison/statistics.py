@@ -60,15 +60,6 @@ class Interval:
     low: float | None
     high: float | None
 
-    @classmethod
-    def of(cls, values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> "Interval":
-        """The interval of Student's t, within what the metric can be."""
-        mean = fmean(values)
-        if len(values) < 2:
-            return cls(mean, None, None)
-        half = stats.t.ppf(1 - ALPHA / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
-        return cls(mean, max(float(mean - half), least), min(float(mean + half), most))
-
 
 @dataclass(frozen=True)
 class Contrast:

@@ -163,10 +163,8 @@ def check_data(plan: Plan, task: Task) -> str | None:
         return None
     prepared = prepare(load_task(plan, task), plan.data_options(task))
     if (kind := prepared.labels.problem_type) != "single_label_classification":
-        raise UserError(
-            f"The task {task.name!r} is {kind.replace('_', ' ')}, which has no {task.metric}. Compare on data with one "
-            "label per text; numbers that are classes have to be whole ones, or words."
-        )
+        what = f"The task {task.name!r} is {kind.replace('_', ' ')}, which has no {task.metric}"
+        raise UserError(f"{what}. Compare on data with one label per text: a word, or a whole number.")
     if "test" not in prepared.splits:
         raise UserError(f"The task {task.name!r}: its data for 'test' has no labels. Give a test split that has.")
     for concern in prepared.summary.doubts():

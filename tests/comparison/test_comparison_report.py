@@ -112,8 +112,8 @@ def test_where_the_reference_leads_the_next_scheme_is_named(tmp_path):
 def test_where_a_baseline_is_ahead_the_report_says_so_first(tmp_path):
     folder = made_up(tmp_path, toy(schemes=["none", "rope"], seeds=2), level, words=0.9)
     first = next(Comparison(folder).sentences())
-    assert first.startswith("**probes: words, a baseline, is ahead** with 0.900. Take it, more rows, or pretrained")
-    assert ". `rope` has the highest mean of the schemes, 0.80" in first
+    assert first.startswith("**probes: words, a baseline, is ahead**. `rope` has the highest mean of the schemes, 0.80")
+    assert first.endswith("The best baseline, words, has 0.900. Take it, more rows, or pretrained weights.")
 
 
 def test_several_tasks_are_told_apart_and_their_differences_have_no_verdict(tmp_path):

@@ -139,14 +139,14 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
     first = execute(plan, tmp_path, console=console)
     assert len(first.done) == 4
     assert first.failed == dict.fromkeys(["probes-rope-seed0", "probes-rope-seed1"], "rope has no bananas")
-    assert "6 runs to make, about 6 s here. With 2 seeds and 6 tests a gap must exceed" in printed(console)
+    assert "6 of 6 runs to make, about 0:00:06 here. With 2 seeds and 6 tests a gap must exceed" in printed(console)
     assert "probes: 3 of 64 training texts are cut at 32 tokens" in printed(console)
     assert re.search(r"\[2 of 6\] probes-rope-seed0: failed: rope has no bananas", printed(console))
     del broken["rope"], made[:]
     again = execute(plan, tmp_path, console=console)
     assert again.done == made == ["probes-rope-seed0", "probes-rope-seed1"]
     assert len(again.skipped) == 4
-    assert "4 of 6 runs are done already" in printed(console)
+    assert "2 of 6 runs to make" in printed(console)
     path = tmp_path / "runs" / "probes-t5-seed0.json"
     path.write_text('{"status": "do')  # cut in the middle
     for read in (read_table, functools.partial(execute, plan, console=console)):
