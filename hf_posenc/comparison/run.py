@@ -89,7 +89,7 @@ def run_one(
     trained = train(Options.of(**options), tables=rows, baselines=False)
     tested = list(_test(plan, run, trained))
     if not tested:
-        raise UserError(f"No test example of {run.task.name!r} has one of the lengths {list(plan.lengths)}. Add some.")
+        raise UserError(f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}.")
     shared = {
         "task": run.task.name,
         "scheme": run.scheme,
