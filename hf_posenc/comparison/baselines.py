@@ -8,11 +8,11 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -80,9 +80,11 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
         answers |= {name: fitted.predict(texts) for name, fitted in models.items()}
         if task.data == "probes":
             answers[USUAL_FORM] = answer_usual(texts[0], right, names.index("no"))
-        rows += [{"scheme": name, **part.score(task.metric, given)} for name, given in answers.items()]
+        rows += [
+            {"task": task.name, "scheme": name, **part.score(task.metric, given)} for name, given in answers.items()
+        ]
     seconds = _run_seconds(model, tokenizer, train, make_recipe(options, model, tokenizer, {"train": train}))
-    return {"task": task.name, "rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0)}
+    return {"rows": rows, "seconds": seconds, "texts": len(train), "cut": cut.get("train", 0)}
 
 
 def _run_seconds(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, train: Dataset, recipe: Recipe) -> float:
@@ -90,16 +92,16 @@ def _run_seconds(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tra
     model.train().to(device=recipe.device)
     size = recipe.train_batch_size
     steps = recipe.max_steps if recipe.max_steps > 0 else math.ceil(len(train) / size) * recipe.num_train_epochs
-    seconds = []
+    started = 0.0
     for step in range(_TIMED_STEPS):
         rows = train.select([(step * size + row) % len(train) for row in range(size)])
         batch = tokenizer.pad(rows.to_dict(), return_tensors="pt").to(recipe.device)
-        started = time.perf_counter()
-        model(**batch).loss.backward()
-        if recipe.device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
-    return sum(seconds[1:]) / (_TIMED_STEPS - 1) * steps  # the first one is slower
+        if step == 1:  # the first one is slower
+            started = time.perf_counter()
+        loss = model(**batch).loss
+        loss.backward()
+    loss.item()  # waits for a GPU
+    return (time.perf_counter() - started) / (_TIMED_STEPS - 1) * steps
 
 
 def answer_usual(texts: Sequence[str], right: np.ndarray, no: int) -> np.ndarray:
@@ -109,21 +111,10 @@ def answer_usual(texts: Sequence[str], right: np.ndarray, no: int) -> np.ndarray
 
 def _texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, columns: int) -> list[list[str]]:
     """The texts that a model reads, for pairs the first ones and the second ones."""
-    special = set(tokenizer.all_special_ids)
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     texts: list[list[str]] = [[] for _ in range(columns)]
     for ids in dataset["input_ids"]:
-        segments = _segments(list(ids), special - {tokenizer.unk_token_id})
-        for column in range(columns):
-            segment = segments[column] if column < len(segments) else []
-            texts[column].append(str(tokenizer.decode(segment)))
+        segments = [list(part) for is_text, part in groupby(ids, lambda token: token not in special) if is_text]
+        for column, segment in zip(texts, segments + [[]] * columns, strict=False):
+            column.append(str(tokenizer.decode(segment)))
     return texts
-
-
-def _segments(ids: Sequence[int], special: set[int]) -> list[list[int]]:
-    segments: list[list[int]] = [[]]
-    for token in ids:
-        if token not in special:
-            segments[-1].append(token)
-        elif segments[-1]:
-            segments.append([])
-    return segments

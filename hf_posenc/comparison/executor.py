@@ -3,16 +3,17 @@
 import contextlib
 import math
 import shutil
-import statistics
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.markup import escape
 from threadpoolctl import threadpool_limits
 
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
@@ -21,27 +22,22 @@ from hf_posenc.quiet import silence, without_bars
 
 from .baselines import measure_baselines
 from .plan import Plan, PlannedRun
-from .probes import make_tokenizer
-from .results import ENDED, read_baselines, read_run, record_plan, write_baselines, write_run
+from .results import read_result, record_plan, write_result
 from .run import run_one
 from .statistics import what_can_be_found
-from .tasks import check_data
+from .tasks import check_data, make_tokenizer
 
 LOCKS_NAME, MODELS_NAME, TOKENIZER_NAME = ".locks", "models", "tokenizer"
 
 
 @dataclass
 class Execution:
-    """What `execute` did."""
+    """What `execute` did: runs it made, runs that were there, runs of other processes, and why others failed."""
 
     done: list[str] = field(default_factory=list)
-    """Runs made by this call."""
     skipped: list[str] = field(default_factory=list)
-    """Runs that were already there, or that another process finished meanwhile."""
     elsewhere: list[str] = field(default_factory=list)
-    """Runs that another process is making."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Runs that ended in an error, with its message."""
 
 
 def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, console: Console | None = None) -> Execution:
@@ -57,52 +53,44 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
         UserError: the folder holds another plan's results or runs, or the data can't be read.
         Interrupted: Ctrl-C. The same call resumes.
     """
-    console = console or Console()
+    console, folder, made = console or Console(), Path(results), Execution()
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     try:
-        return _execute(plan, Path(results), keep_models, console)
+        seconds, runs = _prepare(plan, folder, say), plan.work()
+        pending = [run for run in runs if not read_result(folder, plan, run)]
+        made.skipped = [run.name for run in runs if run not in pending]
+        left = timedelta(seconds=round(sum(seconds[run.task.name] for run in pending)))
+        say(f"{len(pending)} of {len(runs)} runs to make, about {left} here. {what_can_be_found(plan)}")
+        for number, run in enumerate(pending, start=1):
+            with _lock(folder, run.name) as is_mine:
+                if is_mine and read_result(folder, plan, run):
+                    made.skipped.append(run.name)
+                    continue
+                say(f"[{number} of {len(pending)}] {run.name}: ", end="")
+                if not is_mine:
+                    made.elsewhere.append(run.name)
+                    say("another process is making it")
+                    continue
+                started = time.time()
+                if (failure := _attempt(plan, run, folder, keep_models)) is not None:
+                    made.failed[run.name] = failure
+                    say(f"failed: {failure}")
+                else:
+                    made.done.append(run.name)
+                    say(f"done in {timedelta(seconds=round(time.time() - started))}")
     except KeyboardInterrupt as interrupt:
         console.print()  # what is said next has a line of its own
-        raise Interrupted(
-            "what is finished is kept, and the newest checkpoint of a run. The same command goes on there."
-        ) from interrupt
+        what = "what is finished is kept, and the newest checkpoint of a run. The same command goes on there."
+        raise Interrupted(what) from interrupt
+    return made
 
 
-def _execute(plan: Plan, folder: Path, keep_models: bool, console: Console) -> Execution:
-    execution, runs = Execution(), plan.work()
-    _prepare(plan, folder)
-    pending = [run for run in runs if read_run(folder, plan, run)["status"] not in ENDED]
-    execution.skipped = [run.name for run in runs if run not in pending]
-    if execution.skipped:
-        console.print(f"{len(execution.skipped)} of {len(runs)} runs are done already.", highlight=False)
-    seconds = _baselines(plan, folder, console)
-    about = f", about {duration(sum(seconds[run.task.name] for run in pending))} here" if pending else ""
-    console.print(f"{len(pending)} runs to make{about}. {what_can_be_found(plan)}", highlight=False, soft_wrap=True)
-    taken: list[float] = []
-    for number, run in enumerate(pending, start=1):
-        with _lock(folder, run.name) as mine:
-            if mine and read_run(folder, plan, run)["status"] in ENDED:
-                execution.skipped.append(run.name)
-                continue
-            left = f", about {duration(statistics.fmean(taken) * (len(pending) - number + 1))} left" if taken else ""
-            console.print(f"[{number} of {len(pending)}] {run.name}{left}: ", markup=False, highlight=False, end="")
-            if not mine:
-                execution.elsewhere.append(run.name)
-                console.print("another process is making it", highlight=False)
-                continue
-            started = time.time()
-            result = _attempt(plan, run, folder, keep_models)
-            taken.append(time.time() - started)
-            if result["status"] == "failed":
-                execution.failed[run.name] = result["error"]
-                console.print(f"[red]failed[/red]: {escape(result['error'])}", highlight=False)
-            else:
-                execution.done.append(run.name)
-                console.print(f"{result['status']} in {duration(taken[-1])}", highlight=False)
-    return execution
+def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, float]:
+    """Makes what all runs need: checked data, the plan in the folder, the baselines of each task.
 
-
-def _prepare(plan: Plan, folder: Path) -> None:
-    """What all runs need: checked data, the plan in the folder, checkpoints to start from."""
+    Returns:
+        About how long a run of each task takes.
+    """
     inputs = {f"the scheme file {path!r}": sha256(path) for path in plan.scheme_files}
     for task in plan.tasks:
         with without_bars():  # what it warns of is about the user's data
@@ -111,29 +99,20 @@ def _prepare(plan: Plan, folder: Path) -> None:
     for scheme in plan.schemes if plan.pretrained is not None else ():
         for weights in sorted(Path(plan.checkpoint(scheme)).glob("*.safetensors")):
             inputs[f"the checkpoint {str(weights)!r}"] = sha256(weights)
-    record_plan(plan, inputs, folder)
+    record_plan(replace(plan, inputs=inputs), folder)
     with _lock(folder, TOKENIZER_NAME, wait=True):
         if not (folder / TOKENIZER_NAME / "tokenizer_config.json").exists():
             make_tokenizer().save_pretrained(str(folder / TOKENIZER_NAME))
-
-
-def _baselines(plan: Plan, folder: Path, console: Console) -> dict[str, float]:
-    """Measures the baselines of each task once; returns about how long a run of each takes."""
     seconds = {}
     for task in plan.tasks:
         with _lock(folder, f"baselines-{task.name}", wait=True):
-            if not (measured := read_baselines(folder, task.name)):
+            if not (measured := read_result(folder, plan, task)):
                 with threadpool_limits(plan.threads), silence():
                     measured = measure_baselines(plan, task, folder / TOKENIZER_NAME)
-                write_baselines(folder, task.name, measured)
-                if measured["cut"]:
-                    console.print(
-                        f"{task.name}: {measured['cut']:,} of {measured['texts']:,} training texts are cut at "
-                        f"{plan.train_length} tokens (train_length of a plan).",
-                        markup=False,
-                        highlight=False,
-                        soft_wrap=True,
-                    )
+                write_result(folder, plan, task, measured)
+                if cut := measured["cut"]:
+                    texts = f"{cut:,} of {measured['texts']:,} training texts are cut at {plan.train_length} tokens"
+                    say(f"{task.name}: {texts} (train_length of a plan).")
         seconds[task.name] = float(measured["seconds"])
     return seconds
 
@@ -150,8 +129,8 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
         yield False
 
 
-def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> dict[str, Any]:
-    """Makes a run, and records it, or the error, where the disk allows."""
+def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> str | None:
+    """Makes a run, and records it; returns why it failed."""
     work, trials = folder / MODELS_NAME / run.name, plan.trials(run.task, run.scheme) if run.factor is None else []
     try:
         for trial in trials:
@@ -159,45 +138,35 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> di
                 pass
         with silence(), threadpool_limits(plan.threads):
             rate = choose_rate(plan, run, folder) if trials else None
-            result = {"status": "done", **run_one(plan, run, work, folder / TOKENIZER_NAME, rate)}
+            try:
+                rows = run_one(plan, run, work, folder / TOKENIZER_NAME, rate)
+            except Diverged:
+                if run.factor is None:
+                    raise
+                rows = []  # this rate is too high; it isn't tried again
         if not keep_models or run.factor is not None:
             shutil.rmtree(work, ignore_errors=True)  # before the record: the disk may be full
-        write_run(folder, plan, run, result)
-        return result
+        write_result(folder, plan, run, {"rows": rows})
     except Exception as error:  # whatever it is, the other runs don't depend on it
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        reason = disk_error(error)
-        message = f"{kind}{one_line(error)}" if reason is None else f"writing failed: {reason}"
-        result = {"status": "failed", "error": message}
-        if isinstance(error, Diverged) and run.factor is not None:  # this rate is too high; it isn't tried again
-            result = {"status": "diverged"}
-    shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
-    with contextlib.suppress(OSError):  # not even this can be written: the run counts as not made
-        write_run(folder, plan, run, result)
-    return result
+        shutil.rmtree(work, ignore_errors=True)  # its checkpoints would leave no room for the runs after it
+        if (reason := disk_error(error)) is not None:
+            return f"writing failed: {reason}"
+        return one_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(error)}"
+    return None
 
 
 def choose_rate(plan: Plan, run: PlannedRun, folder: Path) -> float:
     """The learning rate whose trial was best; of two equal ones, the nearer to the plan's.
 
     Raises:
-        UserError: one of the trials is missing, or none is done.
+        UserError: one of the trials is missing, or all diverged.
     """
-    trials = {trial.factor or 1: read_run(folder, plan, trial) for trial in plan.trials(run.task, run.scheme)}
-    done = {factor: trial for factor, trial in trials.items() if trial["status"] == "done"}
-    if not done or any(trial["status"] not in ENDED for trial in trials.values()):
-        error = next((trial["error"] for trial in trials.values() if "error" in trial), "another process didn't end it")
-        raise UserError(f"{len(plan.search) - len(done)} trials of its learning rate are missing: {error}")
+    nearest = sorted(plan.trials(run.task, run.scheme), key=lambda trial: abs(math.log(trial.factor or 1)))
+    trials = [read_result(folder, plan, trial).get("rows") for trial in nearest]
+    if (missing := trials.count(None)) or not any(trials):
+        raise UserError(f"{missing or len(trials)} trials of its learning rate {'failed' if missing else 'diverged'}.")
 
-    def worth(factor: float) -> tuple[float, float]:
-        scores = [-math.inf if row["score"] is None else row["score"] for row in done[factor]["rows"]]  # None: NaN
-        return statistics.fmean(scores), -abs(math.log(factor))
+    def score(rows: list[dict[str, Any]]) -> float:
+        return fmean(-math.inf if row["score"] is None else row["score"] for row in rows)  # None: NaN
 
-    return float(done[max(done, key=worth)]["rate"])
-
-
-def duration(seconds: float) -> str:
-    """A time in words: 40 s, 12 min, 3.5 h."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return float(max(filter(None, trials), key=score)[0]["rate"])

@@ -13,15 +13,14 @@ test_lengths: [64, 128, 256, 512]
 A run is one task, one scheme and one seed. All that differs between the runs of a task and seed is the scheme.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from hf_posenc.errors import UserError
-from hf_posenc.options import Options
+from hf_posenc.options import COUNT, POSITIVE, SEED, Options, whole_number
 
 DATA_VARIABLE = "HF_POSENC_DATA"
 GENERATED = ("probes", "halves")
@@ -33,8 +32,9 @@ SEARCH_FACTORS = (0.3, 1.0, 3.0)
 """What `compare --search` multiplies the learning rate with."""
 DEVELOPMENT_SEED = 1_000_000
 """The seed on which learning rates are chosen; it is never reported."""
-_GROW = ("tasks", "groups", "schemes", "seeds", "baseline", "scheme_files")
+_GROW = ("tasks", "groups", "schemes", "seeds", "baseline", "scheme_files", "inputs")
 """Fields that may change when a comparison is extended."""
+_EXAMPLES, _LENGTH = whole_number(2), whole_number(8)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Task:
     they are more examples."""
     probes: tuple[str, ...] = ()
     """Which probes; none named: all."""
-    train_examples: int | None = None
+    train_examples: Annotated[int | None, _EXAMPLES] = None
     """The first ones. None: as the plan says."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`, before those of the plan."""
@@ -71,7 +71,7 @@ class Plan:
 
     tasks: tuple[Task, ...]
     schemes: tuple[str, ...]
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: Annotated[tuple[int, ...], SEED] = (0, 1, 2, 3, 4)
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Tasks over whose mean schemes are tested, by the group's name. None named: all tasks but the control."""
     baseline: str | None = None
@@ -80,13 +80,13 @@ class Plan:
     pretrained: str | None = None
     """A checkpoint to start from, which each run converts to its scheme, without healing; or one for each scheme: a
     path with {scheme} in it, such as converted/{scheme}."""
-    train_length: int = 64
+    train_length: Annotated[int, _LENGTH] = 64
     """Tokens of a training input, at most; also the positions of schemes with a table, unless the options say more."""
-    test_lengths: tuple[int, ...] = ()
+    test_lengths: Annotated[tuple[int, ...], _LENGTH] = ()
     """None named: the train length."""
-    train_examples: int | None = None
+    train_examples: Annotated[int | None, _EXAMPLES] = None
     """Training examples of a task, the first ones. None: all, and 20,000 of a generated one."""
-    test_examples: int | None = None
+    test_examples: Annotated[int | None, _EXAMPLES] = None
     """Test examples of each part and length, drawn from all. None: all, and 400 of a generated one."""
     scheme_kwargs: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The schemes' own arguments."""
@@ -94,11 +94,13 @@ class Plan:
     """Python files with schemes of your own."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of `hf-posenc train`."""
-    search: tuple[int | float, ...] = ()
+    search: Annotated[tuple[int | float, ...], POSITIVE] = ()
     """Factors of the learning rate that are tried for each task and scheme, on a seed and on data that aren't reported;
     the best one is used. None: one rate for all."""
-    threads: int | None = None
+    threads: Annotated[int | None, COUNT] = None
     """Processor threads of each run. None: PyTorch's number."""
+    inputs: dict[str, str] = field(default_factory=dict)
+    """In a folder of results: a hash of each file and data set that runs depend on, by its name."""
 
     def runs(self) -> list["PlannedRun"]:
         """Every run, seed by seed, so that early results already compare all schemes."""
@@ -111,14 +113,13 @@ class Plan:
     def work(self) -> list["PlannedRun"]:
         """Every run, each after the trials that it needs."""
         every = (each for run in self.runs() for each in (*self.trials(run.task, run.scheme), run))
-        return list(dict.fromkeys(every))
+        return list({each.name: each for each in every}.values())
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The schemes that each other one is compared with: the baseline and, from scratch, `rope`, the default."""
+        """The schemes that each other one is compared with: the baseline and `rope`, the default."""
         baseline = self.baseline or ("none" if "none" in self.schemes else self.schemes[0])
-        others = ("rope",) if "rope" in self.schemes and self.pretrained is None else ()
-        return tuple(dict.fromkeys((baseline, *others)))
+        return tuple(dict.fromkeys((baseline, *(name for name in self.schemes if name == "rope"))))
 
     @property
     def tested_groups(self) -> dict[str, tuple[str, ...]]:
@@ -179,11 +180,8 @@ class Plan:
         Raises:
             UserError: an option of the plan doesn't exist, or a value isn't accepted.
         """
-        try:
-            data = {} if task.is_generated else {"data": resolve_data(task.data)}
-            return Options.of(**self.options_of(task), **data)
-        except UserError as error:
-            raise UserError(f"The task {task.name!r}, options: {error}") from error
+        data = {} if task.is_generated else {"data": resolve_data(task.data)}
+        return Options.of(**self.options_of(task), **data)
 
     def checkpoint(self, scheme: str) -> str:
         """The checkpoint that a scheme starts from."""
@@ -196,23 +194,26 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `plan.json`; `read_plan` takes them."""
-        return _compact(json.loads(json.dumps({**asdict(self), "tasks": [_compact(asdict(t)) for t in self.tasks]})))
+        return _compact({**asdict(self), "tasks": [_compact(asdict(task)) for task in self.tasks]})
 
-    def extended(self, new: "Plan") -> "Plan":
+    def extended(self, new: "Plan", folder: str) -> "Plan":
         """Joins another plan: the tasks, schemes and seeds of both.
 
         Raises:
             UserError: they differ in anything else, so that their runs don't compare; the message names it.
         """
-        tasks = {task.name: task for task in self.tasks}
+        tasks, different = {task.name: task for task in self.tasks}, []
         for task in new.tasks:
             before, now = self.settings(tasks.setdefault(task.name, task)), new.settings(task)
             names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-            if different := [f"{name} ({before.get(name)!r} there, {now.get(name)!r} here)" for name in names]:
-                raise UserError(
-                    f"another plan: it differs in {', '.join(different)}. Runs of both don't compare: name a new "
-                    "folder, or give the plan that the folder has."
-                )
+            different += [f"{name} ({before.get(name)!r} there, {now.get(name)!r} here)" for name in names]
+        changed = [name for name, digest in new.inputs.items() if self.inputs.get(name, digest) != digest]
+        different += [f"{name}, which has changed since the first runs" for name in changed]
+        if different:
+            raise UserError(
+                f"{folder!r} holds another plan: it differs in {', '.join(dict.fromkeys(different))}. Runs of both "
+                "don't compare: name a new folder, or give the plan and the data that the folder has."
+            )
         return replace(
             new,
             tasks=tuple(tasks.values()),
@@ -221,6 +222,7 @@ class Plan:
             schemes=tuple(dict.fromkeys((*self.schemes, *new.schemes))),
             seeds=tuple(dict.fromkeys((*self.seeds, *new.seeds))),
             scheme_files=tuple(dict.fromkeys((*self.scheme_files, *new.scheme_files))),
+            inputs={**self.inputs, **new.inputs},
         )
 
 
@@ -240,9 +242,6 @@ class PlannedRun:
         trial = "" if self.factor is None else f"-rate{self.factor:g}x"
         return f"{self.task.name}-{self.scheme}{trial}-seed{self.seed}"
 
-    def __hash__(self) -> int:
-        return hash(self.name)
-
 
 def _compact(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values without those that are None or empty, as if the field weren't there."""
@@ -251,7 +250,5 @@ def _compact(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve_data(name: str) -> str:
     """Where data is: a file or folder, a folder in the one that HF_POSENC_DATA names, or a name of the Hub."""
-    if Path(name).exists() or not os.environ.get(DATA_VARIABLE):
-        return name
-    folder = Path(os.environ[DATA_VARIABLE]) / name
-    return str(folder) if folder.is_dir() else name
+    folder = Path(os.environ.get(DATA_VARIABLE, "")) / name
+    return str(folder) if folder.is_dir() and not Path(name).exists() else name

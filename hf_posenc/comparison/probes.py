@@ -23,14 +23,9 @@ way a symmetric bias can tell left from right.
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
-
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from typing import Any
 
 LABELS = ("no", "yes")
 SHORTEST = 32
@@ -47,6 +42,7 @@ _ASKED = 2
 _FIRST = _ASKED + 3
 """The first position at which a letter may stand: after [CLS], the probe's word, the query, and one filler, so that no
 query has a letter in its neighbourhood."""
+_USUALS = ("?A", "?near", "?even", *(f"#{place}" for place in _PLACES))
 OPPOSITES = frozenset({"?B", "?far", "?odd", *(f"!{place}" for place in _PLACES)})
 """Queries of the opposite forms; the second word of a text."""
 
@@ -110,16 +106,18 @@ PROBES: dict[str, Callable[[random.Random, int, bool], Pair]] = {
     "parity": _parity,
 }
 """What draws a pair of each probe: with so many words, its own token not counted, in the usual form or the opposite."""
-
-
-def token_of(probe: str) -> str:
-    """The word that tells the model which question is asked; the first after [CLS]."""
-    return f"<{probe}>"
+VOCABULARY = (
+    *(f"<{probe}>" for probe in PROBES),
+    *_USUALS,
+    *sorted(OPPOSITES),
+    *("|", "A", "B", *_FILLERS, *_HALVES),
+)
+"""The words of all generated texts."""
 
 
 def make_probes(
     pairs: int, lengths: tuple[int, int], seed: int, names: Sequence[str] | None = None, training: bool = False
-) -> Iterator[dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Draws examples: `text`, `label` (yes or no), `group` (the pair's number), all in a random order.
 
     Args:
@@ -138,13 +136,13 @@ def make_probes(
             usual = draw.random() < USUAL if training else bool(index % 2)
             yes, no = PROBES[name](draw, draw.randint(shortest, longest) - 3, usual)
             for label, words in (("yes", yes), ("no", no)):
-                text = " ".join([token_of(name), *words])
+                text = " ".join([f"<{name}>", *words])
                 rows.append({"text": text, "label": label, "group": f"{name}-{index}"})
     draw.shuffle(rows)
-    yield from rows
+    return rows
 
 
-def make_halves(examples: int, lengths: tuple[int, int], seed: int) -> Iterator[dict[str, Any]]:
+def make_halves(examples: int, lengths: tuple[int, int], seed: int) -> list[dict[str, Any]]:
     """The control: are most words of the vocabulary's first half? Counting words answers it; order says nothing.
 
     Args:
@@ -164,25 +162,4 @@ def make_halves(examples: int, lengths: tuple[int, int], seed: int) -> Iterator[
         draw.shuffle(words)
         rows.append({"text": " ".join(words), "label": LABELS[index % 2]})
     draw.shuffle(rows)
-    yield from rows
-
-
-def make_tokenizer() -> "PreTrainedTokenizerFast":
-    """The tokenizer of the generated tasks: one token per word."""
-    from transformers import PreTrainedTokenizerFast  # here: a plan is checked before PyTorch is imported
-
-    from hf_posenc.data.tokenizer import SPECIAL_TOKENS
-
-    usual = ("?A", "?near", "?even", *(f"#{place}" for place in _PLACES))
-    asking = [*map(token_of, PROBES), *usual, *sorted(OPPOSITES)]
-    words = [*SPECIAL_TOKENS.values(), *asking, "|", "A", "B", *_FILLERS, *_HALVES]
-    numbers = {word: number for number, word in enumerate(words)}
-    backend = Tokenizer(models.WordLevel(numbers, unk_token=SPECIAL_TOKENS["unk_token"]))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    cls, sep = SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"]
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}", special_tokens=[(token, numbers[token]) for token in (cls, sep)]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, model_input_names=["input_ids", "attention_mask"], **SPECIAL_TOKENS
-    )
+    return rows

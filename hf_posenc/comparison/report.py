@@ -1,41 +1,28 @@
 """The report of a comparison: one table, pictures, a few sentences, the tests."""
 
-import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from hf_posenc.data.reading import counted
 from hf_posenc.errors import UserError
-from hf_posenc.files import write_bytes, write_text
+from hf_posenc.files import write_text
 from hf_posenc.markdown import code, markdown_table, plain, render
-from hf_posenc.schemes.plots import PALETTE
+from hf_posenc.schemes.plots import PALETTE, save_figure
 
+from . import statistics
 from .baselines import BASELINES
 from .results import RUNS_NAME, load_plan, read_table
-from .statistics import (
-    MOST_SEEDS,
-    Contrast,
-    Interval,
-    above_majority,
-    compare,
-    contrasts,
-    group_scores,
-    ranking,
-    scores,
-    tested_lengths,
-    what_can_be_found,
-)
+from .statistics import Contrast, Interval
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-REPORT_NAME = "report.md"
 _SMALL, _DPI = 8, 130
 _LINES = ((0, (1, 2)), "--", "-", "-.", (0, (6, 1, 1, 1, 1, 1)))
 """Of the baselines in pictures."""
@@ -48,13 +35,15 @@ class Column:
     title: str
     tasks: tuple[str, ...]
     length: int
-    part: str | None = None
+    part: str | None
+    scores: dict[str, dict[int, float]]
+    """By scheme or baseline, by seed."""
 
-    def scores(self, table: pd.DataFrame, scheme: str) -> dict[int, float]:
-        """A scheme's scores, by seed."""
-        if self.part is not None:
-            table = table[table["part"] == self.part]
-        return group_scores(table, self.tasks, scheme, self.length)
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """The means over seeds, the best first."""
+        means = {name: fmean(of_seed.values()) for name, of_seed in self.scores.items()}
+        return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
 class Comparison:
@@ -63,9 +52,10 @@ class Comparison:
     Attributes:
         plan: what was compared: of the seeds only those without a missing run, unless each lacks one.
         table: all results.
-        problems: why runs of the plan aren't among them, by their names.
+        problems: the runs of the plan that are missing, by their names.
         is_whole: whether all compared seeds have all runs.
         contrasts: the tests.
+        baselines: those that were measured.
         order: the schemes, the best mean first.
     """
 
@@ -83,16 +73,18 @@ class Comparison:
         if lacking and whole:  # else a mean over some seeds would stand beside one over others
             self.plan = replace(self.plan, seeds=whole)
             self.table = self.table[self.table["seed"].isna() | self.table["seed"].isin(whole)]
-        self.contrasts = contrasts(self.plan, self.table)
-        self.metrics = {task.name: task.metric for task in self.plan.tasks}
+        self.contrasts = statistics.contrasts(self.plan, self.table)
+        self.baselines = [name for name in BASELINES if (self.table["scheme"] == name).any()]
         tasks = next(iter(self.plan.tested_groups.values()), (self.plan.tasks[0].name,))
-        ranked = ranking(self.table, self.plan.schemes, tasks, self.plan.home_length)
-        self.order = [*ranked, *(scheme for scheme in self.plan.schemes if scheme not in ranked)]
+        ranked = self._column("", tasks, self.plan.home_length).means
+        self.order = [name for name in dict.fromkeys((*ranked, *self.plan.schemes)) if name in self.plan.schemes]
 
-    @property
-    def baselines(self) -> list[str]:
-        """The baselines that were measured."""
-        return [name for name in BASELINES if (self.table["scheme"] == name).any()]
+    def _column(self, title: str, tasks: tuple[str, ...], length: int, part: str | None = None) -> Column:
+        table = self.table if part is None else self.table[self.table["part"] == part]
+        scores = {
+            name: statistics.group_scores(table, tasks, name, length) for name in (*self.baselines, *self.plan.schemes)
+        }
+        return Column(title, tasks, length, part, {name: of_seed for name, of_seed in scores.items() if of_seed})
 
     def columns(self, length: int) -> list[Column]:
         """The columns of the table at a length: tasks, and groups of several; of a task with parts these, too."""
@@ -100,17 +92,18 @@ class Comparison:
         for task in self.plan.tasks:
             rows = self.table[(self.table["task"] == task.name) & (self.table["length"] == length)]
             parts = list(dict.fromkeys(rows["part"]))
-            columns += [Column(part, (task.name,), length, part) for part in parts if len(parts) > 1]
+            columns += [self._column(part, (task.name,), length, part) for part in parts if len(parts) > 1]
             if parts:
-                columns.append(Column(task.name if len(parts) == 1 else f"mean of {task.name}", (task.name,), length))
+                title = task.name if len(parts) == 1 else f"mean of {task.name}"
+                columns.append(self._column(title, (task.name,), length))
         groups = {name: tasks for name, tasks in self.plan.tested_groups.items() if len(tasks) > 1}
-        return columns + [Column(f"mean: {name}", tasks, length) for name, tasks in groups.items()]
+        return columns + [self._column(f"mean: {name}", tasks, length) for name, tasks in groups.items()]
 
     def longer_columns(self) -> list[Column]:
         """Every task at the lengths that aren't the train length."""
         lengths = [length for length in self.plan.lengths if length != self.plan.home_length]
-        made = [Column(f"{t.name}, {n:,} tokens", (t.name,), n) for t in self.plan.tasks for n in lengths]
-        return [column for column in made if any(column.scores(self.table, name) for name in self.order)]
+        made = [self._column(f"{t.name}, {n:,} tokens", (t.name,), n) for t in self.plan.tasks for n in lengths]
+        return [column for column in made if column.scores]
 
     def score_table(self, columns: Sequence[Column], cost: bool = False) -> str:
         """Scores: baselines above a line, schemes sorted by their mean, the highest in bold.
@@ -119,60 +112,61 @@ class Comparison:
             columns: what is scored.
             cost: whether seconds and weights stand beside them.
         """
-        cells = {name: [self._cell(column, name) for column in columns] for name in (*self.baselines, *self.order)}
-        for place, column in enumerate(columns):
-            means = {name: fmean(v.values()) for name in self.order if (v := column.scores(self.table, name))}
-            for scheme in [name for name, mean in means.items() if mean == max(means.values())]:
-                cells[scheme][place] = f"**{cells[scheme][place]}**"
-        has_interval = len(self.plan.seeds) > 1 == len(columns)
-        head = ["", *(plain(column.title) for column in columns), *["95 % interval"] * has_interval]
-        head += ["seconds a run", "weights"] * cost
-        rows = []
-        for name in (*self.baselines, *self.order):
-            row = [code(name) if name in self.order else plain(name), *cells[name]]
-            interval = self.interval(columns[0], name) if name in self.order and has_interval else None
-            row += [ends(interval) if interval else ""] * has_interval + (self._cost(name) if cost else [])
-            rows.append(row)
-        rows[len(self.baselines) : len(self.baselines)] = [["—"] * len(head)] * bool(self.baselines)
-        return markdown_table(head, rows, "l" + "r" * (len(head) - 1))
+        rows = {name: [plain(name)] for name in self.baselines} | {name: [code(name)] for name in self.order}
+        head = ["", *(plain(column.title) for column in columns)]
+        for column in columns:
+            most = max((column.means[name] for name in self.order if name in column.means), default=None)
+            for name, row in rows.items():
+                text = self._cell(column, name)
+                row.append(f"**{text}**" if name in self.order and column.means.get(name, "") == most else text)
+        if len(self.plan.seeds) > 1 == len(columns):
+            head.append("95 % interval")
+            for name, row in rows.items():
+                row.append(ends(self.interval(columns[0], name)))
+        if cost:
+            head += ["seconds a run", "weights"]
+            of_scheme = self.table.drop_duplicates(["task", "scheme", "seed"]).groupby("scheme")
+            seconds, weights = of_scheme["seconds"].median(), of_scheme["parameters"].max()
+            for name, row in rows.items():
+                row += [f"{seconds[name]:,.0f}", f"{weights[name]:,}"] if name in self.order else ["", ""]
+        lines = [*rows.values()]
+        lines[len(self.baselines) : len(self.baselines)] = [["—"] * len(head)] * bool(self.baselines)
+        return markdown_table(head, lines, "l" + "r" * (len(head) - 1))
 
     def _cell(self, column: Column, name: str) -> str:
         """The mean and, where some runs are above the majority and others aren't, how many."""
-        values = column.scores(self.table, name)
-        if not values:  # the scheme's table ends before, or nothing was run
+        if name not in column.means:  # the scheme's table ends before, or nothing was run
             rows = self.table[(self.table["scheme"] == name) & (self.table["length"] == column.length)]
             return "too long" if rows[rows["task"].isin(column.tasks)]["score"].isna().any() else ""
-        text = f"{fmean(values.values()):.3f}"
+        text = f"{column.means[name]:.3f}"
         if name in self.plan.schemes and len(column.tasks) == 1 and column.part is None:
-            count = above_majority(self.table, column.tasks[0], name, column.length)
+            count = statistics.above_majority(self.table, column.tasks[0], name, column.length)
             text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
         return text
 
     def interval(self, column: Column, name: str) -> Interval | None:
         """The mean over seeds with its interval; None: there is no score."""
-        least = {"accuracy": 0.0}.get(self.metrics[column.tasks[0]], -1.0)
-        values = column.scores(self.table, name)
-        return Interval.of([*values.values()], least, 1.0) if values else None
-
-    def _cost(self, name: str) -> list[str]:
-        """The median seconds of a run, tests included, and the number of weights."""
-        rows = self.table[self.table["scheme"] == name].dropna(subset="seed")
-        runs = rows.drop_duplicates(["task", "seed"])
-        return ["", ""] if runs.empty else [f"{runs['seconds'].median():,.0f}", f"{runs['parameters'].max():,}"]
+        if name not in column.scores:
+            return None
+        metric = next(task.metric for task in self.plan.tasks if task.name == column.tasks[0])
+        made, least = statistics.compare([[*column.scores[name].values()]])[0], 0.0 if metric == "accuracy" else -1.0
+        within = (None if end is None else min(max(end, least), 1.0) for end in (made.low, made.high))
+        return Interval(made.mean, *within)
 
     def test_table(self) -> str:
-        """Every planned contrast."""
-        rows = []
+        """Every planned contrast: a row for each group, length and scheme, two columns for each reference."""
+        references = self.plan.references
+        rows: dict[tuple[str, ...], dict[str, list[str]]] = {}
         for contrast in self.contrasts:
-            gap = "" if contrast.gap is None else f"{contrast.gap:.3f}" if contrast.gap <= 1 else "over 1"
-            seeds = "" if contrast.seeds is None or contrast.is_found else str(contrast.seeds)
-            seeds = f"over {MOST_SEEDS}" if (contrast.seeds or 0) > MOST_SEEDS else seeds
-            p = "" if contrast.corrected is None else f"{contrast.corrected:.2g}"
-            where = (plain(contrast.group), f"{contrast.length:,}", code(contrast.scheme), code(contrast.reference))
-            rows.append((*where, difference(contrast.interval), p, contrast.verdict, gap, seeds))
-        head = ["tasks", "tokens", "scheme", "against", "difference", "p (Holm)", "verdict", "gap found"]
-        head += ["seeds needed"]
-        return markdown_table(head, rows, "lrllrrlrr")
+            where = (plain(contrast.group), f"{contrast.length:,}", code(contrast.scheme))
+            rows.setdefault(where, {})[contrast.reference] = [difference(contrast.interval), outcome(contrast)]
+        head = ["tasks", "tokens", "scheme"]
+        head += [text for name in references for text in (f"minus {code(name)}", "verdict")]
+        lines = [
+            [*where, *(text for name in references for text in tests.get(name, ["", ""]))]
+            for where, tests in rows.items()
+        ]
+        return markdown_table(head, lines, "lrl" + "rl" * len(references))
 
     def difference_table(self) -> str | None:
         """Each scheme minus the baseline in each task, with intervals and no verdict; None: there is one task."""
@@ -180,130 +174,113 @@ class Comparison:
         if len(columns) < 2 or len(self.plan.seeds) < 2:
             return None
         baseline = self.plan.references[0]
-        rows = [[code(name)] for name in self.order if name != baseline]
-        for column in columns:
-            base = column.scores(self.table, baseline)
-            for row, name in zip(rows, (name for name in self.order if name != baseline), strict=True):
-                own = column.scores(self.table, name)
-                paired = [own[seed] - base[seed] for seed in own if seed in base]
-                row.append(difference(compare([paired])[0]) if paired else "")
+        rows = []
+        for name in (name for name in self.order if name != baseline):
+            rows.append([code(name)])
+            for column in columns:
+                pairs = statistics.paired(column.scores.get(name, {}), column.scores.get(baseline, {}))
+                rows[-1].append(difference(statistics.compare([pairs])[0]) if pairs else "")
         return markdown_table((f"minus {code(baseline)}", *(plain(column.title) for column in columns)), rows)
 
     def sentences(self) -> Iterator[str]:
-        """What the results answer: which scheme, by how much, how sure, and what it would take to know more."""
+        """What the results answer: which scheme, by how much, and how sure."""
         for group, tasks in self.plan.tested_groups.items():
-            ranked, known = (
-                ranking(self.table, names, tasks, self.plan.home_length)
-                for names in (self.plan.schemes, self.baselines)
-            )
+            column = self._column(group, tasks, self.plan.home_length)
+            below, ranked = ([n for n in column.means if n in names] for names in (self.baselines, self.order))
             if not ranked:
                 continue
-            best, top = next(iter(ranked)), next(iter(known), "")
-            beside = [
-                f"{difference(contrast.interval)} against {code(contrast.reference)}, {contrast.verdict}"
-                for contrast in self.contrasts
-                if (contrast.group, contrast.length, contrast.scheme) == (group, self.plan.home_length, best)
-            ]
-            leader = "; ".join([f"{code(best)} has the highest mean of the schemes, {ranked[best]:.3f}", *beside])
-            if top and known[top] >= ranked[best]:
-                yield (
-                    f"**{plain(group)}: {plain(top)}, a baseline, is ahead** with {known[top]:.3f}. Take it, more "
-                    f"rows, or pretrained weights. {leader}."
-                )
-            else:
-                than = f" The best baseline, {plain(top)}, has {known[top]:.3f}." if top else ""
-                yield f"**{plain(group)}**: {leader}.{than}"
-        for reference in self.plan.references if len(self.plan.seeds) > 1 else ():
+            (best, second), top = [*ranked, ""][:2], (below or [""])[0]
+            here = [c for c in self.contrasts if (c.group, c.length) == (group, self.plan.home_length)]
+            leader = f"{code(best)} has the highest mean of the schemes, {column.means[best]:.3f}"
+            for c in here:
+                if c.scheme == best:
+                    leader += f"; {difference(c.interval)} against {code(c.reference)}, {c.verdict}"
+                elif (c.scheme, c.reference) == (second, best):
+                    leader += f"; the next, {code(second)}, has {difference(c.interval)} against it, {c.verdict}"
+            ahead = top and column.means[top] >= column.means[best]
+            title = f"{plain(group)}: {plain(top)}, a baseline, is ahead" if ahead else plain(group)
+            known = f" The best baseline, {plain(top)}, has {column.means[top]:.3f}." if top else ""
+            way_out = " Take it, more rows, or pretrained weights." if ahead else ""
+            yield f"**{title}**{'.' if ahead else ':'} {leader}.{known}{way_out}"
+        for reference in self.plan.references:
             tested = [c for c in self.contrasts if c.reference == reference and c.corrected is not None]
             if tested:
                 found = "; ".join(self._found(tested)) or "no scheme is shown to differ"
                 yield f"Compared with {code(reference)}: {found}."
-        yield from self._undecided()
 
     def _found(self, tested: Sequence[Contrast]) -> Iterator[str]:
         """The schemes that differ, by verdict, group and length."""
         found = [contrast for contrast in tested if contrast.is_found]
         for verdict, group, length in dict.fromkeys((c.verdict, c.group, c.length) for c in found):
             members = [c for c in found if (c.verdict, c.group, c.length) == (verdict, group, length)]
+            members.sort(key=lambda c: -abs(c.interval.mean))
             names = ", ".join(f"{code(c.scheme)} ({c.interval.mean:+.3f})" for c in members)
-            at = f" at {length:,} tokens" if len(tested_lengths(self.plan)) > 1 else ""
+            at = f" at {length:,} tokens" if len(statistics.tested_lengths(self.plan)) > 1 else ""
             yield f"{verdict} on {plain(group)}{at} {names}"
 
-    def _undecided(self) -> Iterator[str]:
-        """What isn't known, and how many seeds would tell."""
-        seeds = len(self.plan.seeds)
-        if seeds < 2:
-            yield what_can_be_found(self.plan)
-            return
-        tested = [contrast for contrast in self.contrasts if contrast.corrected is not None]
-        undecided = [contrast for contrast in tested if not contrast.is_found]
-        if undecided:
-            gaps = [contrast.gap or 0.0 for contrast in undecided]
-            few = sum((contrast.seeds or 0) <= 2 * seeds for contrast in undecided)
-            largest = f"{max(gaps):.3f}" if max(gaps) <= 1 else "over 1"
-            yield (
-                f"{len(undecided)} of {len(tested)} tests are not decided, which doesn't mean equal: they find gaps "
-                f"from {min(gaps):.3f} to {largest} in 4 of 5 cases. With {2 * seeds} seeds instead of {seeds} about "
-                f"{few} of them would be decided, if the gaps are as measured."
-            )
-        if untested := [contrast for contrast in self.contrasts if contrast.corrected is None]:
-            widest = max(untested, key=lambda contrast: abs(contrast.interval.mean))
-            yield (
-                f"{counted(len(untested), 'difference')} couldn't be tested, the table says why; the largest is "
-                f"{code(widest.scheme)} against {code(widest.reference)} on {plain(widest.group)}, "
-                f"{difference(widest.interval)}."
-            )
-
-    def pictures(self) -> "Iterator[tuple[str, Figure]]":
+    def pictures(self) -> "dict[str, Figure]":
         """The pictures, by file name: scores at the train length and, where there are more, against the length."""
-        yield "scores.png", self._draw_scores()
+        pictures = {"scores.png": self._draw_scores()}
         if len(self.plan.lengths) > 1:
-            yield "lengths.png", self._draw_lengths()
+            pictures["lengths.png"] = self._draw_lengths()
+        for figure in pictures.values():
+            drawn = [axes.get_legend_handles_labels() for axes in figure.axes]
+            lines = {label: line for of_axes in drawn for line, label in zip(*of_axes, strict=True)}
+            figure.legend(lines.values(), lines, fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=5)
+        return pictures
 
     def _draw_scores(self) -> "Figure":
         """A panel for each column, the schemes in one order in all."""
         columns = [column for column in self.columns(self.plan.home_length) if len(column.tasks) == 1]
         wide = min(len(columns), 3)
-        deep = -(-len(columns) // wide)
-        figure = _figure(1.2 + 2.3 * wide, 0.7 + deep * (0.5 + 0.19 * len(self.order)))
-        grid = figure.subplots(deep, wide, squeeze=False, sharey=True)
-        for axes, column in zip(grid.flat, columns, strict=False):
+        height = 0.7 + -(-len(columns) // wide) * (0.5 + 0.19 * len(self.order))
+        figure = _panels([column.title for column in columns], wide, 1.2 + 2.3 * wide, height)
+        for axes, column in zip(figure.axes, columns, strict=False):
             for place, scheme in enumerate(self.order):
                 if (interval := self.interval(column, scheme)) is not None:
                     low, high = (interval.mean if end is None else end for end in (interval.low, interval.high))
                     axes.plot([low, high], [place, place], color=PALETTE[0], linewidth=1.4)
                     axes.plot([interval.mean], [place], "o", color=PALETTE[0], markersize=4)
             for line, name in zip(_LINES, self.baselines, strict=False):
-                if values := column.scores(self.table, name):
-                    axes.axvline(values[-1], color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
-            axes.set_title(column.title, fontsize=_SMALL + 1, loc="left")
+                if name in column.means:
+                    axes.axvline(column.means[name], color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
             axes.set_yticks(range(len(self.order)), self.order)
             axes.set_ylim(len(self.order) - 0.5, -0.5)
-        for axes in grid.flat[len(columns) :]:
-            axes.set_visible(False)
-        _finish(figure, [*grid.flat][: len(columns)])
         return figure
 
     def _draw_lengths(self) -> "Figure":
         """A panel for each task: means against the length of the test."""
-        tasks = self.plan.tasks
-        figure = _figure(6.5, 0.9 + 2.6 * len(tasks))
-        grid = figure.subplots(len(tasks), 1, squeeze=False)
-        for axes, task in zip(grid.flat, tasks, strict=True):
+        tasks = [task.name for task in self.plan.tasks]
+        figure = _panels(tasks, 1, 6.5, 0.9 + 2.6 * len(tasks))
+        for axes, task in zip(figure.axes, tasks, strict=True):
+            columns = [self._column("", (task,), length) for length in self.plan.lengths]
             for place, scheme in enumerate(self.order):
-                points = {n: v for n in self.plan.lengths if (v := scores(self.table, task.name, scheme, n))}
-                style = ("-", "--", ":")[place // len(PALETTE) % 3]
-                means = [fmean(values.values()) for values in points.values()]
-                colour = PALETTE[place % len(PALETTE)]
-                axes.plot([*points], means, style, color=colour, marker="o", markersize=3, label=scheme)
+                points = {column.length: column.means[scheme] for column in columns if scheme in column.means}
+                style, colour = ("-", "--", ":")[place // len(PALETTE) % 3], PALETTE[place % len(PALETTE)]
+                axes.plot([*points], [*points.values()], style, color=colour, marker="o", markersize=3, label=scheme)
             axes.axvline(self.plan.train_length, color="0.7", linewidth=0.8, zorder=0)
             axes.set_xscale("log", base=2)
             axes.set_xticks(self.plan.lengths, [f"{length:,}" for length in self.plan.lengths])
             axes.minorticks_off()
-            axes.set_title(task.name, fontsize=_SMALL + 1, loc="left")
             axes.set_xlabel("tokens (the line: the train length)", fontsize=_SMALL)
-        _finish(figure, [*grid.flat])
         return figure
+
+
+def _panels(titles: Sequence[str], wide: int, width: float, height: float) -> "Figure":
+    """A figure of this many inches with a panel for each title, so many in a row."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError('Reports need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.subplots(-(-len(titles) // wide), wide, squeeze=False, sharey=wide > 1)
+    for axes, title in zip_longest(figure.axes, titles):
+        axes.set_visible(title is not None)
+        axes.set_title(title, fontsize=_SMALL + 1, loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=_SMALL)
+        axes.grid(axis="both", color="0.93")
+    return figure
 
 
 def write_report(comparison: Comparison) -> Path:
@@ -312,14 +289,11 @@ def write_report(comparison: Comparison) -> Path:
     Raises:
         UserError: matplotlib isn't installed.
     """
-    folder = comparison.folder
-    pictures = dict(comparison.pictures())
+    path, pictures = comparison.folder / "report.md", comparison.pictures()
     for name, figure in pictures.items():
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
-        write_bytes(folder / name, buffer.getvalue())
-    write_text(folder / REPORT_NAME, render_report(comparison, [*pictures]))
-    return folder / REPORT_NAME
+        save_figure(figure, path.with_name(name), dpi=_DPI)
+    write_text(path, render_report(comparison, [*pictures]))
+    return path
 
 
 def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
@@ -327,29 +301,33 @@ def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
     plan, folder, runs = comparison.plan, comparison.folder, comparison.table.dropna(subset="seed")
     counts = dict.fromkeys(plan.train_examples_of(task) for task in plan.tasks)
     tests = runs.groupby(["part", "length"])["examples"].first()
+    table = comparison.score_table(comparison.columns(plan.home_length), cost=True)
+    longer = comparison.score_table(columns) if (columns := comparison.longer_columns()) else ""
     there = folder.as_posix()
     return render(
         Path(__file__).with_name("report.md.jinja"),
         c=comparison,
         plan=plan,
         pictures=pictures,
+        table=table,
+        longer=longer,
+        mixed=re.search(r"(\d+/\d+)[* |]", table + longer),  # a score that describes no run
         counted=counted,
+        at_most=at_most,
+        statistics=statistics,
         about=BASELINES,
-        runs=len(runs.drop_duplicates(["task", "scheme", "seed"])),
+        runs=runs,
         rows=" or ".join("all" if count is None else f"{count:,}" for count in counts),
-        others=[task.name for task in plan.tasks if task.metric != "accuracy"],
         examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests)))),
         error=0.5 / min(tests) ** 0.5,
-        processors=sorted(set(runs["processor"])),
-        commits=sorted(set(runs["commit"].dropna()) - {""}),
         there=there,
         own=there if (folder / RUNS_NAME).is_dir() else f"results/{folder.name}",  # none can be added to a table alone
     )
 
 
-def ends(interval: Interval, sign: str = "") -> str:
+def ends(interval: Interval | None, sign: str = "") -> str:
     """The ends of an interval, `[0.897, 0.925]`; nothing of one seed."""
-    if interval.low is None or interval.high is None:
+    if interval is None or interval.low is None or interval.high is None:
         return ""
     return f"[{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
 
@@ -359,20 +337,14 @@ def difference(interval: Interval) -> str:
     return f"{interval.mean:+.3f} {ends(interval, '+')}".rstrip()
 
 
-def _figure(width: float, height: float) -> "Figure":
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError('Reports need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
-    return Figure(figsize=(width, height), layout="constrained")
+def outcome(contrast: Contrast) -> str:
+    """A verdict with its p-value, the gap that is found and, where nothing was, how many seeds would."""
+    if contrast.corrected is None or contrast.gap is None or contrast.seeds is None:
+        return contrast.verdict
+    needed = "" if contrast.is_found else f"; {at_most(contrast.seeds, statistics.MOST_SEEDS)} seeds"
+    return f"{contrast.verdict} (p {contrast.corrected:.2g}; gap {at_most(contrast.gap, 1)}{needed})"
 
 
-def _finish(figure: "Figure", grid: "Sequence[Axes]") -> None:
-    """Small labels, one legend for all panels."""
-    for axes in grid:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=_SMALL)
-        axes.grid(axis="both", color="0.93")
-    lines = {str(line.get_label()): line for axes in grid for line in axes.get_lines()}
-    lines = {label: line for label, line in lines.items() if not label.startswith("_")}
-    figure.legend([*lines.values()], [*lines], fontsize=_SMALL, loc="outside lower center", frameon=False, ncols=5)
+def at_most(value: float, most: int) -> str:
+    """A gap or a number of seeds; `over 1`, `over 100`."""
+    return f"over {most}" if value > most else str(value) if isinstance(value, int) else f"{value:.3f}"

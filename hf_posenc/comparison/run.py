@@ -1,6 +1,5 @@
 """Makes one run of a plan: trains a model, and tests it at every length. Refuses schemes that can't be run."""
 
-import io
 import shutil
 import time
 from collections.abc import Iterator
@@ -9,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
-from hf_posenc.errors import UserError, one_line
+from hf_posenc.errors import UserError, user_errors
 from hf_posenc.finetuning.loading import position_limit
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.train import TrainingResult, train
 from hf_posenc.machine import commit, processor
 from hf_posenc.model.positions import make_position
 from hf_posenc.options import Options
+from hf_posenc.schemes.scheme_file import register_scheme_file
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.recipe import default_learning_rate
 from hf_posenc.training.run_folder import OPTIONS_NAME, checkpoints
@@ -36,36 +35,30 @@ def run_options(plan: Plan, run: PlannedRun) -> dict[str, Any]:
     return options | ({} if plan.pretrained is None else {"pretrained": plan.checkpoint(run.scheme)})
 
 
-def check_scheme(plan: Plan, scheme: str) -> None:
-    """Refuses a scheme that can't be built, or started, as the plan says.
+def check_schemes(plan: Plan) -> None:
+    """Registers the plan's scheme files, and refuses schemes that can't be built, or started, as it says.
 
     Raises:
-        UserError: the scheme, its arguments, the checkpoint or the number of positions can't be.
+        UserError: a file, a scheme, its arguments or the checkpoint can't be.
     """
-    options = Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0)))
-    started = check_start(options)
-    if plan.pretrained is not None:  # a checkpoint for all is converted, one for each must be what it is called
-        if "{scheme}" in plan.pretrained and (has := getattr(started, "position_embedding_type", None)) != scheme:
-            raise UserError(f"{plan.checkpoint(scheme)!r} has the scheme {has!r}, not {scheme!r}.")
-        return
-    try:
-        with torch.device("meta"):
-            limit = make_position(started).max_length
-    except (ValueError, TypeError) as error:
-        raise UserError(one_line(error)) from error
-    except Exception as error:  # in the code of a scheme of the user's own
-        raise UserError(f"{scheme!r} can't be built: {type(error).__name__}: {one_line(error)}") from error
-    if limit is not None and limit < plan.train_length:
-        raise UserError(
-            f"{scheme!r} has {limit} positions, the plan trains at {plan.train_length} tokens. Give options: "
-            f"{{set: {{max_position_embeddings: {plan.train_length}}}}} or more, or leave the scheme out."
-        )
+    for path in plan.scheme_files:
+        with user_errors():
+            register_scheme_file(path, "+".join(dict.fromkeys("+".join(plan.schemes).split("+"))))
+    for scheme in plan.schemes:
+        options = Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0)))
+        started = check_start(options)
+        if plan.pretrained is not None:  # a checkpoint for all is converted, one for each must be what it is called
+            if "{scheme}" in plan.pretrained and (has := getattr(started, "position_embedding_type", None)) != scheme:
+                raise UserError(f"{plan.checkpoint(scheme)!r} has the scheme {has!r}, not {scheme!r}.")
+            continue
+        with user_errors(), torch.device("meta"):
+            make_position(started)
 
 
 def run_one(
     plan: Plan, run: PlannedRun, work: Path, tokenizer: Path, learning_rate: float | None = None
-) -> dict[str, Any]:
-    """Trains and tests one model; returns what its JSON holds. An interrupted training resumes.
+) -> list[dict[str, Any]]:
+    """Trains and tests one model; returns its rows of the results. An interrupted training resumes.
 
     Args:
         plan: all that its runs have in common.
@@ -88,15 +81,14 @@ def run_one(
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     rows = {"train": training_rows(plan, run)}
     # The baselines are measured once for all runs of a task.
-    trained = train(Options.of(**options), tables=rows, baselines=False, console=Console(file=io.StringIO()))
+    trained = train(Options.of(**options), tables=rows, baselines=False)
     tested = list(_test(plan, run, trained))
     if not tested:
-        raise UserError(
-            f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}. "
-            "Give longer test_lengths, or lengths: cut."
-        )
-    return {
-        "rows": tested,
+        raise UserError(f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}.")
+    shared = {
+        "task": run.task.name,
+        "scheme": run.scheme,
+        "seed": run.seed,
         "steps": max((entry.get("step", 0) for entry in trained.report.history), default=0),
         "seconds": round(time.time() - started, 1),
         "parameters": trained.report.parameters,
@@ -104,6 +96,7 @@ def run_one(
         "commit": (code or "")[:12],
         "processor": torch.cuda.get_device_name() if torch.cuda.is_available() else processor(),
     }
+    return [{**shared, **row} for row in tested]
 
 
 def default_rate(plan: Plan, run: PlannedRun) -> float:

@@ -28,8 +28,9 @@ times another's, in 3 to 4 % where each run learns a task or stays at chance, in
 
 import bisect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean
 
 import numpy as np
@@ -46,6 +47,7 @@ FEW_SEEDS = 5
 """With fewer, schemes aren't compared where some of their runs aren't above the majority."""
 MOST_SEEDS = 100
 """So many seeds at most are proposed."""
+UNLEARNED = f"no test: fewer than {FEW_SEEDS} seeds, and not all learned"
 _TINY = 1e-12
 """Errors below are the rounding of float64."""
 
@@ -57,15 +59,6 @@ class Interval:
     mean: float
     low: float | None
     high: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> "Interval":
-        """The interval of Student's t, within what the metric can be."""
-        mean = fmean(values)
-        if len(values) < 2:
-            return cls(mean, None, None)
-        half = stats.t.ppf(1 - ALPHA / 2, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
-        return cls(mean, max(float(mean - half), least), min(float(mean + half), most))
 
 
 @dataclass(frozen=True)
@@ -98,7 +91,7 @@ class Contrast:
             if self.interval.low is None:
                 return "no test: one seed"
             varies = self.interval.low < self.interval.mean
-            return f"no test: fewer than {FEW_SEEDS} seeds, and not all learned" if varies else "no test: none varies"
+            return UNLEARNED if varies else "no test: none varies"
         return ("better" if self.interval.mean > 0 else "worse") if self.is_found else "not decided"
 
 
@@ -117,6 +110,11 @@ def group_scores(table: pd.DataFrame, tasks: Sequence[str], scheme: str, length:
     of_tasks = [scores(table, task, scheme, length) for task in tasks]
     seeds = sorted(set.intersection(*map(set, of_tasks)))
     return {seed: fmean(values[seed] for values in of_tasks) for seed in seeds}
+
+
+def paired(first: Mapping[int, float], second: Mapping[int, float]) -> list[float]:
+    """The differences of scores by seed, of the seeds that both have."""
+    return [first[seed] - second[seed] for seed in first if seed in second]
 
 
 def above_majority(table: pd.DataFrame, task: str, scheme: str, length: int) -> tuple[int, int] | None:
@@ -149,33 +147,22 @@ def tested_lengths(plan: Plan) -> tuple[int, ...]:
 
 def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
     """The planned contrasts of a comparison, corrected together."""
-    return _corrected(list(_contrasts(plan, table)))
-
-
-def _contrasts(plan: Plan, table: pd.DataFrame) -> Iterator[Contrast]:
+    made = []
     number = len(plan.tested_groups) * len(tested_lengths(plan)) * len(pairs(plan))
-    for group, tasks in plan.tested_groups.items():
-        for length in tested_lengths(plan):
-            of_scheme = {scheme: [scores(table, task, scheme, length) for task in tasks] for scheme in plan.schemes}
-            for scheme, reference in pairs(plan):
-                differences = [
-                    [first[seed] - second[seed] for seed in first if seed in second]
-                    for first, second in zip(of_scheme[scheme], of_scheme[reference], strict=True)
-                ]
-                if not all(differences):
-                    continue
-                interval, p = compare(differences)
-                few = min(map(len, differences)) < FEW_SEEDS
-                if few and not _all_learned(table, tasks, (scheme, reference), length):
-                    p = None
-                found = (None, None) if p is None else power(differences, ALPHA / number)
-                yield Contrast(group, length, scheme, reference, interval, p, None, *found)
-
-
-def _all_learned(table: pd.DataFrame, tasks: Sequence[str], schemes: Sequence[str], length: int) -> bool:
-    """Whether all runs of the schemes are above the majority's answers; so, too, where these weren't measured."""
-    counts = (above_majority(table, task, scheme, length) for task in tasks for scheme in schemes)
-    return all(count is None or count[0] == count[1] for count in counts)
+    for (group, tasks), length in product(plan.tested_groups.items(), tested_lengths(plan)):
+        of_scheme = {scheme: [scores(table, task, scheme, length) for task in tasks] for scheme in plan.schemes}
+        for scheme, reference in pairs(plan):
+            differences = list(map(paired, of_scheme[scheme], of_scheme[reference]))
+            if not all(differences):
+                continue
+            interval, p = compare(differences)
+            counts = (above_majority(table, *where, length) for where in product(tasks, (scheme, reference)))
+            few = min(map(len, differences)) < FEW_SEEDS
+            if few and any(count is not None and count[0] < count[1] for count in counts):
+                p = None
+            found = (None, None) if p is None else power(differences, ALPHA / number)
+            made.append(Contrast(group, length, scheme, reference, interval, p, None, *found))
+    return _corrected(made)
 
 
 def compare(differences: Sequence[Sequence[float]]) -> tuple[Interval, float | None]:
@@ -245,10 +232,3 @@ def what_can_be_found(plan: Plan) -> str:
         f"With {seeds} seeds and {tests} {'test' if tests == 1 else 'tests'} a gap must exceed {gap:.1f} standard "
         f"deviations{' of one task' if tasks > 1 else ''} to be found in 4 of 5 cases."
     )
-
-
-def ranking(table: pd.DataFrame, names: Sequence[str], tasks: Sequence[str], length: int) -> dict[str, float]:
-    """The means over tasks of schemes or baselines, the best first."""
-    values = {name: group_scores(table, tasks, name, length) for name in names}
-    means = {name: fmean(of_seed.values()) for name, of_seed in values.items() if of_seed}
-    return dict(sorted(means.items(), key=lambda item: -item[1]))

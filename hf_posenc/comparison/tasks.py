@@ -4,25 +4,28 @@ import hashlib
 import json
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from datasets import Dataset, concatenate_datasets
 from sklearn.metrics import accuracy_score, matthews_corrcoef
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_posenc.data.columns import find_columns
 from hf_posenc.data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
 from hf_posenc.data.reading import as_table, read_file
 from hf_posenc.data.sources import read
+from hf_posenc.data.tokenizer import SPECIAL_TOKENS
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
-from .plan import CONTROL, DATA_VARIABLE, Plan, PlannedRun, Task, resolve_data
-from .probes import PROBES, SHORTEST, make_halves, make_probes
+from .plan import CONTROL, Plan, PlannedRun, Task, resolve_data
+from .probes import PROBES, SHORTEST, VOCABULARY, make_halves, make_probes
 
 logger = logging.getLogger(__name__)
 
@@ -67,15 +70,34 @@ def training_rows(plan: Plan, run: PlannedRun) -> Dataset:
     """
     if not run.task.is_generated:
         return load_task(plan, run.task, trial=run.factor is not None)["train"]
-    count, longest = plan.train_examples_of(run.task), plan.train_length
+    shortest = max(8 if run.task.data == CONTROL else SHORTEST, plan.train_length // 2)
+    names, lengths = run.task.probes or tuple(PROBES), (shortest, plan.train_length)
+    rows = _generate(run.task, plan.train_examples_of(run.task), lengths, run.seed, names, training=True)
+    return as_table(Dataset.from_list(rows), run.task.name)
+
+
+def _generate(
+    task: Task, count: int | None, lengths: tuple[int, int], seed: int, probes: Sequence[str], training: bool = False
+) -> list[dict[str, Any]]:
+    """About so many examples of the control, or of some probes."""
     assert count is not None
-    if run.task.data == CONTROL:
-        rows = make_halves(count, (max(8, longest // 2), longest), run.seed)
-    else:
-        names = run.task.probes or tuple(PROBES)
-        lengths = (max(SHORTEST, longest // 2), longest)
-        rows = make_probes(max(1, count // (2 * len(names))), lengths, run.seed, names, training=True)
-    return as_table(Dataset.from_list(list(rows)), run.task.name)
+    if task.data == CONTROL:
+        return make_halves(count, lengths, seed)
+    return make_probes(max(1, count // (2 * len(probes))), lengths, seed, probes, training)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer of the generated tasks: one token per word."""
+    numbers = {word: number for number, word in enumerate((*SPECIAL_TOKENS.values(), *VOCABULARY))}
+    backend = Tokenizer(models.WordLevel(numbers, unk_token=SPECIAL_TOKENS["unk_token"]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    cls, sep = SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}", special_tokens=[(token, numbers[token]) for token in (cls, sep)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_input_names=["input_ids", "attention_mask"], **SPECIAL_TOKENS
+    )
 
 
 def load_task(plan: Plan, task: Task, *, trial: bool = False) -> dict[str, Dataset]:
@@ -88,14 +110,7 @@ def load_task(plan: Plan, task: Task, *, trial: bool = False) -> dict[str, Datas
         UserError: they can't be read, or aren't there.
     """
     options = plan.data_options(task)
-    try:
-        splits = read(options)
-    except UserError as error:
-        if Path(str(options.data)).exists():
-            raise
-        raise UserError(
-            f"{error} The environment variable {DATA_VARIABLE} can name the folder in which {task.data!r} lies."
-        ) from error
+    splits = read(options)
     if "train" not in splits:
         raise UserError(f"The task {task.name!r} has no training data: {task.data!r} has {', '.join(splits)}.")
     if Path(str(options.data)).is_file():
@@ -148,10 +163,8 @@ def check_data(plan: Plan, task: Task) -> str | None:
         return None
     prepared = prepare(load_task(plan, task), plan.data_options(task))
     if (kind := prepared.labels.problem_type) != "single_label_classification":
-        raise UserError(
-            f"The task {task.name!r} is {kind.replace('_', ' ')}, which has no {task.metric}. Compare on data with one "
-            "label per text; numbers that are classes have to be whole ones, or words."
-        )
+        what = f"The task {task.name!r} is {kind.replace('_', ' ')}, which has no {task.metric}"
+        raise UserError(f"{what}. Compare on data with one label per text: a word, or a whole number.")
     if "test" not in prepared.splits:
         raise UserError(f"The task {task.name!r}: its data for 'test' has no labels. Give a test split that has.")
     for concern in prepared.summary.doubts:
@@ -178,10 +191,11 @@ def test_parts(
         return TestPart(name, length, ids.add_column("labels", numbers))
 
     if task.is_generated:
-        for length in lengths:
-            for name, rows in _generated_tests(plan, task, length, TEST_SEED + (-length if trial else length)):
-                numbers = [labels.index(row["label"]) for row in rows]
-                yield encoded(name, ([row["text"] for row in rows],), numbers, length)
+        names = (task.name,) if task.data == CONTROL else task.probes or tuple(PROBES)
+        for length, name in product(lengths, names):
+            seed = TEST_SEED + (-length if trial else length)
+            made = _generate(task, plan.test_examples_of(task), (length, length), seed, [name])
+            yield encoded(name, ([row["text"] for row in made],), [labels.index(row["label"]) for row in made], length)
         return
     splits = load_task(plan, task, trial=trial)
     prepared = prepare(splits, plan.data_options(task), Known(label_names=labels))
@@ -200,16 +214,6 @@ def test_parts(
             yield part
             if part.longest < length:
                 break  # nothing was cut, so that longer ones would be the same
-
-
-def _generated_tests(plan: Plan, task: Task, length: int, seed: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    count = plan.test_examples_of(task)
-    assert count is not None
-    if task.data == CONTROL:
-        yield task.name, list(make_halves(count, (length, length), seed))
-        return
-    for name in task.probes or PROBES:
-        yield name, list(make_probes(max(1, count // 2), (length, length), seed, [name]))
 
 
 def _buckets(whole: TestPart, lengths: tuple[int, ...]) -> Iterator[TestPart]:

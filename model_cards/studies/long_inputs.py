@@ -31,7 +31,7 @@ from scipy.special import softmax
 from transformers import AutoTokenizer
 
 from hf_posenc.comparison.report import difference, ends
-from hf_posenc.comparison.statistics import Interval, compare
+from hf_posenc.comparison.statistics import compare
 from hf_posenc.conversion import convert
 from hf_posenc.data.reading import as_table
 from hf_posenc.errors import run_script
@@ -228,7 +228,7 @@ def table(results: dict[str, Any]) -> str:
         of_sets = {name: scores(results, name, row) for name in DATA}
         if not all(of_sets.values()):
             continue
-        cells = [f"{fmean(values):.3f} {ends(Interval.of(values))}".strip() for values in of_sets.values()]
+        cells = [f"{fmean(values):.3f} {ends(compare([values])[0])}".strip() for values in of_sets.values()]
         pairs = [
             [own - cut for own, cut in zip(values, scores(results, name, "cut"), strict=False)]
             for name, values in of_sets.items()

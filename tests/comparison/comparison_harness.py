@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hf_posenc.comparison import Plan, read_plan
 from hf_posenc.comparison.plan import PlannedRun
-from hf_posenc.comparison.results import PLAN_NAME, write_baselines, write_run
+from hf_posenc.comparison.results import PLAN_NAME, write_result
 from hf_posenc.files import write_json
 
 SMALL = {
@@ -68,8 +68,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def read_run(results: Path, name: str) -> dict[str, Any]:
-    run: dict[str, Any] = json.loads((results / "runs" / f"{name}.json").read_text())
-    return run
+    """What all rows of a run share, and the rows."""
+    rows: list[dict[str, Any]] = json.loads((results / "runs" / f"{name}.json").read_text())["rows"]
+    return {**rows[0], "rows": rows}
 
 
 def row(plan: Plan, run: PlannedRun, score: float | None, length: int | None = None) -> dict[str, Any]:
@@ -77,10 +78,13 @@ def row(plan: Plan, run: PlannedRun, score: float | None, length: int | None = N
     return {"part": run.task.name, "length": length, "metric": run.task.metric, "score": score, "examples": 400}
 
 
-def done_run(plan: Plan, run: PlannedRun, rows: list[dict[str, Any]] | None = None, **fields: Any) -> dict[str, Any]:
+def done_run(
+    plan: Plan, run: PlannedRun, rows: list[dict[str, Any]] | None = None, **fields: Any
+) -> list[dict[str, Any]]:
     """What `run_one` returns of a run that nobody has made."""
-    made = {"rows": rows or [row(plan, run, 0.5)], "steps": 8, "seconds": 3.0, "parameters": 1000}
-    return {**made, "rate": 0.001, "commit": "12e3456", "processor": "a machine", **fields}
+    shared = {"task": run.task.name, "scheme": run.scheme, "seed": run.seed, "steps": 8, "seconds": 3.0}
+    shared |= {"parameters": 1000, "rate": 0.001, "commit": "12e3456", "processor": "a machine", **fields}
+    return [{**shared, **entry} for entry in rows or [row(plan, run, 0.5)]]
 
 
 def made_up(folder: Path, plan: Plan, score: Callable[[PlannedRun, int], float | None], **baselines: float) -> Path:
@@ -88,12 +92,12 @@ def made_up(folder: Path, plan: Plan, score: Callable[[PlannedRun, int], float |
     write_json(folder / PLAN_NAME, plan.to_dict())
     for task in plan.tasks:
         rows = [
-            {**row(plan, PlannedRun(task, "", 0), value, length), "scheme": name.replace("_", " ")}
+            {**row(plan, PlannedRun(task, "", 0), value, length), "task": task.name, "scheme": name.replace("_", " ")}
             for name, value in baselines.items()
             for length in plan.lengths
         ]
-        write_baselines(folder, task.name, {"rows": rows, "seconds": 1.0})
+        write_result(folder, plan, task, {"rows": rows, "seconds": 1.0})
     for run in plan.runs():
         rows = [row(plan, run, score(run, length), length) for length in plan.lengths]
-        write_run(folder, plan, run, {"status": "done", **done_run(plan, run, rows)})
+        write_result(folder, plan, run, {"rows": done_run(plan, run, rows)})
     return folder

@@ -36,7 +36,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Exception], li
     broken: dict[str, Exception] = {}
     made: list[str] = []
 
-    def pretend(plan: Any, run: Any, *_: Any) -> dict[str, Any]:
+    def pretend(plan: Any, run: Any, *_: Any) -> list[dict[str, Any]]:
         made.append(run.name)
         if run.scheme in broken:
             raise broken[run.scheme]

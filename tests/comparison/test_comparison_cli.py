@@ -68,7 +68,7 @@ def test_the_scores_and_the_report_come_when_no_run_is_missing(command, tmp_path
     tasks = ("--data", "halves", "--data", "probes", "--schemes", "none,rope")
     words = ("compare", "-o", results, "--plan", "quick", *tasks)
     (results / ".locks").mkdir(parents=True)
-    record_plan(read_plan("quick", tasks=["halves", "probes"]), {}, tmp_path / "other")
+    record_plan(read_plan("quick", tasks=["halves", "probes"]), tmp_path / "other")
     shutil.copy(tmp_path / "other" / "plan.json", results)
     with FileLock(results / ".locks" / "halves-rope-seed0.lock"):  # another process makes it
         code, out, _ = command(*words)

@@ -3,6 +3,7 @@
 import html
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from comparison_harness import made_up, toy
@@ -15,6 +16,7 @@ from hf_posenc.markdown import code, markdown_table, plain
 
 pytest.importorskip("matplotlib")
 
+RESULTS = Path(__file__).parents[2] / "model_cards" / "results"
 LEVELS = {"none": 0.5, "rope": 0.8, "learned": 0.7, "t5": 0.79}
 
 
@@ -58,15 +60,17 @@ def test_a_stranger_learns_which_scheme_by_how_much_and_how_sure(text):
     sentences = [line for line in text.splitlines() if line.startswith("- ")]
     assert re.fullmatch(
         r"- \*\*order\*\*: `rope` has the highest mean of the schemes, 0.802; \+0.300 \[\+0.298, \+0.302\] against "
-        r"`none`, better. The best baseline, word pairs, has 0.750.",
+        r"`none`, better; the next, `t5`, has -0.01\d \[\S+ \S+\] against it, worse. "
+        r"The best baseline, word pairs, has 0.750.",
         sentences[0],
     ), sentences[0]
-    assert sentences[1].startswith("- Compared with `none`: better on order at 32 tokens `rope` (+0.300), ")
+    assert sentences[1].startswith("- Compared with `none`: better on order at 32 tokens `rope` (+0.300), `t5` (+0.29")
     assert sentences[2].startswith("- Compared with `rope`: worse on order at 32 tokens `learned` (-0.100), ")
     assert len(sentences) <= 5
     rows = [line for line in text.splitlines() if line.startswith("| order |")]
-    assert len(rows) == (3 + 2) + (2 + 1)  # at 32 and at 48 tokens, where `learned` can't be tested
-    assert all(line.count("|") == 10 for line in rows)
+    assert len(rows) == 3 + 2  # at 32 and at 48 tokens, where `learned` can't be tested
+    assert all(line.count("|") == 8 for line in rows)
+    assert re.search(r"\| `t5` \| \+0.29. \[\S+ \S+\] \| better \(p \S+; gap 0\.\d{3}\) \| -0.01", rows[2]), rows[2]
 
 
 def test_other_lengths_stand_in_a_table_of_their_own(text):
@@ -78,16 +82,38 @@ def test_other_lengths_stand_in_a_table_of_their_own(text):
 
 
 def test_a_report_fits_two_screens_and_ends_with_its_command(folder, text):
-    assert len(text.splitlines()) <= 80
+    committed = [path.read_text() for path in RESULTS.glob("*/report.md")]
+    assert len(committed) == 6
+    assert all(len(report.splitlines()) <= 100 for report in (*committed, text))
     assert f"hf-posenc compare --plan {folder}/plan.json -o {folder} --seeds 10" in text
     assert max(len(re.split(r"(?<=[.;:]) ", line)[0].split()) for line in text.splitlines() if line[:1] == "-") <= 30
+
+
+def test_few_seeds_of_which_some_learn_nothing_are_explained(tmp_path):
+    """With the number of seeds that would do; a legend of 0/3 stands where such a score does."""
+    legend = "0/3 after a score: so many runs are above the majority's answers (p < .001), and the others aren't."
+    plan = toy(schemes=["none", "rope"], seeds=3, test_lengths=[32])
+    text = render_report(Comparison(made_up(tmp_path / "a", plan, level, majority=0.5)), [])
+    assert "1 difference couldn't be tested: where some runs aren't above the majority, 3 seeds are so few that" in text
+    assert "5 seeds would test what 3 can't." in text
+    assert legend in text
+    text = render_report(Comparison(made_up(tmp_path / "b", plan, level, majority=0.2)), [])
+    assert "0/3" not in text
+    assert "after a score" not in text
+    assert "would test" not in text
+
+
+def test_where_the_reference_leads_the_next_scheme_is_named(tmp_path):
+    plan = toy(schemes=["none", "rope", "t5"], baseline="rope", seeds=5, test_lengths=[32])
+    first = next(Comparison(made_up(tmp_path, plan, level, majority=0.2)).sentences())
+    assert "`rope` has the highest mean of the schemes, 0.802; the next, `t5`, has -0.01" in first
 
 
 def test_where_a_baseline_is_ahead_the_report_says_so_first(tmp_path):
     folder = made_up(tmp_path, toy(schemes=["none", "rope"], seeds=2), level, words=0.9)
     first = next(Comparison(folder).sentences())
-    assert first.startswith("**probes: words, a baseline, is ahead** with 0.900. Take it, more rows, or pretrained")
-    assert ". `rope` has the highest mean of the schemes, 0.80" in first
+    assert first.startswith("**probes: words, a baseline, is ahead**. `rope` has the highest mean of the schemes, 0.80")
+    assert first.endswith("The best baseline, words, has 0.900. Take it, more rows, or pretrained weights.")
 
 
 def test_several_tasks_are_told_apart_and_their_differences_have_no_verdict(tmp_path):
@@ -108,14 +134,13 @@ def test_one_seed_has_no_intervals_and_says_so(tmp_path):
     assert "[" not in text.split("\n\n")[2]
 
 
-def test_missing_and_failed_runs_are_named(tmp_path):
+def test_missing_runs_are_named(tmp_path):
     folder = made_up(tmp_path, toy(seeds=2), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
-    (folder / "runs" / "probes-none-seed0.json").write_text('{"a": 1}')
+    (folder / "runs" / "probes-none-seed0.json").unlink()
     text = write_report(Comparison(folder)).read_text()
     assert "**2 runs are missing. Each seed lacks one, so means are over different seeds and their order says" in text
-    assert "`probes-rope-seed1`: not run yet" in text
-    assert "it isn't as it was written" in text
+    assert "\n- `probes-none-seed0`\n- `probes-rope-seed1`\n" in text
     assert "no test: one seed" not in text  # the two have no seed in common
     folder = made_up(tmp_path / "one", toy(seeds=3), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
@@ -127,7 +152,7 @@ def test_missing_and_failed_runs_are_named(tmp_path):
     folder = tmp_path
     for path in (folder / "runs").glob("*"):
         path.unlink()
-    with pytest.raises(UserError, match="No run in .* is done. Run `hf-posenc compare` first"):
+    with pytest.raises(UserError, match="holds no run of its plan. Run `hf-posenc compare` first"):
         Comparison(folder)
 
 
@@ -154,7 +179,7 @@ def test_a_table_that_is_damaged_is_refused(tmp_path, damage, message):
     (folder / "runs").rmdir()
     path = folder / "results.csv"
     path.write_text(damage(path.read_text()))
-    with pytest.raises(UserError, match=f"{path}.*{message}"):
+    with pytest.raises(UserError, match=f"{tmp_path}.*{message}"):
         Comparison(folder)
 
 
@@ -166,9 +191,9 @@ def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
     before, _ = read_table(folder)
     text = render_report(Comparison(folder), [])
     shutil.rmtree(folder / "runs")
-    after, problems = read_table(folder)
-    assert (problems, [*after["task"].unique()], set(after["commit"].dropna())) == (
-        {},
+    after, missing = read_table(folder)
+    assert (missing, [*after["task"].unique()], set(after["commit"].dropna())) == (
+        [],
         ["1000", "NA", "null"],
         {"12e3456"},
     )
@@ -181,7 +206,7 @@ def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
 def test_many_schemes_are_drawn(tmp_path):
     schemes = [name for name in POSITIONS if name != "learned"]
     folder = made_up(tmp_path, toy(schemes=schemes, seeds=2), lambda run, _: 0.5 + run.seed / 50)
-    scored, by_length = (figure for _, figure in Comparison(folder).pictures())
+    scored, by_length = Comparison(folder).pictures().values()
     assert len(scored.axes[0].get_yticklabels()) == len(schemes)
     assert len(by_length.legends[0].get_texts()) == len(schemes)
 
