@@ -229,7 +229,7 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
         (("train", "-o", "x", "--schedule", "cosin"), "'cosin' is not one of 'linear', 'cosine'"),
         (
             ("convert", "CHECKPOINT", "x", "--scheme", "rpoe"),
-            "Error: position_embedding_type='rpoe' is unknown. Did you mean 'rope'?",
+            "Error: --scheme 'rpoe' is unknown. Did you mean 'rope'?",
         ),
     ],
 )

@@ -93,7 +93,7 @@ def check_length(scheme: PositionScheme, first: int, last: int) -> None:
     limit = scheme.max_length
     if limit is not None and (first < 0 or last >= limit):
         raise ValueError(
-            f"position_embedding_type={scheme.name!r} has {limit} positions, the input has {last + 1}. Truncate to "
-            f"{limit} tokens (truncation=True, max_length={limit}), or use a scheme without a table, such as 'rope' or "
-            f"'sinusoidal'. Positions start at 0, here at {first}."
+            f"position_embedding_type={scheme.name!r} has positions 0 to {limit - 1}, the input has {first} to {last}. "
+            f"Truncate to {limit} tokens (truncation=True, max_length={limit}), give position_ids that start at 0, or "
+            "use a scheme without a table, such as 'rope' or 'sinusoidal'."
         )

@@ -463,9 +463,9 @@ def forget():
     def end():
         POSITIONS.clear()
         POSITIONS.update(before)
-        for name in ("recency", "mine"):
-            if name not in modules:
-                sys.modules.pop(name, None)
+        for name in sys.modules.keys() - modules:
+            if name.startswith("scheme_files_"):
+                del sys.modules[name]
 
     yield end
     end()

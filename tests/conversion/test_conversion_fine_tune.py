@@ -90,7 +90,7 @@ def test_checkpoints_that_follow_each_other_at_once_are_no_warning(run, log):
 def test_a_start_that_cannot_be_is_refused(run, tmp_path, source):
     with pytest.raises(UserError, match="--size 'tiny' is for new encoders.*Leave it out"):
         run(pretrained=source, size="tiny")
-    with pytest.raises(UserError, match=r"--pretrained .*nowhere"):
+    with pytest.raises(UserError, match=r"Checkpoint .*nowhere.: there is no such folder"):
         run(pretrained=str(tmp_path / "nowhere"))
     convert(source, tmp_path / "lost")
     weights = load((tmp_path / "lost" / "model.safetensors").read_bytes())

@@ -204,7 +204,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no map": (lambda f: _edit(f, auto_map=None), "no Auto class loads architectures="),
     "one class": (
         lambda f: _edit(f, architectures="PosEncModel"),
-        "config.json has architectures='PosEncModel'. It must be a list of names",
+        "no Auto class loads architectures='P'",
     ),
     "a tokenizer cut off": (
         lambda f: (f / "tokenizer.json").write_text('{"a"'),

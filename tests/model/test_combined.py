@@ -57,7 +57,7 @@ def test_the_shortest_part_limits_the_length():
     assert CombinedPosition(unlimited).max_length is None
     model = encoder("sinusoidal+learned+alibi", max_position_embeddings=16)
     model(tokens(1, 16))
-    with pytest.raises(ValueError, match=r"'sinusoidal\+learned\+alibi' has 16 positions, the input has 17"):
+    with pytest.raises(ValueError, match=r"'sinusoidal\+learned\+alibi' has positions 0 to 15, the input has 0 to 16"):
         model(tokens(1, 17))
 
 

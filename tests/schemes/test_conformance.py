@@ -332,7 +332,7 @@ def test_the_checks_run_with_other_arguments_and_sizes():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"scheme": "rotary"}, "position_embedding_type='rotary' is unknown. Did you mean 'rope'"),
+        ({"scheme": "rotary"}, "--scheme 'rotary' is unknown"),
         ({"scheme": 5}, "scheme=5 is no PositionScheme"),
         ({"scheme": PositionScheme}, "PositionScheme overrides no hook"),
         ({"scheme": "rope", "checks": ["paddings"]}, "checks: 'paddings' is no check. Choose from repeats, signature"),

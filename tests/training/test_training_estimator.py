@@ -156,7 +156,7 @@ def test_real_numbers_make_a_regressor(tmp_path: Path) -> None:
     fitted = hf_posenc.fit(texts, lengths, **OPTIONS, **{**SHORT, "epochs": 3})
     assert isinstance(fitted, PosEncRegressor)
     assert fitted.predict(texts).shape == (64,)
-    with pytest.raises(UserError, match="one training text of each of 64 labels.* give --task regression"):
+    with pytest.raises(UserError, match="one training text of each of 64 labels.* for numbers, --task regression"):
         hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1)
     assert isinstance(hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1, task="regression"), PosEncRegressor)
     fitted.save(tmp_path / "model")
