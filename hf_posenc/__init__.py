@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from .model.position_added import AddedPosition
     from .model.position_base import PositionScheme
     from .model.position_distance import DistanceBias
-    from .model.positions import make_position
+    from .model.scheme_factory import make_scheme
     from .model.scheme_table import SCHEMES as POSITIONS
     from .model.unpadding import Tokens
     from .optimizer import scale_position_learning_rates
-    from .schemes.conformance import POSITION_CHECKS, CheckResult, PositionReport, check_position
+    from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
     from .schemes.plain_tensors import add_positions, apply_rotary, sinusoidal_table
     from .schemes.scheme_file import register_position, register_scheme_file
 

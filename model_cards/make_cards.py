@@ -28,7 +28,7 @@ from hf_posenc.markdown import code, plain, render
 from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification, PosEncModel
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
-from hf_posenc.model.positions import make_position, own_arguments
+from hf_posenc.model.scheme_factory import make_scheme, own_arguments
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.describe import SchemeSummary, describe_schemes
 from hf_posenc.schemes.plots import plot_position, save_figure
@@ -84,7 +84,7 @@ def render_card(folder: Path, row: SchemeSummary, comparisons: dict[str, Compari
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     config = PosEncConfig.from_preset("base", position_embedding_type=row.name)
     with torch.device("meta"):
-        scheme = make_position(config)
+        scheme = make_scheme(config)
     made = type(scheme)
     metadata = ModelCardData(
         license="apache-2.0",

@@ -12,7 +12,7 @@ from hf_posenc.comparison import Comparison
 from hf_posenc.files import write_text
 from hf_posenc.markdown import markdown_table
 from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.model.positions import make_position
+from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.describe import describe_schemes
 from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, rows_table
@@ -214,7 +214,7 @@ def attention_table() -> str:
     """Which attention runs on a GPU: a row for the schemes of each kind of bias."""
     kinds: dict[bool, list[str]] = {}
     for name in SCHEMES:
-        scheme = make_position(PosEncConfig(position_embedding_type=name))
+        scheme = make_scheme(PosEncConfig(position_embedding_type=name))
         biased = scheme.uses("bias") or scheme.uses("layer_bias")
         kinds.setdefault(biased, []).append(f"`{name}`")
     rows = []

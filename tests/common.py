@@ -29,7 +29,7 @@ EVERY_HOOK_AT_ONCE = "sinusoidal+rope+t5+relative_key"
 BY_HOOK = ["none", "learned", "rope", "t5", "deberta", COMBINED[1]]
 """A scheme for each kind of hook, and a combination: for what doesn't depend on the scheme, but may on its hooks.
 
-What every scheme has to keep, `check_position` checks of each (test_conformance.py).
+What every scheme has to keep, `check_scheme` checks of each (test_conformance.py).
 """
 
 EVERY_HOOK = [*SCHEMES, "test_slope", "test_layer_distance", *COMBINED]

@@ -13,7 +13,7 @@ from common import SCHEMES
 from hf_posenc import POSITIONS, PosEncConfig
 from hf_posenc.kernels import switch
 from hf_posenc.model.attention import check_bias
-from hf_posenc.model.positions import make_position
+from hf_posenc.model.scheme_factory import make_scheme
 from model_cards.benchmark import contenders, modernbert, run, targets, work
 
 CARDS = Path(__file__).parent.parent / "model_cards"
@@ -208,6 +208,6 @@ def test_the_table_of_attentions_says_what_the_encoder_does(pages):
             refused[name] = flash.startswith("refused")
     assert set(SCHEMES) <= set(refused)
     for name, is_refused in refused.items():
-        scheme = make_position(PosEncConfig(position_embedding_type=name))
+        scheme = make_scheme(PosEncConfig(position_embedding_type=name))
         with pytest.raises(ValueError, match="flash_attention_2") if is_refused else contextlib.nullcontext():
             check_bias("flash_attention_2", scheme)

@@ -37,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
 
     hf_posenc.register_position("recency", Recency)
-    report = hf_posenc.check_position("recency")
+    report = hf_posenc.check_scheme("recency")
     print(report)
     report.raise_on_failure()
 

@@ -102,13 +102,13 @@ def check(
 
     They take from ten seconds to a minute, most of it for `export` and `remote_code`.
     """
-    from hf_posenc.schemes.conformance import check_position
+    from hf_posenc.schemes.conformance import check_scheme
     from hf_posenc.schemes.scheme_file import register_scheme_file
 
     if scheme_file is not None:
         register_scheme_file(scheme_file, scheme)
     with loading("Running the checks, which takes up to a minute"):
-        report = check_position(
+        report = check_scheme(
             scheme, kwargs=shared.json_object("scheme_kwargs", scheme_kwargs) or {}, checks=only or None
         )
     plain_console().print(str(report))

@@ -14,7 +14,7 @@ from hf_posenc.finetuning.loading import position_limit
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.train import TrainingResult, train
 from hf_posenc.machine import commit, processor
-from hf_posenc.model.positions import make_position
+from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.options import Options
 from hf_posenc.schemes.scheme_file import register_scheme_file
 from hf_posenc.training.inference import logits_of
@@ -52,7 +52,7 @@ def check_schemes(plan: Plan) -> None:
                 raise UserError(f"{plan.checkpoint(scheme)!r} has the scheme {has!r}, not {scheme!r}.")
             continue
         with user_errors(), torch.device("meta"):
-            make_position(started)
+            make_scheme(started)
 
 
 def run_one(

@@ -17,7 +17,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel
 from ..errors import UserError, one_line, user_errors
 from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
-from ..model.positions import make_position
+from ..model.scheme_factory import make_scheme
 from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
 from .families import FAMILIES, Family
@@ -139,7 +139,7 @@ def build_config(fields: dict[str, Any]) -> PosEncConfig:
     """A PosEncConfig, with its scheme's arguments complete; what it or the scheme refuses becomes a UserError."""
     with user_errors(), torch.device("meta"):
         config = PosEncConfig(**fields)
-        make_position(config)
+        make_scheme(config)
     return config
 
 

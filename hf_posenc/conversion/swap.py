@@ -15,7 +15,7 @@ from ..model.hints import scheme_names
 from ..model.package_config import PosEncConfig, scheme_class, takes_rope_parameters
 from ..model.position_base import PositionScheme
 from ..model.position_rope import ROPE_COMMON
-from ..model.positions import own_arguments, scheme_kwargs
+from ..model.scheme_factory import own_arguments, scheme_kwargs
 from .fitting import (
     added_vectors,
     centred,

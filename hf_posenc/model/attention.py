@@ -26,16 +26,16 @@ from .unpadding import Runs, Tokens
 
 logger = logging.get_logger(__name__)
 
-Interface = Callable[..., Any]
-"""The attention function that the config names: (layer, q, k, v, mask, ...) -> result, probabilities."""
+Result = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionCall:
     """What a backend needs to know of a layer's call."""
 
     layer: Any
-    interface: Interface
+    interface: Any
+    """The attention function that the config names: (layer, q, k, v, mask, ...) -> result, probabilities."""
     scale: float
     dropout: float
 
@@ -48,7 +48,7 @@ HALF_FROM = 512
 """On a CPU, gradients of shorter sequences are computed in float32: in half precision they take twice the time."""
 
 
-class Attention:
+class ForwardAttention:
     """One forward's attention, the same call in every layer. Made by `choose_attention`."""
 
     def __init__(self, name: str, backend: "Backend", scheme: PositionScheme, tokens: Tokens) -> None:
@@ -61,16 +61,14 @@ class Attention:
         self.dtype = torch.float32  # of q, k and v
         self.wants_weights = False
 
-    def to(self, *args: Any, **kwargs: Any) -> "Attention":
+    def to(self, *args: Any, **kwargs: Any) -> "ForwardAttention":
         """The same on another device (accelerate calls this between devices)."""
         moved = copy.copy(self)
         for name in ("tokens", "rows", "row_tokens", "bias", "masks", "state"):
-            setattr(moved, name, _moved(getattr(self, name), *args, **kwargs))
+            setattr(moved, name, _to_device(getattr(self, name), *args, **kwargs))
         return moved
 
-    def __call__(
-        self, layer: Any, interface: Interface, q: Tensor, k: Tensor, v: Tensor, x: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, layer: Any, interface: Any, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Result:
         """One layer's attention on q, k and v, projected from x. Token layout: (1 or B, T, H, d) -> the same."""
         if tracing() and isinstance(self.rows, Runs):
             return self._padded()(layer, interface, q, k, v, x)  # each number of runs would be a new graph
@@ -89,8 +87,8 @@ class Attention:
         return self._attend(layer, interface, q, k, v, masks)
 
     def _attend(
-        self, layer: Any, interface: Interface, q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor | None]
-    ) -> tuple[Tensor, Tensor | None]:
+        self, layer: Any, interface: Any, q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor | None]
+    ) -> Result:
         """The same for rotated q and k, and a mask for each run."""
         wider = q.shape[-1] - layer.head_dim
         if wider > 0:  # a rotation may change the width of q and k; most kernels want one width for all three
@@ -98,35 +96,35 @@ class Attention:
         elif wider < 0:
             q, k = (nn.functional.pad(t, (0, -wider)) for t in (q, k))
         scale = layer.head_dim**-0.5 * self.scheme.query_scale
-        call = Call(layer, interface, scale, dropout_of(layer))
+        call = AttentionCall(layer, interface, scale, dropout_of(layer))
         with outside_autocast(q.device):
             out, weights = self.backend.run(self, call, *(t.to(self.dtype) for t in (q, k, v)), masks)
         out = out.to(v.dtype)
         return out[..., : layer.head_dim] if wider > 0 else out, weights if self.wants_weights else None
 
-    def _padded(self) -> "Attention":
+    def _padded(self) -> "ForwardAttention":
         """The same on a padded batch: for a layer that is compiled alone, or heads that a kernel doesn't take."""
-        padded = Attention(self.name, backend_of(self.name), self.scheme, self.tokens)
+        padded = ForwardAttention(self.name, backend_of(self.name), self.scheme, self.tokens)
         padded.row_tokens, padded.bias, padded.state, padded.dtype = self.row_tokens, self.bias, self.state, self.dtype
         padded.masks = add_bias(self.tokens.masks(), self.tokens, self.bias, self.dtype)
         return padded
 
 
-def _moved(value: Any, *args: Any, **kwargs: Any) -> Any:
+def _to_device(value: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_moved(item, *args, **kwargs) for item in value)
+        return type(value)(_to_device(item, *args, **kwargs) for item in value)
     if isinstance(value, dict):
-        return {key: _moved(item, *args, **kwargs) for key, item in value.items()}
+        return {key: _to_device(item, *args, **kwargs) for key, item in value.items()}
     if isinstance(value, Runs):
         moved = copy.copy(value)
-        vars(moved).update(_moved(vars(value), *args, **kwargs))
+        vars(moved).update(_to_device(vars(value), *args, **kwargs))
         return moved
     return value.to(*args, **kwargs) if hasattr(value, "to") else value
 
 
 def choose_attention(
     config: Any, scheme: PositionScheme, tokens: Tokens, x: Tensor, has_dropout: bool, wants_weights: bool
-) -> Attention:
+) -> ForwardAttention:
     """Chooses the backend of this forward, and computes what all its layers share: mask, bias and rotary state.
 
     Args:
@@ -149,7 +147,7 @@ def choose_attention(
     backend, on_cpu = backend_of(name), x.device.type == "cpu"
     if name == "sdpa" and _runs_varlen(scheme, tokens, x, has_dropout):
         backend = BACKENDS["varlen"]
-    attention = Attention(name, backend, scheme, tokens)
+    attention = ForwardAttention(name, backend, scheme, tokens)
     attention.wants_weights = wants_weights
     if name == "sdpa" and on_cpu and tokens.index is not None and tokens.counts is not None:
         attention.rows = Runs(tokens.counts)
@@ -166,7 +164,7 @@ def choose_attention(
                 _check_axes(attention.bias, config.num_attention_heads)
             attention.masks = add_bias(attention.rows.masks(), attention.rows, attention.bias, attention.dtype)
     if not tracing():
-        _tell(attention, x.device.type)
+        _log_backend_once(attention, x.device.type)
     return attention
 
 
@@ -175,12 +173,12 @@ def dropout_of(layer: Any) -> float:
     return layer.dropout.p if layer.dropout.training else 0.0
 
 
-def _tell(attention: Attention, device: str) -> None:
+def _log_backend_once(attention: ForwardAttention, device: str) -> None:
     """Says once how attention runs, and what an attention that isn't ours must do."""
     name, backend = attention.name, attention.backend
-    how = "tokens without padding" if backend.takes_tokens else "padded rows"
-    how = "runs of like lengths" if isinstance(attention.rows, Runs) else how
-    logger.info_once(f"Attention: attn_implementation={name!r} on {device}, {how}.")
+    layout_name = "tokens without padding" if backend.takes_tokens else "padded rows"
+    layout_name = "runs of like lengths" if isinstance(attention.rows, Runs) else layout_name
+    logger.info_once(f"Attention: attn_implementation={name!r} on {device}, {layout_name}.")
     if backend is BACKENDS["registered"] and attention.masks != [None]:
         logger.warning_once(
             f"attn_implementation={name!r} must heed attention_mask, True where a token attends: this batch has "
@@ -206,13 +204,13 @@ def add_bias(
         dtype = torch.promote_types(dtype, torch.float32)
     added: list[Tensor | None] = []
     bias = _aligned(bias.to(dtype)) if bias.is_cuda else bias.to(dtype)
-    for mask, own in zip(masks, rows.pick(bias), strict=True):
+    for mask, run_bias in zip(masks, rows.pick(bias), strict=True):
         if mask is None:
-            added.append(own)
+            added.append(run_bias)
         elif mask.dtype == torch.bool:
-            added.append(own.masked_fill(~mask, torch.finfo(dtype).min))
+            added.append(run_bias.masked_fill(~mask, torch.finfo(dtype).min))
         else:
-            added.append(mask + own)
+            added.append(mask + run_bias)
     return added
 
 
@@ -285,21 +283,21 @@ def eager_attention_forward(
 
 
 def _on_rows(
-    attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor | None]
-) -> tuple[Tensor, Tensor | None]:
+    attention: ForwardAttention, call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor | None]
+) -> Result:
     eager = any(map(is_transformed, (q, k, v)))
     rows, outs, weights = attention.rows, [], None
     for *parts, mask in zip(*(rows.split(t) for t in (q, k, v)), masks, strict=True):
-        one_q, one_k, one_v = (t.transpose(1, 2) for t in parts)
+        run_q, run_k, run_v = (t.transpose(1, 2) for t in parts)
         eager = eager or (mask is not None and is_transformed(mask))
-        if attention.name == "sdpa" and not eager and kernels and kernels.gains_from_fusion(one_q, mask, call.dropout):
-            outs.append(kernels.attend_with_bias(one_q, one_k, one_v, mask, call.scale).transpose(1, 2))
+        if attention.name == "sdpa" and not eager and kernels and kernels.gains_from_fusion(run_q, mask, call.dropout):
+            outs.append(kernels.attend_with_bias(run_q, run_k, run_v, mask, call.scale).transpose(1, 2))
             continue
-        how: dict[str, Any] = {"dropout": call.dropout, "scaling": call.scale}
+        attention_kwargs: dict[str, Any] = {"dropout": call.dropout, "scaling": call.scale}
         if mask is not None and mask.dtype != torch.bool:  # the mask is in it
-            how["position_bias"], mask = mask, None
+            attention_kwargs["position_bias"], mask = mask, None
         attend = eager_attention_forward if eager else call.interface
-        out, weights = attend(call.layer, one_q, one_k, one_v, mask, **how)
+        out, weights = attend(call.layer, run_q, run_k, run_v, mask, **attention_kwargs)
         outs.append(out)
     if tracing():  # the exporter may replace attention by operations whose result has another memory layout
         outs = [out.clone(memory_format=torch.contiguous_format) for out in outs]
@@ -309,14 +307,14 @@ def _on_rows(
 # ---- on tokens without padding --------------------------------------------------------------------------------------
 
 
-def _flash(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> tuple[Tensor, None]:
+def _flash(attention: ForwardAttention, call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> Result:
     tokens, arrangement = attention.tokens, {}
     if tokens.index is not None:
         cuts, longest = tokens.cu_seqlens, tokens.longest
         arrangement = {"cu_seq_lens_q": cuts, "cu_seq_lens_k": cuts, "max_length_q": longest, "max_length_k": longest}
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    how = {"dropout": call.dropout, "scaling": call.scale, "is_causal": False}
-    return call.interface(call.layer, q, k, v, None, **how, **arrangement)[0], None
+    attention_kwargs = {"dropout": call.dropout, "scaling": call.scale, "is_causal": False}
+    return call.interface(call.layer, q, k, v, None, **attention_kwargs, **arrangement)[0], None
 
 
 def _runs_varlen(scheme: PositionScheme, tokens: Tokens, x: Tensor, has_dropout: bool) -> bool:
@@ -326,7 +324,7 @@ def _runs_varlen(scheme: PositionScheme, tokens: Tokens, x: Tensor, has_dropout:
     return fits and torch.cuda.get_device_capability(x.device) >= (8, 0)
 
 
-def _varlen(attention: Attention, call: Call, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> tuple[Tensor, None]:
+def _varlen(attention: ForwardAttention, call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> Result:
     cuts, longest = attention.tokens.cu_seqlens, attention.tokens.longest
     q, k, v = (t.squeeze(0) for t in (q, k, v))  # whose gradient is a view, that of t[0] a copy
     return varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=call.scale).unsqueeze(0), None  # type: ignore[union-attr]
@@ -344,7 +342,7 @@ class Backend:
     additive one with the bias in it, (m, 1 or H, 1 or w, w) or None, for each run of `attention.rows`.
     """
 
-    run: Callable[..., tuple[Tensor, Tensor | None]]
+    run: Callable[..., Result]
     takes_bias: bool = False
     takes_tokens: bool = False
     """It wants the unpadded tokens, not padded rows."""

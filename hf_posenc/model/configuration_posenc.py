@@ -249,14 +249,14 @@ class PosEncConfig(PreTrainedConfig):
         return {name: time for name, time in super()._get_files_timestamps(working_dir).items() if name not in code}
 
     @classmethod
-    def loading(cls, source: Any, arguments: dict[str, Any]) -> AbstractContextManager[Any]:
+    def load_context(cls, source: Any, arguments: dict[str, Any]) -> AbstractContextManager[Any]:
         """Entered while weights are loaded. hf_posenc, where it is installed, checks the checkpoint's files here."""
         return nullcontext()
 
     def check_scheme(self, scheme: Any) -> None:
         """Called when a scheme is built, where hf_posenc, if it is installed, refuses what couldn't be saved."""
 
-    def before_saving(self, model: Any) -> None:
+    def prepare_to_save(self, model: Any) -> None:
         """Called before a model is saved, where hf_posenc, if it is installed, refuses what can't be loaded again."""
 
     @property

@@ -28,11 +28,19 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
 
-from .attention import Attention, backend_of, check_bias, choose_attention, dropout_of, eager_attention_forward, kernels
+from .attention import (
+    ForwardAttention,
+    backend_of,
+    check_bias,
+    choose_attention,
+    dropout_of,
+    eager_attention_forward,
+    kernels,
+)
 from .configuration_posenc import PosEncConfig
 from .position_base import PositionScheme, check_length
 from .position_math import accumulation_dtype, linear_dtype, tracing
-from .positions import independent_generator, make_position
+from .scheme_factory import independent_generator, make_scheme
 from .scheme_table import AUGMENTATIONS
 from .unpadding import Tokens, locate_tokens
 
@@ -103,7 +111,7 @@ class PosEncAttention(nn.Module):
         self.query, self.key, self.value, self.dense = (nn.Linear(size, size, bias=bias) for _ in range(4))
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)  # of the probabilities; `attend` reads it
 
-    def forward(self, hidden_states: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden_states: Tensor, attend: ForwardAttention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
         x = hidden_states.to(linear_dtype(hidden_states))  # once: autocast would do it for each of the three
         projections = (apply_linear(layer, x) for layer in (self.query, self.key, self.value))
@@ -133,19 +141,19 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden_states: Tensor, attend: Attention) -> tuple[Tensor, Tensor | None]:
+    def forward(self, hidden_states: Tensor, attend: ForwardAttention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the attention probabilities or None."""
         if self.pre_norm:
             attended, weights = self.attention(self.attention_norm(hidden_states), attend)
-            hidden_states = self._add(hidden_states, attended)
-            return self._add(hidden_states, self._feed_forward(self.output_norm(hidden_states))), weights
+            hidden_states = self._residual(hidden_states, attended)
+            return self._residual(hidden_states, self._feed_forward(self.output_norm(hidden_states))), weights
         attended, weights = self.attention(hidden_states, attend)
-        hidden_states = self.attention_norm(self._add(hidden_states, attended))
-        return self.output_norm(self._add(hidden_states, self._feed_forward(hidden_states))), weights
+        hidden_states = self.attention_norm(self._residual(hidden_states, attended))
+        return self.output_norm(self._residual(hidden_states, self._feed_forward(hidden_states))), weights
 
-    def _add(self, hidden_states: Tensor, new: Tensor) -> Tensor:
+    def _residual(self, hidden_states: Tensor, update: Tensor) -> Tensor:
         # Under autocast their dtypes differ, and adding unequal dtypes is slow.
-        return hidden_states + self.dropout(new).to(hidden_states.dtype)
+        return hidden_states + self.dropout(update).to(hidden_states.dtype)
 
     def _feed_forward(self, hidden_states: Tensor) -> Tensor:
         inner = self.activation(apply_linear(self.intermediate, hidden_states))
@@ -202,7 +210,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
             OSError: it has no safetensors, or doesn't exist; or what else transformers raises.
         """
         kwargs.setdefault("use_safetensors", True)
-        with cls.config_class.loading(pretrained_model_name_or_path, kwargs):
+        with cls.config_class.load_context(pretrained_model_name_or_path, kwargs):
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
@@ -211,7 +219,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: the code can't travel, or the config was changed after the model was built. Nothing is written.
         """
-        self.config.before_saving(self)
+        self.config.prepare_to_save(self)
         super().save_pretrained(save_directory, *args, **kwargs)
 
     @property
@@ -222,8 +230,8 @@ class PosEncPreTrainedModel(PreTrainedModel):
         """Runs the encoder for a head: hidden states in token layout, the tokens, and what else the output holds."""
         tokens = self._locate_tokens(*inputs, **options)
         outputs = self.model(*inputs, **options | {"_tokens": tokens, "return_dict": True})
-        rest = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
-        return tokens.unpad(outputs.last_hidden_state), tokens, rest
+        optional_outputs = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
+        return tokens.unpad(outputs.last_hidden_state), tokens, optional_outputs
 
     def _locate_tokens(self, *inputs: Tensor | None, **options: Any) -> Tokens:
         """Where the tokens of a call's input are: see `locate_tokens`. Checks the input before a kernel runs.
@@ -240,7 +248,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         x = self._check_input(input_ids, inputs_embeds)
         # Attention probabilities are (B, H, S, S), so they are computed on the padded tokens.
         unpad = self.config.unpad_inputs or backend_of(self.config._attn_implementation or "eager").takes_tokens
-        unpad, longest = unpad and not self._wants("output_attentions", options), options.get("max_length_q")
+        unpad, longest = unpad and not self._is_requested("output_attentions", options), options.get("max_length_q")
         if unpad and self.training and any(hasattr(weight, "grad_sample") for weight in self.parameters()):
             raise ValueError(
                 "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
@@ -248,10 +256,12 @@ class PosEncPreTrainedModel(PreTrainedModel):
             )
         where = (attention_mask, position_ids, *packing)
         tokens = locate_tokens(x.shape[0], x.shape[1], x.device, *where, max_length=longest, unpad=unpad)
-        if tokens.span or not tokens.has_borders:  # the length of a traced row that may be packed says nothing
-            check_length(self._scheme, *(tokens.span or (0, tokens.shape[1] - 1)))
+        places = tokens.position_range or (None if tokens.may_be_packed else (0, tokens.shape[1] - 1))
+        if places is not None:  # the length of a traced row that may be packed says nothing
+            check_length(self._scheme, *places)
         augment = AUGMENTATIONS.get(self.config.position_augmentation)
-        if self.training and augment is not None and tokens.counted:  # positions that the caller gave are left alone
+        # Positions that the caller gave are left alone.
+        if self.training and augment is not None and tokens.positions_are_aranges:
             tokens = augment(tokens, self.config.augmentation_length)
         return tokens
 
@@ -273,7 +283,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
             raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. {way_out}")
         return x
 
-    def _wants(self, output: str, options: dict[str, Any]) -> bool:
+    def _is_requested(self, output: str, options: dict[str, Any]) -> bool:
         return bool(getattr(self.config, output) if options.get(output) is None else options[output])
 
 
@@ -284,13 +294,13 @@ class PosEncModel(PosEncPreTrainedModel):
         super().__init__(config)
         config.check()  # it may have been changed since it was made
         with independent_generator():
-            position = make_position(config)  # first: it may refuse its arguments
+            position = make_scheme(config)  # first: it may refuse its arguments
         self.embeddings = PosEncEmbeddings(config)
         self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
         pre_norm = config.norm_position != "post"
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
         self.position = position
-        self.built_with = copy.deepcopy(config)
+        self._config_when_built = copy.deepcopy(config)
         check_bias(config._attn_implementation, self.position)
         self.gradient_checkpointing = False
         self.post_init()
@@ -307,7 +317,7 @@ class PosEncModel(PosEncPreTrainedModel):
         cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Encodes a tokens.
+        """Runs the encoder on tokens.
 
         Args:
             input_ids (Tensor): token ids (B, S).
@@ -331,8 +341,8 @@ class PosEncModel(PosEncPreTrainedModel):
         Raises:
             ValueError: shapes don't fit, an argument isn't taken, or a position is past the end of the scheme's table.
         """
-        wants_attentions = self._wants("output_attentions", kwargs)
-        wants_hidden = self._wants("output_hidden_states", kwargs)
+        wants_attentions = self._is_requested("output_attentions", kwargs)
+        wants_hidden = self._is_requested("output_hidden_states", kwargs)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
         tokens = kwargs.get("_tokens") or self._locate_tokens(*inputs, **kwargs)  # a head has made them: it needs them
         tokens = replace(tokens, ids=None if input_ids is None else tokens.unpad(input_ids))
@@ -376,9 +386,9 @@ class PosEncHead(PosEncPreTrainedModel):
     ) -> Any:
         """Encodes and predicts; the arguments are those of `PosEncModel`, and `labels`: see the head's `_outputs`."""
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
-        hidden, tokens, rest = self._encode(*inputs, **kwargs)
+        hidden, tokens, optional_outputs = self._encode(*inputs, **kwargs)
         loss, logits = self._outputs(hidden, tokens, labels, kwargs.get("num_items_in_batch"))
-        return self.output_class(loss=loss, logits=logits, **rest)
+        return self.output_class(loss=loss, logits=logits, **optional_outputs)
 
     def _outputs(self, hidden: Tensor, tokens: Tokens, labels: Tensor | None, count: Any) -> Outputs:
         """Hidden states in token layout, labels, and by how many to divide the loss -> loss or None, and logits."""
@@ -485,12 +495,12 @@ class PosEncForMultipleChoice(PosEncPooledHead):
             t.flatten(0, 1) if t is not None and t.dim() > 2 else t
             for t in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         )
-        hidden, tokens, rest = self._encode(*flat, seq_idx, cu_seq_lens_q, **kwargs)
+        hidden, tokens, optional_outputs = self._encode(*flat, seq_idx, cu_seq_lens_q, **kwargs)
         if tokens.packed:
             raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
         logits = self._classify(hidden, tokens).view(-1, x.shape[1])
         loss = None if labels is None else cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
-        return MultipleChoiceModelOutput(loss=loss, logits=logits, **rest)
+        return MultipleChoiceModelOutput(loss=loss, logits=logits, **optional_outputs)
 
 
 class PosEncLMHead(nn.Module):
@@ -602,7 +612,7 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
             packed rows (N, L), one row per sequence; `loss`, the mean of the two cross-entropies.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
-        hidden, tokens, rest = self._encode(*inputs, **kwargs)
+        hidden, tokens, optional_outputs = self._encode(*inputs, **kwargs)
         scores = self.qa_outputs(hidden)
         scores = tokens.by_sequence(scores, fill=torch.finfo(scores.dtype).min)
         start_logits, end_logits = (t.squeeze(-1).contiguous() for t in scores.split(1, dim=-1))
@@ -616,7 +626,8 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
                 outside |= logits.gather(-1, target.masked_fill(outside, 0)) <= torch.finfo(logits.dtype).min
                 losses.append(cross_entropy(logits, target.masked_fill(outside, -100).squeeze(-1), None))
             loss = (losses[0] + losses[1]) / 2
-        return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits, **rest)
+        scores = {"start_logits": start_logits, "end_logits": end_logits}
+        return QuestionAnsweringModelOutput(loss=loss, **scores, **optional_outputs)
 
 
 def whole_numbers(labels: Tensor, device: torch.device) -> Tensor:

@@ -26,7 +26,7 @@ from .hints import did_you_mean, scheme_names, unknown_scheme
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
 from .position_rope import ROPE_COMMON
-from .positions import own_arguments, scheme_kwargs
+from .scheme_factory import own_arguments, scheme_kwargs
 from .scheme_files import (
     collect_code,
     declared_schemes,
@@ -362,7 +362,7 @@ class PosEncConfig(CheckpointConfig):
 
     def _bundled_class(self, name: str) -> Any:
         """The class of a scheme that isn't in the table here, from the checkpoint's."""
-        source, trusted, hub = self._under_way
+        source, trusted, hub = self._active_load
         if not self._may_be_bundled(name, source):
             table = f" Nor is it in the scheme_table.py of {source}." if source else ""
             if _is_newer(self.posenc_version):
@@ -385,7 +385,7 @@ class PosEncConfig(CheckpointConfig):
         return vars(self).get(_BUNDLED, {})
 
     @property
-    def _under_way(self) -> tuple[str, bool, dict[str, Any]]:
+    def _active_load(self) -> tuple[str, bool, dict[str, Any]]:
         """What is being loaded, or the checkpoint that this was loaded from: then its code isn't trusted any more."""
         return _loading.get() or (self._name_or_path, False, {})
 
@@ -405,7 +405,7 @@ class PosEncConfig(CheckpointConfig):
 
     def _is_deferred(self, name: str) -> bool:
         """Whether a scheme's code comes with the checkpoint, and is neither loaded nor trusted."""
-        source, trusted, _ = self._under_way
+        source, trusted, _ = self._active_load
         loaded = name in SCHEMES or name in self._bundled_classes
         return not loaded and not trusted and self._may_be_bundled(name, source)
 
@@ -450,15 +450,15 @@ class PosEncConfig(CheckpointConfig):
             if names:
                 raise ValueError(f"{type(scheme).__name__}.{names[0]} is {what}.")
 
-    def before_saving(self, model: Any) -> None:
+    def prepare_to_save(self, model: Any) -> None:
         """Refuses a model whose code can't travel, or whose config was changed after it was built.
 
         Raises:
             ValueError: loaded again, the weights would compute something else; or see `code_files`.
         """
         body = model.base_model
-        built_with = {name: getattr(body.built_with, name) for name in _BUILT_WITH}
-        for name, built in {**built_with, "num_hidden_layers": len(body.layers)}.items():
+        _config_when_built = {name: getattr(body._config_when_built, name) for name in _BUILT_WITH}
+        for name, built in {**_config_when_built, "num_hidden_layers": len(body.layers)}.items():
             value = getattr(self, name)
             if value != built:
                 raise ValueError(
@@ -470,7 +470,7 @@ class PosEncConfig(CheckpointConfig):
 
     @classmethod
     @contextlib.contextmanager
-    def loading(cls, source: Any, arguments: dict[str, Any]) -> Iterator[None]:
+    def load_context(cls, source: Any, arguments: dict[str, Any]) -> Iterator[None]:
         """Guards transformers' loading of `source`: an index may name only files beside it, and code needs trust.
 
         Raises:

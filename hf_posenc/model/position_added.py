@@ -36,4 +36,4 @@ class AddedPosition(PositionScheme):
 
     def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
         """hidden_states + e(positions), in the dtype of the hidden states."""
-        return self.dropout(hidden_states + tokens.at_each(self.encodings).to(hidden_states.dtype))
+        return self.dropout(hidden_states + tokens.map_positions(self.encodings).to(hidden_states.dtype))

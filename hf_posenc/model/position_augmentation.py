@@ -51,5 +51,10 @@ def _lengths(tokens: Tokens, limit: int) -> Tensor:
 
 
 def _moved(tokens: Tokens, positions: Tensor, limit: int) -> Tokens:
-    span = None if tokens.span is None else (0, limit - 1)
-    return replace(tokens, positions=positions.masked_fill(tokens.sequence < 0, 0), counted=False, span=span)
+    span = None if tokens.position_range is None else (0, limit - 1)
+    return replace(
+        tokens,
+        positions=positions.masked_fill(tokens.sequence < 0, 0),
+        positions_are_aranges=False,
+        position_range=span,
+    )

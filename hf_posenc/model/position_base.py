@@ -34,7 +34,7 @@ class PositionScheme(nn.Module):
     """Whether adding one number to all positions changes nothing. None: not declared, or it depends."""
 
     order_blind: bool = False
-    """Whether the encoder is blind to word order on purpose. `check_position` tests both declarations."""
+    """Whether the encoder is blind to word order on purpose. `check_scheme` tests both declarations."""
 
     max_length: int | None = None
     """Number of positions that the scheme has, or None if it takes any."""

@@ -48,7 +48,7 @@ class CablePosition(PositionScheme):
         share = self.shares[layer](x)
         share = nn.functional.softplus(share.to(accumulation_dtype(share)))  # (B, S, 2 H)
         up_to = positions[:, None, :] <= positions[:, :, None]
-        if not tokens.alike:
+        if not tokens.rows_share_positions:
             up_to = up_to & (sequence[:, None, :] == sequence[:, :, None])
         with outside_autocast(x.device):
             place = torch.matmul(up_to.to(share.dtype), share).transpose(1, 2)  # l and then r, (B, 2 H, S)

@@ -62,7 +62,7 @@ class DebertaPosition(PositionScheme):
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
         """c2p and p2c logits: q and k (B, H, S, d) -> (B, H, S, S)."""
         limit = self.max_distance
-        reach = limit if tokens.reach is None else tokens.reach
+        reach = limit if tokens.max_distance is None else tokens.max_distance
         index = torch.arange(2 * limit, device=q.device)
         if reach < limit:  # nothing is clipped: the vectors in reach alone
             index = index[limit - reach : limit + reach + 1]

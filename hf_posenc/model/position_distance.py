@@ -68,11 +68,11 @@ def per_distinct_distance(function: Callable[[Tensor], Tensor], tokens: Tokens) 
     Returns:
         (1 or B, H, S, S).
     """
-    reach, positions = tokens.reach, tokens.positions
+    reach, positions = tokens.max_distance, tokens.positions
     if reach is None:
         distance = tokens.distances()
         return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
-    if tokens.alike:
+    if tokens.rows_share_positions:
         reach = positions.shape[1] - 1
         table = function(torch.arange(-reach, reach + 1, device=positions.device))
         # Row i holds columns j - i + S - 1 for j = 0 .. S - 1: each window of S columns, from the last to the first.
@@ -95,7 +95,7 @@ def gather_by_distance(x: Tensor, tokens: Tokens, reach: int) -> Tensor:
         reach: at least the largest distance.
     """
     length = x.shape[-2]
-    if tokens.reach is not None and tokens.alike and x.shape[-1] == 2 * length - 1 > 1:
+    if tokens.max_distance is not None and tokens.rows_share_positions and x.shape[-1] == 2 * length - 1 > 1:
         # Each row starts one column left of the row above. In rows that are shorter by one, all start at the same.
         return x.flatten(-2)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 2))[..., :length]
     index = (tokens.distances() + reach).unsqueeze(1)

@@ -96,7 +96,7 @@ class LSPEPosition(AddedPosition):
         """x + s FFN(PE(p)), or x + s FFN(x + PE(p)) with `applies_to="embeddings"`."""
         if self.applies_to == "positions":
             return super().embed(hidden_states, tokens)
-        x, encoded = hidden_states, tokens.at_each(self._sinusoid)
+        x, encoded = hidden_states, tokens.map_positions(self._sinusoid)
         return self.dropout(x + self._ffn((x + encoded.to(x.dtype)).to(input_dtype(self.up))).to(x.dtype))
 
     @torch.no_grad()

@@ -45,7 +45,7 @@ class PoPEPosition(PositionScheme):
 
     def rotary(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """cos and sin of p f_c, with an axis for the heads: two float32 (..., 1, d)."""
-        cos, sin = tokens.at_each(self._cos_sin).unsqueeze(-2).chunk(2, -1)
+        cos, sin = tokens.map_positions(self._cos_sin).unsqueeze(-2).chunk(2, -1)
         return cos, sin
 
     def _cos_sin(self, positions: Tensor) -> Tensor:

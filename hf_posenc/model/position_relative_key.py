@@ -38,7 +38,7 @@ class RelativeKeyPosition(PositionScheme):
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
         """q.E (+ k.E), over sqrt(d): q and k (B, H, S, d) -> (B, H, S, S)."""
         limit = self.max_length or 0
-        reach = limit - 1 if tokens.reach is None else tokens.reach
+        reach = limit - 1 if tokens.max_distance is None else tokens.max_distance
         # From the largest distance i - j to the least, so that j - i grows along the columns.
         vectors = self.tables[layer](torch.arange(limit - 1 + reach, limit - 2 - reach, -1, device=q.device))
         bias = gather_by_distance(torch.matmul(q, vectors.T), tokens, reach)

@@ -119,7 +119,7 @@ class _FrequencySettings:
         """They are complete."""
 
 
-def _quarter_turn(x: Tensor, interleaved: bool) -> Tensor:
+def rotate_half(x: Tensor, interleaved: bool) -> Tensor:
     """Each pair (a, b) turned by 90 degrees, (-b, a): (..., d) -> a new (..., d)."""
     if interleaved:
         return torch.stack((x[..., 1::2] * -1.0, x[..., ::2]), -1).flatten(-2)
@@ -243,7 +243,7 @@ class RotaryPosition(PositionScheme):
         theta = {"rope_theta": local, "partial_rotary_factor": 1.0 if self.rope_type == "proportional" else factor}
         own: dict[str, Any] = {"head_dim": head_dim, "rope_parameters": theta, "interleaved": interleaved}
         self.local = RotaryPosition(**own) if _LOCAL[0] in self.rope_parameters else None
-        self._numbers: dict[int | None, tuple[tuple[float, ...], float]] = {}
+        self._cached_frequencies: dict[int | None, tuple[tuple[float, ...], float]] = {}
 
     def frequencies(self, lengths: Tensor | None, device: torch.device) -> tuple[Tensor, float]:
         """f_i of sequences of these lengths, and what cos and sin are multiplied by.
@@ -279,11 +279,11 @@ class RotaryPosition(PositionScheme):
         """Frequencies that depend on no tensor: computed once, on the CPU, as powers differ in their last digits."""
         if tracing():  # in a graph for a GPU everything must happen there
             return self._compute(device, length)
-        if length not in self._numbers:
+        if length not in self._cached_frequencies:
             with torch.device("cpu"):
                 frequencies, factor = self._compute(torch.device("cpu"), length)
-            self._numbers[length] = tuple(frequencies.tolist()), factor
-        numbers, factor = self._numbers[length]
+            self._cached_frequencies[length] = tuple(frequencies.tolist()), factor
+        numbers, factor = self._cached_frequencies[length]
         return constant(numbers, device), factor
 
     def cos_sin(self, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -308,13 +308,13 @@ class RotaryPosition(PositionScheme):
             turned = _Rotation.apply(turned, cos, sin, self.interleaved, 1)
         else:  # what can be traced and transformed, and trains the angles
             precise = turned.to(accumulation_dtype(turned))
-            turned = (precise * cos + _quarter_turn(precise, self.interleaved) * sin).to(x.dtype)
+            turned = (precise * cos + rotate_half(precise, self.interleaved) * sin).to(x.dtype)
         return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
 
     def rotary(self, tokens: Tokens) -> tuple[Tensor, ...]:
         """cos and sin, with an axis for the heads: two float32 (..., 1, rotary_dim); of local layers two more."""
         lengths = tokens.lengths if self.needs_lengths else None
-        both = tokens.at_each(self.cos_sin) if lengths is None else self.cos_sin(tokens.positions, lengths)
+        both = tokens.map_positions(self.cos_sin) if lengths is None else self.cos_sin(tokens.positions, lengths)
         own = both.unsqueeze(-2).chunk(2, -1)
         return own if self.local is None else (*own, *self.local.rotary(tokens))
 

@@ -39,15 +39,15 @@ class Tokens:
     """N: sequences in the batch, empty rows included. More than B where rows are packed; 0 where nobody can tell."""
     longest: int
     """No sequence has more tokens than this."""
-    counted: bool
+    positions_are_aranges: bool
     """Whether positions are 0, 1, 2, ... within each sequence."""
-    span: tuple[int, int] | None = None
+    position_range: tuple[int, int] | None = None
     """No position is smaller or larger than these. None: nobody can tell, as in a traced graph."""
     counts: Tensor | None = None
     """int64 (N,): tokens of each sequence; None in a traced graph."""
     mask: Tensor | None = None
     """bool (B, S) in a padded batch: which places hold a token. None: all."""
-    has_borders: bool = False
+    may_be_packed: bool = False
     """Whether rows of a padded batch may hold several sequences: in a traced graph, where `position_ids` are given."""
     index: Tensor | None = None
     """int64 (T,) in an unpadded batch: place of each token in the flattened input."""
@@ -59,7 +59,7 @@ class Tokens:
     hidden: Tensor | None = None
 
     @classmethod
-    def at(cls, positions: Tensor, input_ids: Tensor | None = None, hidden_states: Tensor | None = None) -> "Tokens":
+    def from_positions(cls, positions: Tensor, input_ids: Any = None, hidden_states: Any = None) -> "Tokens":
         """Tokens at these positions, a sequence in each row: to call a hook outside a model.
 
         Args:
@@ -70,12 +70,12 @@ class Tokens:
         rows, length = (1 if positions.dim() == 1 else positions.shape[0]), positions.shape[-1]
         is_first = torch.arange(length, device=positions.device).expand_as(positions) == 0
         sequence = torch.arange(rows, device=positions.device).unsqueeze(-1).expand(rows, length).view_as(positions)
-        tokens = cls((rows, length), positions, is_first, sequence, rows, length, counted=False)
+        tokens = cls((rows, length), positions, is_first, sequence, rows, length, positions_are_aranges=False)
         tokens.ids, tokens.hidden = input_ids, hidden_states
         if not have_fixed_shapes(positions) and positions.numel():
             same = (positions == torch.arange(length, device=positions.device)).all()
             counted, least, most = torch.stack((same.long(), *positions.aminmax())).tolist()
-            tokens.counted, tokens.span = bool(counted), (least, most)
+            tokens.positions_are_aranges, tokens.position_range = bool(counted), (least, most)
         return tokens
 
     @property
@@ -89,7 +89,7 @@ class Tokens:
         positions = self.positions.expand_as(self.sequence)
         if self.index is not None:
             return last_positions(positions, self.sequence, self.num_sequences)[self.sequence] + 1
-        if self.has_borders:
+        if self.may_be_packed:
             same = self.sequence[:, :, None] == self.sequence[:, None, :]
             return positions[:, None, :].masked_fill(~same, 0).amax(-1) + 1
         last = positions.masked_fill(self.sequence < 0, 0).amax(-1, keepdim=True)
@@ -119,18 +119,19 @@ class Tokens:
         return self.positions[:, None, :] - self.positions[:, :, None]
 
     @property
-    def reach(self) -> int | None:
+    def max_distance(self) -> int | None:
         """The largest distance of two positions, or more. None: nobody can tell, as in a traced graph."""
-        return None if self.span is None or tracing() else self.span[1] - self.span[0]
+        return None if self.position_range is None or tracing() else self.position_range[1] - self.position_range[0]
 
     @property
-    def alike(self) -> bool:
+    def rows_share_positions(self) -> bool:
         """In padded layout: whether all rows have the positions 0, 1, 2, ... at all places; `positions` is one row."""
-        return self.counted and self.positions.shape[0] == 1 and self.reach == self.positions.shape[1] - 1
+        is_one_row = self.positions.shape[0] == 1 and self.max_distance == self.positions.shape[1] - 1
+        return self.positions_are_aranges and is_one_row
 
-    def at_each(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def map_positions(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """`function(positions)`, once for each position where they are counted: (...) -> (..., D)."""
-        if not self.counted:
+        if not self.positions_are_aranges:
             return function(self.positions)
         places = torch.arange(max(self.longest, 1), device=self.positions.device)
         return nn.functional.embedding(self.positions, function(places))
@@ -178,13 +179,17 @@ class Tokens:
         """The same tokens in padded layout. What is the same in every row has one row."""
         if self.index is not None:
             place = torch.arange(self.longest, device=self.positions.device).unsqueeze(0)
-            positions = place if self.counted else self.to_rows(self.positions)
+            positions = place if self.positions_are_aranges else self.to_rows(self.positions)
             first, sequence = place == 0, self.to_rows(self.sequence, -1)
             shape, mask = (sequence.shape[0], self.longest), None if self._is_full else sequence >= 0
-            span = None if self.span is None else (min(self.span[0], 0), self.span[1])  # empty places have position 0
-            rows = Tokens(shape, positions, first, sequence, shape[0], self.longest, self.counted, span, mask=mask)
-        elif self.mask is None and not self.has_borders:
-            rows = replace(self, positions=self.positions[:1] if self.counted else self.positions)
+            known = self.position_range and (
+                min(self.position_range[0], 0),
+                self.position_range[1],
+            )  # 0 at empty places
+            counted = self.positions_are_aranges
+            rows = Tokens(shape, positions, first, sequence, shape[0], self.longest, counted, known, mask=mask)
+        elif self.mask is None and not self.may_be_packed:
+            rows = replace(self, positions=self.positions[:1] if self.positions_are_aranges else self.positions)
             rows.is_first = self.is_first[:1]
         else:
             return self
@@ -198,7 +203,7 @@ class Tokens:
         """
         if self.index is not None:
             return self.rows().attention_mask()
-        if self.has_borders:
+        if self.may_be_packed:
             return self.sequence[:, None, :, None] == self.sequence[:, None, None, :]
         if self.mask is None:
             return None
@@ -293,7 +298,7 @@ class Tokens:
         gaps = torch.arange(self.num_sequences, device=counts.device) * self.longest - (counts.cumsum(0) - counts)
         place = torch.arange(index.shape[0], device=counts.device) + gaps[sequence[0]]
         new: dict[str, Any] = {"positions": positions, "is_first": is_first, "sequence": sequence, "row_index": place}
-        return replace(self, **new, mask=None, has_borders=False, index=index)
+        return replace(self, **new, mask=None, may_be_packed=False, index=index)
 
     def _counts(self) -> Tensor:
         assert self.counts is not None
@@ -402,7 +407,7 @@ def locate_tokens(
     position_ids = _check_positions(position_ids, shape)
     trusted = cu_seq_lens_q is not None and max_length is not None and cu_seq_lens_q.is_cuda
     if cu_seq_lens_q is not None:
-        seq_idx = _number(cu_seq_lens_q, shape, device, check=not (fixed or trusted))
+        seq_idx = _sequences_from_borders(cu_seq_lens_q, shape, device, check=not (fixed or trusted))
     starts = None
     if seq_idx is not None:
         seq_idx = _fitting("seq_idx", seq_idx, shape, "Give (B, S).")
@@ -410,23 +415,23 @@ def locate_tokens(
         starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
     elif position_ids is not None:
         starts = _starts_in_positions(position_ids, mask)
-    tokens, rank = _arrange(shape, device, starts, mask, position_ids)
+    tokens, rank = _assign_sequences(shape, device, starts, mask, position_ids)
     if fixed:
         return tokens if seq_idx is None else replace(tokens, num_sequences=0)  # a traced graph can't count them
     if starts is None and mask is None:
-        return replace(tokens, span=(0, length - 1), counts=torch.full((batch,), length, device=device))
+        return replace(tokens, position_range=(0, length - 1), counts=torch.full((batch,), length, device=device))
     if trusted and mask is None and position_ids is None:
         assert cu_seq_lens_q is not None
         assert max_length is not None
         count, counts = cu_seq_lens_q.shape[0] - 1, cu_seq_lens_q.diff().to(torch.int64)
-        known: dict[str, Any] = {"num_sequences": count, "longest": max_length, "has_borders": count > 1}
-        tokens, real = replace(tokens, **known, span=(0, max_length - 1), counts=counts), length
+        known: dict[str, Any] = {"num_sequences": count, "longest": max_length, "may_be_packed": count > 1}
+        tokens, real = replace(tokens, **known, position_range=(0, max_length - 1), counts=counts), length
     else:
-        tokens, real = _count(tokens, rank, position_ids is not None)
+        tokens, real = _read_batch_facts(tokens, rank, position_ids is not None)
     return tokens.without_padding(real) if unpad and (tokens.mask is not None or tokens.packed) else tokens
 
 
-def _arrange(
+def _assign_sequences(
     shape: tuple[int, int],
     device: torch.device,
     starts: Tensor | None,
@@ -448,18 +453,18 @@ def _arrange(
     if mask is not None:
         positions, rank = (x.masked_fill(~mask, 0) for x in (positions, rank))
         sequence, is_first = sequence.masked_fill(~mask, -1), is_first & mask
-    tokens = Tokens(shape, positions, is_first, sequence, *shape, counted=position_ids is None, mask=mask)
-    return replace(tokens, has_borders=starts is not None), rank
+    tokens = Tokens(shape, positions, is_first, sequence, *shape, positions_are_aranges=position_ids is None, mask=mask)
+    return replace(tokens, may_be_packed=starts is not None), rank
 
 
-def _count(tokens: Tokens, rank: Tensor, from_caller: bool) -> tuple[Tokens, int]:
+def _read_batch_facts(tokens: Tokens, rank: Tensor, from_caller: bool) -> tuple[Tokens, int]:
     """The tokens with what only the numbers in a batch tell, and how many they are. One transfer to the host for all.
 
     Sequences are numbered without gaps: those that hold a token, and rows without any, which keep their place in the
     output. Positions that the caller gave count as counted only in packed rows: others may be any numbers.
     """
     rows, sequence, mask = tokens.shape[0], tokens.sequence, tokens.mask
-    slots = sequence.numel() if tokens.has_borders else rows
+    slots = sequence.numel() if tokens.may_be_packed else rows
     held = sequence.new_zeros(slots + 1)  # the last one is padding's
     held = held.index_add(0, sequence.flatten() % (slots + 1), held.new_ones(sequence.numel()))[:-1]
     exists = held > 0
@@ -468,13 +473,14 @@ def _count(tokens: Tokens, rank: Tensor, from_caller: bool) -> tuple[Tokens, int
     same, bounds = (tokens.positions == rank).all(), tokens.positions.aminmax()
     facts = (same, exists.sum(), held.sum(), held.max(), *bounds)
     counted, count, real, longest, *span = torch.stack([fact.long() for fact in facts]).tolist()
-    if tokens.has_borders:
+    if tokens.may_be_packed:
         number = (exists.cumsum(0) - 1)[sequence]
         sequence = number if mask is None else number.masked_fill(~mask, -1)
         held = held[exists.nonzero_static(size=count).squeeze(1)]
     packed = count > rows
     new: dict[str, Any] = {"sequence": sequence, "num_sequences": count, "longest": longest, "counts": held}
-    new |= {"counted": bool(counted) and (packed or not from_caller), "span": tuple(span), "has_borders": packed}
+    aranges = bool(counted) and (packed or not from_caller)
+    new |= {"positions_are_aranges": aranges, "position_range": tuple(span), "may_be_packed": packed}
     return replace(tokens, **new, mask=None if real == sequence.numel() else mask), real
 
 
@@ -506,17 +512,17 @@ def _check_positions(position_ids: Tensor | None, shape: tuple[int, int]) -> Ten
     return _fitting("position_ids", position_ids, shape, "Give (B, S) or (1, S).").to(torch.int64, copy=True)
 
 
-def _number(cu_seq_lens_q: Tensor, shape: tuple[int, int], device: torch.device, check: bool) -> Tensor:
+def _sequences_from_borders(borders: Tensor, shape: tuple[int, int], device: torch.device, check: bool) -> Tensor:
     """The sequence that each place belongs to, from the borders: int64 (1, S)."""
     if check:
-        borders = cu_seq_lens_q.tolist() if cu_seq_lens_q.dim() == 1 else []
-        rising = all(start < end for start, end in itertools.pairwise(borders))
-        if shape[0] != 1 or len(borders) < 2 or (borders[0], borders[-1]) != (0, shape[1]) or not rising:
+        places = borders.tolist() if borders.dim() == 1 else []
+        rising = all(start < end for start, end in itertools.pairwise(places))
+        if shape[0] != 1 or len(places) < 2 or (places[0], places[-1]) != (0, shape[1]) or not rising:
             raise ValueError(
-                f"cu_seq_lens_q={cu_seq_lens_q.tolist()} doesn't cut an input of shape {shape} into sequences. It must "
+                f"cu_seq_lens_q={borders.tolist()} doesn't cut an input of shape {shape} into sequences. It must "
                 f"rise from 0 to {shape[1]}, for a batch of one row. For several rows, give seq_idx."
             )
-    lengths = cu_seq_lens_q.to(device).diff()
+    lengths = borders.to(device).diff()
     return torch.repeat_interleave(lengths, output_size=shape[1]).unsqueeze(0)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.model.positions import make_position
+from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.model.scheme_table import SCHEMES
 
 
@@ -28,7 +28,7 @@ def describe_schemes() -> list[SchemeSummary]:
     rows = []
     for name, scheme in SCHEMES.items():
         with torch.device("meta"):
-            position = make_position(PosEncConfig.from_preset("base", position_embedding_type=name))
+            position = make_scheme(PosEncConfig.from_preset("base", position_embedding_type=name))
         paragraphs = [" ".join(part.split()) for part in inspect.cleandoc(scheme.__doc__ or "").split("\n\n")]
         cost = next((part for part in paragraphs if part.startswith("Cost")), "")
         rows.append(

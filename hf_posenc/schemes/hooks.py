@@ -10,7 +10,7 @@ from hf_posenc.model.unpadding import Tokens
 def one_text(length: int, hidden_states: Tensor | None = None) -> Tokens:
     """A text of `length` equal tokens; `hidden_states` (n, S, D) of n such texts, which have positions (1, S)."""
     positions = torch.arange(length).unsqueeze(0)
-    return Tokens.at(positions, torch.zeros_like(positions), hidden_states)
+    return Tokens.from_positions(positions, torch.zeros_like(positions), hidden_states)
 
 
 def rotated_units(scheme: PositionScheme, heads: int, head_dim: int, length: int, layer: int) -> Tensor:

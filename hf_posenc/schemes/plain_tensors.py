@@ -76,7 +76,7 @@ def apply_rotary(
     shape = (x.shape[0], x.shape[-2]) if x.dim() == 4 else x.shape[-2:-1]
     tokens = _tokens(scheme, shape, positions, start, x)
     if tokens.positions.dim() == 1:
-        tokens = Tokens.at(tokens.positions.unsqueeze(0))
+        tokens = Tokens.from_positions(tokens.positions.unsqueeze(0))
     by_token = batched.transpose(1, 2)
     turned, _ = scheme.rotate(by_token, by_token, scheme.rotary(tokens), 0)
     if turned.shape[-1] != x.shape[-1]:
@@ -99,7 +99,7 @@ def _tokens(scheme: PositionScheme, shape: tuple[int, ...], positions: Tensor | 
         )
     if positions.numel():
         check_length(scheme, *(int(value) for value in positions.aminmax()))
-    return Tokens.at(positions.expand(shape))
+    return Tokens.from_positions(positions.expand(shape))
 
 
 def sinusoidal_table(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:

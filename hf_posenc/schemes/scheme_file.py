@@ -12,7 +12,7 @@ from transformers.utils import logging
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
 from hf_posenc.model.position_base import PositionScheme
-from hf_posenc.model.positions import overrides
+from hf_posenc.model.scheme_factory import overrides
 from hf_posenc.model.scheme_files import remember_code
 from hf_posenc.model.scheme_table import SCHEMES
 

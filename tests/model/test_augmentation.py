@@ -131,11 +131,11 @@ def test_distances_between_far_positions_are_as_many_as_there_are_pairs():
         return torch.stack((distance, -2 * distance), -1).float()
 
     positions = torch.tensor([[0, 7, 3_000_000, 16_000_000], [5, 4, 3, 2]])
-    bias = per_distinct_distance(function, Tokens.at(positions))
+    bias = per_distinct_distance(function, Tokens.from_positions(positions))
     distance = (positions[:, None, :] - positions[:, :, None]).float()
     assert torch.equal(bias, torch.stack((distance, -2 * distance), 1))
     assert asked[0] <= distance.numel()
-    per_distinct_distance(function, Tokens.at(positions[1:]))
+    per_distinct_distance(function, Tokens.from_positions(positions[1:]))
     assert asked[1] == 7
 
 

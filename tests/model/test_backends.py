@@ -9,13 +9,13 @@ from common import BY_HOOK, COMBINED, SCHEMES, encoder, padded, tiny_config, tok
 from transformers import AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_posenc import POSITIONS, PosEncModel, PositionScheme, make_position
+from hf_posenc import POSITIONS, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model import attention
 from hf_posenc.model.attention import eager_attention_forward
 from hf_posenc.model.unpadding import Runs, locate_tokens
 
 EVERY = [*SCHEMES, *COMBINED]
-MADE = {name: make_position(tiny_config(name)) for name in EVERY}
+MADE = {name: make_scheme(tiny_config(name)) for name in EVERY}
 BIASED = [name for name in EVERY if MADE[name].uses("bias") or MADE[name].uses("layer_bias")]
 IDS, MASK = padded([tokens(n, seed=n) for n in (9, 1, 4, 6)])
 BATCHES = {"padded": (IDS, MASK), "full": (tokens(3, 8), None)}
@@ -66,7 +66,7 @@ ARRANGEMENTS = {
 }
 
 
-# Of every scheme `check_position` compares eager attention and sdpa; and bfloat16 with float32.
+# Of every scheme `check_scheme` compares eager attention and sdpa; and bfloat16 with float32.
 @pytest.mark.parametrize(
     ("dtype", "arrangement"),
     [(dtype, name) for dtype in TOLERANCES for name in ARRANGEMENTS if name == "left-padded" or dtype == "float32"],

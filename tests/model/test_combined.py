@@ -5,7 +5,7 @@ import torch
 from common import encoder, tiny_config, tokens
 
 import hf_posenc
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, make_position
+from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model.position_combined import CombinedPosition
 from hf_posenc.model.scheme_table import LearnedPosition, RotaryPosition, T5Position
 from hf_posenc.model.unpadding import Tokens, locate_tokens
@@ -22,19 +22,22 @@ def test_parts_keep_their_weights_under_their_names_and_their_arguments_apart():
 
 def test_a_combination_equals_its_parts_added_up():
     x, positions = torch.randn(1, 6, 32), torch.arange(6)[None]
-    both = make_position(tiny_config("learned+sinusoidal"))
-    alone = [both.parts[name].embed(torch.zeros_like(x), Tokens.at(positions)) for name in ("learned", "sinusoidal")]
-    torch.testing.assert_close(both.embed(x, Tokens.at(positions)), x + alone[0] + alone[1])
+    both = make_scheme(tiny_config("learned+sinusoidal"))
+    alone = [
+        both.parts[name].embed(torch.zeros_like(x), Tokens.from_positions(positions))
+        for name in ("learned", "sinusoidal")
+    ]
+    torch.testing.assert_close(both.embed(x, Tokens.from_positions(positions)), x + alone[0] + alone[1])
     kwargs = {"tupe": {"reset_first": False}}
-    biases = make_position(tiny_config("alibi+kerple+tupe", position_embedding_kwargs=kwargs))
-    total = sum(part.bias(Tokens.at(positions)) for part in biases.parts.values())
-    torch.testing.assert_close(biases.bias(Tokens.at(positions)), total)
+    biases = make_scheme(tiny_config("alibi+kerple+tupe", position_embedding_kwargs=kwargs))
+    total = sum(part.bias(Tokens.from_positions(positions)) for part in biases.parts.values())
+    torch.testing.assert_close(biases.bias(Tokens.from_positions(positions)), total)
     assert biases.query_scale == biases.parts["tupe"].query_scale == pytest.approx(0.5**0.5)
 
 
 @pytest.mark.parametrize("scheme", ["tupe+t5", "t5+tupe", "alibi+tupe"])
 def test_tupe_unties_first_tokens_from_the_other_parts_too(scheme):
-    position = make_position(tiny_config(scheme))
+    position = make_scheme(tiny_config(scheme))
     with torch.no_grad():
         for weight in position.parameters():
             weight.copy_(torch.randn(weight.shape))

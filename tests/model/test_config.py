@@ -18,7 +18,7 @@ from transformers.testing_utils import set_config_for_less_flaky_test
 from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForSequenceClassification, PosEncModel
 from hf_posenc.model import package_config
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
-from hf_posenc.model.positions import own_arguments
+from hf_posenc.model.scheme_factory import own_arguments
 from hf_posenc.model.scheme_table import LearnedPosition
 
 

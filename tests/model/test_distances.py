@@ -11,10 +11,10 @@ from hf_posenc.model.unpadding import locate_tokens
 
 @pytest.mark.parametrize("positions", [torch.arange(6)[None], torch.arange(3, 9)[None], torch.zeros(1, 1).long()])
 def test_consecutive_positions_gather_by_distance_like_any_others(positions):
-    tokens = Tokens.at(positions)
+    tokens = Tokens.from_positions(positions)
     reach = int(positions.max() - positions.min())
-    assert tokens.reach == reach
-    assert tokens.alike == (positions[0, 0] == 0)
+    assert tokens.max_distance == reach
+    assert tokens.rows_share_positions == (positions[0, 0] == 0)
     table = torch.randn(2 * reach + 1, 3, requires_grad=True)
     expected = table[tokens.distances() + reach].permute(0, 3, 1, 2)
     got = per_distinct_distance(lambda d: table[d + reach], tokens)
@@ -43,6 +43,6 @@ def test_distances_are_those_of_the_tokens_wherever_they_stand(batch, unpad):
     pairs = real[..., None] & real[..., None, :] & (tokens.sequence[:, None, :, None] == tokens.sequence[:, None, None])
     assert torch.equal(got.expand(expected.shape)[pairs], expected[pairs].double())
 
-    least, most = tokens.span
+    least, most = tokens.position_range
     assert least <= tokens.positions.min()
     assert tokens.positions.max() <= most

@@ -619,7 +619,7 @@ def test_added_schemes_start_with_the_scale_of_the_tokens(scheme):
 
 @pytest.mark.parametrize("scheme", BY_HOOK)
 def test_float16_is_near_float32_at_position_4000(scheme):
-    """bfloat16 is `check_position`'s."""
+    """bfloat16 is `check_scheme`'s."""
     dtype = torch.float16
     model = encoder(scheme, max_position_embeddings=4096).float()
     ids = SEQUENCES[0][None]

@@ -158,7 +158,7 @@ def test_t5_bias_equals_transformers_t5(num_buckets, max_distance):
     mine = T5Position(num_heads=4, num_layers=3, num_buckets=num_buckets, max_distance=max_distance)
     mine.tables[0].load_state_dict(theirs.relative_attention_bias.state_dict())
     positions = torch.arange(600)[None]
-    torch.testing.assert_close(mine.bias(Tokens.at(positions)), theirs.compute_bias(600, 600))
+    torch.testing.assert_close(mine.bias(Tokens.from_positions(positions)), theirs.compute_bias(600, 600))
 
 
 def test_alibi_slopes_of_12_heads_are_the_published_ones():
@@ -195,7 +195,7 @@ def test_disentangled_bias_equals_transformers_deberta(terms):
     # DeBERTa has divided q by the scale already when it adds the content to position term.
     scale = (8 * (1 + len(kinds))) ** 0.5
     expected = theirs.disentangled_att_bias(q / scale, k, relative, mine.embedding.weight, 1 + len(kinds))
-    got = mine.layer_bias(q, k, Tokens.at(torch.arange(12)[None]), 0)
+    got = mine.layer_bias(q, k, Tokens.from_positions(torch.arange(12)[None]), 0)
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -256,7 +256,7 @@ def test_mlp_bias_equals_transformers_swin_v2_before_its_sigmoid():
     line = network(table[0, 8])  # rows 0 apart, columns -8 to 8 apart
     positions = torch.arange(9)
     expected = line[positions[:, None] - positions + 8].permute(2, 0, 1)
-    got = mine.bias(Tokens.at(positions[None]))[0]
+    got = mine.bias(Tokens.from_positions(positions[None]))[0]
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
     target = torch.randn(expected.shape)
     (got * target).sum().backward()

@@ -102,7 +102,7 @@ def test_rotation_equals_its_float64_twin_in_values_and_gradients(kind, last, in
 
 def test_angles_that_are_trained_get_a_gradient():
     scheme, q = RotaryPosition(head_dim=8), torch.randn(5, 2, 8)
-    cos, sin = (x.clone() for x in scheme.rotary(Tokens.at(torch.arange(5))))
+    cos, sin = (x.clone() for x in scheme.rotary(Tokens.from_positions(torch.arange(5))))
     scheme.rotate(q, q, (cos.requires_grad_(), sin), 0)[0].sum().backward()
     torch.testing.assert_close(cos.grad, q.sum(-2, keepdim=True))
 

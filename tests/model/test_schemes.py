@@ -16,7 +16,7 @@ from hf_posenc import (
     PositionScheme,
     add_positions,
     apply_rotary,
-    make_position,
+    make_scheme,
     register_position,
     sinusoidal_table,
 )
@@ -82,7 +82,7 @@ def test_dropout_acts_in_training_only(name):
     dropped = (add_positions(scheme, x) == 0).float().mean()
     assert 0.4 < dropped < 0.6
     assert (add_positions(scheme.eval(), x) != 0).any()
-    tokens = Tokens.at(torch.arange(50).expand(4, 50))
+    tokens = Tokens.from_positions(torch.arange(50).expand(4, 50))
     torch.testing.assert_close(add_positions(scheme, x), scheme.embed(x, tokens))
 
 
@@ -237,7 +237,9 @@ def test_rotary_module_rotates_q_and_k_and_a_part_of_each_head():
     torch.testing.assert_close(part_q[..., :4], apply_rotary(q[..., :4], start=2))
     # The hooks that the encoder calls agree: (B, S, H, d) there, (B, H, S, d) here.
     positions = torch.arange(2, 7).expand(2, 5)
-    hook_q, hook_k = partial.rotate(q.transpose(1, 2), k.transpose(1, 2), partial.rotary(Tokens.at(positions)), 0)
+    hook_q, hook_k = partial.rotate(
+        q.transpose(1, 2), k.transpose(1, 2), partial.rotary(Tokens.from_positions(positions)), 0
+    )
     torch.testing.assert_close(hook_q.transpose(1, 2), part_q)
     torch.testing.assert_close(hook_k.transpose(1, 2)[..., 4:], k[..., 4:])
 
@@ -259,7 +261,7 @@ def test_every_scheme_says_its_name_formula_source_and_cost(name):
 
 
 def make(name, **kwargs):
-    return make_position(PosEncConfig(position_embedding_type=name, position_embedding_kwargs=kwargs))
+    return make_scheme(PosEncConfig(position_embedding_type=name, position_embedding_kwargs=kwargs))
 
 
 def rotary(**parameters):
@@ -396,7 +398,7 @@ def test_t5_starts_with_biases_of_the_given_scale():
 @pytest.mark.parametrize(("kernel", "most"), [("log", (2.0, 1.0)), ("power", (1.0, 1.9))])
 def test_kerple_starts_in_the_ranges_of_its_authors_code(kernel, most):
     scheme = make("kerple", kernel=kernel)
-    bias = scheme.bias(Tokens.at(torch.arange(3)[None]))[0].double()
+    bias = scheme.bias(Tokens.from_positions(torch.arange(3)[None]))[0].double()
     far = bias[:, 2, :2].flip(1)  # to the left
     torch.testing.assert_close(bias[:, 0, 1:], far.flip(0))  # to the right: the heads the other way round
     grid = torch.arange(1, 13).double() / 12
@@ -442,6 +444,6 @@ def test_none_stands_in_for_any_added_scheme():
     x = torch.ones(4, 50, 24)
     assert add_positions(NoPosition(), x, start=5) is x
     for name in ("none", *ADDED):
-        scheme = make_position(tiny_config(name, hidden_size=24))
+        scheme = make_scheme(tiny_config(name, hidden_size=24))
         assert add_positions(scheme, x, start=3).shape == x.shape
     assert 0.4 < (add_positions(NoPosition(dropout=0.5), x) == 0).float().mean() < 0.6

@@ -54,7 +54,7 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
 
     assert tokens.num_sequences == len(sequences)
     assert tokens.packed == any(len(row) > 1 for row in rows)
-    assert tokens.counted or said_by == "position_ids"
+    assert tokens.positions_are_aranges or said_by == "position_ids"
     taken = tokens.unpad(values)
     by_hand = {"mean": lambda x: x.mean(0), "max": lambda x: x.amax(0), "cls": lambda x: x[0]}
     for how, pool in by_hand.items():
@@ -92,7 +92,7 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
             lengths = torch.tensor([len(sequences[number]) for number in numbers])
             assert (lengths == width).all() if real is None else torch.equal(real[:, 0, 0].sum(-1), lengths)
         rows_alike = torch.arange(tokens.longest)[None]
-        if tokens.counted:
+        if tokens.positions_are_aranges:
             assert torch.equal(tokens.rows().positions, rows_alike)
         assert torch.equal(tokens.rows().is_first, rows_alike == 0)
         allowed = tokens.attention_mask()

@@ -22,9 +22,9 @@ def test_alibi_equals_x_transformers(heads):
     theirs = x_transformers.AlibiPositionalBias(heads)
     mine = AlibiPosition(num_heads=heads, directional=False, learned=False)
     positions = torch.arange(30)[None]
-    torch.testing.assert_close(mine.bias(Tokens.at(positions))[0], theirs(30, 30))
+    torch.testing.assert_close(mine.bias(Tokens.from_positions(positions))[0], theirs(30, 30))
     rows = torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]])
-    torch.testing.assert_close(mine.bias(Tokens.at(rows)), theirs.forward_custom_pos(rows.float()))
+    torch.testing.assert_close(mine.bias(Tokens.from_positions(rows)), theirs.forward_custom_pos(rows.float()))
 
 
 def test_a_sinusoid_with_a_learned_scale_equals_x_transformers():
@@ -85,5 +85,5 @@ def test_cable_equals_x_transformers_forgetting_bias_of_both_sides():
         mine.shares[1].weight.copy_(-linear.weight)
         mine.shares[1].bias.copy_(-linear.bias)
     x = torch.randn(2, 30, 12, requires_grad=True)
-    tokens = Tokens.at(torch.arange(30).expand(2, 30), hidden_states=x)
+    tokens = Tokens.from_positions(torch.arange(30).expand(2, 30), hidden_states=x)
     assert_equal_with_gradients(mine.layer_bias(x, x, tokens, 1), theirs(x), x, atol=1e-4)

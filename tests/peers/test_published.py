@@ -27,7 +27,7 @@ def bias_and_gradients(name: str, scheme: PositionScheme) -> Tensor:
     """Our bias of as many positions; the gradients are those of the golden target."""
     target = GOLDEN[f"{name}.target"]
     positions = torch.arange(target.shape[-1])[None]
-    bias = scheme.bias(Tokens.at(positions))[0]
+    bias = scheme.bias(Tokens.from_positions(positions))[0]
     (bias * target).sum().backward()
     return bias
 

@@ -87,7 +87,9 @@ def test_changed_code_is_loaded_anew(saved: dict[str, Path], tmp_path: Path, mon
     (folder / "recency.py").write_text(text.replace("return -self", "return -2 * self"))
     second = PosEncModel.from_pretrained(folder, trust_remote_code=True)
     places = torch.arange(4)[None]
-    torch.testing.assert_close(second.position.bias(Tokens.at(places)), 2 * first.position.bias(Tokens.at(places)))
+    torch.testing.assert_close(
+        second.position.bias(Tokens.from_positions(places)), 2 * first.position.bias(Tokens.from_positions(places))
+    )
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -160,7 +162,7 @@ Mine = make()
     [
         ("from hf_posenc import PosEncModel\n" + GOOD, r"my_scheme.py, line 1: 'from hf_posenc"),
         ("import hf_posenc.model\n" + GOOD, r"line 1: 'import hf_posenc.model' can't travel"),
-        ("from hf_posenc.model.positions import make_position\n" + GOOD, "may import PositionScheme"),
+        ("from hf_posenc.model.scheme_factory import make_scheme\n" + GOOD, "may import PositionScheme"),
         (GOOD + "    def f(self):\n        import hf_posenc\n", r"'import hf_posenc' can't travel"),
         ('"""It says\nfrom .ghost import nothing\n"""\n' + GOOD, "reads like an import of 'ghost'"),
         (INNER, "defined inside another class or a function"),
@@ -194,8 +196,8 @@ def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_writte
 
 
 def test_a_file_named_like_one_of_ours_is_refused(tmp_path: Path) -> None:
-    path = own_module(tmp_path, GOOD, "positions.py")
-    assert_refused(path, "positions.py has the name of a file of ours.*Rename it", tmp_path / "out")
+    path = own_module(tmp_path, GOOD, "scheme_factory.py")
+    assert_refused(path, "scheme_factory.py has the name of a file of ours.*Rename it", tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,17 @@ import torch
 from common import EVERY_HOOK, SCHEMES, others_slow, tiny_config
 
 from hf_posenc import (
-    POSITION_CHECKS,
     POSITIONS,
+    SCHEME_CHECKS,
     PosEncForSequenceClassification,
     PositionScheme,
-    check_position,
-    make_position,
+    check_scheme,
+    make_scheme,
 )
 from hf_posenc.model import position_alibi
 from hf_posenc.model.scheme_table import SinusoidalPosition
 
-CHEAP = [name for name in POSITION_CHECKS if name not in ("export", "remote_code")]
+CHEAP = [name for name in SCHEME_CHECKS if name not in ("export", "remote_code")]
 SOUND = [broken.Sound, broken.SoundWaves, broken.SoundTurn, broken.SoundStateInADictionary, broken.SoundWindow]
 
 
@@ -33,16 +33,16 @@ def combined(names, most=4):
     """The schemes in combinations: by what a shift does to them, and those that turn, or see no order, alone."""
     kinds = {}
     for name in names:
-        scheme = make_position(tiny_config(name))
+        scheme = make_scheme(tiny_config(name))
         is_alone = "+" in name or scheme.order_blind or scheme.uses("rotate")
         kinds.setdefault(name if is_alone else scheme.shift_invariant, []).append(name)
     return ["+".join(kind[first : first + most]) for kind in kinds.values() for first in range(0, len(kind), most)]
 
 
 def passes(scheme, checks):
-    report = check_position(scheme, checks=checks, raise_on_failure=True)
+    report = check_scheme(scheme, checks=checks, raise_on_failure=True)
     skipped = {result.name for result in report.results if result.outcome == "skipped"}
-    declared = make_position(tiny_config(scheme)) if isinstance(scheme, str) else scheme
+    declared = make_scheme(tiny_config(scheme)) if isinstance(scheme, str) else scheme
     assert ("used" in skipped) == declared.order_blind
     assert ("shift" in skipped) == (declared.shift_invariant is None)
     assert skipped <= {"used", "shift"}
@@ -76,7 +76,7 @@ def test_each_scheme_is_what_it_says(scheme):
     ],
 )
 def test_variants_pass_every_check(scheme, kwargs):
-    report = check_position(scheme, kwargs=kwargs, checks=CHEAP, raise_on_failure=True)
+    report = check_scheme(scheme, kwargs=kwargs, checks=CHEAP, raise_on_failure=True)
     assert report.scheme == f"{scheme}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
@@ -141,7 +141,7 @@ BROKEN = [
 
 
 def expect(outcome, message, scheme, check, **options):
-    result = check_position(scheme, checks=[check], **options)[check]
+    result = check_scheme(scheme, checks=[check], **options)[check]
     assert result.outcome == outcome
     assert re.search(message, result.message)
 
@@ -159,12 +159,12 @@ ONE_EACH = {check: (scheme, others) for scheme, check, _, others in reversed(BRO
 @pytest.mark.parametrize("check", ONE_EACH)
 def test_a_broken_scheme_fails_no_other_check(check):
     scheme, others = ONE_EACH[check]
-    report = check_position(scheme, checks=CHEAP)
+    report = check_scheme(scheme, checks=CHEAP)
     assert {result.name for result in report.results if not result.ok} == {check, *others}
 
 
 def test_what_no_encoder_can_run_fails_everything():
-    report = check_position(broken.HooksThatTakeLess, checks=CHEAP)
+    report = check_scheme(broken.HooksThatTakeLess, checks=CHEAP)
     assert sum(not result.ok for result in report.results) > 10
 
 
@@ -225,11 +225,11 @@ def test_a_class_without_a_file_of_its_own_skips_the_remote_check_and_says_why()
 
 def test_every_check_is_failed_by_some_broken_scheme():
     proven = {row[1] for row in BROKEN} | {"export", "remote_code"}
-    assert proven == set(POSITION_CHECKS)
+    assert proven == set(SCHEME_CHECKS)
 
 
 def test_one_cause_is_told_once():
-    report = check_position(broken.UnknownSize, checks=["padding", "order", "packing"])
+    report = check_scheme(broken.UnknownSize, checks=["padding", "order", "packing"])
     messages = {result.name: result.message for result in report.results}
     assert messages["packing"] == messages["order"] == "fails as padding does"
     assert re.search("no size that a config knows|width", messages["padding"])
@@ -237,13 +237,13 @@ def test_one_cause_is_told_once():
 
 
 def test_where_the_same_input_gives_other_output_nothing_else_is_said():
-    report = check_position(broken.Random, checks=CHEAP)
+    report = check_scheme(broken.Random, checks=CHEAP)
     assert [result.name for result in report.results if result.outcome != "skipped"] == ["repeats"]
     assert report["padding"].message == "comparisons say nothing until `repeats` passes"
 
 
 def test_a_report_says_how_many_ran_and_why_the_others_did_not():
-    report = check_position(broken.PlacesForPositions, checks=["padding", "permutation", "weights"])
+    report = check_scheme(broken.PlacesForPositions, checks=["padding", "permutation", "weights"])
     assert not report.ok
     assert re.fullmatch(r"PlacesForPositions: 3 of 3 checks ran in \d+\.\d s: 2 passed, 1 failed\.", report.summary)
     assert [result.name for result in report.results] == ["padding", "permutation", "weights"]
@@ -252,7 +252,7 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
     assert "1 failed" in str(report)
     with pytest.raises(KeyError, match="packing"):
         report["packing"]
-    skipping = check_position(broken.SoundWaves, checks=["shift"])
+    skipping = check_scheme(broken.SoundWaves, checks=["shift"])
     assert ": 0 of 1 checks ran in " in skipping.summary
     assert "doesn't declare shift_invariant" in str(skipping)
 
@@ -261,7 +261,7 @@ def test_a_failure_raises_what_the_scheme_raised():
     with pytest.raises(
         AssertionError, match=r"(?s)TableWithoutLimit: 1 of 1 .*max_length: failed: IndexError"
     ) as caught:
-        check_position(broken.TableWithoutLimit, checks="max_length", raise_on_failure=True)
+        check_scheme(broken.TableWithoutLimit, checks="max_length", raise_on_failure=True)
     assert isinstance(caught.value.__cause__, IndexError)
 
 
@@ -286,7 +286,7 @@ def test_nothing_is_left_behind(monkeypatch, tmp_path):
     try:
         for names in (["weights", "saving"], CHEAP):
             with torch.inference_mode(), contextlib.suppress(KeyboardInterrupt):
-                check_position(Draws, checks=names)
+                check_scheme(Draws, checks=names)
             assert torch.get_num_threads() == 2
             assert torch.get_default_dtype() == torch.float64
             assert (dict(POSITIONS), list(POSITIONS)) == (before[0], list(before[0]))
@@ -313,19 +313,19 @@ def test_a_name_is_taken_for_a_while_only():
 
     for scheme in (Mine, Named, Rope):
         own = vars(scheme).get("name")
-        assert check_position(scheme, checks=["order"]).ok
+        assert check_scheme(scheme, checks=["order"]).ok
         assert vars(scheme).get("name") == own
     assert {*POSITIONS} == {*SCHEMES, "test_slope", "test_layer_distance"}  # other tests may change their order
     assert SinusoidalPosition.name == "sinusoidal"
 
 
 def test_the_checks_run_with_other_arguments_and_sizes():
-    assert check_position("sinusoidal", kwargs={"rms": None}, checks=["order"]).ok
+    assert check_scheme("sinusoidal", kwargs={"rms": None}, checks=["order"]).ok
     theta = {"rope_parameters": {"rope_theta": 500.0}, "hidden_size": 48}
-    assert check_position("rope", config_overrides=theta, checks=["order", "bfloat16"]).ok
+    assert check_scheme("rope", config_overrides=theta, checks=["order", "bfloat16"]).ok
     with pytest.raises(ValueError, match=r"position_embedding_kwargs\['lerned'\]=True is no argument of 'alibi'"):
-        check_position("alibi", kwargs={"lerned": True})
-    short = check_position("learned", config_overrides={"max_position_embeddings": 8}, checks=["padding"])
+        check_scheme("alibi", kwargs={"lerned": True})
+    short = check_scheme("learned", config_overrides={"max_position_embeddings": 8}, checks=["padding"])
     assert "max_length=8 is too short for the checks, which use 32 tokens" in short["padding"].message
 
 
@@ -340,5 +340,5 @@ def test_the_checks_run_with_other_arguments_and_sizes():
 )
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
-        check_position(**arguments)
+        check_scheme(**arguments)
     assert {*POSITIONS} == {*SCHEMES, "test_slope", "test_layer_distance"}  # other tests may change their order

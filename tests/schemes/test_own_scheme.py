@@ -272,7 +272,7 @@ def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
         return PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here")).position
 
     first, second = cell(1), cell(2)
-    zero, ones = torch.zeros(1, 2, 4), Tokens.at(torch.ones(1, 2, dtype=torch.int64))
+    zero, ones = torch.zeros(1, 2, 4), Tokens.from_positions(torch.ones(1, 2, dtype=torch.int64))
     assert float(first.embed(zero, ones).sum()) == 8
     assert float(second.embed(zero, ones).sum()) == 16
     assert POSITIONS["here"] is type(second)
@@ -357,7 +357,7 @@ def test_a_function_of_distance_is_a_bias_of_all_layers_or_of_each(per_layer):
     tent = Tent(num_heads=2, num_layers=2, per_layer=per_layer)
     nothing = torch.zeros(1)
     for positions in (torch.arange(80)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]]), torch.tensor([[5]])):
-        tokens = Tokens.at(positions)
+        tokens = Tokens.from_positions(positions)
         index = tokens.distances().clamp(-3, 3) + 3
         for layer in (0, 1):
             expected = tent.tables[layer if per_layer else 0].weight[index].permute(0, 3, 1, 2)
@@ -378,7 +378,7 @@ class Alike(DistanceBias):
 
 
 def test_a_function_of_distance_has_an_axis_of_heads_which_may_be_one():
-    alike, tokens = Alike(), Tokens.at(torch.arange(3)[None])
+    alike, tokens = Alike(), Tokens.from_positions(torch.arange(3)[None])
     assert alike.bias(tokens).shape == (1, 1, 3, 3)
     alike.flat = True
     with pytest.raises(ValueError, match=r"Alike.of_distance returns \(5,\) for 5 distances. Give \(R, H\), or"):

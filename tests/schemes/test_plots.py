@@ -56,7 +56,7 @@ def test_what_a_scheme_does_decides_what_is_shown_in_at_most_four_panels(scheme)
 def test_added_vectors(scheme):
     model = encoder(scheme)
     shown = axes(model)
-    added = model.position.embed(torch.zeros(1, S, 32), Tokens.at(POSITIONS))[0].detach().numpy()
+    added = model.position.embed(torch.zeros(1, S, 32), Tokens.from_positions(POSITIONS))[0].detach().numpy()
     np.testing.assert_allclose(image(shown["What is added to embeddings"]), added.T, atol=1e-6)
     unit = added / np.linalg.norm(added, axis=1, keepdims=True)
     np.testing.assert_allclose(image(shown["Cosine of what is added"]), unit @ unit.T, atol=1e-5)
@@ -100,7 +100,7 @@ def test_a_layers_own_bias_is_that_layers():
 @pytest.mark.parametrize(("scheme", "kwargs"), [("fire", {"threshold": 2.0}), ("tupe", {})])
 def test_a_bias_that_depends_on_the_position_is_shown_for_all_pairs(scheme, kwargs):
     model = encoder(scheme, position_embedding_kwargs=kwargs)
-    bias = model.position.bias(Tokens.at(POSITIONS))[0].detach().numpy()
+    bias = model.position.bias(Tokens.from_positions(POSITIONS))[0].detach().numpy()
     shown = axes(model)
     np.testing.assert_allclose(image(shown["Bias, head 0"]), bias[0], atol=1e-6)
     np.testing.assert_allclose(curves(shown["Bias, from position 6"]), bias[:, 6], atol=1e-6)

@@ -17,7 +17,7 @@ import tapered
 import torch
 import triangles
 
-from hf_posenc import POSITION_CHECKS, Tokens, check_position
+from hf_posenc import SCHEME_CHECKS, Tokens, check_scheme
 from hf_posenc.model.unpadding import locate_tokens
 
 SEPARATOR = 75  # inside one of the texts of the checks
@@ -42,19 +42,19 @@ LEFT_OUT = {content_speed.ContentSpeed: "bfloat16"}
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", STRANGERS, ids=lambda scheme: scheme.__name__)
 def test_a_strangers_scheme_passes_every_check(scheme):
-    checks = [name for name in POSITION_CHECKS if name not in ("export", "remote_code", LEFT_OUT.get(scheme))]
-    check_position(scheme, kwargs=STRANGERS[scheme], checks=checks, raise_on_failure=True)
+    checks = [name for name in SCHEME_CHECKS if name not in ("export", "remote_code", LEFT_OUT.get(scheme))]
+    check_scheme(scheme, kwargs=STRANGERS[scheme], checks=checks, raise_on_failure=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", STRANGERS)
 def test_a_strangers_scheme_can_be_exported(scheme):
-    check_position(scheme, kwargs=STRANGERS[scheme], checks=["export"], raise_on_failure=True)
+    check_scheme(scheme, kwargs=STRANGERS[scheme], checks=["export"], raise_on_failure=True)
 
 
 @pytest.mark.slow  # a clean process for each
 def test_a_strangers_scheme_travels():
-    check_position(bipe.Bipe, checks=["remote_code"], raise_on_failure=True)  # with an import of position_math
+    check_scheme(bipe.Bipe, checks=["remote_code"], raise_on_failure=True)  # with an import of position_math
 
 
 def packed_tokens(positions, sequence, **contents):
@@ -67,7 +67,7 @@ def test_the_triangles_leave_one_half_of_each_head_on_each_side():
     q, k = torch.randn(2, 1, 2, 3, 4)
     logits = q @ k.transpose(-1, -2) / 2
     positions = torch.tensor([[2, 0, 1]])
-    logits = logits + split_triangle.SplitTriangle().layer_bias(q, k, Tokens.at(positions), 0)
+    logits = logits + split_triangle.SplitTriangle().layer_bias(q, k, Tokens.from_positions(positions), 0)
     past, future = q[0, 0, 0, :2] @ k[0, 0, 1, :2] / 2, q[0, 0, 1, 2:] @ k[0, 0, 0, 2:] / 2
     torch.testing.assert_close(logits[0, 0, 0, 1], past)
     torch.testing.assert_close(logits[0, 0, 1, 0], future)

@@ -1,4 +1,4 @@
-"""`check_position`: checks what the encoder, the Trainer and the Hub require of a positional scheme.
+"""`check_scheme`: checks what the encoder, the Trainer and the Hub require of a positional scheme.
 
 The checks are in `hooks.py`, `outputs.py`, `weights.py` and `travelling.py`; `case.py` has what they share.
 """
@@ -39,7 +39,7 @@ from .outputs import (
 from .travelling import check_device, check_export, check_remote_code, check_saving
 from .weights import check_checkpointing, check_constructor, check_gradients, check_weights
 
-POSITION_CHECKS: dict[str, Callable[[Case], None]] = {
+SCHEME_CHECKS: dict[str, Callable[[Case], None]] = {
     check.__name__.removeprefix("check_"): check
     for check in (
         *(check_repeats, check_signature, check_shapes, check_padding, check_packing, check_permutation, check_order),
@@ -71,8 +71,8 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class PositionReport:
-    """The record of `check_position`: one result per check, in order. `str(report)` has all."""
+class CheckReport:
+    """The record of `check_scheme`: one result per check, in order. `str(report)` has all."""
 
     scheme: str
     results: tuple[CheckResult, ...]
@@ -99,7 +99,7 @@ class PositionReport:
         """The result of a check; a KeyError if it wasn't asked for."""
         return {result.name: result for result in self.results}[name]
 
-    def raise_on_failure(self) -> "PositionReport":
+    def raise_on_failure(self) -> "CheckReport":
         """Returns the report itself if it is `ok`.
 
         Raises:
@@ -117,14 +117,14 @@ class PositionReport:
         return "\n".join(line.rstrip() for line in (self.summary, *lines))
 
 
-def check_position(
+def check_scheme(
     scheme: type[PositionScheme] | str,
     *,
     kwargs: dict[str, Any] | None = None,
     checks: Sequence[str] | None = None,
     config_overrides: dict[str, Any] | None = None,
     raise_on_failure: bool = False,
-) -> PositionReport:
+) -> CheckReport:
     """Runs the conformance checks on a positional scheme.
 
     Tiny encoders with perturbed weights are built around the scheme, on CPU, offline, in ten seconds to a minute;
@@ -132,8 +132,8 @@ def check_position(
     afterwards, and no file is left.
 
     ```python
-    >>> from hf_posenc import check_position
-    >>> check_position("alibi", checks=["padding", "shift"]).ok
+    >>> from hf_posenc import check_scheme
+    >>> check_scheme("alibi", checks=["padding", "shift"]).ok
     True
 
     ```
@@ -141,29 +141,29 @@ def check_position(
     Args:
         scheme: a subclass of `PositionScheme`, registered or not, or what `config.position_embedding_type` accepts.
         kwargs: the scheme's own arguments (`config.position_embedding_kwargs`).
-        checks: names of the checks to run; None: all of `POSITION_CHECKS`.
+        checks: names of the checks to run; None: all of `SCHEME_CHECKS`.
         config_overrides: fields of `PosEncConfig` that replace those of the tiny encoder (D = 32, 4 heads, 2 layers,
             128 positions), for a scheme that needs others, or `rope_parameters`.
         raise_on_failure: raise instead of returning a report that isn't `ok`.
 
     Returns:
-        PositionReport: a record per check: its outcome, what was measured or why it was skipped, and seconds.
+        CheckReport: a record per check: its outcome, what was measured or why it was skipped, and seconds.
 
     Raises:
         UserError: the scheme, its arguments or the name of a check don't exist.
         AssertionError: with `raise_on_failure`, a check failed.
     """
-    names = list(POSITION_CHECKS if checks is None else [checks] if isinstance(checks, str) else checks)
+    names = list(SCHEME_CHECKS if checks is None else [checks] if isinstance(checks, str) else checks)
     for name in names:
-        if name not in POSITION_CHECKS:
-            raise UserError(f"checks: {name!r} is no check. Choose from {', '.join(POSITION_CHECKS)}.")
+        if name not in SCHEME_CHECKS:
+            raise UserError(f"checks: {name!r} is no check. Choose from {', '.join(SCHEME_CHECKS)}.")
     with _undisturbed(), _registered(scheme) as (registered, declared_name):
         case = Case(registered, declared_name, dict(kwargs or {}), dict(config_overrides or {}))
         if kwargs or config_overrides or isinstance(scheme, str):
             with user_errors():
                 case.config()  # a wrong argument is the caller's error, not the scheme's
         results: list[CheckResult] = []
-        for name in POSITION_CHECKS:
+        for name in SCHEME_CHECKS:
             if results and results[0].name == "repeats" and isinstance(results[0].error, Failure) and name in names:
                 results.append(CheckResult(name, "skipped", "comparisons say nothing until `repeats` passes", 0.0))
             elif name in names:
@@ -171,7 +171,7 @@ def check_position(
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
     if kwargs:
         label += f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
-    report = PositionReport(label, _by_cause(results))
+    report = CheckReport(label, _by_cause(results))
     return report.raise_on_failure() if raise_on_failure else report
 
 
@@ -181,7 +181,7 @@ def _run(name: str, case: "Case") -> CheckResult:
     outcome: Outcome
     try:
         torch.default_generator.manual_seed(0)
-        POSITION_CHECKS[name](case)
+        SCHEME_CHECKS[name](case)
         outcome, message = "passed", ""
     except Skip as skip:
         outcome, message = "skipped", str(skip)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...model.position_base import PositionScheme
-from ...model.positions import SIZES, own_arguments
+from ...model.scheme_factory import SIZES, own_arguments
 from ...model.unpadding import Tokens
 from .case import DIFFERENT, HOOKS, SEQUENCES, Case, Failure, Skip, largest_difference, pad_batch, require_same, watch
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ...model.modeling_posenc import PosEncForSequenceClassification, PosEncModel
-from ...model.positions import make_position
+from ...model.scheme_factory import make_scheme
 from .case import LONGEST, SEQUENCES, Case, Failure, describe, draw_tokens, pad_batch, require_same
 
 
@@ -93,7 +93,7 @@ def check_constructor(case: Case) -> None:
     built = []
     for seed in (1, 2):
         torch.default_generator.manual_seed(seed)
-        built.append(make_position(case.config()).state_dict())
+        built.append(make_scheme(case.config()).state_dict())
     in_model = PosEncModel(case.config()).position.state_dict()
     for name, weight in built[0].items():
         lost = (weight == built[1][name]) & (weight != in_model[name])

@@ -56,7 +56,7 @@ def scheme_class(config: Any, name: str) -> Any:
     return scheme
 
 
-def make_position(config: Any) -> PositionScheme:
+def make_scheme(config: Any) -> PositionScheme:
     """Builds what a config names: one scheme, or several in one.
 
     All arguments that it was built with, defaults too, are written back into the config, so that a later change of a
