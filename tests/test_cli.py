@@ -228,7 +228,7 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
         (("train", "-o", "x", "e"), "Got unexpected extra argument(s) (e). `hf-posenc train --help` lists"),
         (("train", "-o", "x", "--schedule", "cosin"), "'cosin' is not one of 'linear', 'cosine'"),
         (
-            ("convert", "CHECKPOINT", "x", "--scheme", "rpoe"),
+            ("convert", "CHECKPOINT", "-o", "x", "--scheme", "rpoe"),
             "Error: --scheme 'rpoe' is unknown. Did you mean 'rope'?",
         ),
     ],
@@ -267,7 +267,7 @@ def test_ctrl_c_while_training_says_what_is_left(run, monkeypatch, tmp_path):
     "words",
     [
         ("predict", "{}", "text"),
-        ("convert", "{}", "out"),
+        ("convert", "{}", "-o", "out"),
         ("train", "-o", "out", "--data", "blimp_order", "--pretrained", "{}"),
         ("train", "-o", "out", "--data", "blimp_order", "--tokenizer", "{}"),
         ("train", "-o", "out", "--data", "{}"),

@@ -50,24 +50,24 @@ RUN_ELSEWHERE = {
     "pip install -e .": "is how this is installed",
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc plot runs/mine -o mine.png": "tests/schemes/test_plots.py, which needs matplotlib",
-    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm": "tests/conversion/test_conversion_sources.py",
-    "hf-posenc convert FacebookAI/xlm-roberta-base xlmr-rope --scheme rope "
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 -o minilm": "tests/conversion/test_conversion_sources.py",
+    "hf-posenc convert FacebookAI/xlm-roberta-base -o xlmr-rope --scheme rope "
     "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
-    "hf-posenc convert google-bert/bert-base-uncased bert-alibi --scheme alibi+t5 "
+    "hf-posenc convert google-bert/bert-base-uncased -o bert-alibi --scheme alibi+t5 "
     "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
     "hf-posenc train -o runs/mine --data mine.csv --pretrained xlmr-rope": "tests/conversion/"
     "test_conversion_sources.py",
-    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-rope --scheme rope "
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 -o minilm-rope --scheme rope "
     "--heal sentences.txt": "tests/conversion/test_conversion_sources.py",
-    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 minilm-2048 --max-position-embeddings 2048": "tests/"
+    "hf-posenc convert sentence-transformers/all-MiniLM-L6-v2 -o minilm-2048 --max-position-embeddings 2048": "tests/"
     "conversion/test_conversion_sources.py",
-    "hf-posenc export minilm minilm-bert --to native": "tests/conversion/test_conversion_sources.py",
+    "hf-posenc export minilm -o minilm-bert --to native": "tests/conversion/test_conversion_sources.py",
     "torchrun --nproc_per_node 2 -m hf_posenc.cli train -o runs/rehearsal --data mine.csv --max-steps 4 "
     "--device cpu": "tests/training/test_training_scale.py, with the same launcher",
     'pip install -e ".[export]"': "is how this is installed",
-    "hf-posenc export runs/mine runs/mine-onnx --to onnx": "tests/export/test_export_folder.py",
-    "hf-posenc export runs/mine runs/mine-openvino --to openvino": "tests/export/test_export_graphs.py",
-    "hf-posenc export runs/mine runs/mine-int8 --to openvino --quantize int8 --evaluate test.csv": "tests/export/"
+    "hf-posenc export runs/mine -o runs/mine-onnx --to onnx": "tests/export/test_export_folder.py",
+    "hf-posenc export runs/mine -o runs/mine-openvino --to openvino": "tests/export/test_export_graphs.py",
+    "hf-posenc export runs/mine -o runs/mine-int8 --to openvino --quantize int8 --evaluate test.csv": "tests/export/"
     "test_export_int8.py",
     "hf-posenc predict runs/mine-openvino --backend openvino --data test.csv -o labelled.csv": "tests/training/"
     "test_training_backends.py",

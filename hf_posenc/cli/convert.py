@@ -7,7 +7,7 @@ import typer
 from hf_posenc import options as shared
 from hf_posenc.errors import user_errors
 
-from .application import Overwrite, app, plain_console
+from .application import Output, Overwrite, app, plain_console
 
 
 @app.command()
@@ -21,7 +21,7 @@ def convert(
             show_default=False,
         ),
     ],
-    out: Annotated[str, typer.Argument(help="Output folder, written atomically.", show_default=False)],
+    out: Output,
     scheme: shared.SchemeOption = None,
     scheme_kwargs: shared.SchemeKwargsOption = None,
     rope_parameters: Annotated[

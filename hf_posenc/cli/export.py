@@ -6,14 +6,14 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import Checkpoint, Overwrite, app, loading, plain_console
+from .application import Checkpoint, Output, Overwrite, app, loading, plain_console
 
 
 @app.command()
 def export(
     context: typer.Context,
     checkpoint: Checkpoint,
-    out: Annotated[str, typer.Argument(help="Output folder, written atomically.", show_default=False)],
+    out: Output,
     to: Annotated[
         str,
         typer.Option(

@@ -186,8 +186,8 @@ def _check_healing(loaded: Loaded, tokenizer: PreTrainedTokenizerBase | None, co
         raise UserError(
             f"{source!r} is extended already, from {trained} to {config.max_position_embeddings} positions, and its "
             f"answers past {trained} would be healed towards. Heal what it was made from, then extend that: "
-            f"`hf-posenc convert SOURCE HEALED --scheme {scheme} --heal FILE`, and "
-            f"`hf-posenc convert HEALED OUT --max-position-embeddings {config.max_position_embeddings}`."
+            f"`hf-posenc convert SOURCE -o HEALED --scheme {scheme} --heal FILE`, and "
+            f"`hf-posenc convert HEALED -o OUT --max-position-embeddings {config.max_position_embeddings}`."
         )
     if not changed:
         raise UserError(

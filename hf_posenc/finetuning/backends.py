@@ -119,7 +119,7 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
     folder, graphs = Path(folder), _graphs_in(Path(folder))
     if name not in graphs:
         also = f" It holds one for {' and '.join(graphs)}." if graphs else ""
-        way_out = f"Write one with `hf-posenc export CHECKPOINT OUT --to {name}`."
+        way_out = f"Write one with `hf-posenc export CHECKPOINT -o OUT --to {name}`."
         raise UserError(f"{str(folder)!r} has no {GRAPHS[name]}.{also} {way_out}")
     path = graphs[name]
     try:
@@ -139,7 +139,7 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
     if unknown or "input_ids" not in inputs:
         raise UserError(
             f"{str(path)!r} takes {', '.join(inputs)}; known are {', '.join(INPUTS)}. Export the checkpoint with "
-            f"`hf-posenc export CHECKPOINT OUT --to {name}`."
+            f"`hf-posenc export CHECKPOINT -o OUT --to {name}`."
         )
 
     def run_known(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -182,10 +182,8 @@ class Tokens:
             positions = place if self.positions_are_aranges else self.to_rows(self.positions)
             first, sequence = place == 0, self.to_rows(self.sequence, -1)
             shape, mask = (sequence.shape[0], self.longest), None if self._is_full else sequence >= 0
-            known = self.position_range and (
-                min(self.position_range[0], 0),
-                self.position_range[1],
-            )  # 0 at empty places
+            least, most = self.position_range or (0, 0)
+            known = self.position_range and (min(least, 0), most)  # empty places have position 0
             counted = self.positions_are_aranges
             rows = Tokens(shape, positions, first, sequence, shape[0], self.longest, counted, known, mask=mask)
         elif self.mask is None and not self.may_be_packed:

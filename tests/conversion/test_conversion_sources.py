@@ -297,7 +297,7 @@ def run(monkeypatch, capsys):
 def test_the_command_line(source, tmp_path, run):
     tiny_tokenizer(source)
     scheme = ("--scheme", "t5", "--scheme-kwargs", '{"per_layer": false}')
-    code, out, err = run("convert", source, tmp_path / "out", *scheme, "--max-position-embeddings", 64)
+    code, out, err = run("convert", source, "-o", tmp_path / "out", *scheme, "--max-position-embeddings", 64)
     assert code == 0, err
     assert out.startswith("Converted source from learned to t5: hidden states differ by ")
     assert "| swapped" in out
@@ -305,15 +305,15 @@ def test_the_command_line(source, tmp_path, run):
     report = json.loads((tmp_path / "out/conversion.json").read_text())
     assert (report["to_scheme"], report["source"], report["max_position_embeddings"]) == ("t5", "source", 64)
     assert json.loads((tmp_path / "out/config.json").read_text())["position_embedding_kwargs"]["per_layer"] is False
-    code, out, err = run("convert", source, tmp_path / "out")
+    code, out, err = run("convert", source, "-o", tmp_path / "out")
     assert (code, err.count("Error:")) == (2, 1)
-    code, out, err = run("convert", source, tmp_path / "other", "--rope-parameters", "{")
+    code, out, err = run("convert", source, "-o", tmp_path / "other", "--rope-parameters", "{")
     assert (code, "--rope-parameters '{' is no JSON" in err) == (2, True)
     for useless in (("--max-steps", 5), ("--bf16",)):
-        code, out, err = run("convert", source, tmp_path / "other", *scheme, *useless)
+        code, out, err = run("convert", source, "-o", tmp_path / "other", *scheme, *useless)
         assert (code, "has no effect without text to heal with" in err) == (2, True)
     assert not (tmp_path / "other").exists()
-    assert run("convert", source, tmp_path / "exact")[0] == 0
+    assert run("convert", source, "-o", tmp_path / "exact")[0] == 0
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def command(source, tmp_path_factory):
     (out / "openvino").mkdir(parents=True)
     for name in ("config.json", "export.json", "openvino/openvino_model.xml"):
         (out / name).write_text("{}")
-    words = ["export", str(source[0]), str(out), "--to", "onnx", "--overwrite"]
+    words = ["export", str(source[0]), "-o", str(out), "--to", "onnx", "--overwrite"]
     return CliRunner().invoke(cli.app, words), out
 
 
@@ -295,7 +295,7 @@ def test_an_encoder_with_a_scheme_of_its_own_is_exported_where_its_code_may_run_
     with schemes_restored("recency"):
         register_scheme_file(Path(__file__).parents[2] / "examples/own_scheme/recency.py", "recency")
         model = checkpoint(tmp_path / "model", "recency", "Model")
-    words = ["export", tmp_path / "model", tmp_path / "out", "--to", "onnx"]
+    words = ["export", tmp_path / "model", "-o", tmp_path / "out", "--to", "onnx"]
     for trust, wanted in (([], 2), (["--trust-remote-code"], 0)):
         code, out, err = run(*words, *trust)
         assert code == wanted, err

@@ -113,7 +113,18 @@ def test_onnx_weights_have_seven_bits_for_processors_without_vnni(classifier, on
 def test_past_the_largest_drop_nothing_is_kept(classifier, once, tmp_path, monkeypatch):
     folder, _, data = classifier
     monkeypatch.setattr(int8, "_quantize_onnx", spoil)
-    words = ["export", str(folder), str(tmp_path / "out"), "--to", "onnx", "--quantize", "int8", "--evaluate", data]
+    words = [
+        "export",
+        str(folder),
+        "-o",
+        str(tmp_path / "out"),
+        "--to",
+        "onnx",
+        "--quantize",
+        "int8",
+        "--evaluate",
+        data,
+    ]
     error = str(CliRunner().invoke(cli.app, words).exception)
     assert "int8 lowers accuracy on data.csv from 1.0000 to 0." in error
     assert "--largest-drop 0.01: nothing was kept" in error

@@ -456,6 +456,6 @@ def test_a_modernbert_goes_back_too(tmp_path):  # which has no classifier that o
 def test_the_command(tmp_path):
     saved(tmp_path / "in", "bert", "learned", "fill-mask")
     folders = [str(tmp_path / name) for name in ("in", "out")]
-    done = CliRunner().invoke(cli.app, ["export", *folders, "--to", "electra"])
+    done = CliRunner().invoke(cli.app, ["export", folders[0], "-o", *folders[1:], "--to", "electra"])
     assert done.exit_code == 0, done.output
     assert "ElectraForMaskedLM for native is in" in done.stdout

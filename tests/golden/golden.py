@@ -255,7 +255,7 @@ def converted(folder: Path) -> list[list[float]]:
     fill(theirs)
     theirs.save_pretrained(folder / "bert")
     words.save_pretrained(folder / "bert")
-    command("convert", folder / "bert", folder / "ours")
+    command("convert", folder / "bert", "-o", folder / "ours")
     model = AutoModelForSequenceClassification.from_pretrained(folder / "ours").eval()
     texts = [row["text"] for row in rows(8, seed=1)]
     return model(
@@ -265,7 +265,7 @@ def converted(folder: Path) -> list[list[float]]:
 
 def exported(folder: Path, target: str) -> dict[str, list[Any]]:
     """`export` of the committed checkpoint: what `predict` answers with it."""
-    command("export", CHECKPOINT, folder / "exported", "--to", target)
+    command("export", CHECKPOINT, "-o", folder / "exported", "--to", target)
     return as_frozen(predicted(folder, "--backend", target, checkpoint=folder / "exported"))
 
 
