@@ -19,7 +19,7 @@ from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, regi
 from hf_posenc.model.configuration_posenc import AUTO_MAP
 from hf_posenc.schemes.scheme_file import register_scheme_file
 
-MODEL = {f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "positions")}
+MODEL = {f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "scheme_factory")}
 MODEL |= {"position_base.py", "position_math.py", "scheme_table.py"}
 PLACES = torch.arange(6)[None]
 GONE = "from .gone import Mine\nSCHEMES = {'mine': Mine}\n"
@@ -183,7 +183,7 @@ TRAVELLING: Any = PosEncConfig.__mro__[1]
 
 def test_the_checkpoints_own_class_says_what_its_table_lacks_or_has_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"rope": POSITIONS["rope"], "five": 5}
-    for module in ("configuration_posenc", "positions"):
+    for module in ("configuration_posenc", "scheme_factory"):
         monkeypatch.setattr(f"hf_posenc.model.{module}.SCHEMES", table)
     PosEncModel(TRAVELLING())
     for kind, message in (
