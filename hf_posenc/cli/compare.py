@@ -1,5 +1,6 @@
 """`compare` and `report`: schemes side by side."""
 
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -100,7 +101,8 @@ def compare(
         raise typer.Exit(1)
     comparison = Comparison(output)
     if comparison.problems:
-        console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: hf-posenc report {output}")
+        there = f"hf-posenc report {shlex.quote(output)}"
+        console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: {there}")
         return
     console.print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
     console.print(f"The report is in {write_report(comparison)}")

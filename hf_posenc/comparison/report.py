@@ -1,6 +1,7 @@
 """The report of a comparison: one table, pictures, a few sentences, the tests."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -303,7 +304,7 @@ def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
     tests = runs.groupby(["part", "length"])["examples"].first()
     table = comparison.score_table(comparison.columns(plan.home_length), cost=True)
     longer = comparison.score_table(columns) if (columns := comparison.longer_columns()) else ""
-    there = folder.as_posix()
+    there = shlex.quote(folder.as_posix())
     return render(
         Path(__file__).with_name("report.md.jinja"),
         c=comparison,
@@ -321,7 +322,9 @@ def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
         examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests)))),
         error=0.5 / min(tests) ** 0.5,
         there=there,
-        own=there if (folder / RUNS_NAME).is_dir() else f"results/{folder.name}",  # none can be added to a table alone
+        own=there
+        if (folder / RUNS_NAME).is_dir()
+        else shlex.quote(f"results/{folder.name}"),  # none can be added to a table alone
     )
 
 

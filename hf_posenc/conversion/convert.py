@@ -144,7 +144,7 @@ def convert(
     if changed:
         model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
         report.before = agreement()
-    healed_in = None if out is None else Path(f"{out}.healing")
+    healed_in = None if out is None else Path(f"{Path(out)}.healing")
     if heal is not None:
         assert tokenizer is not None
         swapped = {name: value.clone() for name, value in model.state_dict().items()}

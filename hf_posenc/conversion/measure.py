@@ -35,7 +35,7 @@ def own_texts(count: int = 256) -> list[str]:
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[Row]:
     """Texts to token ids, cut to `max_length`."""
-    known = {"input_ids", "token_type_ids"} & set(tokenizer.model_input_names)
+    known = [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length)
     return [dict(zip(known, row, strict=True)) for row in zip(*(encoded[name] for name in known), strict=True)]
 

@@ -108,7 +108,8 @@ class ConversionReport:
 
     def __repr__(self) -> str:
         """What it costs in words, then the table, then what there is to know; `to_dict` has all values."""
-        measured = {"swapped": self.before, "healed": self.after, "extended": self.extended}
+        swapped = "swapped" if self.from_scheme != self.to_scheme else "changed"
+        measured = {swapped: self.before, "healed": self.after, "extended": self.extended}
         rows = [
             (name, _percent(found), f"{found.cosine:.3f}", "" if found.order_r2 is None else f"{found.order_r2:.2f}")
             for name, found in measured.items()

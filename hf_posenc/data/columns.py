@@ -79,7 +79,7 @@ class Columns:
         joined = f" (joined with {self.separator!r})" if self.separator is not None and len(self.text) > 1 else ""
         text = " and ".join(self.text) + (" (a pair)" if self.is_pair else joined)
         unused = [name for name in names if name not in (*self.text, *self.labels)]
-        label = f"; label: {self.label}" if set(self.labels) <= set(names) else ""
+        label = f"; label: {self.label}" if set(self.labels) <= set(names) - set(self.text) else ""
         return f"Text: {text}{label}" + (f"; not used: {_listed(unused)}" if unused else "")
 
 
@@ -131,7 +131,7 @@ def find_columns(
         separator = known.separator if separator is None and len(text) > 1 else separator
     if len(text) > 2 and separator is None:
         raise UserError(f"--text-column names {len(text)} columns. Give one, two for pairs, or join them: --join ' '.")
-    if set(label) & set(text):
+    if needs_label and set(label) & set(text):
         raise UserError(f"Column {label[0]!r} can't be both text and label. Name another with --label-column.")
     return Columns(text, label, separator, delimiter)
 

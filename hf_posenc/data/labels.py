@@ -299,7 +299,9 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
         cell = f"{odd if column.is_list else odd[0]!r} in column {column.name!r}"
         wanted = "one number for each text" if real else "lists of labels" if several else "one label for each text"
         task = labels.problem_type.replace("_", " ")
-        raise UserError(f"The {column.split} data has {cell}, and the task is {task}: write {wanted}, or give --task.")
+        raise UserError(
+            f"The {column.split} data has {cell}, and the task is {task}: write {wanted}, or give --label-column."
+        )
     numbers, values = labels.numbers(), list[Any]()
     listed = ", ".join(map(repr, labels.names[:10])) + ", ..." * (len(labels.names) > 10)
     for row, names in enumerate(column.rows):

@@ -90,10 +90,12 @@ def as_table(
         lines: how many its file has, where that is one of lines.
 
     Raises:
-        UserError: it has no rows.
+        UserError: it has no rows, or such a column.
     """
     if not len(dataset):
         raise UserError(f"{source!r} has no rows. Give data with at least one example.")
+    if LINE in dataset.column_names:
+        raise UserError(f"{source!r} has a column {LINE!r}, which is where rows are numbered. Rename it.")
     dataset = dataset.add_column(LINE, np.asarray(places or range(1, len(dataset) + 1)))
     dataset.info.description = counted(len(dataset), "row") + (f" from {counted(lines, 'line')}" if lines else "")
     dataset.info.dataset_name, dataset.info.builder_name = source, kind
@@ -229,6 +231,8 @@ def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[list[tupl
     for source, text in texts.items():
         with readable(source, "Write an object on each line in a .jsonl file, one list of objects in a .json file."):
             value = json.loads(text, object_pairs_hook=_object)
+            if not is_lines and not isinstance(value, list):
+                raise ValueError(f"it holds {value!r:.60}, no list of objects.")
             rows.extend([value] if is_lines else value)
     places = places if is_lines else list(range(1, len(rows) + 1))
     for place, row in zip(places, rows, strict=True):

@@ -62,7 +62,9 @@ def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEn
     require_labels(labels)
     task = "regression" if type_of_target(labels) == "continuous" else "classification"
     kinds: dict[str, Any] = {"classification": PosEncClassifier, "regression": PosEncRegressor}
-    return kinds[parameters.pop("task", None) or task](**{"baseline": True, **parameters}).fit(texts, labels)
+    return kinds[Options.of(task=parameters.pop("task", None)).task or task](**{"baseline": True, **parameters}).fit(
+        texts, labels
+    )
 
 
 def load(

@@ -1,5 +1,6 @@
 """Answers of a checkpoint to texts, its scores on labelled rows, and files of answers beside the input's columns."""
 
+import contextlib
 import csv
 import json
 import math
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import torch
 from transformers import PreTrainedTokenizerBase
 
@@ -19,7 +21,7 @@ from ..data.preparing import DataSummary, Known, labels_of, prepare, texts_of
 from ..data.reading import LINE
 from ..data.sources import read_split
 from ..data.tokenizer import load_tokenizer
-from ..errors import UserError, one_line
+from ..errors import UserError, disk_error, one_line
 from ..files import written_whole
 from ..options import Options
 from ..quiet import without_bars
@@ -137,6 +139,8 @@ def predict(
             f"{classifier.name!r} has no temperature to calibrate by: `hf-posenc train` fits one on validation rows of "
             "one label per text. Leave --calibrated out."
         )
+    if top_k is not None and problem_type == "regression":
+        raise UserError(f"--top-k {top_k} is for labels, and {classifier.name!r} predicts numbers. Leave it out.")
     if threshold is not None and problem_type != "multi_label_classification":
         raise UserError(
             f"--threshold {threshold} is for several labels per text, and {classifier.name!r} gives one answer. Leave "
@@ -235,6 +239,8 @@ def check_output(path: str, source: str | None = None, option: str = "--output")
     file, read = Path(path), Path(source or "-")
     if file.suffix.lower() not in _WRITTEN:
         raise UserError(f"{option} {path!r} names no format that is written. End it in {', '.join(_WRITTEN)}.")
+    if file.is_dir():
+        raise UserError(f"{option} {path!r} is a folder. Give the name of a file.")
     if read.exists() and any(place.exists() and place.samefile(read) for place in (file, file.parent)):
         raise UserError(f"{option} {path!r} would be a file of the data that is read. Name another.")
 
@@ -256,6 +262,15 @@ def flat_answer(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return flat
 
 
+@contextlib.contextmanager
+def _writable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        why = disk_error(error) or one_line(error)
+        raise UserError(f"{path!r} can't be written: {why}. Name another file, or write .jsonl.") from error
+
+
 def write_answers(
     path: str, rows: Iterable[dict[str, Any]], answers: Iterable[dict[str, Any]], names: Sequence[str]
 ) -> int:
@@ -271,7 +286,7 @@ def write_answers(
         The number of rows.
     """
     kind = Path(path).suffix.lower()
-    with written_whole(path) as temporary:
+    with _writable(path), written_whole(path) as temporary:
         if kind == ".jsonl":
             lines = [f"{json_line(row, answer)}\n" for row, answer in zip(rows, answers, strict=True)]
             temporary.write_text("".join(lines), encoding="utf-8", newline="")

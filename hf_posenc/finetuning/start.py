@@ -20,7 +20,7 @@ from .loading import CLASSIFIER, has_head, knowledge, load_model, longest_input,
 
 _CONFIG = {*PosEncConfig.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
 _CONFIG -= {"position_embedding_type", "position_embedding_kwargs", "problem_type", "label_mean", "label_scale"}
-_CONFIG -= {"vocab_size", "posenc_version"}
+_CONFIG -= {"vocab_size", "pad_token_id", "posenc_version"}
 """Fields of the configuration that `--set` may name: not those that an option, the tokenizer or the labels set."""
 _OF_TOKENIZERS = {"vocab_size", "do_lower_case"}
 """What `--set` may name of a tokenizer that is trained."""
@@ -55,7 +55,9 @@ def check_start(options: Options) -> Any:
     if options.tokenizer is not None:
         check_local("--tokenizer", options.tokenizer)
     if options.pretrained is None:
-        refuse_given(options, ("lora", "revision", "trust_remote_code", "allow_other_tokens"), "is for --pretrained")
+        if options.lora:
+            raise UserError("--lora trains updates of trained weights. Name a checkpoint with --pretrained.")
+        refuse_given(options, ("revision", "trust_remote_code", "allow_other_tokens"), "is for --pretrained")
         values = {"hidden_dropout_prob": 0.0, **_config_fields(options)}
         if options.scheme is not None:
             values["position_embedding_type"] = options.scheme
@@ -124,8 +126,13 @@ def _needs_conversion(options: Options, config: Any) -> bool:
         "position_embedding_kwargs": options.scheme_kwargs,
         **{name: options.assigned.get(name) for name in _OF_A_CONVERSION},
     }
-    is_ours = config.model_type == PosEncConfig.model_type
-    return not is_ours or any(value not in (None, getattr(config, name)) for name, value in wanted.items())
+    if config.model_type != PosEncConfig.model_type:
+        return True
+
+    def differs(value: Any, has: Any) -> bool:  # a config holds all arguments, defaults too
+        return value is not None and ({**(has or {}), **value} if isinstance(value, dict) else value) != has
+
+    return any(differs(value, getattr(config, name)) for name, value in wanted.items())
 
 
 def _load(

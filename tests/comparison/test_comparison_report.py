@@ -235,3 +235,11 @@ def test_a_text_is_shown_as_it_is(write, text):
     for shown in (cell, paragraph):
         assert set(re.findall(r"<[^>]*>", shown)) <= {"<code>", "</code>"}
         assert html.unescape(re.sub("</?code>", "", shown)) == " ".join(text.split())
+
+
+def test_a_folder_whose_baselines_are_lost_has_no_report(tmp_path):
+    made_up(tmp_path, toy(), lambda run, length: 0.5, majority=0.5)
+    for file in (tmp_path / "baselines").iterdir():
+        file.unlink()
+    with pytest.raises(UserError, match="The baselines of .* are missing in .*Run `hf-posenc compare` again"):
+        Comparison(tmp_path)

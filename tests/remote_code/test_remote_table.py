@@ -19,7 +19,9 @@ from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, regi
 from hf_posenc.model.configuration_posenc import AUTO_MAP
 from hf_posenc.schemes.scheme_file import register_scheme_file
 
-MODEL = {f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "scheme_factory")}
+MODEL = {
+    f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "scheme_factory")
+}
 MODEL |= {"position_base.py", "position_math.py", "scheme_table.py"}
 PLACES = torch.arange(6)[None]
 GONE = "from .gone import Mine\nSCHEMES = {'mine': Mine}\n"

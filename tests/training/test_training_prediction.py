@@ -396,6 +396,13 @@ def test_a_run_that_stops_leaves_the_file_that_was_there(run, checkpoint, tmp_pa
             "names no format that is written. End it in .csv, .jsonl, .parquet.",
         ),
         ("a.txt", "x", ("-o", "out.tsv"), "--output 'out.tsv' names no format"),
+        (
+            "a.jsonl",
+            '{"text": "x", "y": {}}',
+            ("-o", "out.parquet"),
+            "'out.parquet' can't be written: Cannot write struct",
+        ),
+        ("a.csv", "text,__line__\nx,1\n", (), "has a column '__line__', which is where rows are numbered. Rename it."),
         ("a.txt", "x", ("-o", "out.jsonl.gz"), "--output 'out.jsonl.gz' names no format"),
         ("a.jsonl", '{"text": "x"}\n', ("-o", "a.jsonl"), "--output 'a.jsonl' would be a file of the data that is"),
         ("test.jsonl", '{"text": "x"}\n', ("-o", "out.csv"), "--output 'out.csv' would be a file of the data that is"),

@@ -43,6 +43,7 @@ DROPOUT = "Attention dropout is 0 instead of 0.1: --set attention_probs_dropout_
 @pytest.mark.parametrize(
     ("given", "is_kept", "says", "has"),
     [
+        ({"scheme_kwargs": {"dropout": 0.0}}, (True, True), KEPT, {}),
         ({}, (True, True), KEPT, {"id2label": {0: "acceptable", 1: "unacceptable"}}),
         ({"scheme": "learned"}, (True, True), KEPT, {}),
         (
@@ -65,7 +66,7 @@ DROPOUT = "Attention dropout is 0 instead of 0.1: --set attention_probs_dropout_
             {"max_position_embeddings": 600},
         ),
     ],
-    ids=["same", "named", "set", "labels", "scheme", "longer"],
+    ids=["arguments", "same", "named", "set", "labels", "scheme", "longer"],
 )
 def test_a_checkpoint_of_ours_goes_on_as_it_is_unless_something_else_is_asked_for(
     ours, tmp_path, given, is_kept, says, has
