@@ -4,6 +4,7 @@ Baselines are the majority, and linear models on words: alone, with word pairs, 
 """
 
 import contextlib
+import copy
 import math
 import warnings
 from collections import Counter
@@ -224,7 +225,9 @@ def loss_and_metrics(loss: ClassificationLoss, logits: np.ndarray, labels: np.nd
     The Trainer's own `eval_loss` averages over batches, which differs if batches differ in size or if examples are
     repeated to fill the last one.
     """
-    value = loss((torch.from_numpy(logits).double(),), torch.from_numpy(labels))
+    plain = copy.copy(loss)
+    plain.label_smoothing = 0.0  # so that losses compare, whatever was trained on
+    value = plain((torch.from_numpy(logits).double(),), torch.from_numpy(labels))
     predictions = predictions_from_logits(logits, loss.problem_type)
     return {"loss": value.item(), **score(predictions, labels, loss.problem_type)}
 

@@ -26,6 +26,8 @@ MANY = 200
 """Tokens per vocabulary entry from which the data counts as formal language (a small vocabulary)."""
 LEAST = {"small vocabulary": (10_000, 6, 100), "natural language": (500, 6, 100), "checkpoint": (500, 4, 20)}
 """Least number of steps, within a least and a greatest number of epochs."""
+FEW = 5_000
+"""Up to so many training rows labels are smoothed."""
 MOST_EVALUATIONS = 20
 """More epochs than this are evaluated several at a time: an evaluation may take longer than a short epoch."""
 _OWN = {
@@ -109,6 +111,21 @@ def default_word_factor(is_trained: bool, seen: float) -> float:
     return 1.0 if is_trained else round(min(max(15 / math.sqrt(max(seen, 1)), 1.0), 4.0), 2)
 
 
+def default_smoothing(is_trained: bool, seen: float, examples: int, problem_type: str) -> float:
+    """The share of a label's probability that is spread over all labels: .1 for a new encoder on few rows of language.
+
+    It hinders what is learned after a plateau.
+
+    Args:
+        is_trained: whether it starts from a checkpoint.
+        seen: tokens per vocabulary entry.
+        examples: of the training split.
+        problem_type: the task.
+    """
+    is_few = not is_trained and seen < MANY and examples <= FEW
+    return 0.1 if is_few and problem_type == "single_label_classification" else 0.0
+
+
 def make_recipe(
     options: Options, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoded: Mapping[str, Dataset]
 ) -> Recipe:
@@ -147,6 +164,7 @@ def make_recipe(
         "one_cycle": options.schedule == "one-cycle",
         "patience": options.patience,
         "position_rate": options.position_rate,
+        "label_smoothing_factor": default_smoothing(is_trained, seen, examples, problem_type),
         **_hardware(options, chosen),
     }
     if options.learning_rate is None:

@@ -202,6 +202,7 @@ def trained(folder: Path) -> dict[str, Any]:
         **SIZES,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
+        "label_smoothing_factor": 0.0,
         "logging_strategy": "steps",
         "logging_steps": 1,
         "eval_strategy": "steps",
@@ -281,7 +282,7 @@ def compared(folder: Path) -> dict[str, Any]:
                 "train_length": 32,
                 "test_lengths": [32],
                 "options": {
-                    "set": SIZES,
+                    "set": {**SIZES, "label_smoothing_factor": 0.0},
                     "max_steps": STEPS,
                     "learning_rate": 2e-3,
                     "batch_size": 16,

@@ -121,6 +121,7 @@ def test_the_example_trains_the_model_that_the_command_trains(
         "tokenizer": labelled["tokenizer"],
         "save_strategy": None,
         "load_best_model_at_end": False,
+        "label_smoothing_factor": 0.0,
         **dict.fromkeys(SIZES),
     }
     assert train_by_command(monkeypatch, tmp_path / "command", **options) == 0

@@ -54,6 +54,21 @@ def test_rare_words_learn_faster_and_wider_encoders_and_checkpoints_slower():
         assert sizes["initializer_range"] == pytest.approx(sizes["hidden_size"] ** -0.5, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("given", "smoothing"),
+    [
+        ({}, 0.1),
+        ({"seen": 250.0}, 0.0),  # a small vocabulary, in which order is learned after a plateau
+        ({"problem_type": "multi_label_classification"}, 0.0),
+        ({"problem_type": "regression"}, 0.0),
+        ({"pretrained": "folder"}, 0.0),
+        ({"label_smoothing_factor": 0.0}, 0.0),
+    ],
+)
+def test_labels_are_smoothed_where_rows_of_language_are_few(given, smoothing):
+    assert recipe(**given).label_smoothing_factor == smoothing
+
+
 STEPS = {"eval_strategy": "steps", "eval_steps": 20}
 
 
@@ -109,7 +124,7 @@ OURS += ["position_embedding_type", "position_embedding_kwargs"]
                 ("vocab_size", "x", "a whole number from 1"),
             )
         ),
-        ({"lora": True}, "--lora True is for --pretrained. Leave it out"),
+        ({"lora": True}, "--lora trains updates of trained weights. Name a checkpoint"),
         ({"revision": "v1"}, "--revision 'v1' is for --pretrained. Leave it out"),
         ({"pretrained": "a/b", "size": "mini"}, "--size 'mini' is for new encoders, and --pretrained a/b has its own"),
         ({"pretrained": "./none"}, "Checkpoint './none': there is no such folder"),
