@@ -142,6 +142,6 @@ def test_distances_between_far_positions_are_as_many_as_there_are_pairs():
 @pytest.mark.parametrize("mask", [None, MASK])
 def test_positions_that_were_given_are_left_alone_even_where_they_count_from_0(mask):
     inputs = {"position_ids": torch.arange(IDS.shape[1])[None], "attention_mask": mask}
-    assert not locate_tokens(*IDS.shape, IDS.device, **inputs).counted
+    assert not locate_tokens(*IDS.shape, IDS.device, **inputs).positions_are_aranges
     model = PosEncModel(tiny_config("learned", position_augmentation="random", hidden_dropout_prob=0.0)).train()
     torch.testing.assert_close(model(IDS, **inputs)[0], model.eval()(IDS, **inputs)[0], atol=1e-5, rtol=1e-5)

@@ -76,7 +76,7 @@ BAD = [
     ("--pretrained tokenizer", "--tokenizer"),
     ("--pretrained nobody/nothing", "'nobody/nothing' can't be read as a checkpoint: "),
     ("--pretrained weights --size mini", "--size 'mini' is for new encoders, and --pretrained weights has its own"),
-    ("--lora", "--lora True is for --pretrained. Leave it out."),
+    ("--lora", "--lora trains updates of trained weights. Name a checkpoint"),
     ("--patience 2", "--patience 2 needs evaluations. Give --validation"),
     ("--resume", "--resume: 'run' holds no unfinished run. Leave --resume out"),
     ("--batch-size 0", "--batch-size 0 is out of range. Give a whole number from 1"),
