@@ -2,7 +2,7 @@
 
 The positional scheme is one module (`model.position`) that the encoder calls in three places: at the input (`embed`),
 on queries and keys (`rotary`, `rotate`) and on the attention logits (`bias`, `layer_bias`). Nothing here knows which
-scheme it is.
+scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, faster ones (see `attention.Plain`).
 """
 
 import copy
@@ -43,10 +43,6 @@ from .scheme_factory import independent_generator, make_scheme
 from .scheme_table import AUGMENTATIONS
 from .unpadding import TokenLayout, Tokens
 
-# In the package, kernels of its own stand in for these two on a CPU.
-apply_linear: Any = kernels.apply_linear if kernels else nn.Linear.__call__
-Dropout: Any = kernels.Dropout if kernels else nn.Dropout
-
 Outputs = tuple[Tensor | None, Tensor]
 
 PLACES = ("attention_mask", "position_ids", "seq_idx", "cu_seq_lens_q")
@@ -65,7 +61,7 @@ class PosEncEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = kernels.Dropout(config.hidden_dropout_prob)
         self.projection = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
         self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
 
@@ -95,7 +91,7 @@ class PosEncEmbeddings(nn.Module):
         if hidden_states is None:
             raise ValueError("The scheme's embed returns None. Give the hidden states back, with positions added.")
         hidden_states = self.dropout(self.norm(hidden_states))
-        return hidden_states if self.projection is None else apply_linear(self.projection, hidden_states)
+        return hidden_states if self.projection is None else kernels.apply_linear(self.projection, hidden_states)
 
 
 class PosEncAttention(nn.Module):
@@ -115,11 +111,11 @@ class PosEncAttention(nn.Module):
     def forward(self, hidden_states: Tensor, attend: ForwardAttention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
         x = hidden_states.to(linear_dtype(hidden_states))  # once: autocast would do it for each of the three
-        projections = (apply_linear(layer, x) for layer in (self.query, self.key, self.value))
+        projections = (kernels.apply_linear(layer, x) for layer in (self.query, self.key, self.value))
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
         interface = ALL_ATTENTION_FUNCTIONS.get_interface(attend.name, eager_attention_forward)
         out, weights = attend(self, interface, q, k, v, hidden_states)
-        return apply_linear(self.dense, out.flatten(-2)), weights
+        return kernels.apply_linear(self.dense, out.flatten(-2)), weights
 
 
 class PosEncLayer(GradientCheckpointingLayer):
@@ -140,7 +136,7 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.activation = ACT2FN[config.hidden_act]
         self.output = nn.Linear(width, size, bias=config.mlp_bias)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = kernels.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: Tensor, attend: ForwardAttention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the attention probabilities or None."""
@@ -157,8 +153,10 @@ class PosEncLayer(GradientCheckpointingLayer):
         return hidden_states + self.dropout(update).to(hidden_states.dtype)
 
     def _feed_forward(self, hidden_states: Tensor) -> Tensor:
-        inner = self.activation(apply_linear(self.intermediate, hidden_states))
-        return apply_linear(self.output, inner if self.up is None else inner * apply_linear(self.up, hidden_states))
+        inner = self.activation(kernels.apply_linear(self.intermediate, hidden_states))
+        return kernels.apply_linear(
+            self.output, inner if self.up is None else inner * kernels.apply_linear(self.up, hidden_states)
+        )
 
 
 class PosEncPreTrainedModel(PreTrainedModel):
@@ -414,7 +412,7 @@ class PosEncClassificationHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
         self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
-        self.dropout = Dropout(config.head_dropout)
+        self.dropout = kernels.Dropout(config.head_dropout)
         self.out_proj = nn.Linear(config.hidden_size, outputs)
 
     def forward(self, pooled: Tensor) -> Tensor:
@@ -525,8 +523,8 @@ class PosEncLMHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Predicts the token at each place."""
-        hidden_states = self.activation(apply_linear(self.dense, hidden_states))
-        return apply_linear(self.decoder, self.layer_norm(hidden_states))
+        hidden_states = self.activation(kernels.apply_linear(self.dense, hidden_states))
+        return kernels.apply_linear(self.decoder, self.layer_norm(hidden_states))
 
 
 class PosEncForMaskedLM(PosEncHead):
@@ -569,7 +567,7 @@ class PosEncForTokenClassification(PosEncHead):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = PosEncModel(config)
-        self.dropout = Dropout(config.head_dropout)
+        self.dropout = kernels.Dropout(config.head_dropout)
         self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 
