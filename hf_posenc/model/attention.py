@@ -23,7 +23,7 @@ from transformers.utils import logging
 
 from .position_base import PositionScheme
 from .position_math import accumulation_dtype, is_transformed, linear_dtype, outside_autocast, tracing
-from .unpadding import Movable, Runs, SingleRun, TokenLayout, Tokens
+from .unpadding import Movable, Rows, Runs, TokenLayout, Tokens
 
 logger = logging.get_logger(__name__)
 
@@ -52,7 +52,7 @@ class ForwardAttention(Movable):
 
     def __init__(self, name: str, backend: "Backend", scheme: PositionScheme, layout: TokenLayout) -> None:
         self.name, self.backend, self.scheme, self.layout = name, backend, scheme, layout
-        self.runs: Any = None  # how tokens become rows, for a backend that wants them: SingleRun or Runs
+        self.runs: Any = None  # how tokens become rows, for a backend that wants them: Rows or Runs
         self.row_tokens: Tokens | None = None  # in padded layout, for a scheme with a bias
         self.bias: Tensor | None = None  # of all layers, in padded layout
         self.masks: Masks = []  # for each run: whom tokens attend to, plus that bias
@@ -66,8 +66,9 @@ class ForwardAttention(Movable):
             return self._padded()(layer, interface, q, k, v, x)  # each number of runs would be a new graph
         scheme, masks = self.scheme, self.masks
         if scheme.uses("layer_bias"):
-            row_q, row_k = (self.layout.to_rows(t).transpose(1, 2) for t in (q, k))
             assert self.row_tokens is not None
+            assert self.row_tokens.rows is not None
+            row_q, row_k = (self.row_tokens.rows.lay_out(t).transpose(1, 2) for t in (q, k))
             bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_idx)
             _check_axes(bias, row_q.shape[1])
             masks = add_bias(masks, self.runs, bias, self.dtype)
@@ -92,7 +93,7 @@ class ForwardAttention(Movable):
     def _padded(self) -> "ForwardAttention":
         """The same on a padded batch: for a layer that is compiled alone, or heads that a kernel doesn't take."""
         padded = copy.copy(self)
-        padded.backend, padded.runs = backend_of(self.name), SingleRun(self.layout)
+        padded.backend, padded.runs = backend_of(self.name), Rows(self.layout)
         padded.masks = add_bias(padded.runs.masks, padded.runs, self.bias, self.dtype)
         return padded
 
@@ -130,14 +131,14 @@ def choose_attention(
         if scheme.uses("rotary"):
             attention.state = scheme.rotary(layout.tokens)
         if not backend.takes_tokens:
+            rows = Rows(layout)
             if _is_biased(scheme):
-                attention.row_tokens = layout.rows()
+                attention.row_tokens = rows.tokens()
             if attention.row_tokens is not None and scheme.uses("bias"):
                 attention.bias = scheme.bias(attention.row_tokens)
                 _check_axes(attention.bias, config.num_attention_heads)
             several = name == "sdpa" and on_cpu and layout.index is not None
-            runs = Runs(layout.counts) if several and layout.counts is not None else SingleRun(layout)
-            attention.runs = runs
+            attention.runs = runs = Runs(layout.counts) if several and layout.counts is not None else rows
             attention.masks = add_bias(runs.masks, runs, attention.bias, attention.dtype)
     if not tracing():
         _log_backend_once(attention, x.device.type)
@@ -167,7 +168,7 @@ def _is_slow_in_half(layout: TokenLayout, x: Tensor) -> bool:
     return not tracing() and torch.is_grad_enabled() and linear_dtype(x) in HALF and layout.tokens.longest < HALF_FROM
 
 
-def add_bias(masks: Masks, runs: SingleRun | Runs, bias: Tensor | None, dtype: torch.dtype) -> Masks:
+def add_bias(masks: Masks, runs: Rows | Runs, bias: Tensor | None, dtype: torch.dtype) -> Masks:
     """Adds a bias (1 or n, 1 or H, L, L) to the boolean or additive mask of each run; what is masked stays masked.
 
     On a CPU it stays float32 where q and k are half precision: their kernel takes that.

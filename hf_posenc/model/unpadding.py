@@ -66,8 +66,8 @@ class Tokens(Movable):
     """False for the tokens of an unpadded batch, (1, T)."""
     ids: Tensor | None = None
     hidden: Tensor | None = None
-    layout: "TokenLayout | None" = None
-    """In padded layout: how it was made. The two above are in token layout."""
+    rows: "Rows | None" = None
+    """In padded layout: what lays the two above out, which are in token layout."""
 
     @classmethod
     def from_positions(cls, positions: Tensor, input_ids: Any = None, hidden_states: Any = None) -> "Tokens":
@@ -111,7 +111,7 @@ class Tokens(Movable):
         return self._laid_out(self.hidden)
 
     def _laid_out(self, x: Tensor | None) -> Tensor | None:
-        return x if x is None or self.layout is None else self.layout.to_rows(x)
+        return x if x is None or self.rows is None else self.rows.lay_out(x)
 
     def distances(self) -> Tensor:
         """p_j - p_i of query i and key j, int64 (1 or B, S, S). In padded layout: for `bias` and `layer_bias`.
@@ -158,8 +158,6 @@ class TokenLayout(Movable):
     """T: tokens in the batch; None in a traced graph."""
     index: Tensor | None = None
     """int64 (T,) in an unpadded batch: place of each token in the flattened input."""
-    row_index: Tensor | None = None
-    """int64 (T,) in an unpadded batch: place of each token in the flattened padded layout."""
 
     @classmethod
     def from_batch(
@@ -273,9 +271,6 @@ class TokenLayout(Movable):
         ids = None if tokens.ids is None else layout.unpad(tokens.ids)
         layout.tokens = replace(tokens, positions=positions, is_first=is_first, sequence=sequence, ids=ids)
         layout.tokens.may_be_packed, layout.tokens.has_rows = False, False
-        # Sequence i has a row of `longest` places; the tokens of those before it come to their sum.
-        gaps = torch.arange(tokens.num_sequences, device=counts.device) * tokens.longest - (counts.cumsum(0) - counts)
-        layout.row_index = torch.arange(self.num_tokens, device=counts.device) + gaps[sequence[0]]
         return layout
 
     # ---- between layouts
@@ -291,25 +286,6 @@ class TokenLayout(Movable):
     def _fill(self, x: Tensor, fill: float) -> Tensor:
         return x if self.mask is None else x.masked_fill(~self.mask.view(self.mask.shape + (1,) * (x.dim() - 2)), fill)
 
-    def to_rows(self, x: Tensor, fill: float = 0) -> Tensor:
-        """Token layout -> padded layout, with `fill` at empty places of an unpadded batch."""
-        if self.row_index is None:
-            return x
-        rows = (self.tokens.num_sequences, self.tokens.longest)
-        return x.reshape(*rows, *x.shape[2:]) if self._is_full else _scatter(x[0], self.row_index, rows, fill)
-
-    def from_rows(self, x: Tensor) -> Tensor:
-        """Padded layout -> token layout."""
-        if self.row_index is None:
-            return x
-        x = x.flatten(0, 1)
-        return (x if self._is_full else x.index_select(0, self.row_index)).unsqueeze(0)
-
-    @property
-    def _is_full(self) -> bool:
-        """Whether the sequences of an unpadded batch are equally long: rows hold the tokens in order, without a gap."""
-        return self.tokens.num_sequences * self.tokens.longest == self.num_tokens
-
     def by_sequence(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Input layout -> (N, L, ...), one row per sequence, with `fill` at empty places; L is S if rows aren't packed.
 
@@ -324,7 +300,7 @@ class TokenLayout(Movable):
         if not self.packed:
             return self._fill(x, fill)
         layout = self.without_padding()
-        return layout.to_rows(layout.unpad(x), fill)
+        return Rows(layout).lay_out(layout.unpad(x), fill)
 
     def pool(self, x: Tensor, how: str) -> Tensor:
         """One vector per sequence: input layout (B, S, D) -> (N, D). Padding never counts; an empty sequence gives 0.
@@ -344,43 +320,69 @@ class TokenLayout(Movable):
             pooled = (total / real.sum(1, keepdim=True).clamp(min=1)).to(x.dtype)
         return pooled.masked_fill(~real.any(1, keepdim=True), 0.0)
 
-    # ---- for attention
-
-    def rows(self) -> Tokens:
-        """The tokens in padded layout. What is the same in every row has one row."""
-        tokens = self.tokens
-        if not tokens.has_rows:
-            place = torch.arange(tokens.longest, device=tokens.positions.device).unsqueeze(0)
-            positions = place if tokens.positions_are_aranges else self.to_rows(tokens.positions)
-            rows = replace(tokens, positions=positions, is_first=place == 0, has_rows=True)
-            rows.sequence = self.to_rows(tokens.sequence, -1)
-            if tokens.position_range is not None:  # empty places have position 0
-                rows.position_range = (min(tokens.position_range[0], 0), tokens.position_range[1])
-        elif self.mask is None and not tokens.may_be_packed:
-            rows = replace(tokens, is_first=tokens.is_first[:1])
-            rows.positions = tokens.positions[:1] if tokens.positions_are_aranges else tokens.positions
-        else:
-            rows = replace(tokens)
-        rows.layout = self
-        return rows
-
-    def attention_mask(self) -> Tensor | None:
-        """bool, in padded layout: which keys each query attends to, (B, 1, 1, S), or (B, 1, S, S) with borders.
-
-        None: all. Padding attends to padding, so that every softmax is finite.
-        """
-        tokens, mask = self.tokens, self.mask
-        if tokens.may_be_packed:
-            return tokens.sequence[:, None, :, None] == tokens.sequence[:, None, None, :]
-        if self.row_index is not None:
-            mask = None if self._is_full else self.to_rows(tokens.sequence, -1) >= 0
-        return None if mask is None else (mask | ~mask.any(-1, keepdim=True))[:, None, None, :]
-
     @functools.cached_property
     def cu_seqlens(self) -> Tensor:
         """int32 (N + 1,) of an unpadded batch: where each sequence starts, and where the last one ends."""
         assert self.counts is not None
         return nn.functional.pad(self.counts.cumsum(0), (1, 0)).to(torch.int32)
+
+
+class Rows(Movable):
+    """Padded layout, a row for each sequence: attention in a single run, where `Runs` has several."""
+
+    def __init__(self, layout: TokenLayout) -> None:
+        tokens, mask = layout.tokens, layout.mask
+        self.layout, self.shape = layout, (tokens.num_sequences, tokens.longest)
+        self.is_full = layout.num_tokens == tokens.num_sequences * tokens.longest  # tokens in order, without a gap
+        self.index: Tensor | None = None  # int64 (T,) in an unpadded batch: place of each token in the flattened rows
+        if layout.index is not None and layout.counts is not None:
+            # Sequence i has a row of `longest` places; the tokens of those before it come to their sum.
+            place, before = torch.arange(tokens.longest, device=layout.index.device), layout.cu_seqlens[:-1]
+            gaps = torch.arange(tokens.num_sequences, device=layout.index.device) * tokens.longest - before
+            self.index = torch.arange(tokens.sequence.shape[1], device=layout.index.device) + gaps[tokens.sequence[0]]
+            mask = None if self.is_full else place < layout.counts.unsqueeze(-1)
+        self.masks: list[Tensor | None] = [mask]
+        """bool: which keys each query attends to, (B, 1, 1, S), or (B, 1, S, S) with borders. None: all."""
+        if tokens.may_be_packed:
+            self.masks = [tokens.sequence[:, None, :, None] == tokens.sequence[:, None, None, :]]
+        elif mask is not None:  # padding attends to padding, so that every softmax is finite
+            self.masks = [(mask | ~mask.any(-1, keepdim=True))[:, None, None, :]]
+
+    def tokens(self) -> Tokens:
+        """The tokens in padded layout. What is the same in every row has one row."""
+        tokens = self.layout.tokens
+        rows = replace(tokens, rows=self, has_rows=True)
+        if self.index is not None:
+            place = torch.arange(tokens.longest, device=self.index.device).unsqueeze(0)
+            rows.positions = place if tokens.positions_are_aranges else self.lay_out(tokens.positions)
+            rows.is_first, rows.sequence = place == 0, self.lay_out(tokens.sequence, -1)
+            if tokens.position_range is not None:  # empty places have position 0
+                rows.position_range = (min(tokens.position_range[0], 0), tokens.position_range[1])
+        elif self.masks[0] is None:
+            rows.positions = tokens.positions[:1] if tokens.positions_are_aranges else tokens.positions
+            rows.is_first = tokens.is_first[:1]
+        return rows
+
+    def lay_out(self, x: Tensor, fill: float = 0) -> Tensor:
+        """Token layout -> padded layout, with `fill` at empty places of an unpadded batch."""
+        if self.index is None:
+            return x
+        return x.reshape(*self.shape, *x.shape[2:]) if self.is_full else _scatter(x[0], self.index, self.shape, fill)
+
+    def pick(self, bias: Tensor) -> list[Tensor]:
+        """The bias of each run: the whole."""
+        return [bias]
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """Token layout -> the rows of each run: all."""
+        return [self.lay_out(x)]
+
+    def join(self, parts: list[Tensor]) -> Tensor:
+        """Undoes `split`."""
+        if self.index is None:
+            return parts[0]
+        x = parts[0].flatten(0, 1)
+        return (x if self.is_full else x.index_select(0, self.index)).unsqueeze(0)
 
 
 class Runs(Movable):
@@ -430,25 +432,6 @@ class Runs(Movable):
 
     def _zip(self, x: Tensor) -> Iterable[tuple[Tensor, tuple[int, int]]]:
         return zip(x.split([size * width for size, width in self.shapes]), self.shapes, strict=True)
-
-
-class SingleRun(Movable):
-    """All sequences together, in padded layout: attention as everywhere else, with the methods of `Runs`."""
-
-    def __init__(self, layout: TokenLayout) -> None:
-        self.layout, self.masks = layout, [layout.attention_mask()]
-
-    def pick(self, bias: Tensor) -> list[Tensor]:
-        """The whole bias."""
-        return [bias]
-
-    def split(self, x: Tensor) -> list[Tensor]:
-        """Token layout -> all rows."""
-        return [self.layout.to_rows(x)]
-
-    def join(self, parts: list[Tensor]) -> Tensor:
-        """Undoes `split`."""
-        return self.layout.from_rows(parts[0])
 
 
 def last_positions(positions: Tensor, sequence: Tensor, count: int) -> Tensor:

@@ -12,7 +12,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hf_posenc import POSITIONS, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model import attention
 from hf_posenc.model.attention import eager_attention_forward
-from hf_posenc.model.unpadding import Runs, SingleRun, TokenLayout
+from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
 
 EVERY = [*SCHEMES, *COMBINED]
 MADE = {name: make_scheme(tiny_config(name)) for name in EVERY}
@@ -278,7 +278,7 @@ def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch)
         return attention.choose_attention(config, MADE[scheme], batch, x, has_dropout=False, wants_weights=False)
 
     assert isinstance(chosen("sdpa", "rope").runs, Runs)
-    assert isinstance(chosen("eager", "rope").runs, SingleRun)
+    assert isinstance(chosen("eager", "rope").runs, Rows)
     with monkeypatch.context() as patch:
         fits = attention._runs_varlen
         patch.setattr(attention, "_runs_varlen", lambda scheme, batch, x, has_dropout: not attention._is_biased(scheme))

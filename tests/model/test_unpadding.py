@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.model.unpadding import Runs, TokenLayout
+from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
 
 
 @st.composite
@@ -39,7 +39,8 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
     mask, positions, seq_idx = arrange(rows, before, length)
     packing = {"position_ids": positions} if said_by == "position_ids" else {"seq_idx": seq_idx}
     layout = TokenLayout.from_batch(mask, mask, unpad=unpad, **packing)
-    tokens = layout.tokens
+    tokens, to_rows = layout.tokens, Rows(layout)
+    allowed = to_rows.masks[0]
 
     values = torch.randn(len(rows), length, 3)
     sequences = []  # in order of rows; a row without tokens is one empty sequence
@@ -68,16 +69,16 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
         assert layout.index is not None
         assert taken.shape[1] == mask.sum()
         assert tokens.positions[0].tolist() == [i for s in sequences for i in range(len(s))]
-        padded = layout.to_rows(taken)
+        padded = to_rows.lay_out(taken)
         assert padded.shape[:2] == (len(sequences), max(map(len, sequences)))
         assert (layout.counts.tolist(), tokens.longest) == ([len(s) for s in sequences], padded.shape[1])
-        belongs = layout.rows().sequence
+        belongs = to_rows.tokens().sequence
         for row, s in zip(padded, sequences, strict=True):
             torch.testing.assert_close(row[: len(s)], s)
             assert (row[len(s) :] == 0).all()
         assert torch.equal(belongs >= 0, torch.arange(padded.shape[1]) < layout.counts[:, None])
         assert (belongs[belongs >= 0].diff() >= 0).all()
-        torch.testing.assert_close(layout.from_rows(padded), taken)
+        torch.testing.assert_close(to_rows.join(to_rows.split(taken)), taken)
         runs = Runs(layout.counts)
         torch.testing.assert_close(runs.join(runs.split(taken)), taken)
         for part, (size, width), numbers, real in zip(
@@ -92,16 +93,14 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
             assert (lengths == width).all() if real is None else torch.equal(real[:, 0, 0].sum(-1), lengths)
         rows_alike = torch.arange(tokens.longest)[None]
         if tokens.positions_are_aranges:
-            assert torch.equal(layout.rows().positions, rows_alike)
-        assert torch.equal(layout.rows().is_first, rows_alike == 0)
-        allowed = layout.attention_mask()
+            assert torch.equal(to_rows.tokens().positions, rows_alike)
+        assert torch.equal(to_rows.tokens().is_first, rows_alike == 0)
         lengths = torch.tensor([len(s) or tokens.longest for s in sequences])  # an empty row sees all of its padding
         if allowed is None:
             assert (lengths == lengths[0]).all()
         else:
             assert torch.equal(allowed[:, 0, 0].sum(-1), lengths)
     else:
-        allowed = layout.attention_mask()
         if allowed is not None:
             allowed = allowed.expand(len(rows), 1, length, length)[:, 0]
             for r in range(len(rows)):
@@ -164,17 +163,23 @@ def test_a_batch_without_padding_is_left_as_it_is():
     x = torch.randn(2, 3, 4)
     layout = TokenLayout.from_batch(x, torch.ones(2, 3))
     assert layout.index is None
-    assert layout.attention_mask() is None
+    assert Rows(layout).masks == [None]
     assert layout.unpad(x) is x
     assert layout.pad(x) is x
 
 
 def test_moving_to_a_device_moves_every_tensor():
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    layout = TokenLayout.from_batch(mask, mask)
-    assert layout.cu_seqlens.tolist() == [0, 2, 5]
-    tensors = []
-    for moved in (layout.to("meta"), layout.to("meta").tokens, layout.rows().to("meta").layout):
-        tensors += [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
-    assert len(tensors) == 5 + 4 + 5
+    rows = Rows(TokenLayout.from_batch(mask, mask))
+    tensors = [value for value in vars(rows.tokens().to("meta")).values() if isinstance(value, torch.Tensor)]
+    moved = rows.to("meta")
+    tensors += [
+        moved.masks[0],
+        *vars(moved).values(),
+        *vars(moved.layout).values(),
+        *vars(moved.layout.tokens).values(),
+    ]
+    tensors = [value for value in tensors if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 4 + 1 + 1 + 4 + 4
     assert all(value.device.type == "meta" for value in tensors)
+    assert rows.index.device.type == "cpu"
