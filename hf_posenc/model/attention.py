@@ -212,6 +212,29 @@ def check_bias(name: str | None, scheme: PositionScheme) -> None:
         )
 
 
+def check_reentrant(scheme: PositionScheme, x: Tensor) -> None:
+    """Refuses reentrant checkpointing where layers share what has a gradient: each would go back through its graph.
+
+    Args:
+        scheme: the positional scheme.
+        x: hidden states of a few tokens, (1, S, D).
+
+    Raises:
+        ValueError: the scheme's bias or rotary state has a gradient.
+    """
+    places = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
+    tokens = Tokens.from_positions(places, places, x.requires_grad_())
+    if _has_gradient((scheme.rotary(tokens), scheme.bias(tokens))):
+        raise ValueError(
+            f"Reentrant checkpointing can't train position_embedding_type={scheme.name!r}: its bias or rotary state "
+            "has a gradient, and all layers share it. Set gradient_checkpointing_kwargs={'use_reentrant': False}."
+        )
+
+
+def _has_gradient(value: Any) -> bool:
+    return any(map(_has_gradient, value)) if isinstance(value, tuple) else getattr(value, "requires_grad", False)
+
+
 def _is_biased(scheme: PositionScheme) -> bool:
     return scheme.uses("bias") or scheme.uses("layer_bias")
 

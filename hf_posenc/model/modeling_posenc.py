@@ -31,6 +31,7 @@ from .attention import (
     ForwardAttention,
     backend_of,
     check_bias,
+    check_reentrant,
     choose_attention,
     dropout_of,
     eager_attention_forward,
@@ -178,6 +179,12 @@ class PosEncPreTrainedModel(PreTrainedModel):
         """The attention that runs for a request; transformers asks when a model is built and when it is changed."""
         backend_of(requested_attention or "eager")  # refuses with a reason
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
+
+    def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
+        function = kwargs.get("gradient_checkpointing_func")  # a partial one; without use_reentrant it is reentrant
+        if function is not None and function.keywords.get("use_reentrant") is not False:
+            check_reentrant(self._scheme, torch.zeros(1, 2, self.config.hidden_size, device=self.device))
+        super()._set_gradient_checkpointing(*args, **kwargs)
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
