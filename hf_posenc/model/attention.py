@@ -9,7 +9,6 @@
 To add a backend: write a function like those at the end of this file, and a line in `BACKENDS`.
 """
 
-import copy
 import functools
 import importlib
 from collections.abc import Callable
@@ -92,8 +91,10 @@ class ForwardAttention(Movable):
 
     def _padded(self) -> "ForwardAttention":
         """The same on a padded batch: for a layer that is compiled alone, or heads that a kernel doesn't take."""
-        padded = copy.copy(self)
-        padded.backend, padded.runs = backend_of(self.name), Rows(self.layout)
+        padded = ForwardAttention(self.name, backend_of(self.name), self.scheme, self.layout)
+        # One by one: the compiler takes what a copy holds for other tensors, and compiles once more for their sizes.
+        padded.row_tokens, padded.bias, padded.state, padded.dtype = self.row_tokens, self.bias, self.state, self.dtype
+        padded.runs = Rows(self.layout)
         padded.masks = add_bias(padded.runs.masks, padded.runs, self.bias, self.dtype)
         return padded
 
