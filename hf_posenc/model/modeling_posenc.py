@@ -510,7 +510,7 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
         flat = {name: t.flatten(0, 1) if t is not None and t.dim() > 2 else t for name, t in inputs.items()}
         outputs = super().forward(**flat, return_dict=True, **kwargs)
-        if outputs.logits.shape[0] != x.shape[:2].numel():
+        if outputs.logits.shape[0] != x.shape[0] * x.shape[1]:
             raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
         logits = outputs.logits.view(-1, x.shape[1])
         loss = None if labels is None else cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))

@@ -309,7 +309,7 @@ class TokenLayout(Movable):
             x: hidden states.
             how: `mean`, `max` or `cls` (the first token of each sequence).
         """
-        real = self.by_sequence(torch.ones(self.shape, dtype=torch.bool, device=x.device))
+        real = self.by_sequence(torch.ones_like(x[..., 0], dtype=torch.bool) if self.mask is None else self.mask)
         x = self.by_sequence(x, torch.finfo(x.dtype).min if how == "max" else 0.0)
         if how == "cls":
             pooled = x[torch.arange(x.shape[0], device=x.device), real.to(torch.int64).argmax(-1)]
