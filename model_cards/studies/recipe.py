@@ -37,7 +37,7 @@ from hf_posenc.options import Options
 from hf_posenc.training.metrics import baseline_scores, make_loss
 from hf_posenc.training.recipe import make_recipe
 from hf_posenc.training.trainer import make_trainer
-from model_cards.studies.parts import Parts, data_folder, minilm_folder, options_of, read_rows
+from model_cards.studies.parts import Parts, data_folder, minilm_folder, options_of, read_rows, run_study
 
 COMPARISONS = "comparisons"
 SCRATCH = {
@@ -267,12 +267,7 @@ def main() -> None:
     parser = options_of(__doc__, "recipe")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--options", default="{}", help="JSON: options of training to try, for another output")
-    arguments = parser.parse_args()
-    if arguments.table:
-        results = json.loads(Path(arguments.output).read_text(encoding="utf-8"))
-        print(few_table(results), scratch_table(results), pretrained_table(results), sep="\n\n")
-        return
-    Study(arguments).run()
+    run_study(parser.parse_args(), Study, few_table, scratch_table, pretrained_table)
 
 
 if __name__ == "__main__":
