@@ -1,11 +1,11 @@
 """`PosEncConfig`: everything that shapes a PosEnc encoder, checked before a weight is allocated."""
 
-import importlib.metadata
-import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from transformers.utils.versions import require_version
 
 POSENC_VERSION = "0.1.0"
 """The version of the code in this folder; recorded in every checkpoint as `posenc_version`."""
@@ -13,10 +13,7 @@ POSENC_VERSION = "0.1.0"
 MINIMUM_TRANSFORMERS = "5.17"
 
 # Before any import that an older transformers can't satisfy: its user gets one sentence instead of a traceback.
-_installed = importlib.metadata.version("transformers")
-if [int(part) for part in re.findall(r"\d+", _installed)[:2]] < [5, 17]:
-    _needed = f"transformers>={MINIMUM_TRANSFORMERS}"
-    raise ImportError(f'PosEnc models need {_needed}, this is {_installed}. Upgrade with: pip install -U "{_needed}"')
+require_version(_needed := f"transformers>={MINIMUM_TRANSFORMERS}", f'Upgrade with: pip install -U "{_needed}"')
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -142,7 +139,7 @@ class PosEncConfig(PreTrainedConfig):
     classifier_pooling: str = _field("mean", one_of("mean", "cls", "max"))
     classifier_hidden_act: str | None = _field(None, one_of(*ACT2FN))
     classifier_dropout: float | int | None = _field(None, PROBABILITY)
-    problem_type: str | None = _field(  # type: ignore[assignment]  # a Literal's error doesn't say what to do
+    problem_type: str | None = _field(  # type: ignore[assignment]  # transformers lets any word pass
         None, one_of("regression", "single_label_classification", "multi_label_classification")
     )
     label_mean: float | int = _field(0.0, _FINITE)
