@@ -20,7 +20,7 @@ from torch import nn
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from .configuration_posenc import POSENC_VERSION, Check, require, whole
+from .configuration_posenc import POSENC_VERSION, Check, require
 from .configuration_posenc import PosEncConfig as CheckpointConfig
 from .hints import did_you_mean, scheme_names, unknown_scheme
 from .position_base import PositionScheme
@@ -39,9 +39,6 @@ from .scheme_files import (
 from .scheme_table import SCHEMES
 
 logger = logging.get_logger(__name__)
-
-MOST_LABELS = 2**20
-"""A config names each label, so an unbounded number of labels would fill the memory of whoever loads it."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
@@ -125,17 +122,6 @@ def _override_rope(values: dict[str, Any], overrides: dict[str, Any]) -> None:
     values["rope_parameters"] = {**kept, **new} or None
 
 
-def _override_labels(values: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Labels given as names, or as another number of them, replace the file's."""
-    if overrides.get("num_labels", 0) is None:
-        del overrides["num_labels"]
-    count, names = overrides.get("num_labels"), values.get("id2label") or values.get("label2id")
-    other_count = count is not None and isinstance(names, dict) and len(names) != count
-    if other_count or {"id2label", "label2id"} & overrides.keys():
-        for name in ("id2label", "label2id", "num_labels"):
-            values.pop(name, None)
-
-
 def _release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
@@ -151,19 +137,6 @@ def _warn_of_other_version(written_by: Any) -> None:
             "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
             "process that doesn't import hf_posenc)."
         )
-
-
-def _names(field: str, labels: Any) -> list[str]:
-    """The names in a map of labels, in the order of their numbers."""
-    pairs = labels.items() if isinstance(labels, dict) else ()
-    numbered = {str(n): name for n, name in pairs} if field == "id2label" else {str(n): name for name, n in pairs}
-    names = [numbered.get(str(number)) for number in range(len(pairs))]
-    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ValueError(
-            f"{field}={labels!r:.80} doesn't number labels from 0 on without a gap, each with a name of its own. "
-            "Give id2label={0: 'no', 1: 'yes'}, and label2id={'no': 0, 'yes': 1} or none."
-        )
-    return names  # type: ignore[return-value]
 
 
 def scheme_class(name: str) -> Any:
@@ -233,7 +206,7 @@ class PosEncConfig(CheckpointConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         for key, value in kwargs.items():
             self._refuse_unknown(key, value)
-        self._name_labels(kwargs.pop("num_labels", None))
+        self._name_labels()
         super().__post_init__(**kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -291,7 +264,6 @@ class PosEncConfig(CheckpointConfig):
         values, own = dict(config_dict), _fields()
         _override_scheme(values, kwargs)
         _override_rope(values, kwargs)
-        _override_labels(values, kwargs)
         values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own}
         unknown = {name: values.pop(name) for name in list(values) if not _is_known(name)}
         for name in unknown:
@@ -497,28 +469,16 @@ class PosEncConfig(CheckpointConfig):
         values.pop(_BUNDLED, None)
         return values
 
-    def _name_labels(self, count: int | None = None) -> None:
-        """Makes each map of labels from the other. Where they differ, `id2label` wins unless its names are defaults.
+    def _name_labels(self) -> None:
+        """Makes a map of labels that is missing, or whose names are LABEL_0, ..., from the other; else `id2label` wins.
 
-        Raises:
-            ValueError: they don't name labels, or not as many as `count`.
+        transformers reads `id2label` alone, and would save the other as it was.
         """
-        maps = {name: getattr(self, name) for name in ("id2label", "label2id")}
-        named = [_names(name, labels) for name, labels in maps.items() if labels is not None]
-        if not named:
-            if count is not None:
-                self.num_labels = require("num_labels", count, whole(1, MOST_LABELS))
-            return
-        names = named[0]
-        if named[-1] != names:
-            if names == [f"LABEL_{number}" for number in range(len(named[-1]))]:
-                names = named[-1]
-            together = " and ".join(f"{name}={labels!r:.200}" for name, labels in maps.items())
-            logger.warning(f"{together} contradict each other: {dict(enumerate(names))!r:.200}.")
-        if count is not None and count != len(names):
-            raise ValueError(f"num_labels={count} contradicts the {len(names)} names {names!r:.80}. Leave it out.")
-        self.id2label = dict(enumerate(names))
-        self.label2id = {name: number for number, name in enumerate(names)}
+        names = {int(number): name for name, number in (self.label2id or {}).items()}
+        if names and self.id2label in (None, {number: f"LABEL_{number}" for number in range(len(names))}):
+            self.id2label = names
+        elif self.id2label is not None and names != self.id2label:
+            self.label2id = {name: int(number) for number, name in self.id2label.items()}
 
 
 @contextlib.contextmanager
