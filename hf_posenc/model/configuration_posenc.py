@@ -180,7 +180,8 @@ class PosEncConfig(PreTrainedConfig):
             of_angles = ("rope_theta", "partial_rotary_factor", "local_rope_theta", "global_attn_every_n_layers")
             kept = {key: value for key, value in trained.items() if key in of_angles}
             kept |= {key: value for key, value in scaling.items() if value is not None}
-            kwargs["rope_parameters"] = kept or None
+            config_dict = {**config_dict, "rope_parameters": kept or None}
+            del kwargs["rope_parameters"]
         return super().from_dict(config_dict, **kwargs)
 
     def check(self) -> None:

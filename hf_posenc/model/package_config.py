@@ -20,12 +20,11 @@ from torch import nn
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from .configuration_posenc import POSENC_VERSION, Check, require
+from .configuration_posenc import POSENC_VERSION
 from .configuration_posenc import PosEncConfig as CheckpointConfig
 from .hints import did_you_mean, scheme_names, unknown_scheme
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
-from .position_rope import ROPE_COMMON
 from .scheme_factory import own_arguments, scheme_kwargs
 from .scheme_files import (
     collect_code,
@@ -68,10 +67,8 @@ _BUILT_WITH = (
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
 )
 
-
-_ROPE_OF_TRAINING = ROPE_COMMON[1:]
-_ROPE_NAMES = ("rope_parameters", *_ROPE_OF_TRAINING, "rope_scaling")
-_ROPE: Check = (lambda value: isinstance(value, dict), "is of a wrong type. Give {'rope_type': 'linear', ...}.")
+_OLDER_ROPE = ("rope_theta", "partial_rotary_factor")
+_ROPE_NAMES = ("rope_parameters", "rope_scaling", *_OLDER_ROPE)
 
 _KEYWORDS = (
     *("attn_implementation", "auto_map", "experts_implementation", "model_type", "name_or_path", "num_labels"),
@@ -89,21 +86,16 @@ def _fields() -> list[str]:
     return [field.name for field in fields(PosEncConfig)]
 
 
-def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
-    """Removes RoPE's fields, older names included, from a config's values and returns them as one dict.
-
-    Raises:
-        ValueError: the names contradict each other.
-    """
-    rope = {name: value for name in _ROPE_NAMES if (value := values.pop(name, None)) is not None}
-    merged: dict[str, Any] = {}
-    for name, given in rope.items():
-        for key, value in ({name: given} if name in _ROPE_OF_TRAINING else require(name, given, _ROPE)).items():
-            today = "rope_type" if key == "type" else key
-            if value is not None and merged.setdefault(today, value) != value:
-                together = ", ".join(f"{name}={value!r:.200}" for name, value in rope.items())
-                raise ValueError(f"{today}={merged[today]!r} contradicts {key}={value!r} in {together}. Give one.")
-    return merged
+def _gather_rope(values: dict[str, Any], trained: dict[str, Any] | None = None) -> None:
+    """Puts RoPE's older names into `rope_parameters`, whose own values win, as in transformers; else into `trained`."""
+    older = {name: values.pop(name) for name in _OLDER_ROPE if name in values}
+    given = values.pop("rope_scaling", None) or values.get("rope_parameters")
+    if isinstance(given, dict):
+        given = {"rope_type" if key == "type" else key: value for key, value in given.items()}
+    if older:
+        given = {**((trained or {}) if given is None else {}), **older, **(given or {})}
+    if given is not None:
+        values["rope_parameters"] = given
 
 
 def _override_scheme(values: dict[str, Any], overrides: dict[str, Any]) -> None:
@@ -112,14 +104,6 @@ def _override_scheme(values: dict[str, Any], overrides: dict[str, Any]) -> None:
     if overrides.get("position_embedding_type", scheme) != scheme:
         for name in ("position_embedding_kwargs", *_ROPE_NAMES):
             values.pop(name, None)
-
-
-def _override_rope(values: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """A new scaling replaces the file's. What trained angles depend on stays unless it is given."""
-    replaced = "rope_parameters" in overrides or overrides.get("rope_scaling") is not None
-    new, old = _take_rope(overrides), _take_rope(values)
-    kept = {name: value for name, value in old.items() if not replaced or name in _ROPE_OF_TRAINING}
-    values["rope_parameters"] = {**kept, **new} or None
 
 
 def _release(version: str) -> tuple[int, ...]:
@@ -209,16 +193,12 @@ class PosEncConfig(CheckpointConfig):
         self._name_labels()
         super().__post_init__(**kwargs)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _ROPE_OF_TRAINING:
-            raise ValueError(f"PosEncConfig has no field {name!r}. Set rope_parameters={{{name!r}: {value!r}, ...}}.")
-        super().__setattr__(name, value)
-
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Merges older names into `rope_parameters`."""
-        kwargs["rope_parameters"] = self.rope_parameters
-        self.rope_parameters = _take_rope(kwargs) or None
-        return kwargs
+        values = {**kwargs, "rope_parameters": self.rope_parameters}
+        _gather_rope(values)
+        self.rope_parameters = values.pop("rope_parameters") or None
+        return values
 
     def _refuse_unknown(self, key: str, value: Any) -> None:
         if _is_known(key):
@@ -263,8 +243,8 @@ class PosEncConfig(CheckpointConfig):
         """
         values, own = dict(config_dict), _fields()
         _override_scheme(values, kwargs)
-        _override_rope(values, kwargs)
-        values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own}
+        _gather_rope(kwargs, values.get("rope_parameters"))
+        values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own and name != "rope_parameters"}
         unknown = {name: values.pop(name) for name in list(values) if not _is_known(name)}
         for name in unknown:
             if hint := did_you_mean(name, own, cutoff=0.8):
