@@ -212,7 +212,7 @@ class PosEncConfig(PreTrainedConfig):
                 "model.resize_token_embeddings(len(tokenizer))."
             )
 
-    def scheme_class(self, name: str) -> Any:
+    def find_scheme(self, name: str) -> Any:
         """The class of a scheme that the table of this code lacks: hf_posenc, where it is installed, finds it.
 
         Raises:

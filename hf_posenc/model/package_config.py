@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
@@ -22,7 +22,6 @@ from transformers.utils import logging
 
 from .configuration_posenc import POSENC_VERSION
 from .configuration_posenc import PosEncConfig as CheckpointConfig
-from .hints import did_you_mean, scheme_names, unknown_scheme
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
 from .scheme_factory import own_arguments, scheme_kwargs
@@ -123,15 +122,47 @@ def _warn_of_other_version(written_by: Any) -> None:
         )
 
 
-def scheme_class(name: str) -> Any:
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """'Did you mean ...? ', for an error about an unknown name, with the nearest that is known; or ''."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    return f"Did you mean {near[0]!r}? " if near else ""
+
+
+def find_scheme(name: str, more: str = "") -> Any:
     """The class of one scheme of the table.
 
     Raises:
-        ValueError: no scheme has this name; the message lists those that exist, or says why there is none.
+        ValueError: no scheme has this name. The message has the nearest name, all names, and `more`.
     """
     if name not in SCHEMES:
-        raise unknown_scheme(name, SCHEMES)
+        raise ValueError(
+            f"position_embedding_type={name!r} is unknown. {did_you_mean(name.lower(), SCHEMES)}"
+            f"Choose one of {', '.join(SCHEMES)}, or several joined by '+'; one of your own after "
+            f"register_position (--scheme-file on the command line).{more}"
+        )
     return SCHEMES[name]
+
+
+def scheme_names(position_embedding_type: str) -> list[str]:
+    """The parts of `a+b`, in order.
+
+    Raises:
+        ValueError: the combination makes no sense.
+    """
+    names = position_embedding_type.split("+")
+    if len(names) == 1:
+        return names
+    twice = [name for name in names if names.count(name) > 1]
+    if "" in names:
+        reason = "A part is missing. Write the names of two or more schemes with '+' between them."
+    elif "none" in names:
+        rest = "+".join(name for name in names if name != "none")
+        reason = f"'none' adds nothing to another scheme. Use {rest or 'none'!r}."
+    elif twice:
+        reason = f"{twice[0]!r} stands there twice. Use {'+'.join(dict.fromkeys(names))!r}."
+    else:
+        return names
+    raise ValueError(f"position_embedding_type={position_embedding_type!r} makes no sense. {reason}")
 
 
 def _has_modules(value: Any) -> bool:
@@ -278,7 +309,7 @@ class PosEncConfig(CheckpointConfig):
             ValueError: no scheme or argument has this name; the message has a hint.
         """
         names = scheme_names(self.position_embedding_type)
-        schemes = {name: self.scheme_class(name) for name in names if not self._is_deferred(name)}
+        schemes = {name: self.find_scheme(name) for name in names if not self._is_deferred(name)}
         kwargs = scheme_kwargs(self)
         for name, scheme in schemes.items():
             for key, value in kwargs[name].items():
@@ -293,9 +324,9 @@ class PosEncConfig(CheckpointConfig):
 
     def schemes(self) -> dict[str, Any]:
         """The classes of the schemes that `position_embedding_type` joins, by name, in order."""
-        return {name: self.scheme_class(name) for name in self.position_embedding_type.split("+")}
+        return {name: self.find_scheme(name) for name in self.position_embedding_type.split("+")}
 
-    def scheme_class(self, name: str) -> Any:
+    def find_scheme(self, name: str) -> Any:
         """The class of a scheme, or of several joined by `+`: of the table, or of the checkpoint if that is trusted.
 
         Raises:
@@ -319,7 +350,7 @@ class PosEncConfig(CheckpointConfig):
             table = f" Nor is it in the scheme_table.py of {source}." if source else ""
             if _is_newer(self.posenc_version):
                 table += f" It needs hf_posenc {self.posenc_version}, which wrote it; this is {POSENC_VERSION}."
-            raise ValueError(f"{unknown_scheme(name, SCHEMES)}{table}")
+            return find_scheme(name, table)
         if not trusted:
             reference = declared_schemes(self._code_repository or source, hub).get(name)
             raise ValueError(
@@ -340,10 +371,6 @@ class PosEncConfig(CheckpointConfig):
     def _active_load(self) -> tuple[str, bool, dict[str, Any]]:
         """What is being loaded, or the checkpoint that this was loaded from: then its code isn't trusted any more."""
         return _loading.get() or (self._name_or_path, False, {})
-
-    def has_bundled_code(self, name: str) -> bool:
-        """Whether a scheme isn't in the table here, so that it can only be the checkpoint's own."""
-        return name not in SCHEMES
 
     @property
     def _code_repository(self) -> str:
