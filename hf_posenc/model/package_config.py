@@ -52,8 +52,8 @@ the start: with BERT's .02 a narrow encoder attends evenly to all tokens for mos
 for _preset in PRESETS.values():
     _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
 
-_BUNDLED = "_bundled_schemes"
-"""Where a config keeps the classes that came with its checkpoint. Never written to a file."""
+_BUNDLED, _SOURCE = _PRIVATE = ("_bundled_schemes", "_loaded_from")
+"""Where a config keeps the classes that came with its checkpoint, and which that is. Never written to a file."""
 _HUB_ARGUMENTS = ("cache_dir", "force_download", "proxies", "token", "revision", "local_files_only", "code_revision")
 _loading: ContextVar[tuple[str, bool, dict[str, Any]] | None] = ContextVar("loading", default=None)
 """What is being loaded: the checkpoint, whether its code is trusted, and the Hub options."""
@@ -259,10 +259,8 @@ class PosEncConfig(CheckpointConfig):
             ValueError: that code can't be loaded; or what transformers raises.
         """
         source, trusted = str(pretrained_model_name_or_path), kwargs.pop("trust_remote_code", None)
-        kwargs.setdefault("name_or_path", source)
-        if not trusted:
-            return super().from_pretrained(source, *args, **kwargs)
-        with _loading_from(source, {**kwargs, "trust_remote_code": True}):
+        in_model = contextlib.nullcontext() if _loading.get() and not trusted else None
+        with in_model or _loading_from(source, {**kwargs, "trust_remote_code": trusted}):
             return super().from_pretrained(source, *args, **kwargs)
 
     @classmethod
@@ -283,6 +281,8 @@ class PosEncConfig(CheckpointConfig):
         _warn_of_other_version(values.get("posenc_version"))
         result = super().from_dict(values, **kwargs)
         config: Any = result[0] if isinstance(result, tuple) else result
+        if loading := _loading.get():
+            vars(config)[_SOURCE] = loading[0]
         # Generation settings would make save_pretrained refuse this config, as it does for every transformers config.
         generation = GenerationConfig._get_default_generation_params()
         for name, value in unknown.items():
@@ -370,7 +370,12 @@ class PosEncConfig(CheckpointConfig):
     @property
     def _active_load(self) -> tuple[str, bool, dict[str, Any]]:
         """What is being loaded, or the checkpoint that this was loaded from: then its code isn't trusted any more."""
-        return _loading.get() or (self._name_or_path, False, {})
+        return _loading.get() or (self._source, False, {})
+
+    @property
+    def _source(self) -> str:
+        """The checkpoint that this was loaded from; else ''."""
+        return vars(self).get(_SOURCE) or self._name_or_path
 
     @property
     def _code_repository(self) -> str:
@@ -457,7 +462,7 @@ class PosEncConfig(CheckpointConfig):
         """
         _check_index(Path(str(source), arguments.get("subfolder") or ""))
         config = arguments.get("config")
-        if isinstance(config, PosEncConfig) and config._name_or_path != str(source):
+        if isinstance(config, PosEncConfig) and config._source != str(source):
             vars(config).pop(_BUNDLED, None)  # classes of another checkpoint
         try:
             with _loading_from(str(source), arguments):
@@ -472,9 +477,7 @@ class PosEncConfig(CheckpointConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """All that config.json holds."""
-        values = super().to_dict()
-        values.pop(_BUNDLED, None)
-        return values
+        return {name: value for name, value in super().to_dict().items() if name not in _PRIVATE}
 
     def _name_labels(self) -> None:
         """Makes a map of labels that is missing, or whose names are LABEL_0, ..., from the other; else `id2label` wins.

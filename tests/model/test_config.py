@@ -187,6 +187,7 @@ def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_pat
         if field not in ("transformers_version", "dtype"):
             assert getattr(again, field) == getattr(config, field), field
     assert copy.deepcopy(again).to_dict() == again.to_dict()
+    assert PosEncConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
 
 
 def test_rope_parameters_belong_to_rope_alone():
