@@ -233,9 +233,7 @@ class PosEncConfig(PreTrainedConfig):
         self.check()
         files = self.code_files()
         self.posenc_version = POSENC_VERSION
-        # The code lies beside the file, so the map must not point to the repository that the config came from.
-        codes = {**AUTO_MAP, **{key: code for key, code in self.auto_map.items() if isinstance(code, str)}}
-        self.auto_map = {key: code.rpartition("--")[2] for key, code in codes.items()}
+        self.auto_map = dict(AUTO_MAP)  # the code lies beside the file, wherever the config came from
         Path(save_directory).mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             Path(save_directory, name).write_bytes(text.encode())
