@@ -11,7 +11,7 @@ import yaml
 from huggingface_hub.dataclasses import type_validator
 
 from hf_posenc.errors import UserError, one_line
-from hf_posenc.model.hints import did_you_mean
+from hf_posenc.model.package_config import did_you_mean
 from hf_posenc.options import check_range, whole_number
 from hf_posenc.schemes.names import known_schemes
 
