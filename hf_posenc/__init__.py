@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .model.position_base import PositionScheme
     from .model.position_distance import DistanceBias
     from .model.scheme_factory import make_scheme
-    from .model.scheme_table import SCHEMES as POSITIONS
+    from .model.scheme_table import SCHEMES
     from .model.unpadding import Tokens
     from .optimizer import scale_position_learning_rates
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from common import SCHEMES
+from common import BUILTIN
 from comparison_harness import (
     SMALL,
     TEXT,
@@ -34,7 +34,7 @@ from idle_scheme import Idle
 from transformers import BertConfig, BertModel, set_seed
 
 import hf_posenc
-from hf_posenc import POSITIONS, PosEncConfig, PosEncForSequenceClassification, register_scheme_file
+from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, register_scheme_file
 from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_table, tasks
 from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
@@ -59,7 +59,7 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 
 
 def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
-    plan = toy(schemes=[*SCHEMES, "tupe+t5"], baseline="none")
+    plan = toy(schemes=[*BUILTIN, "tupe+t5"], baseline="none")
     (task,) = plan.tasks
     make_tokenizer().save_pretrained(tmp_path)
 
@@ -84,7 +84,7 @@ def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
 @pytest.mark.slow
 def test_data_order_and_budget_are_equal_too(tmp_path):
     """A scheme that does nothing, but draws random numbers for its weights, is `none` to the last digit."""
-    if "test_idle" not in hf_posenc.POSITIONS:
+    if "test_idle" not in hf_posenc.SCHEMES:
         hf_posenc.register_position("test_idle", Idle)
     plan = toy(schemes=["none", "test_idle"])
     assert execute(plan, tmp_path, keep_models=True, console=quiet()).failed == {}
@@ -458,11 +458,11 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
 @pytest.fixture
 def forget():
     """What a process has registered and imported ends with it."""
-    before, modules = dict(POSITIONS), set(sys.modules)
+    before, modules = dict(SCHEMES), set(sys.modules)
 
     def end():
-        POSITIONS.clear()
-        POSITIONS.update(before)
+        SCHEMES.clear()
+        SCHEMES.update(before)
         for name in sys.modules.keys() - modules:
             if name.startswith("scheme_files_"):
                 del sys.modules[name]

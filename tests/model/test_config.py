@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from common import SCHEMES, tiny_config
+from common import BUILTIN, tiny_config
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from packaging.version import Version
 from transformers import AutoConfig
 from transformers.testing_utils import set_config_for_less_flaky_test
 
-from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForSequenceClassification, PosEncModel
+from hf_posenc import PRESETS, SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel
 from hf_posenc.model import package_config
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
 from hf_posenc.model.scheme_factory import own_arguments
@@ -191,11 +191,11 @@ def test_a_newer_checkpoint_warns_and_one_saved_here_is_this_codes(version, warn
     assert PosEncConfig.from_pretrained(tmp_path).posenc_version == POSENC_VERSION
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", BUILTIN)
 def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_path):
     config = tiny_config(scheme, num_labels=4)
     PosEncModel(config)  # it completes the arguments
-    assert set(config.position_embedding_kwargs) == set(own_arguments(POSITIONS[scheme]))
+    assert set(config.position_embedding_kwargs) == set(own_arguments(SCHEMES[scheme]))
     config.save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     assert values["position_embedding_kwargs"] == config.position_embedding_kwargs
@@ -211,7 +211,7 @@ def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_pat
 
 
 def test_rope_parameters_belong_to_rope_alone():
-    for scheme in SCHEMES:
+    for scheme in BUILTIN:
         parameters = PosEncModel(tiny_config(scheme)).config.rope_parameters
         assert parameters == ({"rope_type": "default", "rope_theta": 10000.0} if scheme == "rope" else None)
 
@@ -245,7 +245,7 @@ def test_a_scheme_is_built_for_the_model_alone(monkeypatch):
             super().__init__(hidden_size=hidden_size, max_positions=limit)
 
     built: list[int] = []
-    monkeypatch.setitem(POSITIONS, "counted", Counted)
+    monkeypatch.setitem(SCHEMES, "counted", Counted)
     config = tiny_config("counted")
     config.check()
     assert built == []
@@ -259,10 +259,10 @@ def test_a_scheme_is_built_for_the_model_alone(monkeypatch):
     "A field set later is checked as in the constructor: names and choices at once, sizes when a model is built or "
     "the config saved",
 )
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", BUILTIN)
 def test_a_field_set_later_counts_as_in_the_constructor(scheme):
     """Also for what the scheme's arguments are derived from, and for the scheme itself."""
-    other = SCHEMES[SCHEMES.index(scheme) - 1]
+    other = BUILTIN[BUILTIN.index(scheme) - 1]
     yarn = {"rope_type": "yarn", "factor": 2.0}
     for values in (
         {"hidden_size": 64, "num_attention_heads": 8, "max_position_embeddings": 128, "num_hidden_layers": 3},

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from common import SCHEMES, assert_equal_with_gradients, encoder, tiny_config
+from common import BUILTIN, assert_equal_with_gradients, encoder, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import REFERENCES, sine_table
 
 from hf_posenc import (
-    POSITIONS,
+    SCHEMES,
     PosEncConfig,
     PositionScheme,
     add_positions,
@@ -251,9 +251,9 @@ def test_sinusoids_stay_float32_in_half_precision(dtype):
     torch.testing.assert_close(added.float(), sinusoidal_table(torch.arange(4000, 4004), 8)[None], atol=0.01, rtol=0)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", BUILTIN)
 def test_every_scheme_says_its_name_formula_source_and_cost(name):
-    scheme = POSITIONS[name]
+    scheme = SCHEMES[name]
     assert scheme.name == name
     assert "arXiv" in scheme.__doc__ or "ACL" in scheme.__doc__
     assert "Cost" in scheme.__doc__
@@ -376,7 +376,7 @@ def test_register_position_refuses_what_would_not_work(monkeypatch):
         register_position("rope", Something)
     with pytest.raises(ValueError, match="Nothing overrides no hook"):
         register_position("nothing", Nothing)
-    monkeypatch.setitem(POSITIONS, "something", Something)
+    monkeypatch.setitem(SCHEMES, "something", Something)
     register_position("something", Something)
     assert Something.name == "something"
 
@@ -435,7 +435,7 @@ def test_cable_adds_the_shares_of_the_tokens_between_two_of_a_sequence():
 
 
 def test_a_scheme_whose_argument_is_missing_says_which(monkeypatch):
-    monkeypatch.setitem(POSITIONS, "demanding", Demanding)
+    monkeypatch.setitem(SCHEMES, "demanding", Demanding)
     with pytest.raises(ValueError, match=r"position_embedding_kwargs={} doesn't fit 'demanding'.*'width'"):
         make("demanding")
 

@@ -14,7 +14,7 @@ from own_schemes import TakesRopeParameters
 from torch import nn
 
 from hf_posenc import (
-    POSITIONS,
+    SCHEMES,
     DistanceBias,
     PosEncConfig,
     PosEncModel,
@@ -41,10 +41,10 @@ class Mine(PositionScheme):
 
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch):
-    before, modules = dict(POSITIONS), set(sys.modules)
+    before, modules = dict(SCHEMES), set(sys.modules)
     yield
-    POSITIONS.clear()
-    POSITIONS.update(before)
+    SCHEMES.clear()
+    SCHEMES.update(before)
     for name in set(sys.modules) - modules:
         if name in ("recency", "mine", "two"):
             del sys.modules[name]
@@ -56,7 +56,7 @@ class Sound(PositionScheme):
 
 
 def made(monkeypatch, scheme):
-    monkeypatch.setitem(POSITIONS, "own", scheme)
+    monkeypatch.setitem(SCHEMES, "own", scheme)
     return PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="own"))
 
 
@@ -77,7 +77,7 @@ def test_train_predict_and_plot_take_a_scheme_from_a_file(run, tmp_path):
     code, _, err = run("train", *arguments, "--max-steps", 2, "-o", out, "--set", "position_augmentation=shift")
     assert code == 0, err
     assert json.loads((out / "config.json").read_text())["position_augmentation"] == "shift"
-    del POSITIONS["recency"]  # from here on, as in a process that has never seen the file
+    del SCHEMES["recency"]  # from here on, as in a process that has never seen the file
     untrusted = "on the command line with --trust-remote-code; if you have the class"
     more = ("--pretrained", out, "--data", data, "-o", tmp_path / "more")
     for command in (("predict", out, "good film"), ("train", *more)):
@@ -114,7 +114,7 @@ def test_a_class_is_named_by_itself_or_by_the_config(tmp_path):
     path = written(tmp_path, MINE + "\nclass Other(Mine):\n    name = 'other'\n", "two.py")
     assert register_scheme_file(path, "rope+first") == ["first", "other"]
     assert register_scheme_file(path) == ["first", "other"]  # again: nothing happens
-    assert POSITIONS["first"].__name__ == "Mine"
+    assert SCHEMES["first"].__name__ == "Mine"
 
 
 @pytest.mark.parametrize(
@@ -134,10 +134,10 @@ def test_a_class_is_named_by_itself_or_by_the_config(tmp_path):
 )
 def test_files_that_hold_no_usable_scheme_are_refused(tmp_path, name, text, kind, message):
     path = written(tmp_path, text, name)
-    before = dict(POSITIONS)
+    before = dict(SCHEMES)
     with pytest.raises(ValueError, match=message):
         register_scheme_file(path, kind)
-    assert before == POSITIONS
+    assert before == SCHEMES
     with pytest.raises(ValueError, match="is no file"):
         register_scheme_file(tmp_path / "none.py", kind)
 
@@ -275,7 +275,7 @@ def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
     zero, ones = torch.zeros(1, 2, 4), Tokens.from_positions(torch.ones(1, 2, dtype=torch.int64))
     assert float(first.embed(zero, ones).sum()) == 8
     assert float(second.embed(zero, ones).sum()) == 16
-    assert POSITIONS["here"] is type(second)
+    assert SCHEMES["here"] is type(second)
 
     class Other(type(second)):
         pass
@@ -330,8 +330,8 @@ model.save_pretrained("out")
 def test_a_class_of_the_main_script_works_but_cannot_be_saved(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    monkeypatch.setitem(POSITIONS, "here", None)
-    del POSITIONS["here"]
+    monkeypatch.setitem(SCHEMES, "here", None)
+    del SCHEMES["here"]
     with pytest.raises(ValueError, match="Here is defined in __main__, whose code can't travel with a model. Move the"):
         exec(MAIN, {"__name__": "__main__"})
     assert "torch.Size([1, 2, 128])" in capsys.readouterr().out
