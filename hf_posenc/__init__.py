@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .optimizer import scale_position_learning_rates
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
     from .schemes.plain_tensors import add_positions, apply_rotary, sinusoidal_table
-    from .schemes.scheme_file import register_position, register_scheme_file
+    from .schemes.scheme_file import register_scheme
 
 if not is_main_process():  # the first one's notices are enough
     logging.getLogger(__name__).setLevel(logging.ERROR)

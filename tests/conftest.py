@@ -24,8 +24,8 @@ import hf_posenc
 torch.set_num_threads(1)
 
 assert "test_slope" not in BUILTIN  # the published ones, listed before these
-hf_posenc.register_position("test_slope", Slope)
-hf_posenc.register_position("test_layer_distance", LayerDistance)
+hf_posenc.register_scheme(Slope, "test_slope")
+hf_posenc.register_scheme(LayerDistance, "test_layer_distance")
 
 
 @pytest.fixture(autouse=True)

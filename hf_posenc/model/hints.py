@@ -15,7 +15,7 @@ def unknown_scheme(name: str, known: Iterable[str]) -> ValueError:
     return ValueError(
         f"position_embedding_type={name!r} is unknown. {did_you_mean(name.lower(), known)}"
         f"Choose one of {', '.join(known)}, or several joined by '+'; one of your own after "
-        "register_position (--scheme-file on the command line)."
+        "register_scheme (--scheme-file on the command line)."
     )
 
 

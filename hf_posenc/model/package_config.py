@@ -375,7 +375,7 @@ class PosEncConfig(CheckpointConfig):
                 f"{f' ({reference})' if reference else ''} comes with the checkpoint {source}. If you trust it, "
                 "load the model, or the configuration by PosEncConfig, with from_pretrained(..., "
                 "trust_remote_code=True), on the command line with --trust-remote-code; if you have the class, "
-                f"register it first: register_position({name!r}, ...)."
+                f"register it first: register_scheme(Scheme, {name!r})."
             )
         return fetch_scheme(name, source, self._code_repository, hub)
 

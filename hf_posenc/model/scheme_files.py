@@ -247,7 +247,7 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
             node,
             "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, Tokens, "
             "AddedPosition and DistanceBias (these two on lines of their own) from hf_posenc, the public names of "
-            "hf_posenc.model.position_math and position_vectors, and nothing else of it; register_position belongs "
+            "hf_posenc.model.position_math and position_vectors, and nothing else of it; register_scheme belongs "
             "into the script that uses it.",
         )
     if package not in (*sys.stdlib_module_names, *_INSTALLED):

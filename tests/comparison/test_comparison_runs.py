@@ -34,7 +34,7 @@ from idle_scheme import Idle
 from transformers import BertConfig, BertModel, set_seed
 
 import hf_posenc
-from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, register_scheme_file
+from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, register_scheme
 from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_table, tasks
 from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
@@ -85,7 +85,7 @@ def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
 def test_data_order_and_budget_are_equal_too(tmp_path):
     """A scheme that does nothing, but draws random numbers for its weights, is `none` to the last digit."""
     if "test_idle" not in hf_posenc.SCHEMES:
-        hf_posenc.register_position("test_idle", Idle)
+        hf_posenc.register_scheme(Idle, "test_idle")
     plan = toy(schemes=["none", "test_idle"])
     assert execute(plan, tmp_path, keep_models=True, console=quiet()).failed == {}
     none, idle = (read_run(tmp_path, f"probes-{scheme}-seed0") for scheme in plan.schemes)
@@ -509,7 +509,7 @@ def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
 
 def test_a_checkpoint_of_ones_own_scheme_needs_the_file(tmp_path, own, forget):
     fields = {"schemes": ["recency"], "pretrained": str(tmp_path / "{scheme}"), "options": {}}
-    register_scheme_file(own, "recency")
+    register_scheme(own, "recency")
     PosEncConfig.from_preset("tiny", position_embedding_type="recency").save_pretrained(tmp_path / "recency")
     assert toy(**fields, scheme_files=[str(own)]).schemes == ("recency",)
     forget()

@@ -16,7 +16,7 @@ from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 
 import hf_posenc
-from hf_posenc import SCHEMES, cli, register_scheme_file
+from hf_posenc import SCHEMES, cli, register_scheme
 from hf_posenc.errors import UserError
 from hf_posenc.hub import publish, publishing
 from hf_posenc.hub.publishing import refuse_unknown_files
@@ -103,7 +103,7 @@ def test_the_command_publishes_a_users_own_scheme(
 ) -> None:
     known = dict(SCHEMES)
     try:
-        register_scheme_file(EXAMPLE, "learned+recency")
+        register_scheme(EXAMPLE, "learned+recency")
         folder = tmp_path / "own"
         tiny_model("learned+recency", "PosEncForMaskedLM").save_pretrained(folder)
         tiny_tokenizer().save_pretrained(folder)

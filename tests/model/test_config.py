@@ -51,7 +51,7 @@ from hf_posenc.model.scheme_table import LearnedPosition
         ({"classifier_pooling": "avg"}, "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
         ({"hidden_act": "gelo"}, "hidden_act='gelo' is unknown. Choose one of gelu, gelu_10"),
         ({"classifier_hidden_act": "tan"}, "classifier_hidden_act='tan' is unknown. Choose one of .* tanh"),
-        ({"position_embedding_type": "zzz"}, "joined by '.'; one of your own after register_position .--scheme-file"),
+        ({"position_embedding_type": "zzz"}, "joined by '.'; one of your own after register_scheme .--scheme-file"),
         ({"position_embedding_type": "ropee"}, "'ropee' is unknown. Did you mean 'rope'. Choose one of none"),
         (
             {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activaton": "relu"}},

@@ -17,7 +17,7 @@ from hf_posenc import (
     add_positions,
     apply_rotary,
     make_scheme,
-    register_position,
+    register_scheme,
     sinusoidal_table,
 )
 from hf_posenc.model.scheme_table import (
@@ -341,8 +341,8 @@ def rotary(**parameters):
         ),
         (lambda: apply_rotary(torch.zeros(2, 3, 5, 8), torch.zeros(3, 5)), r"positions of shape \(3, 5\) don't fit x"),
         (lambda: add_positions(NoPosition(), torch.zeros(2, 5, 8), torch.arange(4)), r"positions of shape \(4,\)"),
-        (lambda: register_position("x", 5), "scheme=5 is no PositionScheme"),
-        (lambda: register_position("other", RotaryPosition), "RotaryPosition is registered as 'rope' already"),
+        (lambda: register_scheme(5, "x"), "scheme=5 is no PositionScheme"),
+        (lambda: register_scheme(RotaryPosition, "other"), "RotaryPosition is registered as 'rope' already"),
     ],
 )
 def test_bad_arguments_are_named(build, message):
@@ -369,16 +369,16 @@ class Something(PositionScheme):
         return x + 1
 
 
-def test_register_position_refuses_what_would_not_work(monkeypatch):
+def test_register_scheme_refuses_what_would_not_work(monkeypatch):
     with pytest.raises(ValueError, match=r"name='a\+b' can't name a scheme.*'\+' joins"):
-        register_position("a+b", Something)
+        register_scheme(Something, "a+b")
     with pytest.raises(ValueError, match="name='rope' is taken by RotaryPosition"):
-        register_position("rope", Something)
+        register_scheme(Something, "rope")
     with pytest.raises(ValueError, match="Nothing overrides no hook"):
-        register_position("nothing", Nothing)
+        register_scheme(Nothing, "nothing")
     monkeypatch.setitem(SCHEMES, "something", Something)
-    register_position("something", Something)
-    assert Something.name == "something"
+    register_scheme(Something, "something")
+    assert register_scheme(Something) == ["something"]  # by its name
 
 
 class Demanding(PositionScheme):

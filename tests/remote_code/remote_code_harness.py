@@ -20,9 +20,8 @@ from torch import Tensor
 from transformers import BertTokenizer
 
 import hf_posenc
-from hf_posenc import SCHEMES, PosEncConfig, register_position
+from hf_posenc import SCHEMES, PosEncConfig, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
-from hf_posenc.schemes.scheme_file import register_scheme_file
 
 CLEAN_PROCESS = Path(__file__).with_name("clean_process.py")
 CODE = Path(hf_posenc.__file__).parent / "model"
@@ -294,6 +293,6 @@ def own_schemes(place: Path) -> Iterator[None]:
         patch.syspath_prepend(place)
         from my_package.stripes import Stripes  # type: ignore[import-not-found]
 
-        assert register_scheme_file(EXAMPLE, "learned+recency") == ["recency"]
-        register_position("stripes", Stripes)
+        assert register_scheme(EXAMPLE, "learned+recency") == ["recency"]
+        register_scheme(Stripes, "stripes")
         yield

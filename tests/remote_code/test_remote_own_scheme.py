@@ -14,11 +14,10 @@ from remote_code_harness import EXAMPLE, HEAD, OWN, STRIPES, own_schemes, put_in
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
 from hf_posenc.model.scheme_files import _rewritten, declared_schemes
 from hf_posenc.model.unpadding import Tokens
-from hf_posenc.schemes.scheme_file import register_scheme_file
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +121,7 @@ def own_module(folder: Path, text: str, name: str = "my_scheme.py") -> Path:
 def registered_file(path: Path) -> Iterator[PosEncConfig]:
     """A config whose scheme `mine` is the file's."""
     with schemes_restored(path.stem, "sibling"):
-        register_scheme_file(path, "mine")
+        register_scheme(path, "mine")
         yield PosEncConfig.from_preset("tiny", vocab_size=10, position_embedding_type="mine")
 
 

@@ -15,9 +15,8 @@ from remote_code_harness import BUILTIN, CODE, HEAD, Checkpoints, model_job, run
 from torch import Tensor
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_position
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
-from hf_posenc.schemes.scheme_file import register_scheme_file
 
 MODEL = {
     f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "scheme_factory")
@@ -124,7 +123,7 @@ def author(folder: Path, step: int, table: str | None = None) -> Path:
     (source / "mine_step.py").write_text(f"STEP = {step}\n")
     with schemes_restored("author"), pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        register_position("mine", importlib.import_module("author.mine").Mine)
+        register_scheme(importlib.import_module("author.mine").Mine, "mine")
         tiny_model("mine", HEAD).save_pretrained(folder / "checkpoint")
     if table is not None:
         (folder / "checkpoint" / "scheme_table.py").write_text(table)
@@ -220,7 +219,7 @@ def test_a_scheme_is_not_saved_over_its_own_source(tmp_path: Path) -> None:
     file.write_text(MINE.replace("from .mine_step import STEP\n", "STEP = 1\n"))
     written = file.read_text()
     with schemes_restored("mine"):
-        register_scheme_file(file, "mine")
+        register_scheme(file, "mine")
         with pytest.raises(ValueError, match=r"holds mine.py, from which Mine was imported.* Save into another folder"):
             tiny_config("mine").save_pretrained(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["mine.py"]

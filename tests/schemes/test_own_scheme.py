@@ -20,8 +20,7 @@ from hf_posenc import (
     PosEncModel,
     PositionScheme,
     load,
-    register_position,
-    register_scheme_file,
+    register_scheme,
 )
 from hf_posenc.errors import UserError
 from hf_posenc.model.position_combined import CombinedPosition
@@ -112,8 +111,8 @@ def test_training_refuses_at_the_start_what_could_not_be_saved_at_the_end(run, t
 
 def test_a_class_is_named_by_itself_or_by_the_config(tmp_path):
     path = written(tmp_path, MINE + "\nclass Other(Mine):\n    name = 'other'\n", "two.py")
-    assert register_scheme_file(path, "rope+first") == ["first", "other"]
-    assert register_scheme_file(path) == ["first", "other"]  # again: nothing happens
+    assert register_scheme(path, "rope+first") == ["first", "other"]
+    assert register_scheme(path) == ["first", "other"]  # again: nothing happens
     assert SCHEMES["first"].__name__ == "Mine"
 
 
@@ -136,10 +135,10 @@ def test_files_that_hold_no_usable_scheme_are_refused(tmp_path, name, text, kind
     path = written(tmp_path, text, name)
     before = dict(SCHEMES)
     with pytest.raises(ValueError, match=message):
-        register_scheme_file(path, kind)
+        register_scheme(path, kind)
     assert before == SCHEMES
     with pytest.raises(ValueError, match="is no file"):
-        register_scheme_file(tmp_path / "none.py", kind)
+        register_scheme(tmp_path / "none.py", kind)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_files_that_hold_no_usable_scheme_are_refused(tmp_path, name, text, kind
 )
 def test_what_is_no_plain_word_or_taken_names_no_scheme(name, reason):
     with pytest.raises(ValueError, match=re.escape(f"name={name!r} {reason}")):
-        register_position(name, type("Mine", (PositionScheme,), {"embed": lambda self, x, tokens: x}))
+        register_scheme(type("Mine", (PositionScheme,), {"embed": lambda self, x, tokens: x}), name)
 
 
 class WithBuffer(Sound):
@@ -251,13 +250,13 @@ def test_a_scheme_that_changes_positions_in_place_leaves_the_callers_alone(monke
 def test_a_scheme_file_imports_from_files_beside_it(tmp_path):
     written(tmp_path, "STEP = 7\n", "steps.py")
     path = written(tmp_path, "from .steps import STEP\n" + MINE.replace("100", "STEP"), "stepping.py")
-    assert register_scheme_file(path, "stepping") == ["stepping"]
+    assert register_scheme(path, "stepping") == ["stepping"]
     model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="stepping"))
     model.save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved" / "steps.py").read_text() == "STEP = 7\n"
     absolute = written(tmp_path, "import steps\n" + MINE, "absolute.py")
     with pytest.raises(ValueError, match="No module named 'steps'. It lies beside the file: write 'from .steps import"):
-        register_scheme_file(absolute, "absolute")
+        register_scheme(absolute, "absolute")
 
 
 def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
@@ -268,7 +267,7 @@ def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
             def embed(self, x, tokens):
                 return x + step * tokens.positions.unsqueeze(-1)
 
-        register_position("here", Here)
+        register_scheme(Here, "here")
         return PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here")).position
 
     first, second = cell(1), cell(2)
@@ -281,11 +280,11 @@ def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
         pass
 
     with pytest.raises(ValueError, match="name='here' is taken by Here"):
-        register_position("here", Other)
+        register_scheme(Other, "here")
 
 
 def test_a_scheme_of_a_users_own_takes_rope_parameters(tmp_path):
-    register_position("takes_rope", TakesRopeParameters)
+    register_scheme(TakesRopeParameters, "takes_rope")
     for parameters, theta in ((None, 10000.0), ({"rope_theta": 500.0}, 500.0)):
         config = tiny_config("takes_rope", rope_parameters=parameters)
         model = PosEncModel(config)
@@ -320,7 +319,7 @@ class Here(PositionScheme):
     def embed(self, x, tokens):
         return x + tokens.positions.unsqueeze(-1)
 
-register_position("here", Here)
+register_scheme(Here, "here")
 model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here"))
 print(model(torch.tensor([[1, 2]])).last_hidden_state.shape)
 model.save_pretrained("out")

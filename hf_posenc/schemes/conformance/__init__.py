@@ -23,7 +23,7 @@ from hf_posenc.quiet import without_bars
 from ...model.package_config import scheme_class
 from ...model.position_base import PositionScheme
 from ...model.scheme_table import SCHEMES
-from ..scheme_file import register_position
+from ..scheme_file import register_scheme
 from .case import Case, Failure, Skip, describe
 from .hooks import check_repeats, check_shapes, check_signature, check_used
 from .outputs import (
@@ -248,7 +248,7 @@ def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str |
             usable = isinstance(declared, str) and declared.isidentifier()
             wanted = declared if usable else getattr(scheme, "__name__", "")
             name = next(f"{wanted}{n or ''}" for n in itertools.count() if f"{wanted}{n or ''}" not in SCHEMES)
-            register_position(name, scheme)
+            register_scheme(scheme, name)
         try:
             yield name, declared
         finally:
