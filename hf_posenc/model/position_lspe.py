@@ -41,10 +41,6 @@ class LSPEPosition(AddedPosition):
     """
 
     name = "lspe"
-    linear_in = "down"
-    # Sigmoids are positive and similar. With a smaller ridge their weights are fifty times larger and cancel each
-    # other: the fit is hardly better, and the first steps of training change all positions.
-    fit_ridge = 0.1
     token_scaled = "rms"
 
     def __init__(

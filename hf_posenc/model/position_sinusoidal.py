@@ -38,8 +38,6 @@ class SinusoidalPosition(AddedPosition):
 
     name = "sinusoidal"
     learning_rate_factor = 30.0
-    linear_in = "alpha"
-    conversion_kwargs = {"learned_scale": True}
     token_scaled = "rms"
 
     def __init__(
