@@ -42,8 +42,7 @@ SUITABLE: dict[str, dict[str, Any]] = {
     "t5": {"per_layer": True},
     "toeplitz": {"per_layer": True},
 }
-"""Arguments of built-in schemes that suit pretrained weights better than the defaults, as `conversion_kwargs` are those
-of an author's."""
+"""Arguments that suit pretrained weights better than the defaults. Of an author's scheme: its `conversion_kwargs`."""
 Parts = dict[str, PositionScheme]
 """Schemes by their names."""
 
@@ -142,7 +141,7 @@ def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
     arguments: dict[str, dict[str, Any]] = {}
     for name in names:
         scheme = scheme_class(name)
-        arguments[name] = kept.get(name, {**scheme.conversion_kwargs, **SUITABLE.get(name, {})})
+        arguments[name] = kept.get(name, {**getattr(scheme, "conversion_kwargs", {}), **SUITABLE.get(name, {})})
         if name not in kept and table is not None and "rms" in own_arguments(scheme):
             # A factor on what is added: the old scheme's size.
             arguments[name]["rms"] = float(centred(table).square().mean().sqrt())

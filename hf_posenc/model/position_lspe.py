@@ -7,7 +7,7 @@ from transformers.activations import ACT2FN
 
 from .position_added import AddedPosition
 from .position_math import input_dtype, positive, require, whole
-from .position_vectors import centre_and_scale, sinusoid
+from .position_vectors import centre_and_scale, sinusoidal_table
 from .unpadding import Tokens
 
 
@@ -77,7 +77,7 @@ class LSPEPosition(AddedPosition):
         return self.scale * self.down(self.activation(self.up(u)))
 
     def _sinusoid(self, positions: Tensor) -> Tensor:
-        return sinusoid(positions, self.hidden_size, self.base)
+        return sinusoidal_table(positions, self.hidden_size, self.base)
 
     def encodings(self, positions: Tensor) -> Tensor:
         """s FFN(PE(positions)): (...) -> (..., D), in the weights' dtype."""

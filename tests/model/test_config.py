@@ -379,7 +379,7 @@ def test_a_scheme_argument_reaches_the_scheme():
     assert sinusoidal.position.scale == 1.0
     assert PosEncModel(tiny_config("lspe", position_embedding_kwargs={"rms": None})).position.scale == 1.0
     rope = PosEncModel(tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}))
-    assert (rope.position.rope_theta, rope.position.rotary_dim) == (500.0, 4)
+    assert (rope.position.rope_parameters["rope_theta"], rope.position.rotary_dim) == (500.0, 4)
 
 
 def test_a_file_with_generation_keys_or_names_of_properties_loads_and_saves(tmp_path):
