@@ -35,6 +35,13 @@ from .sentence_modules import ACTIVATION
 EXTENSIONS = ("tile", "interpolate")
 """Of tables, see `fitting.extended_table`."""
 ROPE_EXTENSIONS = ("linear", "dynamic", "yarn")
+SUITABLE: dict[str, dict[str, Any]] = {
+    "alibi": {"directional": True, "learned": True, "per_layer": True},  # as published, left and right look alike
+    "sinusoidal": {"learned_scale": True},
+    "t5": {"per_layer": True},
+    "toeplitz": {"per_layer": True},
+}
+"""Arguments that suit pretrained weights better than the defaults. Of an author's scheme: its `conversion_kwargs`."""
 Parts = dict[str, PositionScheme]
 """Schemes by their names."""
 
@@ -133,7 +140,7 @@ def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
     arguments: dict[str, dict[str, Any]] = {}
     for name in names:
         scheme = find_scheme(name)
-        arguments[name] = kept.get(name, dict(scheme.conversion_kwargs))
+        arguments[name] = kept.get(name, {**getattr(scheme, "conversion_kwargs", {}), **SUITABLE.get(name, {})})
         if name not in kept and table is not None and "rms" in own_arguments(scheme):
             # A factor on what is added: the old scheme's size.
             arguments[name]["rms"] = float(centred(table).square().mean().sqrt())

@@ -73,7 +73,7 @@ class PosEncConfig(PreTrainedConfig):
         pad_token_id (int): the padding token; its embedding is zero and gets no gradient.
         embedding_size (int, optional): width of the embeddings, projected to `hidden_size` as in ELECTRA. None: as
             wide as the hidden states.
-        position_embedding_type (str): the positional scheme; `hf_posenc.POSITIONS` lists them.
+        position_embedding_type (str): the positional scheme; `hf_posenc.SCHEMES` lists them.
         position_embedding_kwargs (dict, optional): what the scheme's constructor takes beyond the sizes in this
             config. A model writes all that it was built with back, defaults too, so that its checkpoint records it.
         rope_parameters (dict, optional): for `rope` alone, in the form of transformers v5: `rope_type` (`default`,

@@ -138,7 +138,7 @@ def find_scheme(name: str, more: str = "") -> Any:
         raise ValueError(
             f"position_embedding_type={name!r} is unknown. {did_you_mean(name.lower(), SCHEMES)}"
             f"Choose one of {', '.join(SCHEMES)}, or several joined by '+'; one of your own after "
-            f"register_position (--scheme-file on the command line).{more}"
+            f"register_scheme (--scheme-file on the command line).{more}"
         )
     return SCHEMES[name]
 
@@ -358,7 +358,7 @@ class PosEncConfig(CheckpointConfig):
                 f"{f' ({reference})' if reference else ''} comes with the checkpoint {source}. If you trust it, "
                 "load the model, or the configuration by PosEncConfig, with from_pretrained(..., "
                 "trust_remote_code=True), on the command line with --trust-remote-code; if you have the class, "
-                f"register it first: register_position({name!r}, ...)."
+                f"register it first: register_scheme(Scheme, {name!r})."
             )
         return fetch_scheme(name, source, self._code_repository, hub)
 

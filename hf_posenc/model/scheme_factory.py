@@ -91,11 +91,16 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
             f"position_embedding_kwargs={kwargs!r} doesn't fit {name!r}: {error}. "
             f"Its arguments and defaults are {accepted}; a config fills {', '.join(SIZES)}."
         ) from error
-    _check_built(config, name, built)
+    config.check_scheme(built)
+    limit = built.max_length
+    if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
+        raise ValueError(
+            f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
+            f"Make it {limit} or less, or raise max_position_embeddings."
+        )
     built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
     # The constructor resolves "None: as wide as ...".
-    chosen = {key: getattr(built, key, None) for key, value in kwargs.items() if value is None}
-    kwargs.update({key: value for key, value in chosen.items() if value is not None})
+    kwargs.update({key: getattr(built, key, None) for key, value in kwargs.items() if value is None})
     if "rope_parameters" in sizes:
         config.rope_parameters = getattr(built, "rope_parameters", config.rope_parameters)
     return built
@@ -115,16 +120,6 @@ def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
     }
     wanted = inspect.signature(scheme.__init__).parameters
     return {name: size for name, size in sizes.items() if name in wanted}
-
-
-def _check_built(config: Any, name: str, built: PositionScheme) -> None:
-    config.check_scheme(built)
-    limit = built.max_length
-    if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
-        raise ValueError(
-            f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
-            f"Make it {limit} or less, or raise max_position_embeddings."
-        )
 
 
 def overrides(scheme: type[PositionScheme], *methods: str) -> bool:

@@ -34,6 +34,7 @@ _BASES = {
     **dict.fromkeys(("PositionScheme", "Tokens"), "position_base"),
     "AddedPosition": "position_added",
     "DistanceBias": "position_distance",
+    "RotatedPosition": "position_rotated",
 }
 """What a user's module may import from `hf_posenc`, and the file that has it."""
 _TOOLS = ("position_math", "position_vectors")
@@ -246,9 +247,9 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
             path,
             node,
             "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, Tokens, "
-            "AddedPosition and DistanceBias (these two on lines of their own) from hf_posenc, the public names of "
-            "hf_posenc.model.position_math and position_vectors, and nothing else of it; register_position belongs "
-            "into the script that uses it.",
+            "AddedPosition, RotatedPosition and DistanceBias (these on lines of their own) from hf_posenc, the public "
+            "names of hf_posenc.model.position_math and position_vectors, and nothing else of it; register_scheme "
+            "belongs into the script that uses it.",
         )
     if package not in (*sys.stdlib_module_names, *_INSTALLED):
         raise _refused(

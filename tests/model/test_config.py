@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import SCHEMES, tiny_config
+from common import BUILTIN, tiny_config
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig
 from transformers.testing_utils import set_config_for_less_flaky_test
 
-from hf_posenc import POSITIONS, PRESETS, PosEncConfig, PosEncForSequenceClassification, PosEncModel
+from hf_posenc import PRESETS, SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel
 from hf_posenc.model import package_config
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
 from hf_posenc.model.scheme_factory import own_arguments
@@ -46,7 +46,7 @@ from hf_posenc.model.scheme_table import LearnedPosition
         ({"classifier_pooling": "avg"}, "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
         ({"hidden_act": "gelo"}, "hidden_act='gelo' is unknown. Choose one of gelu, gelu_10"),
         ({"classifier_hidden_act": "tan"}, "classifier_hidden_act='tan' is unknown. Choose one of .* tanh"),
-        ({"position_embedding_type": "zzz"}, "joined by '.'; one of your own after register_position .--scheme-file"),
+        ({"position_embedding_type": "zzz"}, "joined by '.'; one of your own after register_scheme .--scheme-file"),
         ({"position_embedding_type": "ropee"}, "'ropee' is unknown. Did you mean 'rope'. Choose one of none"),
         (
             {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activaton": "relu"}},
@@ -170,11 +170,11 @@ def test_a_newer_checkpoint_warns_and_one_saved_here_is_this_codes(version, warn
     assert PosEncConfig.from_pretrained(tmp_path).posenc_version == POSENC_VERSION
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", BUILTIN)
 def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_path):
     config = tiny_config(scheme, num_labels=4)
     PosEncModel(config)  # it completes the arguments
-    assert set(config.position_embedding_kwargs) == set(own_arguments(POSITIONS[scheme]))
+    assert set(config.position_embedding_kwargs) == set(own_arguments(SCHEMES[scheme]))
     config.save_pretrained(tmp_path)
     values = json.loads((tmp_path / "config.json").read_text())
     assert values["position_embedding_kwargs"] == config.position_embedding_kwargs
@@ -191,7 +191,7 @@ def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_pat
 
 
 def test_rope_parameters_belong_to_rope_alone():
-    for scheme in SCHEMES:
+    for scheme in BUILTIN:
         parameters = PosEncModel(tiny_config(scheme)).config.rope_parameters
         assert parameters == ({"rope_type": "default", "rope_theta": 10000.0} if scheme == "rope" else None)
 
@@ -225,7 +225,7 @@ def test_a_scheme_is_built_for_the_model_alone(monkeypatch):
             super().__init__(hidden_size=hidden_size, max_positions=limit)
 
     built: list[int] = []
-    monkeypatch.setitem(POSITIONS, "counted", Counted)
+    monkeypatch.setitem(SCHEMES, "counted", Counted)
     config = tiny_config("counted")
     config.check()
     assert built == []
@@ -239,10 +239,10 @@ def test_a_scheme_is_built_for_the_model_alone(monkeypatch):
     "A field set later is checked as in the constructor: names and choices at once, sizes when a model is built or "
     "the config saved",
 )
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", BUILTIN)
 def test_a_field_set_later_counts_as_in_the_constructor(scheme):
     """Also for what the scheme's arguments are derived from, and for the scheme itself."""
-    other = SCHEMES[SCHEMES.index(scheme) - 1]
+    other = BUILTIN[BUILTIN.index(scheme) - 1]
     yarn = {"rope_type": "yarn", "factor": 2.0}
     for values in (
         {"hidden_size": 64, "num_attention_heads": 8, "max_position_embeddings": 128, "num_hidden_layers": 3},
@@ -358,7 +358,7 @@ def test_a_scheme_argument_reaches_the_scheme():
     assert sinusoidal.position.scale == 1.0
     assert PosEncModel(tiny_config("lspe", position_embedding_kwargs={"rms": None})).position.scale == 1.0
     rope = PosEncModel(tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}))
-    assert (rope.position.rope_theta, rope.position.rotary_dim) == (500.0, 4)
+    assert (rope.position.rope_parameters["rope_theta"], rope.position.rotary_dim) == (500.0, 4)
 
 
 def test_a_file_with_generation_keys_or_names_of_properties_loads_and_saves(tmp_path):
