@@ -34,13 +34,15 @@ if TYPE_CHECKING:
     from .model.position_added import AddedPosition
     from .model.position_base import PositionScheme
     from .model.position_distance import DistanceBias
+    from .model.position_rotated import RotatedPosition
+    from .model.position_vectors import sinusoidal_table
     from .model.scheme_factory import make_scheme
-    from .model.scheme_table import SCHEMES as POSITIONS
+    from .model.scheme_table import SCHEMES
     from .model.unpadding import Tokens
     from .optimizer import scale_position_learning_rates
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
-    from .schemes.plain_tensors import add_positions, apply_rotary, sinusoidal_table
-    from .schemes.scheme_file import register_position, register_scheme_file
+    from .schemes.rotary import apply_rotary
+    from .schemes.scheme_file import register_scheme
 
 if not is_main_process():  # the first one's notices are enough
     logging.getLogger(__name__).setLevel(logging.ERROR)

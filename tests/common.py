@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from transformers import BertTokenizer
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel
 from hf_posenc.schemes.conformance.case import pad_batch, perturb
 
 padded = pad_batch
 
-SCHEMES = list(POSITIONS)
+BUILTIN = list(SCHEMES)
 """The published schemes: a new one is picked up from the table."""
 
 UNMEASURED = {"toeplitz", "cable", "window"}
@@ -32,7 +32,7 @@ BY_HOOK = ["none", "learned", "rope", "t5", "deberta", COMBINED[1]]
 What every scheme has to keep, `check_scheme` checks of each (test_conformance.py).
 """
 
-EVERY_HOOK = [*SCHEMES, "test_slope", "test_layer_distance", *COMBINED]
+EVERY_HOOK = [*BUILTIN, "test_slope", "test_layer_distance", *COMBINED]
 """And two of a user's own."""
 
 
@@ -87,11 +87,11 @@ def assert_equal_with_gradients(got: Tensor, expected: Tensor, *leaves: Tensor, 
 @contextlib.contextmanager
 def schemes_restored(*modules: str) -> Iterator[None]:
     """Afterwards the schemes are those of before, and these modules, and what is in them, aren't imported any more."""
-    before = dict(POSITIONS)
+    before = dict(SCHEMES)
     try:
         yield
     finally:
-        POSITIONS.clear()
-        POSITIONS.update(before)
+        SCHEMES.clear()
+        SCHEMES.update(before)
         for name in [name for name in sys.modules if name.partition(".")[0] in modules]:
             del sys.modules[name]

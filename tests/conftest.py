@@ -15,7 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests st
 
 import pytest
 import torch
-from common import SCHEMES
+from common import BUILTIN
 from own_schemes import LayerDistance, Slope
 
 import hf_posenc
@@ -23,9 +23,9 @@ import hf_posenc
 # The models here are tiny: a second thread costs more than it brings.
 torch.set_num_threads(1)
 
-assert "test_slope" not in SCHEMES  # the published ones, listed before these
-hf_posenc.register_position("test_slope", Slope)
-hf_posenc.register_position("test_layer_distance", LayerDistance)
+assert "test_slope" not in BUILTIN  # the published ones, listed before these
+hf_posenc.register_scheme(Slope, "test_slope")
+hf_posenc.register_scheme(LayerDistance, "test_layer_distance")
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import gpu
 import pytest
 import torch
-from common import SCHEMES
+from common import BUILTIN
 
-from hf_posenc import POSITIONS, PosEncConfig
+from hf_posenc import SCHEMES, PosEncConfig
 from hf_posenc.kernels import switch
 from hf_posenc.model.attention import check_bias
 from hf_posenc.model.scheme_factory import make_scheme
@@ -186,8 +186,8 @@ def test_the_targets_command_says_by_its_exit_code_whether_all_pass(tmp_path, mo
 def test_the_page_on_speed_shows_the_measured_numbers(pages, monkeypatch):
     guide = (CARDS.parent / "docs/speed.md").read_text()
     assert "Measured on an AMD EPYC, 2 threads" in guide
-    for name in set(POSITIONS) - set(SCHEMES):  # of other tests
-        monkeypatch.delitem(POSITIONS, name)
+    for name in set(SCHEMES) - set(BUILTIN):  # of other tests
+        monkeypatch.delitem(SCHEMES, name)
     for path, text in pages.render_pages(CARDS).items():
         assert path.read_text(encoding="utf-8") == text, "run `make model-cards`"
 
@@ -206,7 +206,7 @@ def test_the_table_of_attentions_says_what_the_encoder_does(pages):
         schemes, *_, flash = [cell.strip() for cell in row.strip("|").split("|")]
         for name in schemes.replace("`", "").split(", "):
             refused[name] = flash.startswith("refused")
-    assert set(SCHEMES) <= set(refused)
+    assert set(BUILTIN) <= set(refused)
     for name, is_refused in refused.items():
         scheme = make_scheme(PosEncConfig(position_embedding_type=name))
         with pytest.raises(ValueError, match="flash_attention_2") if is_refused else contextlib.nullcontext():

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pandas as pd
 import pytest
-from common import SCHEMES, UNMEASURED
+from common import BUILTIN, UNMEASURED
 from huggingface_hub import ModelCard
 
 from hf_posenc.comparison import Comparison
@@ -26,7 +26,7 @@ def compared() -> dict[str, Comparison]:
     return make_cards.read_comparisons()
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", BUILTIN)
 def test_every_scheme_has_a_card(name):
     text = card(name)
     assert make_cards.UNWRITTEN not in text, f"model_cards/{name}.md: say when to choose the scheme, and when not."
@@ -40,9 +40,9 @@ def test_every_scheme_has_a_card(name):
 
 
 def test_the_folder_holds_cards_pictures_and_a_short_page_of_all():
-    assert {path.stem for path in FOLDER.glob("*.md") if "## When to choose it" in path.read_text()} == set(SCHEMES)
+    assert {path.stem for path in FOLDER.glob("*.md") if "## When to choose it" in path.read_text()} == set(BUILTIN)
     drawn = {path.stem for path in (FOLDER / "pictures").iterdir()}
-    assert drawn == {name for name in SCHEMES if f"](pictures/{name}.png)" in card(name)} == set(SCHEMES) - {"none"}
+    assert drawn == {name for name in BUILTIN if f"](pictures/{name}.png)" in card(name)} == set(BUILTIN) - {"none"}
     assert len(PAGE.splitlines()) <= 120
     prose = re.sub(r"```.*?```|<!-- generated.*?<!-- end -->|\]\([^)]*\)", "", PAGE, flags=re.DOTALL)
     assert max(len(sentence.split()) for sentence in re.split(r"[.:](?=\s)|\||\n\n|\n- ", prose)) <= 30
@@ -52,7 +52,7 @@ def test_the_folder_holds_cards_pictures_and_a_short_page_of_all():
 
 def test_pictures_show_trained_weights_where_the_first_are_noise():
     trained = make_cards.read_trained()
-    assert trained.keys() == set(make_cards.random_schemes()) & set(SCHEMES)
+    assert trained.keys() == set(make_cards.random_schemes()) & set(BUILTIN)
     for name, (config, weights) in trained.items():
         start = make_cards.initial_weights(config, 0)
         assert not all(start[key].allclose(weights[key], atol=0.01) for key in start), name
@@ -61,7 +61,7 @@ def test_pictures_show_trained_weights_where_the_first_are_noise():
 @pytest.mark.slow  # every card
 def test_cards_say_what_the_code_and_the_results_say(compared):
     for row in describe_schemes():
-        if row.name in SCHEMES:
+        if row.name in BUILTIN:
             assert make_cards.render_card(FOLDER, row, compared) == card(row.name), "run `make model-cards`"
 
 

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from common import SCHEMES, tiny_config
+from common import BUILTIN, tiny_config
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import POSITIONS, PRESETS, cli
+from hf_posenc import PRESETS, SCHEMES, cli
 from hf_posenc.errors import Interrupted, UserError
 from hf_posenc.finetuning.train import train
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
@@ -94,7 +94,7 @@ HERE = "import sys\nsys.argv = ['hf-posenc', *sys.argv[1:]]\nfrom hf_posenc.cli 
     [
         ("train --scheme ro", {"rope"}),
         ("train --size ", set(PRESETS)),
-        ("check ", set(SCHEMES)),
+        ("check ", set(BUILTIN)),
     ],
 )
 def test_the_shell_completes_names(typed, expected):
@@ -112,7 +112,7 @@ def test_the_shell_completes_names(typed, expected):
 def test_schemes_lists_every_scheme_with_its_parameters_and_length(run):
     code, out, _ = run("schemes")
     assert code == 0
-    for scheme in SCHEMES:
+    for scheme in BUILTIN:
         assert f"│ {scheme} " in out
     learned = next(line for line in out.splitlines() if line.startswith("│ learned "))
     assert "393,216" in learned
@@ -384,7 +384,7 @@ def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkey
     assert "alibi(learned=True): 2 of 2 checks ran" in out
     assert "padding" in out
     assert "order" not in out
-    monkeypatch.setattr(POSITIONS["alibi"], "shift_invariant", False)
+    monkeypatch.setattr(SCHEMES["alibi"], "shift_invariant", False)
     code, out, _ = run("check", "alibi", "--only", "shift")
     assert code == 1
     assert "1 failed" in out

@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--max-steps", type=int, default=100)
     options = parser.parse_args()
 
-    hf_posenc.register_position("recency", Recency)
+    hf_posenc.register_scheme(Recency, "recency")
     report = hf_posenc.check_scheme("recency")
     print(report)
     report.raise_on_failure()

@@ -20,7 +20,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # read by the import
 import gradio as gr
 import pandas as pd
 
-from hf_posenc import POSITIONS, PosEncConfig
+from hf_posenc import SCHEMES, PosEncConfig
 from hf_posenc.errors import one_line
 from hf_posenc.finetuning.prediction import load_classifier, predict
 from hf_posenc.schemes.plots import plot_position
@@ -156,7 +156,7 @@ def build() -> gr.Blocks:
         )
         with gr.Tab("Schemes"):
             chosen = gr.Dropdown(
-                list(POSITIONS),
+                list(SCHEMES),
                 value="rope",
                 allow_custom_value=True,
                 label="Scheme",

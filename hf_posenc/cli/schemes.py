@@ -53,15 +53,15 @@ def plot(
 ) -> None:
     """Draw what a scheme adds, turns or biases, and what of order the model sees: a new one, or a checkpoint."""
     from hf_posenc.finetuning.loading import load_any
-    from hf_posenc.model.package_config import PosEncConfig, scheme_class
+    from hf_posenc.model.package_config import PosEncConfig, find_scheme
     from hf_posenc.model.scheme_table import SCHEMES
     from hf_posenc.quiet import without_bars
     from hf_posenc.schemes.plots import check_picture_path, plot_position, save_figure
-    from hf_posenc.schemes.scheme_file import register_scheme_file
+    from hf_posenc.schemes.scheme_file import register_scheme
 
     check_picture_path(output)
     if scheme_file is not None:
-        register_scheme_file(scheme_file, source)
+        register_scheme(scheme_file, source)
     kwargs = shared.json_object("scheme_kwargs", scheme_kwargs)
     shown: Any
     if all(name in SCHEMES for name in source.split("+")):
@@ -74,7 +74,7 @@ def plot(
     else:
         if "/" not in source and not Path(source).exists():
             with user_errors():
-                scheme_class(source)
+                find_scheme(source)
         with without_bars():
             shown = load_any(source, revision=revision, trust_remote_code=trust_remote_code)
         if not hasattr(shown.base_model, "position"):
@@ -103,10 +103,10 @@ def check(
     They take from ten seconds to a minute, most of it for `export` and `remote_code`.
     """
     from hf_posenc.schemes.conformance import check_scheme
-    from hf_posenc.schemes.scheme_file import register_scheme_file
+    from hf_posenc.schemes.scheme_file import register_scheme
 
     if scheme_file is not None:
-        register_scheme_file(scheme_file, scheme)
+        register_scheme(scheme_file, scheme)
     with loading("Running the checks, which takes up to a minute"):
         report = check_scheme(
             scheme, kwargs=shared.json_object("scheme_kwargs", scheme_kwargs) or {}, checks=only or None

@@ -16,7 +16,7 @@ from hf_posenc.finetuning.train import TrainingResult, train
 from hf_posenc.machine import commit, processor
 from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.options import Options
-from hf_posenc.schemes.scheme_file import register_scheme_file
+from hf_posenc.schemes.scheme_file import register_scheme
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.recipe import default_learning_rate
 from hf_posenc.training.run_folder import OPTIONS_NAME, checkpoints
@@ -43,7 +43,7 @@ def check_schemes(plan: Plan) -> None:
     """
     for path in plan.scheme_files:
         with user_errors():
-            register_scheme_file(path, "+".join(dict.fromkeys("+".join(plan.schemes).split("+"))))
+            register_scheme(path, "+".join(dict.fromkeys("+".join(plan.schemes).split("+"))))
     for scheme in plan.schemes:
         options = Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0)))
         started = check_start(options)

@@ -26,6 +26,12 @@ _FITTED_LENGTH = 128
 _NO_EFFECT = 1e-8
 _MASKED = 1e3
 """A bias that goes so far below its mean hides tokens."""
+_LINEAR_IN = {"learned": "embedding", "sinusoidal": "alpha", "lspe": "down", "fourier": "down"}
+"""The child in whose weights what a scheme adds is linear: a table of positions, a factor, a network's last layer."""
+_RIDGE = {"lspe": 0.1}
+"""Ridge of the fit of such a layer, relative to its inputs' mean square, where it isn't 1e-6. Sigmoids are positive and
+similar. With a smaller ridge their weights are fifty times larger and cancel each other: the fit is hardly better, and
+the first steps of training change all positions."""
 _GRID = 512
 """Positions at which a bias is fitted that depends on more than distances."""
 
@@ -94,7 +100,7 @@ def centred(vectors: Tensor) -> Tensor:
 
 def _last_layer(part: PositionScheme) -> Any:
     """The module whose weights those vectors are linear in, or None."""
-    return getattr(part, getattr(part, "linear_in", None) or "", None)
+    return getattr(part, _LINEAR_IN.get(part.name, ""), None)
 
 
 def zero_output(part: PositionScheme) -> bool:
@@ -144,7 +150,7 @@ def _least_squares(part: Any, last: nn.Linear, wanted: Tensor, weight: Tensor) -
     root = weight.double().sqrt()[:, None]
     a, b = (hidden - mean) * root, (wanted / getattr(part, "scale", 1.0)).double() * root
     gram = a.T @ a
-    gram += part.fit_ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
+    gram += _RIDGE.get(part.name, 1e-6) * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
     solution = torch.linalg.solve(gram, a.T @ b)
     last.weight.copy_(solution.T)
     last.bias.copy_(-(mean @ solution))

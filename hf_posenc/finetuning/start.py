@@ -10,10 +10,9 @@ from ..data.labels import Labels
 from ..data.preparing import PreparedData
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, check_tokens, load_tokenizer, train_tokenizer
 from ..errors import UserError, check_local, user_errors
-from ..model.hints import did_you_mean
-from ..model.package_config import PosEncConfig
+from ..model.package_config import PosEncConfig, did_you_mean
 from ..options import Options, refuse_given
-from ..schemes.scheme_file import register_scheme_file
+from ..schemes.scheme_file import register_scheme
 from ..training.recipe import FIELDS, trainer_fields
 from ..training.trainer import add_lora
 from .loading import CLASSIFIER, has_head, knowledge, load_model, longest_input, read_config
@@ -51,7 +50,7 @@ def check_start(options: Options) -> Any:
                 f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip()
             )
     if options.scheme_file is not None:
-        register_scheme_file(options.scheme_file, options.scheme)
+        register_scheme(options.scheme_file, options.scheme)
     if options.tokenizer is not None:
         check_local("--tokenizer", options.tokenizer)
     if options.pretrained is None:

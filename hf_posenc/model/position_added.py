@@ -1,7 +1,5 @@
 """`AddedPosition`: the base of schemes that add a vector to each token's embedding."""
 
-from typing import ClassVar
-
 from torch import Tensor, nn
 
 from .position_base import PositionScheme
@@ -17,14 +15,6 @@ class AddedPosition(PositionScheme):
     """
 
     shift_invariant = False
-
-    linear_in: ClassVar[str | None] = None
-    """The child in whose weights e is linear; conversion fits them: a table of positions (an `nn.Embedding` of
-    `max_length` rows), a factor (an `nn.Embedding` of one number, 1 at the start), or the last `nn.Linear`, times
-    `scale` if there is one."""
-
-    fit_ridge: ClassVar[float] = 1e-6
-    """Ridge of that least-squares fit, relative to the mean square of the layer's inputs."""
 
     def __init__(self, *, dropout: float = 0.0) -> None:
         super().__init__()

@@ -45,8 +45,6 @@ class AlibiPosition(DistanceBias):
     """
 
     name = "alibi"
-    # As published, left and right look alike.
-    conversion_kwargs = {"directional": True, "learned": True, "per_layer": True}
     learning_rate_factor = 30.0
 
     def __init__(

@@ -12,8 +12,10 @@ Each hook gets `tokens`, a `Tokens` in the hook's own layout: `positions` (int64
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
+from .position_math import tracing
 from .unpadding import Tokens
 
 
@@ -42,13 +44,21 @@ class PositionScheme(nn.Module):
     query_scale: float = 1.0
     """Factor on the query besides 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
 
-    conversion_kwargs: ClassVar[dict[str, Any]] = {}
-    """Arguments that suit pretrained weights better than the defaults; conversion to this scheme uses them."""
-
     learning_rate_factor: float = 1.0
     """Learning rate of the scheme's parameters as a multiple of the encoder's, see `hf_posenc.optimizer`: 1 for vectors
     that are added or go through a matrix, 10 for vectors that are multiplied with queries and for networks whose output
     is added to attention logits, 30 for numbers that are added themselves."""
+
+    def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Adds positions, (S,) or (B, S), to embeddings, (S, D) or (B, S, D): x + e(p). None: 0, 1, 2, ...
+
+        Raises:
+            ValueError: the scheme adds nothing to embeddings, positions don't fit x, or one is past `max_length`.
+        """
+        if not self.uses("embed"):
+            hooks = " and ".join(hook for hook in ("rotate", "bias", "layer_bias") if self.uses(hook))
+            raise ValueError(f"{type(self).__name__} adds nothing to embeddings. Call apply_rotary, or its {hooks}.")
+        return self.embed(x, tokens_at(self, x.shape[:-1], positions, x.device))
 
     def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
         """Adds positions to embeddings, once, before the first layer. Token layout: (..., D) -> (..., D)."""
@@ -97,3 +107,13 @@ def check_length(scheme: PositionScheme, first: int, last: int) -> None:
             f"Truncate to {limit} tokens (truncation=True, max_length={limit}), give position_ids that start at 0, or "
             "use a scheme without a table, such as 'rope' or 'sinusoidal'."
         )
+
+
+def tokens_at(scheme: PositionScheme, shape: tuple[int, ...], positions: Tensor | None, device: torch.device) -> Tokens:
+    """Tokens (S,) or (B, S) at these positions, which are checked; None: at 0, 1, 2, ..."""
+    positions = torch.arange(shape[-1], device=device) if positions is None else positions
+    if positions.shape not in (shape, shape[-1:]):
+        raise ValueError(f"positions of shape {(*positions.shape,)} don't fit x. Give {(*shape,)} or {(*shape[-1:],)}.")
+    if scheme.max_length is not None and positions.numel() and not tracing():
+        check_length(scheme, *map(int, positions.aminmax()))
+    return Tokens.from_positions(positions.expand(shape))

@@ -49,7 +49,6 @@ class FourierPosition(AddedPosition):
     """
 
     name = "fourier"
-    linear_in = "down"
     token_scaled = "rms"
 
     def __init__(

@@ -26,7 +26,6 @@ class LearnedPosition(AddedPosition):
     """
 
     name = "learned"
-    linear_in = "embedding"
     token_scaled = "std"
 
     def __init__(self, *, hidden_size: int, max_positions: int = 512, std: float = 0.02, dropout: float = 0.0) -> None:

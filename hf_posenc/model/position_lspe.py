@@ -7,7 +7,7 @@ from transformers.activations import ACT2FN
 
 from .position_added import AddedPosition
 from .position_math import input_dtype, positive, require, whole
-from .position_vectors import centre_and_scale, sinusoid
+from .position_vectors import centre_and_scale, sinusoidal_table
 from .unpadding import Tokens
 
 
@@ -41,10 +41,6 @@ class LSPEPosition(AddedPosition):
     """
 
     name = "lspe"
-    linear_in = "down"
-    # Sigmoids are positive and similar. With a smaller ridge their weights are fifty times larger and cancel each
-    # other: the fit is hardly better, and the first steps of training change all positions.
-    fit_ridge = 0.1
     token_scaled = "rms"
 
     def __init__(
@@ -81,7 +77,7 @@ class LSPEPosition(AddedPosition):
         return self.scale * self.down(self.activation(self.up(u)))
 
     def _sinusoid(self, positions: Tensor) -> Tensor:
-        return sinusoid(positions, self.hidden_size, self.base)
+        return sinusoidal_table(positions, self.hidden_size, self.base)
 
     def encodings(self, positions: Tensor) -> Tensor:
         """s FFN(PE(positions)): (...) -> (..., D), in the weights' dtype."""

@@ -1,8 +1,8 @@
 """Checks of numbers, and what a tensor is: its dtype, whether it is traced. Your own scheme may import it."""
 
-import numbers
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -13,22 +13,19 @@ Check = tuple[Callable[[Any], bool], str]
 """Whether a value fits, and the words that follow `name=value` in the error if it doesn't."""
 
 
+def _is_number(least: float, most: float, kind: Any = (int, float)) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind) and not isinstance(value, bool) and least <= value <= most
+
+
 def whole(least: int = 1, most: int = 2**24) -> Check:
     """A whole number in a range."""
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= int(value) <= most
-
-    return fits, f"is out of range. It must be a whole number from {least} to {most}."
+    return _is_number(least, most, Integral), f"is out of range. It must be a whole number from {least} to {most}."
 
 
 def positive(hint: str = "", least: float = 1e-30, most: float = 1e30) -> Check:
     """A positive number from `least` to `most`, by default what float32 can compute with; the error says `hint`."""
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
-
-    return fits, f"is out of range. It must be a positive number{hint} ({least:g} to {most:g})."
+    words = f"is out of range. It must be a positive number{hint} ({least:g} to {most:g})."
+    return _is_number(least, most), words
 
 
 def one_of(*choices: str) -> Check:
@@ -36,11 +33,7 @@ def one_of(*choices: str) -> Check:
     return choices.__contains__, f"is unknown. Choose one of {', '.join(choices)}."
 
 
-def _is_probability(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
-
-
-PROBABILITY: Check = (_is_probability, "is out of range. A probability lies between 0 and 1.")
+PROBABILITY: Check = (_is_number(0, 1), "is out of range. A probability lies between 0 and 1.")
 
 
 def require(name: str, value: Any, check: Check) -> Any:

@@ -1,23 +1,14 @@
 """`rope`: rotary position embedding, queries and keys turned by an angle that grows with the position."""
 
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from .position_base import PositionScheme
-from .position_math import (
-    Check,
-    accumulation_dtype,
-    constant,
-    have_fixed_shapes,
-    one_of,
-    positive,
-    require,
-    tracing,
-    whole,
-)
+from .position_math import Check, constant, have_fixed_shapes, one_of, positive, require, tracing, whole
+from .position_rotated import RotatedPosition
 from .unpadding import Tokens
 
 _LENGTH = "original_max_position_embeddings"
@@ -83,8 +74,7 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
     parameters |= {key: x for key, x in optional.items() if x is not None and key not in parameters}
     _check_together(parameters)
     if rope_type == "longrope" and "factor" not in parameters:
-        trained = parameters[_LENGTH]
-        parameters["factor"] = max(1.0, (max_positions or trained) / trained)
+        parameters["factor"] = max(1.0, (max_positions or parameters[_LENGTH]) / parameters[_LENGTH])
     return parameters
 
 
@@ -106,51 +96,7 @@ def _check_together(parameters: dict[str, Any]) -> None:
         )
 
 
-class _FrequencySettings:
-    """What transformers' frequency functions read of a config."""
-
-    def __init__(self, head_dim: int, rope_parameters: dict[str, Any]) -> None:
-        self.head_dim = self.hidden_size = head_dim
-        self.num_attention_heads = 1
-        self.rope_parameters = rope_parameters
-        self.max_position_embeddings = rope_parameters.get(_LENGTH)
-
-    def standardize_rope_params(self) -> None:
-        """They are complete."""
-
-
-def rotate_half(x: Tensor, interleaved: bool) -> Tensor:
-    """Each pair (a, b) turned by 90 degrees, (-b, a): (..., d) -> a new (..., d)."""
-    if interleaved:
-        return torch.stack((x[..., 1::2] * -1.0, x[..., ::2]), -1).flatten(-2)
-    half = x.shape[-1] // 2
-    return torch.cat((x[..., half:] * -1.0, x[..., :half]), -1)  # written so, OpenVINO runs it in one operation
-
-
-class _Rotation(torch.autograd.Function):
-    """x cos + sign (quarter turn of x) sin, with a pass over memory for each operation; its gradient turns back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, sign: int) -> Tensor:
-        ctx.how = cos, sin, interleaved, sign
-        half = x.shape[-1] // 2
-        a, b = (slice(0, None, 2), slice(1, None, 2)) if interleaved else (slice(half), slice(half, None))
-        turned = x * cos
-        turned[..., a].addcmul_(x[..., b], sin[..., a], value=-sign)
-        turned[..., b].addcmul_(x[..., a], sin[..., b], value=sign)
-        return turned.to(x.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        *angles, sign = ctx.how
-        return _Rotation.apply(gradients[0], *angles, -sign), None, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        return _Rotation.apply(tangents[0], *ctx.how)
-
-
-class RotaryPosition(PositionScheme):
+class RotaryPosition(RotatedPosition):
     """Rotated queries and keys: q'_m = R(m) q_m, k'_n = R(n) k_n, so that q'_m . k'_n depends on n - m alone.
 
     R(p) turns pair i of a head's d entries by p f_i, f_i = theta^(-2i/d):
@@ -212,19 +158,14 @@ class RotaryPosition(PositionScheme):
         super().__init__()
         self.rope_parameters = complete_rope_parameters(rope_parameters, max_positions)
         self.rope_type = self.rope_parameters["rope_type"]
-        self.rope_theta = float(self.rope_parameters["rope_theta"])
         factor = self.rope_parameters.get("partial_rotary_factor", 1.0)
-        self.rotary_dim = head_dim if self.rope_type == "proportional" else int(head_dim * factor)
-        if self.rotary_dim % 2 or self.rotary_dim < 2:
+        share = int(head_dim * factor)
+        self.rotary_dim = head_dim if self.rope_type == "proportional" else share
+        if self.rotary_dim % 2 or share < 2:
             raise ValueError(
-                f"RoPE turns pairs, but {self.rotary_dim} of head_dim={head_dim} entries would be turned "
+                f"RoPE turns pairs, but {share} of head_dim={head_dim} entries would be turned "
                 f"(partial_rotary_factor={factor}), which is not a positive even number. Change hidden_size or "
                 "num_attention_heads, or the factor."
-            )
-        if self.rope_type == "proportional" and int(factor * head_dim // 2) < 1:
-            raise ValueError(
-                f"rope_parameters: partial_rotary_factor={factor!r} turns none of the {head_dim // 2} pairs of "
-                f"head_dim={head_dim}. Raise it."
             )
         if self.rope_type == "dynamic" and self.rotary_dim < 4:
             raise ValueError(f"rope_type='dynamic' needs at least 4 turned entries per head, not {self.rotary_dim}.")
@@ -236,90 +177,59 @@ class RotaryPosition(PositionScheme):
                 )
         self.head_dim = head_dim
         self.needs_lengths = self.rope_type in ("dynamic", "longrope")
-        if self.needs_lengths:  # the length is that of the last position: a shift is a longer sequence
-            self.shift_invariant = None
+        self.shift_invariant = None if self.needs_lengths else True  # a shifted sequence counts as a longer one
         self.interleaved = interleaved
         local, self.every = (self.rope_parameters.get(key, 1) for key in _LOCAL)
         theta = {"rope_theta": local, "partial_rotary_factor": 1.0 if self.rope_type == "proportional" else factor}
-        own: dict[str, Any] = {"head_dim": head_dim, "rope_parameters": theta, "interleaved": interleaved}
-        self.local = RotaryPosition(**own) if _LOCAL[0] in self.rope_parameters else None
-        self._cached_frequencies: dict[int | None, tuple[tuple[float, ...], float]] = {}
+        local_arguments: dict[str, Any] = {"head_dim": head_dim, "rope_parameters": theta, "interleaved": interleaved}
+        self.local = RotaryPosition(**local_arguments) if _LOCAL[0] in self.rope_parameters else None
+        self._cached_frequencies: dict[int | None, tuple[float, ...]] = {}
+        with torch.device("cpu"):
+            self.attention_factor = self._compute(torch.device("cpu"), self.rope_parameters.get(_LENGTH))[1]
 
-    def frequencies(self, lengths: Tensor | None, device: torch.device) -> tuple[Tensor, float]:
-        """f_i of sequences of these lengths, and what cos and sin are multiplied by.
-
-        Args:
-            lengths: int64 (...). None where `needs_lengths` is False.
-            device: of the result.
-
-        Returns:
-            float32 (..., rotary_dim / 2), or (rotary_dim / 2,) where `needs_lengths` is False; and a number.
-        """
-        if self.rope_type == "dynamic":
-            assert lengths is not None
-            if have_fixed_shapes(lengths) or lengths.is_cuda:
-                return self._compute(device, lengths.unsqueeze(-1))
-            distinct, index = lengths.unique(return_inverse=True)  # of one length, as transformers computes it
-            frequencies, factor = self._compute(device, distinct.unsqueeze(-1))
-            return nn.functional.embedding(index, frequencies), factor
-        if not self.needs_lengths:
-            return self._fixed(device)
-        assert lengths is not None
-        trained = self.rope_parameters[_LENGTH]
-        (short, factor), (long, _) = (self._fixed(device, trained + more) for more in (0, 1))
-        return torch.where(lengths.unsqueeze(-1) > trained, long, short), factor
+    def angles(self, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """p f_i: int64 (...) -> float32 (..., rotary_dim / 2); `lengths` (...), of sequences, if `needs_lengths`."""
+        if lengths is None or not self.needs_lengths:
+            frequencies = self._fixed(positions.device)
+        elif self.rope_type == "dynamic" and (have_fixed_shapes(lengths) or lengths.is_cuda):
+            frequencies = self._compute(positions.device, lengths.unsqueeze(-1))[0]
+        elif self.rope_type == "dynamic":  # of one length, as transformers computes it
+            distinct, index = lengths.unique(return_inverse=True)
+            frequencies = self._compute(positions.device, distinct.unsqueeze(-1))[0][index]
+        else:
+            trained = self.rope_parameters[_LENGTH]
+            short, long = (self._fixed(positions.device, trained + more) for more in (0, 1))
+            frequencies = torch.where(lengths.unsqueeze(-1) > trained, long, short)
+        return positions.to(torch.float32).unsqueeze(-1) * frequencies
 
     def _compute(self, device: torch.device, length: Any = None) -> tuple[Tensor, float]:
+        """f_i of sequences of this length, or lengths (..., 1), and the factor on cos and sin."""
         parameters, function = self.rope_parameters, ROPE_INIT_FUNCTIONS.get(self.rope_type)
         if function is None:  # transformers leaves `default` to each model: it is `linear` with a factor of 1
             parameters, function = {**parameters, "factor": 1.0}, ROPE_INIT_FUNCTIONS["linear"]
-        return function(cast(Any, _FrequencySettings(self.head_dim, parameters)), device, seq_len=length)
+        sizes = {"head_dim": self.head_dim, "hidden_size": self.head_dim, "num_attention_heads": 1}
+        config: Any = SimpleNamespace(**sizes, rope_parameters=parameters, standardize_rope_params=dict)
+        config.max_position_embeddings = parameters.get(_LENGTH)
+        return function(config, device, seq_len=length)
 
-    def _fixed(self, device: torch.device, length: int | None = None) -> tuple[Tensor, float]:
+    def _fixed(self, device: torch.device, length: int | None = None) -> Tensor:
         """Frequencies that depend on no tensor: computed once, on the CPU, as powers differ in their last digits."""
         if tracing():  # in a graph for a GPU everything must happen there
-            return self._compute(device, length)
+            return self._compute(device, length)[0]
         if length not in self._cached_frequencies:
             with torch.device("cpu"):
-                frequencies, factor = self._compute(torch.device("cpu"), length)
-            self._cached_frequencies[length] = tuple(frequencies.tolist()), factor
-        numbers, factor = self._cached_frequencies[length]
-        return constant(numbers, device), factor
-
-    def cos_sin(self, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """cos and sin of each pair's angle, times the type's `attention_factor`.
-
-        Args:
-            positions: int64 (...).
-            lengths: int64 (...), the length of the sequence that each position belongs to, where `needs_lengths`.
-
-        Returns:
-            float32 (..., 2 rotary_dim): rotary_dim times cos, rotary_dim times sin.
-        """
-        frequencies, factor = self.frequencies(lengths, positions.device)
-        angle = positions.to(torch.float32).unsqueeze(-1) * frequencies
-        angle = angle.repeat_interleave(2, -1) if self.interleaved else torch.cat((angle, angle), -1)
-        return torch.cat((angle.cos(), angle.sin()), -1) * factor
-
-    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Rotates x (..., d) by the state of `rotary`, in float32, and gives x's dtype back."""
-        turned, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
-        if not have_fixed_shapes(x, sin) and not (cos.requires_grad or sin.requires_grad):
-            turned = _Rotation.apply(turned, cos, sin, self.interleaved, 1)
-        else:  # what can be traced and transformed, and trains the angles
-            precise = turned.to(accumulation_dtype(turned))
-            turned = (precise * cos + rotate_half(precise, self.interleaved) * sin).to(x.dtype)
-        return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
+                self._cached_frequencies[length] = tuple(self._compute(torch.device("cpu"), length)[0].tolist())
+        return constant(self._cached_frequencies[length], device)
 
     def rotary(self, tokens: Tokens) -> tuple[Tensor, ...]:
         """cos and sin, with an axis for the heads: two float32 (..., 1, rotary_dim); of local layers two more."""
         lengths = tokens.lengths if self.needs_lengths else None
         both = tokens.map_positions(self.cos_sin) if lengths is None else self.cos_sin(tokens.positions, lengths)
-        own = both.unsqueeze(-2).chunk(2, -1)
-        return own if self.local is None else (*own, *self.local.rotary(tokens))
+        state = both.unsqueeze(-2).chunk(2, -1)
+        return state if self.local is None else (*state, *self.local.rotary(tokens))
 
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, ...], layer: int) -> tuple[Tensor, Tensor]:
         """q and k (..., H, d), rotated."""
         if self.local is not None and layer % self.every:
             return self.local.rotate(q, k, state[2:], layer)
-        return self.turn(q, *state[:2]), self.turn(k, *state[:2])
+        return super().rotate(q, k, state[:2], layer)

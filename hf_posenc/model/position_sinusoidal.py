@@ -6,7 +6,7 @@ from transformers import initialization as init
 
 from .position_added import AddedPosition
 from .position_math import positive, require, whole
-from .position_vectors import sinusoid
+from .position_vectors import sinusoidal_table
 
 
 class SinusoidalPosition(AddedPosition):
@@ -38,8 +38,6 @@ class SinusoidalPosition(AddedPosition):
 
     name = "sinusoidal"
     learning_rate_factor = 30.0
-    linear_in = "alpha"
-    conversion_kwargs = {"learned_scale": True}
     token_scaled = "rms"
 
     def __init__(
@@ -61,7 +59,7 @@ class SinusoidalPosition(AddedPosition):
 
     def encodings(self, positions: Tensor) -> Tensor:
         """s PE(positions), times alpha if learned, float32: (...) -> (..., D)."""
-        table = sinusoid(positions, self.hidden_size, self.base) * self.scale
+        table = sinusoidal_table(positions, self.hidden_size, self.base) * self.scale
         if self.alpha is None:
             return table
         return table * self.alpha(torch.zeros((), dtype=torch.int64, device=positions.device)).float()

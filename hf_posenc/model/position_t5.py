@@ -49,7 +49,6 @@ class T5Position(DistanceBias):
     """
 
     name = "t5"
-    conversion_kwargs = {"per_layer": True}
     learning_rate_factor = 30.0
 
     def __init__(

@@ -28,7 +28,6 @@ class ToeplitzPosition(DistanceBias):
     """
 
     name = "toeplitz"
-    conversion_kwargs = {"per_layer": True}
     learning_rate_factor = 30.0
 
     def __init__(

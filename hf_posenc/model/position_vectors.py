@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from .position_math import constant
+from .position_math import constant, positive, require, whole
 
 
-def sinusoid(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:
+def sinusoidal_table(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:
     """Sine and cosine of the position at geometrically growing wavelengths, in float32.
 
     PE(p, 2i) = sin(p / base^(2i/dim)), PE(p, 2i+1) = cos(p / base^(2i/dim)). For an odd `dim` the last column is a
@@ -22,7 +22,12 @@ def sinusoid(positions: Tensor, dim: int, base: float = 10000.0) -> Tensor:
 
     Returns:
         float32 (..., dim).
+
+    Raises:
+        ValueError: `dim` or `base` isn't positive.
     """
+    require("dim", dim, whole())
+    require("base", base, positive("; 10000 is usual"))
     angles = positions.to(torch.float32).unsqueeze(-1) * inverse_frequencies(dim, base, positions.device)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[..., :dim]
 

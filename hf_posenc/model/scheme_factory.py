@@ -42,7 +42,7 @@ def scheme_kwargs(config: Any) -> dict[str, dict[str, Any]]:
     return {name: dict(kwargs.get(name, {})) for name in names}
 
 
-def scheme_class(config: Any, name: str) -> Any:
+def find_scheme(config: Any, name: str) -> Any:
     """A scheme of the table, or the class that combines several, by their names joined by `+`; or one of the config's.
 
     The table is first: the config may be another checkpoint's, with another scheme of the same name.
@@ -50,7 +50,7 @@ def scheme_class(config: Any, name: str) -> Any:
     Raises:
         ValueError: there is none, or something else under its name.
     """
-    scheme = SCHEMES[name] if name in SCHEMES else config.scheme_class(name)
+    scheme = SCHEMES[name] if name in SCHEMES else config.find_scheme(name)
     if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
         raise ValueError(f"scheme_table.py: {name!r} is {scheme!r}, no PositionScheme. Save the checkpoint anew.")
     return scheme
@@ -66,12 +66,12 @@ def make_scheme(config: Any) -> PositionScheme:
         ValueError: a scheme or one of its arguments doesn't exist, or an argument is out of range.
     """
     kwargs = scheme_kwargs(config)
-    parts = {name: _build(config, name, scheme_class(config, name), kwargs[name]) for name in kwargs}
+    parts = {name: _build(config, name, find_scheme(config, name), kwargs[name]) for name in kwargs}
     if len(parts) == 1:
         config.position_embedding_kwargs = next(iter(kwargs.values()))
         return next(iter(parts.values()))
     config.position_embedding_kwargs = kwargs
-    return scheme_class(config, config.position_embedding_type)(parts)
+    return find_scheme(config, config.position_embedding_type)(parts)
 
 
 def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[str, Any]) -> PositionScheme:
@@ -91,11 +91,16 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
             f"position_embedding_kwargs={kwargs!r} doesn't fit {name!r}: {error}. "
             f"Its arguments and defaults are {accepted}; a config fills {', '.join(SIZES)}."
         ) from error
-    _check_built(config, name, built)
+    config.check_scheme(built)
+    limit = built.max_length
+    if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
+        raise ValueError(
+            f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
+            f"Make it {limit} or less, or raise max_position_embeddings."
+        )
     built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
     # The constructor resolves "None: as wide as ...".
-    chosen = {key: getattr(built, key, None) for key, value in kwargs.items() if value is None}
-    kwargs.update({key: value for key, value in chosen.items() if value is not None})
+    kwargs.update({key: getattr(built, key, None) for key, value in kwargs.items() if value is None})
     if "rope_parameters" in sizes:
         config.rope_parameters = getattr(built, "rope_parameters", config.rope_parameters)
     return built
@@ -115,16 +120,6 @@ def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
     }
     wanted = inspect.signature(scheme.__init__).parameters
     return {name: size for name, size in sizes.items() if name in wanted}
-
-
-def _check_built(config: Any, name: str, built: PositionScheme) -> None:
-    config.check_scheme(built)
-    limit = built.max_length
-    if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
-        raise ValueError(
-            f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
-            f"Make it {limit} or less, or raise max_position_embeddings."
-        )
 
 
 def overrides(scheme: type[PositionScheme], *methods: str) -> bool:

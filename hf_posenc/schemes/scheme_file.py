@@ -22,17 +22,36 @@ _read: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 """The hash of the file that a module was made from."""
 
 
-def register_position(name: str, scheme: type[PositionScheme]) -> None:
-    """Adds a scheme to the table, so that `position_embedding_type=name` selects it in this process.
+def register_scheme(scheme: type[PositionScheme] | str | Path, name: str | None = None) -> list[str]:
+    """Adds a scheme to the table, or every scheme of a file: `position_embedding_type` then selects it by its name.
 
     A class that is defined again, as when a notebook cell runs twice, replaces the earlier one; existing models keep
-    theirs.
+    theirs. Registering the same file again does nothing.
+
+    Args:
+        scheme: a class; or a Python file, which runs as a module of its folder: `from .helper import name` imports from
+            the files beside it.
+        name: what to call the class. None: what its attribute `name` says. With a file: the config value that will be
+            used, such as `learned+mine`; the one new name in it is for the one class without a `name`.
+
+    Returns:
+        The names.
 
     Raises:
-        UserError: the name is taken by another class, isn't a plain word, or the class overrides no hook.
+        UserError: the name is taken by another class or isn't a plain word, or the class overrides no hook; the file
+            doesn't exist, can't be imported, defines no scheme or has changed since this process read it; or it isn't
+            clear what to call a scheme.
     """
+    if isinstance(scheme, (str, Path)):
+        return [_register(*named) for named in _named_schemes(Path(scheme), name)]
+    return [_register(scheme, name)]
+
+
+def _register(scheme: type[PositionScheme], name: str | None) -> str:
+    """Adds one class to the table."""
     if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
-        raise UserError(f"scheme={scheme!r} is no PositionScheme. Give the class, a subclass of PositionScheme.")
+        raise UserError(f"scheme={scheme!r} is no PositionScheme. Give the class, a subclass of it, or a file's path.")
+    name = vars(scheme).get("name") if name is None else name
     if not isinstance(name, str) or not name.isidentifier():
         raise UserError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
     if hasattr(PositionScheme, name) or name in ("parts", "names", "name"):
@@ -54,52 +73,36 @@ def register_position(name: str, scheme: type[PositionScheme]) -> None:
     scheme.name = name
     SCHEMES[name] = scheme
     remember_code(scheme)
+    return name
 
 
-def register_scheme_file(path: str | Path, position_embedding_type: str | None = None) -> list[str]:
-    """Registers every scheme that a Python file defines, and returns their names.
-
-    A class is registered under its `name`, or, where it has none, under the one name in `position_embedding_type` that
-    isn't a scheme yet. Registering the same file again does nothing.
-
-    Args:
-        path: the file; it runs as a module of its folder: `from .helper import name` imports from the files beside it.
-        position_embedding_type: the config value that will be used, such as `mine` or `learned+mine`.
-
-    Raises:
-        UserError: the file doesn't exist, can't be imported, defines no scheme or has changed since this process read
-            it; it isn't clear what to call a scheme; or `register_position` refuses.
-    """
-    file = Path(path)
+def _named_schemes(file: Path, position_embedding_type: str | None) -> list[tuple[type[PositionScheme], str]]:
+    """The schemes that a file defines, and what to call each."""
     if not file.is_file():
-        raise UserError(f"scheme_file={str(path)!r} is no file. Give the path of the Python file with your scheme.")
+        raise UserError(f"scheme_file={str(file)!r} is no file. Give the path of the Python file with your scheme.")
     if file.suffix != ".py" or not file.stem.isidentifier():
         raise UserError(
-            f"scheme_file={str(path)!r} isn't named like a module. Rename it, to my_scheme.py for instance."
+            f"scheme_file={str(file)!r} isn't named like a module. Rename it, to my_scheme.py for instance."
         )
     module = _import_in_folder(file.resolve())
     if _read.setdefault(module, sha256(file)) != sha256(file):
-        raise UserError(f"{path} has changed since this process read it. Start a new one, or put the file back.")
+        raise UserError(f"{file} has changed since this process read it. Start a new one, or put the file back.")
     schemes = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, PositionScheme) and value.__module__ == module.__name__
     ]
     if not schemes:
-        raise UserError(f"{path} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
+        raise UserError(f"{file} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
     unnamed = [scheme for scheme in schemes if "name" not in vars(scheme)]
     free = [name for name in (position_embedding_type or "").split("+") if name and name not in SCHEMES]
     free = [name for name in free if name not in {vars(scheme).get("name") for scheme in schemes}]
     if unnamed and not (len(unnamed) == len(free) == 1):
         raise UserError(
-            f"{path}: it isn't clear what to call {', '.join(scheme.__name__ for scheme in unnamed)}. Give "
+            f"{file}: it isn't clear what to call {', '.join(scheme.__name__ for scheme in unnamed)}. Give "
             "position_embedding_type with one new name, or give each class a name: `name = 'mine'`."
         )
-    for scheme in unnamed:
-        register_position(free[0], scheme)
-    for scheme in schemes:
-        register_position(scheme.name, scheme)
-    return [scheme.name for scheme in schemes]
+    return [(scheme, free[0] if scheme in unnamed else scheme.name) for scheme in schemes]
 
 
 def _import_in_folder(file: Path) -> ModuleType:

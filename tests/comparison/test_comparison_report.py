@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from comparison_harness import made_up, toy
 
-from hf_posenc import POSITIONS
+from hf_posenc import SCHEMES
 from hf_posenc.comparison import Comparison, read_table, write_report
 from hf_posenc.comparison.report import render_report
 from hf_posenc.errors import UserError
@@ -204,7 +204,7 @@ def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
 
 
 def test_many_schemes_are_drawn(tmp_path):
-    schemes = [name for name in POSITIONS if name != "learned"]
+    schemes = [name for name in SCHEMES if name != "learned"]
     folder = made_up(tmp_path, toy(schemes=schemes, seeds=2), lambda run, _: 0.5 + run.seed / 50)
     scored, by_length = Comparison(folder).pictures().values()
     assert len(scored.axes[0].get_yticklabels()) == len(schemes)

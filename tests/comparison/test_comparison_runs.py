@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from common import SCHEMES
+from common import BUILTIN
 from comparison_harness import (
     SMALL,
     TEXT,
@@ -34,7 +34,7 @@ from idle_scheme import Idle
 from transformers import BertConfig, BertModel, set_seed
 
 import hf_posenc
-from hf_posenc import POSITIONS, PosEncConfig, PosEncForSequenceClassification, register_scheme_file
+from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, register_scheme
 from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_table, tasks
 from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
@@ -59,7 +59,7 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "i
 
 
 def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
-    plan = toy(schemes=[*SCHEMES, "tupe+t5"], baseline="none")
+    plan = toy(schemes=[*BUILTIN, "tupe+t5"], baseline="none")
     (task,) = plan.tasks
     make_tokenizer().save_pretrained(tmp_path)
 
@@ -81,11 +81,18 @@ def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
     assert not torch.equal(start("none", 0)[last], start("none", 1)[last])
 
 
+def test_a_scheme_that_is_called_like_a_baseline_is_refused(tmp_path, monkeypatch):
+    for name in ("majority", "words"):
+        monkeypatch.setitem(hf_posenc.SCHEMES, name, Idle)
+        with pytest.raises(UserError, match=f"name '{name}' is a baseline's in the table of results"):
+            execute(toy(schemes=["none", name]), tmp_path, console=quiet())
+
+
 @pytest.mark.slow
 def test_data_order_and_budget_are_equal_too(tmp_path):
     """A scheme that does nothing, but draws random numbers for its weights, is `none` to the last digit."""
-    if "test_idle" not in hf_posenc.POSITIONS:
-        hf_posenc.register_position("test_idle", Idle)
+    if "test_idle" not in hf_posenc.SCHEMES:
+        hf_posenc.register_scheme(Idle, "test_idle")
     plan = toy(schemes=["none", "test_idle"])
     assert execute(plan, tmp_path, keep_models=True, console=quiet()).failed == {}
     none, idle = (read_run(tmp_path, f"probes-{scheme}-seed0") for scheme in plan.schemes)
@@ -458,11 +465,11 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
 @pytest.fixture
 def forget():
     """What a process has registered and imported ends with it."""
-    before, modules = dict(POSITIONS), set(sys.modules)
+    before, modules = dict(SCHEMES), set(sys.modules)
 
     def end():
-        POSITIONS.clear()
-        POSITIONS.update(before)
+        SCHEMES.clear()
+        SCHEMES.update(before)
         for name in sys.modules.keys() - modules:
             if name.startswith("scheme_files_"):
                 del sys.modules[name]
@@ -509,7 +516,7 @@ def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
 
 def test_a_checkpoint_of_ones_own_scheme_needs_the_file(tmp_path, own, forget):
     fields = {"schemes": ["recency"], "pretrained": str(tmp_path / "{scheme}"), "options": {}}
-    register_scheme_file(own, "recency")
+    register_scheme(own, "recency")
     PosEncConfig.from_preset("tiny", position_embedding_type="recency").save_pretrained(tmp_path / "recency")
     assert toy(**fields, scheme_files=[str(own)]).schemes == ("recency",)
     forget()

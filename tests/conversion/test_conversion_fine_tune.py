@@ -12,7 +12,7 @@ from safetensors.torch import load, load_file, save_file
 from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
-from hf_posenc import POSITIONS
+from hf_posenc import SCHEMES
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning import start, train
@@ -130,4 +130,4 @@ def test_pretrained_weights_take_a_scheme_of_ones_own(run, tmp_path, source):
     for pretrained in (source, None):
         with pytest.raises(UserError, match=r"--scheme 'far_awy' is unknown. Did you mean 'far_away'"):
             run(data="nowhere", scheme="far_awy", overwrite=True, pretrained=pretrained)
-    del POSITIONS["far_away"]
+    del SCHEMES["far_away"]

@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 import torch
-from common import SCHEMES, encoder, others_slow, padded
+from common import BUILTIN, encoder, others_slow, padded
 from conversion_harness import edit, sentences, tiny_source, tiny_tokenizer
 from own_schemes import TurnedHeads
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme
 from hf_posenc.conversion import convert, swap
 from hf_posenc.conversion.fitting import choose_basis, extended_table
 from hf_posenc.conversion.measure import encode, order_r2, special_tokens
@@ -51,7 +51,7 @@ def hidden(model, ids=TEXTS[0], mask=TEXTS[1]):
 QUICK = ("none", "rope")
 
 
-@pytest.mark.parametrize("scheme", others_slow([name for name in SCHEMES if name != "learned"], *QUICK))
+@pytest.mark.parametrize("scheme", others_slow([name for name in BUILTIN if name != "learned"], *QUICK))
 def test_learned_becomes_every_scheme_and_says_how_near_it_is(scheme, source, tmp_path):
     model, report = convert(source, tmp_path / "out", position_embedding_type=scheme)
     assert report.to_scheme == model.config.position_embedding_type == scheme
@@ -460,7 +460,7 @@ def test_fewer_positions_are_measured_on_shorter_texts(scheme, source):
 
 def test_a_rotation_that_differs_by_head_gets_its_basis_by_head(source, monkeypatch):
     monkeypatch.setattr(TurnedHeads, "name", "turned_heads", raising=False)
-    monkeypatch.setitem(POSITIONS, "turned_heads", TurnedHeads)
+    monkeypatch.setitem(SCHEMES, "turned_heads", TurnedHeads)
     model, report = convert(source, position_embedding_type="turned_heads")
     assert {"what": "q and k in a basis whose slow pairs hold most of q.k"} in report.carried
     attention = model.layers[0].attention

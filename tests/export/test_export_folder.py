@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
-from hf_posenc import cli, export, register_scheme_file
+from hf_posenc import cli, export, register_scheme
 from hf_posenc.errors import UserError
 from hf_posenc.exporting.graph import record_files
 from hf_posenc.finetuning import backends
@@ -293,7 +293,7 @@ def test_an_encoder_with_a_scheme_of_its_own_is_exported_where_its_code_may_run_
     from sentence_transformers import SentenceTransformer
 
     with schemes_restored("recency"):
-        register_scheme_file(Path(__file__).parents[2] / "examples/own_scheme/recency.py", "recency")
+        register_scheme(Path(__file__).parents[2] / "examples/own_scheme/recency.py", "recency")
         model = checkpoint(tmp_path / "model", "recency", "Model")
     words = ["export", tmp_path / "model", "-o", tmp_path / "out", "--to", "onnx"]
     for trust, wanted in (([], 2), (["--trust-remote-code"], 0)):

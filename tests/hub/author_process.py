@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData, constan
 from remote_code_harness import BATCH, TEXTS, outputs, tiny_config, tiny_model, tiny_tokenizer
 from safetensors.torch import save_file
 
-from hf_posenc import PosEncConfig, register_scheme_file
+from hf_posenc import PosEncConfig, register_scheme
 from hf_posenc.finetuning.train import train
 from hf_posenc.hub import publish, publishing
 from hf_posenc.options import Options
@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    register_scheme_file(EXAMPLE, "recency")
+    register_scheme(EXAMPLE, "recency")
     commits: dict[str, Any] = {}
 
     def keep(name: str, model: Any) -> None:

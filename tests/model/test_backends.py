@@ -5,16 +5,16 @@ import re
 
 import pytest
 import torch
-from common import BY_HOOK, COMBINED, SCHEMES, encoder, padded, tiny_config, tokens
+from common import BUILTIN, BY_HOOK, COMBINED, encoder, padded, tiny_config, tokens
 from transformers import AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hf_posenc import POSITIONS, PosEncModel, PositionScheme, make_scheme
+from hf_posenc import SCHEMES, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model import attention
 from hf_posenc.model.attention import eager_attention_forward
 from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
 
-EVERY = [*SCHEMES, *COMBINED]
+EVERY = [*BUILTIN, *COMBINED]
 MADE = {name: make_scheme(tiny_config(name)) for name in EVERY}
 BIASED = [name for name in EVERY if MADE[name].uses("bias") or MADE[name].uses("layer_bias")]
 IDS, MASK = padded([tokens(n, seed=n) for n in (9, 1, 4, 6)])
@@ -206,7 +206,7 @@ class Silent(PositionScheme):
 
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 def test_a_bias_may_be_none(backend, monkeypatch):
-    monkeypatch.setitem(POSITIONS, "silent", Silent)
+    monkeypatch.setitem(SCHEMES, "silent", Silent)
     assert_alike("silent", "none", backend)
 
 
@@ -231,7 +231,7 @@ class Masked(PositionScheme):
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 def test_a_rotation_may_narrow_queries_and_keys(backend, monkeypatch):
     for scheme in (Half, Masked):
-        monkeypatch.setitem(POSITIONS, scheme.name, scheme)
+        monkeypatch.setitem(SCHEMES, scheme.name, scheme)
     assert_alike("half", "masked", backend)
 
 

@@ -5,7 +5,7 @@ import torch
 from common import encoder, tiny_config, tokens
 
 import hf_posenc
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, make_scheme
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model.position_combined import CombinedPosition
 from hf_posenc.model.scheme_table import LearnedPosition, RotaryPosition, T5Position
 from hf_posenc.model.unpadding import Rows, TokenLayout, Tokens
@@ -72,7 +72,7 @@ class Doubled(PositionScheme):
 
 @pytest.mark.parametrize("scheme", ["doubled+rope", "rope+doubled"])
 def test_a_part_that_changes_the_width_of_queries_rotates_alone(scheme, monkeypatch):
-    monkeypatch.setitem(hf_posenc.POSITIONS, "doubled", Doubled)
+    monkeypatch.setitem(hf_posenc.SCHEMES, "doubled", Doubled)
     with pytest.raises(ValueError, match="changes their width, 8 to 16, .* Keep one of them"):
         encoder(scheme)(tokens(1, 5))
     encoder("doubled+t5")(tokens(1, 5))
@@ -144,6 +144,6 @@ def test_a_rotation_without_a_state_combines_with_a_scheme_without_rotation(monk
             assert state is None
             return q.flip(-1), k
 
-    monkeypatch.setitem(POSITIONS, "flip", Flip)
+    monkeypatch.setitem(SCHEMES, "flip", Flip)
     together, alone = (encoder(name)(tokens(2, 5)).last_hidden_state for name in ("flip+learned", "learned"))
     assert (together - alone).abs().max() > 1e-3

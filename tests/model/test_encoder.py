@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from common import BY_HOOK, COMBINED, EVERY_HOOK, SCHEMES, encoder, padded, perturb, tiny_config, tokens, word_tokenizer
+from common import BUILTIN, BY_HOOK, COMBINED, EVERY_HOOK, encoder, padded, perturb, tiny_config, tokens, word_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import REFERENCES, encode
@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
 import hf_posenc
-from hf_posenc import POSITIONS, AddedPosition, PosEncForSequenceClassification, PosEncModel
+from hf_posenc import SCHEMES, AddedPosition, PosEncForSequenceClassification, PosEncModel
 from hf_posenc.model.package_config import CheckpointConfig
 
 LENGTHS = [9, 1, 4, 6]
@@ -57,7 +57,7 @@ def alone(model: PosEncModel, sequence: torch.Tensor) -> torch.Tensor:
 
 
 def test_every_scheme_has_a_reference():
-    assert set(SCHEMES) <= set(REFERENCES)
+    assert set(BUILTIN) <= set(REFERENCES)
 
 
 GATED = {"mlp_gated": True}
@@ -111,7 +111,7 @@ VARIANTS = [
 @pytest.mark.parametrize(
     ("scheme", "fields"),
     [
-        *((scheme, {}) for scheme in (*SCHEMES, *COMBINED)),
+        *((scheme, {}) for scheme in (*BUILTIN, *COMBINED)),
         *((scheme, {"norm_position": "post"}) for scheme in BY_HOOK),
         *VARIANTS,
     ],
@@ -599,7 +599,7 @@ def test_the_labels_decide_the_problem_type_when_the_config_does_not():
 
 def test_with_one_seed_everything_but_the_scheme_starts_equal():
     states = {}
-    for scheme in SCHEMES:
+    for scheme in BUILTIN:
         torch.manual_seed(3)
         model = PosEncForSequenceClassification(tiny_config(scheme))
         states[scheme] = ({k: v for k, v in model.state_dict().items() if ".position." not in k}, torch.rand(1))
@@ -610,7 +610,7 @@ def test_with_one_seed_everything_but_the_scheme_starts_equal():
         assert torch.equal(after, drawn), "the generator stands elsewhere after building " + scheme
 
 
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if issubclass(POSITIONS[name], AddedPosition)])
+@pytest.mark.parametrize("scheme", [name for name in BUILTIN if issubclass(SCHEMES[name], AddedPosition)])
 def test_added_schemes_start_with_the_scale_of_the_tokens(scheme):
     model = PosEncModel(tiny_config(scheme, hidden_size=128, max_position_embeddings=512))
     rms = model.position.encodings(torch.arange(512)).square().mean().sqrt()

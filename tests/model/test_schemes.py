@@ -1,23 +1,22 @@
-"""Each scheme alone, on plain tensors: its formula, its options, its errors."""
+"""Each scheme alone, without an encoder: its formula, its options, its errors."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from common import SCHEMES, assert_equal_with_gradients, encoder, tiny_config
+from common import BUILTIN, assert_equal_with_gradients, encoder, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import REFERENCES, sine_table
 
 from hf_posenc import (
-    POSITIONS,
+    SCHEMES,
     PosEncConfig,
     PositionScheme,
-    add_positions,
     apply_rotary,
     make_scheme,
-    register_position,
+    register_scheme,
     sinusoidal_table,
 )
 from hf_posenc.model.scheme_table import (
@@ -44,15 +43,15 @@ f64 = torch.float64
 
 @pytest.mark.parametrize("name", ADDED)
 @pytest.mark.parametrize("start", [0, 7, 100])
-def test_added_schemes_equal_their_reference_on_plain_tensors_from_any_start(name, start):
+def test_added_schemes_equal_their_reference_from_any_start(name, start):
     scheme = ADDED[name](hidden_size=24)
     x, positions = torch.randn(2, 6, 24), torch.arange(start, start + 6)
     expected = torch.stack([REFERENCES[name](scheme).embed(row.to(f64), positions) for row in x])
-    got = add_positions(scheme, x, start=start)
+    got = scheme(x, positions)
     torch.testing.assert_close(got.double(), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(add_positions(scheme, x, positions), got)
-    torch.testing.assert_close(add_positions(scheme, x, positions.expand(2, 6)), got)
-    torch.testing.assert_close(add_positions(scheme, x[0], start=start), got[0])
+    torch.testing.assert_close(scheme(x, positions.expand(2, 6)), got)
+    torch.testing.assert_close(scheme(x[0], positions), got[0])
+    torch.testing.assert_close(scheme(x), scheme(x, torch.arange(6)))
     torch.testing.assert_close(x + scheme.encodings(positions), got)
 
 
@@ -62,28 +61,16 @@ def test_added_schemes_gradients_equal_their_reference(name):
     x = torch.randn(6, 24, requires_grad=True)
     positions = torch.tensor([4, 0, 4, 9, 1, 0])
     expected = REFERENCES[name](scheme).embed(x.to(f64), positions)
-    assert_equal_with_gradients(add_positions(scheme, x, positions), expected, x, *scheme.parameters(), atol=1e-4)
-
-
-@pytest.mark.parametrize("name", ADDED)
-def test_sequence_first_tensors_give_the_transposed_result(name):
-    scheme = ADDED[name](hidden_size=24)
-    x, positions = torch.randn(2, 6, 24), torch.tensor([[3, 4, 5, 6, 7, 8], [0, 1, 9, 3, 4, 4]])
-    for batch_first, sequence_first in (({"positions": positions}, {"positions": positions.T}), ({"start": 3},) * 2):
-        expected = add_positions(scheme, x, **batch_first).transpose(0, 1)
-        got = add_positions(scheme, x.transpose(0, 1), **sequence_first, batch_first=False)
-        torch.testing.assert_close(got, expected)
+    assert_equal_with_gradients(scheme(x, positions), expected, x, *scheme.parameters(), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ADDED)
 def test_dropout_acts_in_training_only(name):
     scheme = ADDED[name](hidden_size=24, dropout=0.5)
     x = torch.ones(4, 50, 24)
-    dropped = (add_positions(scheme, x) == 0).float().mean()
-    assert 0.4 < dropped < 0.6
-    assert (add_positions(scheme.eval(), x) != 0).any()
+    assert 0.4 < (scheme(x) == 0).float().mean() < 0.6
     tokens = Tokens.from_positions(torch.arange(50).expand(4, 50))
-    torch.testing.assert_close(add_positions(scheme, x), scheme.embed(x, tokens))
+    torch.testing.assert_close(scheme.eval()(x), scheme.embed(x, tokens))
 
 
 @settings(max_examples=40, deadline=None)
@@ -106,10 +93,8 @@ def test_sinusoidal_table_of_512_positions_is_exact_to_float32():
 
 def test_sinusoid_is_the_published_formula_unless_scaled():
     x = torch.zeros(1, 4, 16)
-    torch.testing.assert_close(
-        add_positions(SinusoidalPosition(hidden_size=16), x)[0], sinusoidal_table(torch.arange(4), 16)
-    )
-    scaled = add_positions(SinusoidalPosition(hidden_size=16, rms=0.02), torch.zeros(1, 400, 16))
+    torch.testing.assert_close(SinusoidalPosition(hidden_size=16)(x)[0], sinusoidal_table(torch.arange(4), 16))
+    scaled = SinusoidalPosition(hidden_size=16, rms=0.02)(torch.zeros(1, 400, 16))
     assert scaled.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-5)
     table = sinusoidal_table(torch.arange(512), 128)
     assert table.square().mean().sqrt().item() == pytest.approx(math.sqrt(0.5), rel=1e-5)  # as the docstring says
@@ -190,7 +175,7 @@ def test_lspe_on_embeddings_is_the_other_variant_and_has_no_encodings():
     scheme = LSPEPosition(hidden_size=16, applies_to="embeddings")
     x = torch.randn(1, 5, 16)
     pe = sinusoidal_table(torch.arange(5), 16)
-    torch.testing.assert_close(add_positions(scheme, x), x + scheme.down(torch.sigmoid(scheme.up(x + pe))))
+    torch.testing.assert_close(scheme(x), x + scheme.down(torch.sigmoid(scheme.up(x + pe))))
     with pytest.raises(ValueError, match="no encodings to read"):
         scheme.encodings(torch.arange(5))
 
@@ -246,14 +231,15 @@ def test_rotary_module_rotates_q_and_k_and_a_part_of_each_head():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sinusoids_stay_float32_in_half_precision(dtype):
-    added = add_positions(SinusoidalPosition(hidden_size=8), torch.zeros(1, 4, 8, dtype=dtype), start=4000)
+    positions = torch.arange(4000, 4004)
+    added = SinusoidalPosition(hidden_size=8)(torch.zeros(1, 4, 8, dtype=dtype), positions)
     assert added.dtype == dtype
-    torch.testing.assert_close(added.float(), sinusoidal_table(torch.arange(4000, 4004), 8)[None], atol=0.01, rtol=0)
+    torch.testing.assert_close(added.float(), sinusoidal_table(positions, 8)[None], atol=0.01, rtol=0)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", BUILTIN)
 def test_every_scheme_says_its_name_formula_source_and_cost(name):
-    scheme = POSITIONS[name]
+    scheme = SCHEMES[name]
     assert scheme.name == name
     assert "arXiv" in scheme.__doc__ or "ACL" in scheme.__doc__
     assert "Cost" in scheme.__doc__
@@ -340,9 +326,18 @@ def rotary(**parameters):
             "'pope' makes 16 entries of x's 8",
         ),
         (lambda: apply_rotary(torch.zeros(2, 3, 5, 8), torch.zeros(3, 5)), r"positions of shape \(3, 5\) don't fit x"),
-        (lambda: add_positions(NoPosition(), torch.zeros(2, 5, 8), torch.arange(4)), r"positions of shape \(4,\)"),
-        (lambda: register_position("x", 5), "scheme=5 is no PositionScheme"),
-        (lambda: register_position("other", RotaryPosition), "RotaryPosition is registered as 'rope' already"),
+        (
+            lambda: NoPosition()(torch.zeros(2, 5, 8), torch.arange(4)),
+            r"positions of shape \(4,\) don't fit x. Give \(2, 5\) or \(5,\)",
+        ),
+        (
+            lambda: RotaryPosition(head_dim=8)(torch.zeros(5, 8)),
+            "RotaryPosition adds nothing.*Call apply_rotary",
+        ),
+        (lambda: make("t5")(torch.zeros(5, 8)), "T5Position adds nothing to embeddings. Call .* bias"),
+        (lambda: apply_rotary(torch.zeros(2, 8), scheme=NoPosition()), r"NoPosition rotates nothing.*scheme\(x\)"),
+        (lambda: register_scheme(5, "x"), "scheme=5 is no PositionScheme"),
+        (lambda: register_scheme(RotaryPosition, "other"), "RotaryPosition is registered as 'rope' already"),
     ],
 )
 def test_bad_arguments_are_named(build, message):
@@ -350,14 +345,16 @@ def test_bad_arguments_are_named(build, message):
         build()
 
 
-def test_plain_tensors_past_the_table_raise_the_same_error():
+def test_positions_past_the_table_raise_the_same_error():
     scheme = LearnedPosition(hidden_size=8, max_positions=10)
     with pytest.raises(ValueError, match="has positions 0 to 9, the input has . to 11"):
-        add_positions(scheme, torch.zeros(1, 5, 8), start=7)
+        scheme(torch.zeros(1, 5, 8), torch.arange(7, 12))
     with pytest.raises(ValueError, match="has positions 0 to 9, the input has -2 to 2"):
-        add_positions(scheme, torch.zeros(1, 5, 8), start=-2)
+        scheme(torch.zeros(1, 5, 8), torch.arange(-2, 3))
     with pytest.raises(ValueError, match="has positions 0 to 9, the input has . to 10"):
-        add_positions(scheme, torch.zeros(1, 2, 8), torch.tensor([0, 10]))
+        scheme(torch.zeros(1, 2, 8), torch.tensor([0, 10]))
+    with pytest.raises(ValueError, match="has positions 0 to 9, the input has 0 to 10"):
+        scheme(torch.zeros(1, 11, 8))
 
 
 class Nothing(PositionScheme):
@@ -369,16 +366,16 @@ class Something(PositionScheme):
         return x + 1
 
 
-def test_register_position_refuses_what_would_not_work(monkeypatch):
+def test_register_scheme_refuses_what_would_not_work(monkeypatch):
     with pytest.raises(ValueError, match=r"name='a\+b' can't name a scheme.*'\+' joins"):
-        register_position("a+b", Something)
+        register_scheme(Something, "a+b")
     with pytest.raises(ValueError, match="name='rope' is taken by RotaryPosition"):
-        register_position("rope", Something)
+        register_scheme(Something, "rope")
     with pytest.raises(ValueError, match="Nothing overrides no hook"):
-        register_position("nothing", Nothing)
-    monkeypatch.setitem(POSITIONS, "something", Something)
-    register_position("something", Something)
-    assert Something.name == "something"
+        register_scheme(Nothing, "nothing")
+    monkeypatch.setitem(SCHEMES, "something", Something)
+    register_scheme(Something, "something")
+    assert register_scheme(Something) == ["something"]  # by its name
 
 
 class Demanding(PositionScheme):
@@ -435,15 +432,15 @@ def test_cable_adds_the_shares_of_the_tokens_between_two_of_a_sequence():
 
 
 def test_a_scheme_whose_argument_is_missing_says_which(monkeypatch):
-    monkeypatch.setitem(POSITIONS, "demanding", Demanding)
+    monkeypatch.setitem(SCHEMES, "demanding", Demanding)
     with pytest.raises(ValueError, match=r"position_embedding_kwargs={} doesn't fit 'demanding'.*'width'"):
         make("demanding")
 
 
 def test_none_stands_in_for_any_added_scheme():
     x = torch.ones(4, 50, 24)
-    assert add_positions(NoPosition(), x, start=5) is x
+    assert NoPosition()(x) is x
     for name in ("none", *ADDED):
         scheme = make_scheme(tiny_config(name, hidden_size=24))
-        assert add_positions(scheme, x, start=3).shape == x.shape
-    assert 0.4 < (add_positions(NoPosition(dropout=0.5), x) == 0).float().mean() < 0.6
+        assert scheme(x, torch.arange(3, 53)).shape == x.shape
+    assert 0.4 < (NoPosition(dropout=0.5)(x) == 0).float().mean() < 0.6

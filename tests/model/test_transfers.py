@@ -5,7 +5,7 @@ Counted on a CPU, by eager attention, whose way through the model is the GPU's.
 
 import pytest
 import torch
-from common import SCHEMES, tiny_config
+from common import BUILTIN, tiny_config
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_posenc import PosEncForMaskedLM, PosEncForSequenceClassification, PosEncModel
@@ -64,7 +64,7 @@ def model_of(scheme, kind=PosEncModel, layers=2, **config):
     return kind(made)
 
 
-@pytest.mark.parametrize("scheme", [*SCHEMES, "tupe+t5", "sinusoidal+rope+relative_key"])
+@pytest.mark.parametrize("scheme", [*BUILTIN, "tupe+t5", "sinusoidal+rope+relative_key"])
 def test_a_padded_batch_takes_one_transfer_at_any_depth(scheme):
     for layers in (1, 3):
         model = model_of(scheme, layers=layers).eval()
@@ -72,7 +72,7 @@ def test_a_padded_batch_takes_one_transfer_at_any_depth(scheme):
         assert transfers(lambda: model(IDS)) == 0  # noqa: B023
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", BUILTIN)
 def test_given_positions_and_packed_rows_take_one_too(scheme):
     model = model_of(scheme).eval()
     for positions in (torch.arange(1, 10)[None], torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]] * 3)):

@@ -4,7 +4,7 @@ import io
 
 import pytest
 import torch
-from remote_code_harness import BATCH, SCHEMES, tiny_model
+from remote_code_harness import BATCH, BUILTIN, tiny_model
 from torch import nn
 from torch.ao.nn.quantized.dynamic import Linear as QuantisedLinear
 from torch.ao.quantization import quantize_dynamic
@@ -19,7 +19,7 @@ def size(model: nn.Module) -> int:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", BUILTIN)
 def test_a_quantised_model_gives_nearly_the_same_logits(scheme: str) -> None:
     model = tiny_model(scheme, HEAD).eval()
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
@@ -35,7 +35,7 @@ def test_a_quantised_model_gives_nearly_the_same_logits(scheme: str) -> None:
     torch.testing.assert_close(logits, expected, rtol=0, atol=0.1)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", BUILTIN)
 def test_torchao_quantises_the_linear_layers(scheme: str) -> None:
     quantization = pytest.importorskip("torchao.quantization")
     model = tiny_model(scheme, HEAD).eval()

@@ -20,15 +20,14 @@ from torch import Tensor
 from transformers import BertTokenizer
 
 import hf_posenc
-from hf_posenc import POSITIONS, PosEncConfig, register_position
+from hf_posenc import SCHEMES, PosEncConfig, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
-from hf_posenc.schemes.scheme_file import register_scheme_file
 
 CLEAN_PROCESS = Path(__file__).with_name("clean_process.py")
 CODE = Path(hf_posenc.__file__).parent / "model"
 
 # A scheme that a test registered has no file in the package, so it can't travel.
-SCHEMES = [name for name, scheme in POSITIONS.items() if scheme.__module__.startswith("hf_posenc.")]
+BUILTIN = [name for name, scheme in SCHEMES.items() if scheme.__module__.startswith("hf_posenc.")]
 HEADS = {
     "PosEncModel": "AutoModel",
     "PosEncForSequenceClassification": "AutoModelForSequenceClassification",
@@ -45,7 +44,7 @@ HOOKS = ("none", "learned", "rope", "t5", "deberta")
 
 # How a checkpoint travels doesn't depend on its head and its scheme together: one scheme meets all heads.
 ALL_HEADS = [("t5", head) for head in HEADS]
-PAIRS = [*((scheme, HEAD) for scheme in SCHEMES if scheme != "t5"), *ALL_HEADS]
+PAIRS = [*((scheme, HEAD) for scheme in BUILTIN if scheme != "t5"), *ALL_HEADS]
 """The checkpoints: scheme and head. Every scheme, and every head."""
 FEW_PAIRS = [(scheme, head) for scheme, head in PAIRS if scheme in HOOKS]
 """Of them, a scheme for each hook, and every head."""
@@ -294,6 +293,6 @@ def own_schemes(place: Path) -> Iterator[None]:
         patch.syspath_prepend(place)
         from my_package.stripes import Stripes  # type: ignore[import-not-found]
 
-        assert register_scheme_file(EXAMPLE, "learned+recency") == ["recency"]
-        register_position("stripes", Stripes)
+        assert register_scheme(EXAMPLE, "learned+recency") == ["recency"]
+        register_scheme(Stripes, "stripes")
         yield

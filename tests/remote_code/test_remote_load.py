@@ -213,4 +213,4 @@ def test_where_hf_posenc_is_installed_the_code_of_a_users_own_scheme_needs_trust
     assert refused["error"] == "ValueError"
     assert "its code (recency.Recency) comes with the checkpoint" in refused["message"]
     assert "trust_remote_code=True" in refused["message"]
-    assert "register_position('recency', ...)" in refused["message"]
+    assert "register_scheme(Scheme, 'recency')" in refused["message"]

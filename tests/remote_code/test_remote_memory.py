@@ -14,12 +14,12 @@ from remote_code_harness import (
     ALL_HEADS,
     BARE_BATCH,
     BATCH,
+    BUILTIN,
     FEW_PAIRS,
     HEAD,
     HEADS,
     HOOKS,
     PAIRS,
-    SCHEMES,
     Checkpoints,
     assert_same_outputs,
     outputs,
@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 
 import hf_posenc
 
-every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
+every_scheme = pytest.mark.parametrize("scheme", BUILTIN)
 every_pair = pytest.mark.parametrize(("scheme", "head"), PAIRS)
 few_pairs = pytest.mark.parametrize(("scheme", "head"), FEW_PAIRS)
 every_head = pytest.mark.parametrize(("scheme", "head"), ALL_HEADS)

@@ -14,11 +14,10 @@ from remote_code_harness import EXAMPLE, HEAD, OWN, STRIPES, own_schemes, put_in
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
 from hf_posenc.model.scheme_files import _rewritten, declared_schemes
 from hf_posenc.model.unpadding import Tokens
-from hf_posenc.schemes.scheme_file import register_scheme_file
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,7 @@ def test_a_configuration_carries_the_code_too(registered: None, tmp_path: Path) 
 def test_another_scheme_on_loading_leaves_the_code_behind(
     saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(POSITIONS, "recency")
+    monkeypatch.delitem(SCHEMES, "recency")
     config = PosEncConfig.from_pretrained(saved["recency"], position_embedding_type="alibi")
     assert set(PosEncModel(config).config.code_files()) == set(
         PosEncConfig(position_embedding_type="alibi").code_files()
@@ -80,7 +79,7 @@ def test_another_scheme_on_loading_leaves_the_code_behind(
 
 def test_changed_code_is_loaded_anew(saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.delitem(POSITIONS, "recency")
+    monkeypatch.delitem(SCHEMES, "recency")
     folder = shutil.copytree(saved["recency"], tmp_path / "checkpoint")
     first = PosEncModel.from_pretrained(folder, trust_remote_code=True)
     text = (folder / "recency.py").read_text()
@@ -98,7 +97,7 @@ def test_a_trusted_configuration_builds_and_saves_where_hf_posenc_is_installed(
 ) -> None:
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     for own in ("recency", "stripes"):
-        monkeypatch.delitem(POSITIONS, own)
+        monkeypatch.delitem(SCHEMES, own)
     folder = saved[name]
     config = PosEncConfig.from_pretrained(folder, trust_remote_code=True)
     expected = load_file(folder / "model.safetensors")
@@ -122,7 +121,7 @@ def own_module(folder: Path, text: str, name: str = "my_scheme.py") -> Path:
 def registered_file(path: Path) -> Iterator[PosEncConfig]:
     """A config whose scheme `mine` is the file's."""
     with schemes_restored(path.stem, "sibling"):
-        register_scheme_file(path, "mine")
+        register_scheme(path, "mine")
         yield PosEncConfig.from_preset("tiny", vocab_size=10, position_embedding_type="mine")
 
 
@@ -275,7 +274,7 @@ def test_a_class_of_the_main_module_that_stands_in_for_the_checkpoints_is_said(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
     embed = {"embed": lambda self, x, positions: x, "__module__": "__main__"}
-    monkeypatch.setitem(POSITIONS, "mine", type("Mine", (PositionScheme,), embed))
+    monkeypatch.setitem(SCHEMES, "mine", type("Mine", (PositionScheme,), embed))
     PosEncModel.from_pretrained(theirs)
     assert "my_scheme.py" in caplog.text
     assert "__main__.Mine, which is registered here, runs" in caplog.text

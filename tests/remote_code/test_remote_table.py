@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 from common import perturb, schemes_restored
-from remote_code_harness import CODE, HEAD, SCHEMES, Checkpoints, model_job, run_clean, tiny_config, tiny_model
+from remote_code_harness import BUILTIN, CODE, HEAD, Checkpoints, model_job, run_clean, tiny_config, tiny_model
 from torch import Tensor
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-from hf_posenc import POSITIONS, PosEncConfig, PosEncModel, PositionScheme, register_position
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
-from hf_posenc.schemes.scheme_file import register_scheme_file
 
 MODEL = {
     f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "scheme_factory")
@@ -41,9 +40,9 @@ class Mine(PositionScheme):
 
 
 @pytest.mark.promise("Trust", "A checkpoint carries the model's code and that of its own schemes, and nothing else")
-@pytest.mark.parametrize("scheme", [*SCHEMES, "learned+t5"])
+@pytest.mark.parametrize("scheme", [*BUILTIN, "learned+t5"])
 def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme: str) -> None:
-    classes = {base for name in scheme.split("+") for base in POSITIONS[name].__mro__}
+    classes = {base for name in scheme.split("+") for base in SCHEMES[name].__mro__}
     own = {f"{base.__module__.rpartition('.')[2]}.py" for base in classes if issubclass(base, PositionScheme)}
     own |= {file for file, names in TOOLS.items() if names & {*scheme.split("+")}}
     if "+" in scheme:
@@ -64,11 +63,11 @@ def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme: str
 
 
 def test_nothing_that_travels_imports_what_does_not() -> None:
-    configs = [tiny_config(scheme) for scheme in (*SCHEMES, "learned+t5")]
+    configs = [tiny_config(scheme) for scheme in (*BUILTIN, "learned+t5")]
     configs.append(tiny_config("rope", position_augmentation="shift"))
     travelling = set().union(*(config.code_files() for config in configs))
     assert {path.name for path in CODE.glob("*.py")} - travelling == {
-        *("__init__.py", "hints.py", "package_config.py", "scheme_files.py")
+        *("__init__.py", "package_config.py", "scheme_files.py")
     }
 
 
@@ -124,7 +123,7 @@ def author(folder: Path, step: int, table: str | None = None) -> Path:
     (source / "mine_step.py").write_text(f"STEP = {step}\n")
     with schemes_restored("author"), pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        register_position("mine", importlib.import_module("author.mine").Mine)
+        register_scheme(importlib.import_module("author.mine").Mine, "mine")
         tiny_model("mine", HEAD).save_pretrained(folder / "checkpoint")
     if table is not None:
         (folder / "checkpoint" / "scheme_table.py").write_text(table)
@@ -147,7 +146,7 @@ def test_schemes_of_one_name_are_never_mixed_up(tmp_path: Path) -> None:
             assert torch.equal(added(model), (number + 1.0) * PLACES.unsqueeze(-1).expand(1, 6, 4))
     other = PosEncModel.from_pretrained(folders[1], config=models[0].config, trust_remote_code=True)
     assert torch.equal(added(other)[..., 0], 2.0 * PLACES)
-    assert "mine" not in POSITIONS
+    assert "mine" not in SCHEMES
 
 
 def test_the_table_is_that_of_the_checkpoints_revision(tmp_path: Path) -> None:
@@ -184,7 +183,7 @@ TRAVELLING: Any = PosEncConfig.__mro__[1]
 
 
 def test_the_checkpoints_own_class_says_what_its_table_lacks_or_has_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = {"rope": POSITIONS["rope"], "five": 5}
+    table = {"rope": SCHEMES["rope"], "five": 5}
     for module in ("configuration_posenc", "scheme_factory"):
         monkeypatch.setattr(f"hf_posenc.model.{module}.SCHEMES", table)
     PosEncModel(TRAVELLING())
@@ -220,7 +219,7 @@ def test_a_scheme_is_not_saved_over_its_own_source(tmp_path: Path) -> None:
     file.write_text(MINE.replace("from .mine_step import STEP\n", "STEP = 1\n"))
     written = file.read_text()
     with schemes_restored("mine"):
-        register_scheme_file(file, "mine")
+        register_scheme(file, "mine")
         with pytest.raises(ValueError, match=r"holds mine.py, from which Mine was imported.* Save into another folder"):
             tiny_config("mine").save_pretrained(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["mine.py"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from remote_code_harness import BATCH, SCHEMES, clean_environment, tiny_config
+from remote_code_harness import BATCH, BUILTIN, clean_environment, tiny_config
 from safetensors.torch import load_file, save_file
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ import hf_posenc
 
 batch = load_file("batch.safetensors")
 found = {}
-for scheme in hf_posenc.POSITIONS:
+for scheme in hf_posenc.SCHEMES:
     config = hf_posenc.PosEncConfig.from_preset("tiny", vocab_size=100, position_embedding_type=scheme)
     model = hf_posenc.PosEncForSequenceClassification(config).eval()
     model.save_pretrained(scheme)
@@ -87,7 +87,7 @@ def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> No
     assert Path(file) == site / "hf_posenc" / "__init__.py"
     assert wheel.name.startswith(f"hf_posenc-{version}-")
     logits = load_file(tmp_path / "logits.safetensors")
-    for scheme in SCHEMES:
+    for scheme in BUILTIN:
         torch.testing.assert_close(logits[f"{scheme} loaded"], logits[f"{scheme} built"], rtol=0, atol=1e-6)
         code = tiny_config(scheme).code_files()
         assert {path.name: path.read_text() for path in (tmp_path / scheme).glob("*.py")} == code

@@ -14,14 +14,13 @@ from own_schemes import TakesRopeParameters
 from torch import nn
 
 from hf_posenc import (
-    POSITIONS,
+    SCHEMES,
     DistanceBias,
     PosEncConfig,
     PosEncModel,
     PositionScheme,
     load,
-    register_position,
-    register_scheme_file,
+    register_scheme,
 )
 from hf_posenc.errors import UserError
 from hf_posenc.model.position_combined import CombinedPosition
@@ -41,10 +40,10 @@ class Mine(PositionScheme):
 
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch):
-    before, modules = dict(POSITIONS), set(sys.modules)
+    before, modules = dict(SCHEMES), set(sys.modules)
     yield
-    POSITIONS.clear()
-    POSITIONS.update(before)
+    SCHEMES.clear()
+    SCHEMES.update(before)
     for name in set(sys.modules) - modules:
         if name in ("recency", "mine", "two"):
             del sys.modules[name]
@@ -56,7 +55,7 @@ class Sound(PositionScheme):
 
 
 def made(monkeypatch, scheme):
-    monkeypatch.setitem(POSITIONS, "own", scheme)
+    monkeypatch.setitem(SCHEMES, "own", scheme)
     return PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="own"))
 
 
@@ -77,7 +76,7 @@ def test_train_predict_and_plot_take_a_scheme_from_a_file(run, tmp_path):
     code, _, err = run("train", *arguments, "--max-steps", 2, "-o", out, "--set", "position_augmentation=shift")
     assert code == 0, err
     assert json.loads((out / "config.json").read_text())["position_augmentation"] == "shift"
-    del POSITIONS["recency"]  # from here on, as in a process that has never seen the file
+    del SCHEMES["recency"]  # from here on, as in a process that has never seen the file
     untrusted = "on the command line with --trust-remote-code; if you have the class"
     more = ("--pretrained", out, "--data", data, "-o", tmp_path / "more")
     for command in (("predict", out, "good film"), ("train", *more)):
@@ -112,9 +111,9 @@ def test_training_refuses_at_the_start_what_could_not_be_saved_at_the_end(run, t
 
 def test_a_class_is_named_by_itself_or_by_the_config(tmp_path):
     path = written(tmp_path, MINE + "\nclass Other(Mine):\n    name = 'other'\n", "two.py")
-    assert register_scheme_file(path, "rope+first") == ["first", "other"]
-    assert register_scheme_file(path) == ["first", "other"]  # again: nothing happens
-    assert POSITIONS["first"].__name__ == "Mine"
+    assert register_scheme(path, "rope+first") == ["first", "other"]
+    assert register_scheme(path) == ["first", "other"]  # again: nothing happens
+    assert SCHEMES["first"].__name__ == "Mine"
 
 
 @pytest.mark.parametrize(
@@ -134,12 +133,12 @@ def test_a_class_is_named_by_itself_or_by_the_config(tmp_path):
 )
 def test_files_that_hold_no_usable_scheme_are_refused(tmp_path, name, text, kind, message):
     path = written(tmp_path, text, name)
-    before = dict(POSITIONS)
+    before = dict(SCHEMES)
     with pytest.raises(ValueError, match=message):
-        register_scheme_file(path, kind)
-    assert before == POSITIONS
+        register_scheme(path, kind)
+    assert before == SCHEMES
     with pytest.raises(ValueError, match="is no file"):
-        register_scheme_file(tmp_path / "none.py", kind)
+        register_scheme(tmp_path / "none.py", kind)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_files_that_hold_no_usable_scheme_are_refused(tmp_path, name, text, kind
 )
 def test_what_is_no_plain_word_or_taken_names_no_scheme(name, reason):
     with pytest.raises(ValueError, match=re.escape(f"name={name!r} {reason}")):
-        register_position(name, type("Mine", (PositionScheme,), {"embed": lambda self, x, tokens: x}))
+        register_scheme(type("Mine", (PositionScheme,), {"embed": lambda self, x, tokens: x}), name)
 
 
 class WithBuffer(Sound):
@@ -251,13 +250,13 @@ def test_a_scheme_that_changes_positions_in_place_leaves_the_callers_alone(monke
 def test_a_scheme_file_imports_from_files_beside_it(tmp_path):
     written(tmp_path, "STEP = 7\n", "steps.py")
     path = written(tmp_path, "from .steps import STEP\n" + MINE.replace("100", "STEP"), "stepping.py")
-    assert register_scheme_file(path, "stepping") == ["stepping"]
+    assert register_scheme(path, "stepping") == ["stepping"]
     model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="stepping"))
     model.save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved" / "steps.py").read_text() == "STEP = 7\n"
     absolute = written(tmp_path, "import steps\n" + MINE, "absolute.py")
     with pytest.raises(ValueError, match="No module named 'steps'. It lies beside the file: write 'from .steps import"):
-        register_scheme_file(absolute, "absolute")
+        register_scheme(absolute, "absolute")
 
 
 def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
@@ -268,24 +267,24 @@ def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
             def embed(self, x, tokens):
                 return x + step * tokens.positions.unsqueeze(-1)
 
-        register_position("here", Here)
+        register_scheme(Here, "here")
         return PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here")).position
 
     first, second = cell(1), cell(2)
     zero, ones = torch.zeros(1, 2, 4), Tokens.from_positions(torch.ones(1, 2, dtype=torch.int64))
     assert float(first.embed(zero, ones).sum()) == 8
     assert float(second.embed(zero, ones).sum()) == 16
-    assert POSITIONS["here"] is type(second)
+    assert SCHEMES["here"] is type(second)
 
     class Other(type(second)):
         pass
 
     with pytest.raises(ValueError, match="name='here' is taken by Here"):
-        register_position("here", Other)
+        register_scheme(Other, "here")
 
 
 def test_a_scheme_of_a_users_own_takes_rope_parameters(tmp_path):
-    register_position("takes_rope", TakesRopeParameters)
+    register_scheme(TakesRopeParameters, "takes_rope")
     for parameters, theta in ((None, 10000.0), ({"rope_theta": 500.0}, 500.0)):
         config = tiny_config("takes_rope", rope_parameters=parameters)
         model = PosEncModel(config)
@@ -320,7 +319,7 @@ class Here(PositionScheme):
     def embed(self, x, tokens):
         return x + tokens.positions.unsqueeze(-1)
 
-register_position("here", Here)
+register_scheme(Here, "here")
 model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here"))
 print(model(torch.tensor([[1, 2]])).last_hidden_state.shape)
 model.save_pretrained("out")
@@ -330,8 +329,8 @@ model.save_pretrained("out")
 def test_a_class_of_the_main_script_works_but_cannot_be_saved(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    monkeypatch.setitem(POSITIONS, "here", None)
-    del POSITIONS["here"]
+    monkeypatch.setitem(SCHEMES, "here", None)
+    del SCHEMES["here"]
     with pytest.raises(ValueError, match="Here is defined in __main__, whose code can't travel with a model. Move the"):
         exec(MAIN, {"__name__": "__main__"})
     assert "torch.Size([1, 2, 128])" in capsys.readouterr().out

@@ -74,7 +74,7 @@ def test_rotation_decays_as_the_cosine_of_each_frequency(interleaved):
 
 def test_a_rotation_of_each_heads_own_is_shown_of_the_first(monkeypatch):
     monkeypatch.setattr(TurnedHeads, "name", "turned_heads", raising=False)
-    monkeypatch.setitem(hf_posenc.POSITIONS, "turned_heads", TurnedHeads)
+    monkeypatch.setitem(hf_posenc.SCHEMES, "turned_heads", TurnedHeads)
     speeds = np.array(TurnedHeads(head_dim=8, num_heads=4).speeds)[0]
     shown = image(axes(tiny_config("turned_heads"))["q.k of each entry of head 0"])
     expected = np.cos(np.sort(speeds)[::-1, None] * np.arange(S))
@@ -132,7 +132,7 @@ def test_a_bias_of_content_is_measured_over_random_queries_and_keys(scheme, term
 
 def test_a_bias_that_is_not_linear_is_measured_too(monkeypatch):
     monkeypatch.setattr(Gate, "name", "gate", raising=False)
-    monkeypatch.setitem(hf_posenc.POSITIONS, "gate", Gate)
+    monkeypatch.setitem(hf_posenc.SCHEMES, "gate", Gate)
     deviation = curves(axes(tiny_config("gate"))["Bias of layer 0: deviation over content"])
     # Half of all queries open the gate: the deviation of -|t| or 0 is |t| / 2.
     np.testing.assert_allclose(deviation.mean(0), np.abs(DISTANCES) / 2, rtol=0.1, atol=1e-6)
@@ -218,7 +218,7 @@ class UpperLayers(PositionScheme):
 
 
 def test_a_layer_in_which_a_hook_gives_none_is_drawn_without_effect(monkeypatch):
-    monkeypatch.setitem(hf_posenc.POSITIONS, "upper_layers", UpperLayers)
+    monkeypatch.setitem(hf_posenc.SCHEMES, "upper_layers", UpperLayers)
     shown = axes(tiny_config("upper_layers"), layer=0)
     assert np.all(curves(shown["q.k of equal vectors, over q.q"]) == pytest.approx(1))
     assert not any(title.startswith("Bias") for title in shown)
@@ -227,7 +227,7 @@ def test_a_layer_in_which_a_hook_gives_none_is_drawn_without_effect(monkeypatch)
 
 def test_a_scheme_that_asks_for_tokens_is_drawn(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "strangers")
-    monkeypatch.setitem(hf_posenc.POSITIONS, "bipe", importlib.import_module("bipe").Bipe)
+    monkeypatch.setitem(hf_posenc.SCHEMES, "bipe", importlib.import_module("bipe").Bipe)
     assert all(panel.lines or panel.images for panel in axes(tiny_config("bipe")).values())
 
 

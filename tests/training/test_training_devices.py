@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from training_harness import train
 from transformers.trainer_pt_utils import EvalLoopContainer
 
-from hf_posenc import POSITIONS
+from hf_posenc import SCHEMES
 from hf_posenc.model.scheme_table import AUGMENTATIONS
 from hf_posenc.model.unpadding import TokenLayout
 from hf_posenc.training.metrics import ClassificationLoss
@@ -39,7 +39,7 @@ def test_positions_are_drawn_without_float64(how: str) -> None:
         AUGMENTATIONS[how](TokenLayout.from_batch(IDS, MASK).tokens, 4000)
 
 
-@pytest.mark.parametrize("scheme", POSITIONS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_step_of_training_needs_no_float64(scheme: str) -> None:
     model = encoder(scheme).train()
     with NoFloat64():

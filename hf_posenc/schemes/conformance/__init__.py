@@ -20,10 +20,10 @@ import torch
 from hf_posenc.errors import UserError, user_errors
 from hf_posenc.quiet import without_bars
 
-from ...model.package_config import scheme_class
+from ...model.package_config import find_scheme
 from ...model.position_base import PositionScheme
 from ...model.scheme_table import SCHEMES
-from ..scheme_file import register_position
+from ..scheme_file import register_scheme
 from .case import Case, Failure, Skip, describe
 from .hooks import check_repeats, check_shapes, check_signature, check_used
 from .outputs import (
@@ -163,11 +163,12 @@ def check_scheme(
             with user_errors():
                 case.config()  # a wrong argument is the caller's error, not the scheme's
         results: list[CheckResult] = []
-        for name in SCHEME_CHECKS:
-            if results and results[0].name == "repeats" and isinstance(results[0].error, Failure) and name in names:
-                results.append(CheckResult(name, "skipped", "comparisons say nothing until `repeats` passes", 0.0))
-            elif name in names:
+        for name in (check for check in SCHEME_CHECKS if check in names):
+            fault = results[0].error if results and results[0].name == "repeats" else None
+            if fault is None or (name in ("signature", "shapes") and not isinstance(fault, Failure)):
                 results.append(_run(name, case))
+            else:
+                results.append(CheckResult(name, "skipped", "comparisons say nothing until `repeats` passes", 0.0))
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
     if kwargs:
         label += f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
@@ -237,7 +238,7 @@ def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str |
     if isinstance(scheme, str):
         with user_errors():
             for part in scheme.split("+"):
-                scheme_class(part)
+                find_scheme(part)
         yield scheme, None
         return
     declared = vars(scheme).get("name") if isinstance(scheme, type) else None
@@ -248,7 +249,7 @@ def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str |
             usable = isinstance(declared, str) and declared.isidentifier()
             wanted = declared if usable else getattr(scheme, "__name__", "")
             name = next(f"{wanted}{n or ''}" for n in itertools.count() if f"{wanted}{n or ''}" not in SCHEMES)
-            register_position(name, scheme)
+            register_scheme(scheme, name)
         try:
             yield name, declared
         finally:

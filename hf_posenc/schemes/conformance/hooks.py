@@ -150,7 +150,8 @@ def check_used(case: Case) -> None:
         if not difference >= DIFFERENT:
             raise Failure(
                 f"without {hook} the logits change by {difference:.1e}, less than {DIFFERENT:g}: it has no effect. "
-                "A bias that is equal for all keys of a query is one (softmax); so is a term multiplied by zero."
+                "So has a bias that is equal for all keys of a query (softmax), one number added to all entries of an "
+                "embedding (LayerNorm), and a term multiplied by zero."
             )
 
 
