@@ -52,7 +52,7 @@ class ForwardAttention(Movable):
     def __init__(self, name: str, backend: "Backend", scheme: PositionScheme, layout: TokenLayout) -> None:
         self.name, self.backend, self.scheme, self.layout = name, backend, scheme, layout
         self.runs: Any = None  # how tokens become rows, for a backend that wants them: Rows or Runs
-        self.row_tokens: Tokens | None = None  # in padded layout, for a scheme with a bias
+        self.row_tokens: Any = None  # `Tokens` in padded layout, for a scheme with a bias
         self.bias: Tensor | None = None  # of all layers, in padded layout
         self.masks: Masks = []  # for each run: whom tokens attend to, plus that bias
         self.state: Any = None  # of the scheme's `rotate`
@@ -65,8 +65,6 @@ class ForwardAttention(Movable):
             return self._padded()(layer, interface, q, k, v, x)  # each number of runs would be a new graph
         scheme, masks = self.scheme, self.masks
         if scheme.uses("layer_bias"):
-            assert self.row_tokens is not None
-            assert self.row_tokens.rows is not None
             row_q, row_k = (self.row_tokens.rows.lay_out(t).transpose(1, 2) for t in (q, k))
             bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_idx)
             _check_axes(bias, row_q.shape[1])
@@ -126,7 +124,8 @@ def choose_attention(
         backend = BACKENDS["varlen"]
     attention = ForwardAttention(name, backend, scheme, layout)
     attention.wants_weights = wants_weights
-    if not (name == "sdpa" and on_cpu and _is_slow_in_half(layout, x)):
+    trains_in_half = not tracing() and torch.is_grad_enabled() and linear_dtype(x) in HALF
+    if not (name == "sdpa" and on_cpu and trains_in_half and layout.tokens.longest < HALF_FROM):
         attention.dtype = linear_dtype(x)
     with outside_autocast(x.device):  # what is computed from positions is float32
         if scheme.uses("rotary"):
@@ -162,11 +161,6 @@ def _log_backend_once(attention: ForwardAttention, device: str) -> None:
             f"attn_implementation={name!r} must heed attention_mask, True where a token attends: this batch has "
             "padding or packing. If it doesn't, results are wrong: use 'sdpa' or 'eager'."
         )
-
-
-def _is_slow_in_half(layout: TokenLayout, x: Tensor) -> bool:
-    """Whether gradients are wanted in half precision, of sequences that are short: see `HALF_FROM`."""
-    return not tracing() and torch.is_grad_enabled() and linear_dtype(x) in HALF and layout.tokens.longest < HALF_FROM
 
 
 def add_bias(masks: Masks, runs: Rows | Runs, bias: Tensor | None, dtype: torch.dtype) -> Masks:
@@ -216,12 +210,8 @@ def check_bias(name: str | None, scheme: PositionScheme) -> None:
 def check_reentrant(scheme: PositionScheme, x: Tensor) -> None:
     """Refuses reentrant checkpointing where layers share what has a gradient: each would go back through its graph.
 
-    Args:
-        scheme: the positional scheme.
-        x: hidden states of a few tokens, (1, S, D).
-
     Raises:
-        ValueError: the scheme's bias or rotary state has a gradient.
+        ValueError: the scheme's bias or rotary state has a gradient, tried on hidden states x (1, S, D).
     """
     places = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
     tokens = Tokens.from_positions(places, places, x.requires_grad_())

@@ -12,18 +12,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, modeling_outputs
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BaseModelOutput,
-    MaskedLMOutput,
-    MultipleChoiceModelOutput,
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple
 
@@ -47,10 +39,9 @@ from .unpadding import TokenLayout, Tokens
 Outputs = tuple[Tensor | None, Tensor]
 
 PLACES = ("attention_mask", "position_ids", "seq_idx", "cu_seq_lens_q")
-"""Arguments that say where the tokens are."""
 OPTIONS = {*PLACES, "token_type_ids", "num_items_in_batch", "output_attentions", "output_hidden_states"}
 OPTIONS |= {"max_length_q", "max_length_k", "cu_seq_lens_k"}
-"""What a call takes besides its input; flash attention's collators give the lengths of keys too."""
+"""What a call takes besides its input: where tokens are, and more; flash attention's collators give keys' lengths."""
 
 
 class PosEncEmbeddings(nn.Module):
@@ -270,7 +261,7 @@ class PosEncModel(PosEncPreTrainedModel):
         cu_seq_lens_q: Tensor | None = None,
         layout: TokenLayout | None = None,
         **kwargs: Any,
-    ) -> BaseModelOutput:
+    ) -> modeling_outputs.BaseModelOutput:
         """Runs the encoder on tokens.
 
         Args:
@@ -316,7 +307,7 @@ class PosEncModel(PosEncPreTrainedModel):
             attentions.append(weights)
         hidden_states = layout.pad(hidden_states if self.norm is None else self.norm(hidden_states))
         all_hidden_states.append(hidden_states)
-        return BaseModelOutput(
+        return modeling_outputs.BaseModelOutput(
             last_hidden_state=hidden_states,
             hidden_states=tuple(all_hidden_states) if wants_hidden else None,
             attentions=tuple(attentions) if wants_attentions else None,
@@ -405,7 +396,15 @@ class PosEncHead(PosEncPreTrainedModel):
         return self.output_class(loss=loss, logits=logits, **optional_outputs)
 
     def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
-        """Hidden states (B, S, D), labels, and by how many to divide the loss -> loss or None, and logits."""
+        """Hidden states (B, S, D), labels, and by how many to divide the loss -> loss or None, and logits.
+
+        Of heads that answer for each token: `labels` (B, S), the right class or token id, or -100 where there is
+        nothing to predict; logits (B, S, C), zero at padding.
+        """
+        logits = self._scores(layout.unpad(hidden_states))
+        return token_loss(logits, labels, layout, count), layout.pad(logits)
+
+    def _scores(self, hidden_states: Tensor) -> Tensor:
         raise NotImplementedError
 
 
@@ -447,7 +446,7 @@ class PosEncPooledHead(PosEncHead):
 class PosEncForSequenceClassification(PosEncPooledHead):
     """The encoder with a classifier (or a regressor) on each pooled sequence."""
 
-    output_class = SequenceClassifierOutput
+    output_class = modeling_outputs.SequenceClassifierOutput
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config, cast(int, config.num_labels))
@@ -475,7 +474,7 @@ class PosEncForSequenceClassification(PosEncPooledHead):
 class PosEncForMultipleChoice(PosEncPooledHead):
     """The encoder with one score per choice, softmax over the choices."""
 
-    output_class = MultipleChoiceModelOutput
+    output_class = modeling_outputs.MultipleChoiceModelOutput
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config, 1)
@@ -490,7 +489,7 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         **kwargs: Any,
-    ) -> MultipleChoiceModelOutput:
+    ) -> modeling_outputs.MultipleChoiceModelOutput:
         """Scores each choice; inputs have an axis of choices: (B, C, S).
 
         Args:
@@ -537,7 +536,7 @@ class PosEncLMHead(nn.Module):
 class PosEncForMaskedLM(PosEncHead):
     """The encoder with BERT's masked-language-model head; the decoder shares the token embedding."""
 
-    output_class = MaskedLMOutput
+    output_class = modeling_outputs.MaskedLMOutput
 
     _tied_weights_keys = {"lm_head.decoder.weight": "model.embeddings.word_embeddings.weight"}
 
@@ -555,20 +554,14 @@ class PosEncForMaskedLM(PosEncHead):
         """Replaces the decoder."""
         self.lm_head.decoder = new_embeddings  # type: ignore[assignment]
 
-    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
-        """Predicts tokens. `labels` (B, S): the right token id, or -100 where there is nothing to predict.
-
-        Returns:
-            loss, and logits (B, S, V), zero at padding.
-        """
-        logits = self.lm_head(layout.unpad(hidden_states))
-        return token_loss(logits, labels, layout, count), layout.pad(logits)
+    def _scores(self, hidden_states: Tensor) -> Tensor:
+        return self.lm_head(hidden_states)
 
 
 class PosEncForTokenClassification(PosEncHead):
     """The encoder with a classifier on each token."""
 
-    output_class = TokenClassifierOutput
+    output_class = modeling_outputs.TokenClassifierOutput
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config)
@@ -578,14 +571,8 @@ class PosEncForTokenClassification(PosEncHead):
         self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 
-    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
-        """Classifies each token. `labels` (B, S): the class of each token, or -100 where it doesn't count.
-
-        Returns:
-            loss, and logits (B, S, C), zero at padding.
-        """
-        logits = self.classifier(self.dropout(layout.unpad(hidden_states)))
-        return token_loss(logits, labels, layout, count), layout.pad(logits)
+    def _scores(self, hidden_states: Tensor) -> Tensor:
+        return self.classifier(self.dropout(hidden_states))
 
 
 class PosEncForQuestionAnswering(PosEncPreTrainedModel):
@@ -613,7 +600,7 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
         seq_idx: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
-    ) -> QuestionAnsweringModelOutput:
+    ) -> modeling_outputs.QuestionAnsweringModelOutput:
         """Scores the start and end of the answer; the arguments are those of `PosEncModel`, and the right ones.
 
         Args:
@@ -643,7 +630,7 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
                 losses.append(cross_entropy(logits, target.masked_fill(outside, -100).squeeze(-1), None))
             loss = (losses[0] + losses[1]) / 2
         scores = {"start_logits": start_logits, "end_logits": end_logits}
-        return QuestionAnsweringModelOutput(loss=loss, **scores, **optional_outputs)
+        return modeling_outputs.QuestionAnsweringModelOutput(loss=loss, **scores, **optional_outputs)
 
 
 def whole_numbers(labels: Tensor, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position_base import PositionScheme
-from .position_math import accumulation_dtype, outside_autocast
+from .position_math import accumulation_dtype
 from .unpadding import Tokens
 
 
@@ -19,8 +19,8 @@ class CablePosition(PositionScheme):
     -|l_ih - l_jh|, hardly tells left from right, so each side has its own weights. They start near `alibi`:
     softplus(a_h) = 2^(-8h/H), h from 1 to H, to the right in the opposite order of heads.
 
-    Costs, in each layer, a product (S, S) x (S, 2 H), and an (H, S, S) bias of each sequence, two while it is computed;
-    2 L H (D + 1) weights; any length. The sums are float32 whatever the model's dtype.
+    Costs, in each layer, an (H, S, S) bias of each sequence, two while it is computed; 2 L H (D + 1) weights; any
+    length. The sums are float32 whatever the model's dtype. A compiled or exported model takes no `position_ids`.
 
     Args:
         hidden_size, num_heads, num_layers (int): D, H, L.
@@ -43,15 +43,10 @@ class CablePosition(PositionScheme):
 
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
         """-max(l_i - l_j, 0) - max(r_j - r_i, 0): (1 or B, H, S, S)."""
-        x, positions, sequence = tokens.hidden_states, tokens.positions, tokens.sequence
-        assert x is not None
-        share = self.shares[layer](x)
+        assert tokens.hidden_states is not None
+        share = self.shares[layer](tokens.hidden_states)
         share = nn.functional.softplus(share.to(accumulation_dtype(share)))  # (B, S, 2 H)
-        up_to = positions[:, None, :] <= positions[:, :, None]
-        if not tokens.rows_share_positions:
-            up_to = up_to & (sequence[:, None, :] == sequence[:, :, None])
-        with outside_autocast(x.device):
-            place = torch.matmul(up_to.to(share.dtype), share).transpose(1, 2)  # l and then r, (B, 2 H, S)
+        place = tokens.from_order(tokens.in_order(share).cumsum(1)).transpose(1, 2)  # l and then r, (B, 2 H, S)
         left, right = place[:, : self.num_heads], place[:, -self.num_heads :]
         left_of = (left[..., :, None] - left[..., None, :]).clamp(min=0)
         return -left_of - (right[..., None, :] - right[..., :, None]).clamp(min=0)

@@ -48,8 +48,8 @@ class Tokens(Movable):
 
     positions: Tensor
     """int64 (...): 0-based in each sequence, or the caller's `position_ids`; 0 at padding."""
-    is_first: Tensor
-    """bool (...): the first token of each sequence, whatever its position is."""
+    rank: Tensor
+    """int64 (...): each token's place in its sequence, in the order of the input; -1 at padding."""
     sequence: Tensor
     """int64 (...): which sequence each token belongs to, counted over the batch; -1 at padding."""
     num_sequences: int
@@ -74,19 +74,27 @@ class Tokens(Movable):
         """Tokens at these positions, a sequence in each row: to call a hook outside a model.
 
         Args:
-            positions: int64 (B, S), or (S,) of one sequence; 0-based in each.
+            positions: int64 (B, S), (1, S) for the same in all rows, or (S,) of one sequence; 0-based in each.
             input_ids: int64 (B, S). None: `inputs_embeds` were given.
             hidden_states: what q and k are projected from, (B, S, D).
         """
         rows, length = (1 if positions.dim() == 1 else positions.shape[0]), positions.shape[-1]
-        is_first = torch.arange(length, device=positions.device).expand_as(positions) == 0
-        sequence = torch.arange(rows, device=positions.device).unsqueeze(-1).expand(rows, length).view_as(positions)
-        tokens = cls(positions, is_first, sequence, rows, length, False, ids=input_ids, hidden=hidden_states)
+        if hidden_states is not None and hidden_states.dim() == positions.dim() + 1 > 2:
+            rows = hidden_states.shape[0]
+        rank = torch.arange(length, device=positions.device).expand_as(positions)
+        sequence = torch.arange(rows, device=positions.device).unsqueeze(-1).expand(rows, length)
+        sequence = sequence[0] if positions.dim() == 1 else sequence
+        tokens = cls(positions, rank, sequence, rows, length, False, ids=input_ids, hidden=hidden_states)
         if not have_fixed_shapes(positions) and positions.numel():
-            same = (positions == torch.arange(length, device=positions.device)).all()
+            same = (positions == rank).all()
             counted, least, most = torch.stack((same.long(), *positions.aminmax())).tolist()
             tokens.positions_are_aranges, tokens.position_range = bool(counted), (least, most)
         return tokens
+
+    @property
+    def is_first(self) -> Tensor:
+        """bool (...): the first token of each sequence, whatever its position is."""
+        return self.rank == 0
 
     @property
     def lengths(self) -> Tensor:
@@ -141,6 +149,40 @@ class Tokens(Movable):
         places = torch.arange(max(self.longest, 1), device=self.positions.device)
         return nn.functional.embedding(self.positions, function(places))
 
+    def in_order(self, x: Tensor) -> Tensor:
+        """Lays sequences out in rows, sorted by position: (..., D) -> (N, L, D). For what runs over a sequence.
+
+        Tokens of equal position keep the order of the input; a row is zero after its sequence's end, and L is at least
+        the longest one's length.
+
+        Raises:
+            ValueError: rows may be packed in a traced graph, which can't count their sequences.
+        """
+        x = x.expand(*self.sequence.shape, x.shape[-1]).reshape(-1, x.shape[-1])
+        rows = x.new_zeros(self.num_sequences * self.longest + 1, x.shape[-1])  # the last one is padding's
+        return rows.index_copy(0, self._places(), x)[:-1].view(self.num_sequences, self.longest, x.shape[-1])
+
+    def from_order(self, y: Tensor) -> Tensor:
+        """Undoes `in_order`: (N, L, D) -> (..., D), zero at padding."""
+        rows = nn.functional.pad(y.flatten(0, 1), (0, 0, 0, 1))
+        return rows.index_select(0, self._places()).view(*self.sequence.shape, y.shape[-1])
+
+    def _places(self) -> Tensor:
+        """Each token's place in the flattened rows of `in_order`: int64 (n,)."""
+        if self.may_be_packed and self.position_range is None:
+            raise ValueError(
+                "A compiled or exported model can't tell the sequences of packed rows apart, so tokens.in_order can't "
+                "lay them out. Leave position_ids, seq_idx and cu_seq_lens_q out, or call the model uncompiled."
+            )
+        sequence, rank = self.sequence.flatten(), self.positions.expand_as(self.sequence).flatten()
+        if not self.positions_are_aranges:
+            order = rank.argsort(stable=True)
+            order = order[sequence[order].argsort(stable=True)]
+            ordered = sequence[order]
+            index = torch.arange(order.shape[0], device=order.device) - torch.searchsorted(ordered, ordered)
+            rank = torch.empty_like(order).index_copy(0, order, index)
+        return (sequence * self.longest + rank).masked_fill(sequence < 0, self.num_sequences * self.longest)
+
 
 @dataclass
 class TokenLayout(Movable):
@@ -154,8 +196,8 @@ class TokenLayout(Movable):
     """bool (B, S): which places hold a token. None: all."""
     counts: Tensor | None = None
     """int64 (N,): tokens of each sequence; None in a traced graph."""
-    num_tokens: int | None = None
-    """T: tokens in the batch; None in a traced graph."""
+    num_tokens: int = 0
+    """T: tokens of a batch with padding or packing."""
     index: Tensor | None = None
     """int64 (T,) in an unpadded batch: place of each token in the flattened input."""
 
@@ -194,12 +236,10 @@ class TokenLayout(Movable):
         fixed = have_fixed_shapes(attention_mask, position_ids, seq_idx, cu_seq_lens_q)
         mask = None if attention_mask is None else _check_mask(attention_mask, shape, fixed)
         position_ids = _check_positions(position_ids, shape)
-        trusted = (
-            cu_seq_lens_q if max_length is not None and cu_seq_lens_q is not None and cu_seq_lens_q.is_cuda else None
-        )
-        if cu_seq_lens_q is not None:
-            checked = not fixed and trusted is None
-            seq_idx = _sequences_from_borders(cu_seq_lens_q, shape, x.device, checked)
+        borders: Any = cu_seq_lens_q
+        trusted = borders is not None and max_length is not None and borders.is_cuda
+        if borders is not None:
+            seq_idx = _sequences_from_borders(borders, shape, x.device, check=not (fixed or trusted))
         starts = None
         if seq_idx is not None:
             seq_idx = _fitting("seq_idx", seq_idx, shape, "Give (B, S).")
@@ -207,7 +247,7 @@ class TokenLayout(Movable):
             starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
         elif position_ids is not None:
             starts = _starts_in_positions(position_ids, mask)
-        tokens, rank = _assign_sequences(shape, x.device, starts, mask, position_ids)
+        tokens = _assign_sequences(shape, x.device, starts, mask, position_ids)
         tokens.ids = None if x.dim() > 2 else x
         layout = cls(shape, tokens, mask)
         if fixed:
@@ -215,15 +255,15 @@ class TokenLayout(Movable):
             return layout
         if starts is None and mask is None:
             tokens.position_range, layout.counts = (0, length - 1), torch.full((batch,), length, device=x.device)
-        elif trusted is not None and max_length is not None and mask is None and position_ids is None:
-            tokens.num_sequences, tokens.longest = trusted.shape[0] - 1, max_length
+        elif trusted and max_length is not None and mask is None and position_ids is None:
+            tokens.num_sequences, tokens.longest = borders.shape[0] - 1, max_length
             tokens.may_be_packed, tokens.position_range = tokens.num_sequences > 1, (0, max_length - 1)
-            layout.counts, layout.num_tokens = trusted.diff().to(torch.int64), length
+            layout.counts, layout.num_tokens = borders.diff().to(torch.int64), length
         else:
-            layout._read_batch_facts(rank, position_ids is not None)
+            layout._read_batch_facts(position_ids is not None)
         return layout.without_padding() if unpad and (layout.mask is not None or layout.packed) else layout
 
-    def _read_batch_facts(self, rank: Tensor, from_caller: bool) -> None:
+    def _read_batch_facts(self, from_caller: bool) -> None:
         """Sets what only the numbers in a batch tell. One transfer to the host for all.
 
         Sequences are numbered without gaps: those that hold a token, and rows without any, which keep their place in
@@ -237,7 +277,7 @@ class TokenLayout(Movable):
         exists = held > 0
         if mask is not None:
             exists.view(rows, -1)[:, 0] |= ~mask.any(-1)
-        same, bounds = (tokens.positions == rank).all(), tokens.positions.aminmax()
+        same, bounds = (tokens.positions == tokens.rank.clamp(min=0)).all(), tokens.positions.aminmax()
         facts = (same, exists.sum(), held.sum(), held.max(), *bounds)
         counted, count, real, longest, least, most = torch.stack([fact.long() for fact in facts]).tolist()
         if tokens.may_be_packed:
@@ -256,20 +296,16 @@ class TokenLayout(Movable):
 
     def without_padding(self) -> "TokenLayout":
         """The real tokens alone, unless there is none."""
-        tokens, counts = self.tokens, self.counts
-        if (
-            self.index is not None or tokens.longest == 0
-        ):  # over nothing attention is undefined, over padding it gives 0
+        tokens = self.tokens
+        if self.index is not None or tokens.longest == 0:  # attention is undefined over nothing, and 0 over padding
             return self
-        assert counts is not None
-        assert self.num_tokens is not None
-        index = torch.arange(tokens.sequence.numel(), device=counts.device)
+        index = torch.arange(tokens.sequence.numel(), device=tokens.sequence.device)
         if self.mask is not None:
             index = self.mask.flatten().nonzero_static(size=self.num_tokens).squeeze(1)
         layout = replace(self, index=index)
-        positions, is_first, sequence = map(layout.unpad, (tokens.positions, tokens.is_first, tokens.sequence))
+        positions, rank, sequence = map(layout.unpad, (tokens.positions, tokens.rank, tokens.sequence))
         ids = None if tokens.ids is None else layout.unpad(tokens.ids)
-        layout.tokens = replace(tokens, positions=positions, is_first=is_first, sequence=sequence, ids=ids)
+        layout.tokens = replace(tokens, positions=positions, rank=rank, sequence=sequence, ids=ids)
         layout.tokens.may_be_packed, layout.tokens.has_rows = False, False
         return layout
 
@@ -336,10 +372,8 @@ class Rows(Movable):
         self.is_full = layout.num_tokens == tokens.num_sequences * tokens.longest  # tokens in order, without a gap
         self.index: Tensor | None = None  # int64 (T,) in an unpadded batch: place of each token in the flattened rows
         if layout.index is not None and layout.counts is not None:
-            # Sequence i has a row of `longest` places; the tokens of those before it come to their sum.
-            place, before = torch.arange(tokens.longest, device=layout.index.device), layout.cu_seqlens[:-1]
-            gaps = torch.arange(tokens.num_sequences, device=layout.index.device) * tokens.longest - before
-            self.index = torch.arange(tokens.sequence.shape[1], device=layout.index.device) + gaps[tokens.sequence[0]]
+            self.index = (tokens.sequence * tokens.longest + tokens.rank)[0]
+            place = torch.arange(tokens.longest, device=self.index.device)
             mask = None if self.is_full else place < layout.counts.unsqueeze(-1)
         self.masks: list[Tensor | None] = [mask]
         """bool: which keys each query attends to, (B, 1, 1, S), or (B, 1, S, S) with borders. None: all."""
@@ -355,12 +389,12 @@ class Rows(Movable):
         if self.index is not None:
             place = torch.arange(tokens.longest, device=self.index.device).unsqueeze(0)
             rows.positions = place if tokens.positions_are_aranges else self.lay_out(tokens.positions)
-            rows.is_first, rows.sequence = place == 0, self.lay_out(tokens.sequence, -1)
+            rows.rank, rows.sequence = place, self.lay_out(tokens.sequence, -1)
             if tokens.position_range is not None:  # empty places have position 0
                 rows.position_range = (min(tokens.position_range[0], 0), tokens.position_range[1])
         elif self.masks[0] is None:
             rows.positions = tokens.positions[:1] if tokens.positions_are_aranges else tokens.positions
-            rows.is_first = tokens.is_first[:1]
+            rows.rank = tokens.rank[:1]
         return rows
 
     def lay_out(self, x: Tensor, fill: float = 0) -> Tensor:
@@ -452,8 +486,8 @@ def _assign_sequences(
     starts: Tensor | None,
     mask: Tensor | None,
     position_ids: Tensor | None,
-) -> tuple[Tokens, Tensor]:
-    """The tokens, and the place of each in its sequence: a sequence per row, or where `starts` is True another one.
+) -> Tokens:
+    """The tokens: a sequence per row, or where `starts` is True another one.
 
     With `starts` sequences are numbered with gaps: row times S, plus how many started in the row before.
     """
@@ -464,12 +498,11 @@ def _assign_sequences(
     if starts is not None:
         before = torch.where(starts, rank if mask is None else seen - mask.long(), 0).cummax(-1).values
         sequence, rank = row * shape[1] + (starts | (place == 0)).cumsum(-1) - 1, rank - before
-    positions, is_first = rank if position_ids is None else position_ids, rank == 0
+    positions = rank if position_ids is None else position_ids
     if mask is not None:
-        positions, rank = (x.masked_fill(~mask, 0) for x in (positions, rank))
-        sequence, is_first = sequence.masked_fill(~mask, -1), is_first & mask
-    counted, may_be_packed = position_ids is None, starts is not None
-    return Tokens(positions, is_first, sequence, *shape, counted, may_be_packed=may_be_packed), rank
+        positions = positions.masked_fill(~mask, 0)
+        sequence, rank = (x.masked_fill(~mask, -1) for x in (sequence, rank))
+    return Tokens(positions, rank, sequence, *shape, position_ids is None, may_be_packed=starts is not None)
 
 
 def _check_mask(attention_mask: Tensor, shape: tuple[int, int], fixed: bool) -> Tensor:

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from common import encoder, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
+from hf_posenc.model.unpadding import Rows, Runs, TokenLayout, Tokens
 
 
 @st.composite
@@ -111,6 +112,44 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
                     assert allowed[r, q].any(), "a query that sees nothing gives NaN"
 
 
+@settings(max_examples=100, deadline=None)
+@given(packed_batches(), st.booleans(), st.booleans())
+def test_in_order_gives_a_row_per_sequence_sorted_by_position_and_from_order_undoes_it(batch, unpad, ties):
+    rows, before, length = batch
+    mask, positions, seq_idx = arrange(rows, before, length)
+    if ties:
+        positions = torch.randint(-1, 3, positions.shape)
+    layout = TokenLayout.from_batch(mask, mask, positions if ties else None, seq_idx, unpad=unpad)
+    x, padded = torch.randn(len(rows), length, 3), Rows(layout)
+    sequences = []  # those of each row, by its numbers; a row without tokens is one empty sequence
+    for r, row in enumerate(rows):
+        for number in range(max(len(row), 1)):
+            own = ((seq_idx[r] == number + 1) & (mask[r] == 1)).nonzero()[:, 0].tolist()
+            sequences.append(x[r, sorted(own, key=positions[r].tolist().__getitem__)])
+    for seen, values, restore in (
+        (layout.tokens, layout.unpad(x), layout.pad),
+        (padded.tokens(), padded.lay_out(layout.unpad(x)), lambda y: layout.pad(padded.join([y]))),
+    ):
+        ordered = seen.in_order(values)
+        assert ordered.shape == (len(sequences), seen.longest, 3)
+        for row, sequence in zip(ordered, sequences, strict=True):
+            assert torch.equal(row[: len(sequence)], sequence)
+            assert not row[len(sequence) :].any()
+        assert torch.equal(restore(seen.from_order(ordered)), x * mask[..., None])
+
+
+def test_in_order_refuses_rows_that_may_be_packed_in_a_traced_graph():
+    """Left padding is no obstacle, and neither is a hook that is called by hand."""
+    model, ids, mask = encoder("cable"), tokens(2, 6), torch.tensor([[1] * 6, [0] * 2 + [1] * 4])
+    traced = torch.export.export(model, (ids,), {"attention_mask": mask}).module()(ids, attention_mask=mask)
+    torch.testing.assert_close(traced[0], model(ids, attention_mask=mask)[0], atol=1e-5, rtol=1e-5)
+    with pytest.raises(Exception, match=r"can't tell the sequences of packed rows apart, so tokens.in_order can't"):
+        torch.export.export(model, (ids,), {"position_ids": torch.arange(6).expand(2, 6)})
+    one, x = Tokens.from_positions(torch.tensor([2, 0, 1])), torch.randn(3, 2)
+    assert torch.equal(one.in_order(x), x[[1, 2, 0]].unsqueeze(0))
+    assert torch.equal(one.from_order(one.in_order(x)), x)
+
+
 @pytest.mark.parametrize(
     ("position_ids", "packed"),
     [
@@ -180,6 +219,6 @@ def test_moving_to_a_device_moves_every_tensor():
         *vars(moved.layout.tokens).values(),
     ]
     tensors = [value for value in tensors if isinstance(value, torch.Tensor)]
-    assert len(tensors) == 4 + 1 + 1 + 4 + 4
+    assert len(tensors) == 4 + 1 + 1 + 3 + 4
     assert all(value.device.type == "meta" for value in tensors)
     assert rows.index.device.type == "cpu"

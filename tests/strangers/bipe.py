@@ -24,27 +24,26 @@ class Bipe(PositionScheme):
         self.table = nn.Embedding(max_positions, hidden_size)
 
     def embed(self, x: Tensor, tokens: Tokens) -> Tensor:
-        within, _ = self._places(tokens.positions, tokens.input_ids, tokens.sequence)
+        within, _ = self._places(tokens)
         return x + self.table(within).to(x.dtype)
 
     def bias(self, tokens: Tokens) -> Tensor:
-        _, segment = self._places(tokens.positions, tokens.input_ids, tokens.sequence)
+        _, segment = self._places(tokens)
         slopes = 2.0 ** (-8.0 * torch.arange(1, self.num_heads + 1, device=segment.device) / self.num_heads)
         far = (segment[:, None, :] - segment[:, :, None]).abs()
         return -slopes[:, None, None] * far[:, None]
 
-    def _places(self, positions: Tensor, input_ids: Tensor | None, sequence: Tensor) -> tuple[Tensor, Tensor]:
-        """Each token's place in its segment, and its segment's number, counted over the batch."""
-        if input_ids is None:
+    def _places(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Each token's place in its segment, and its segment's number in the sequence."""
+        if tokens.input_ids is None:
             raise ValueError("bipe finds segments by their separator: give input_ids, not inputs_embeds.")
-        shape, positions = sequence.shape, positions.expand(sequence.shape).flatten()
-        order = (sequence.flatten() * (positions.max() + 1) + positions).argsort()
-        of, p, ends = sequence.flatten()[order], positions[order], (input_ids.flatten() == self.separator_id)[order]
-        starts = torch.cat((torch.ones_like(ends[:1]), ends[:-1] | (of[1:] != of[:-1])))
-        index = torch.arange(order.shape[0], device=order.device)
-        start = torch.where(starts, index, 0).cummax(0).values
-        back = order.argsort()
-        return (p - p[start])[back].view(shape), starts.cumsum(0)[back].view(shape)
+        ends = tokens.input_ids == self.separator_id
+        p, ends = tokens.in_order(torch.stack((tokens.positions.expand_as(ends), ends.long()), -1)).unbind(-1)
+        begins = nn.functional.pad(ends[:, :-1], (1, 0), value=1)
+        index = torch.arange(p.shape[1], device=p.device)
+        start = torch.where(begins == 1, index, 0).cummax(1).values
+        within, segment = p - p.gather(1, start), begins.cumsum(1)
+        return tokens.from_order(torch.stack((within, segment), -1)).unbind(-1)
 
     def init_weights(self, std: float) -> None:
         nn.init.normal_(self.table.weight, std=std)

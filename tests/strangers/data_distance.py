@@ -4,7 +4,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_posenc import PositionScheme, Tokens
-from hf_posenc.model.position_math import outside_autocast
 
 
 class DataDistance(PositionScheme):
@@ -18,12 +17,9 @@ class DataDistance(PositionScheme):
         self.steps = nn.ModuleList(nn.Linear(hidden_size, num_heads) for _ in range(num_layers))
 
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
-        x = tokens.hidden_states  # (B, S, D)
-        with outside_autocast(x.device):
-            step = F.softplus(self.steps[layer](x).float())  # (B, S, H)
-            before = (tokens.distances() <= 0) & (tokens.sequence[:, :, None] == tokens.sequence[:, None, :])
-            c = (before.float() @ step).transpose(1, 2)  # (B, H, S): the sum over tokens with p_j <= p_i
-            return -(c[..., :, None] - c[..., None, :]).abs()
+        step = F.softplus(self.steps[layer](tokens.hidden_states).float())  # (B, S, H)
+        c = tokens.from_order(tokens.in_order(step).cumsum(1)).transpose(1, 2)  # (B, H, S)
+        return -(c[..., :, None] - c[..., None, :]).abs()
 
     def init_weights(self, std: float) -> None:
         for step in self.steps:

@@ -22,17 +22,14 @@ class Segments(PositionScheme):
         """The number of each token's segment in its row, and the position where that segment starts."""
         if tokens.input_ids is None:
             raise ValueError("segments needs input_ids: inputs_embeds don't say where segments end")
-        ids = tokens.input_ids
-        sequence, positions = tokens.sequence.expand(ids.shape), tokens.positions.expand(ids.shape)
-        order, back = in_order(sequence, positions)
-        separators = torch.tensor(self.separators, device=ids.device)
-        ends = (ids.gather(-1, order)[..., None] == separators).any(-1)
-        ordered = sequence.gather(-1, order)
-        place = torch.arange(ids.shape[-1], device=ids.device).expand(ids.shape)
-        starts = ends.roll(1, -1) | (ordered.roll(1, -1) != ordered) | (place == 0)
+        separators = torch.tensor(self.separators, device=tokens.input_ids.device)
+        ends = (tokens.input_ids[..., None] == separators).any(-1).long()
+        ends, positions = tokens.in_order(torch.stack((ends, tokens.positions.expand_as(ends)), -1)).unbind(-1)
+        place = torch.arange(ends.shape[1], device=ends.device)
+        starts = (ends.roll(1, -1) == 1) | (place == 0)
         first = torch.where(starts, place, 0).cummax(dim=-1)[0]
-        start = positions.gather(-1, order).gather(-1, first)
-        return starts.long().cumsum(dim=-1).gather(-1, back), start.gather(-1, back)
+        found = torch.stack((starts.long().cumsum(dim=-1), positions.gather(-1, first)), -1)
+        return tokens.from_order(found).unbind(-1)
 
     def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
         within = tokens.positions - self.segments(tokens)[1]
@@ -46,9 +43,3 @@ class Segments(PositionScheme):
         distance = (segment[:, None, :] - segment[:, :, None]).abs().float()  # (B, S, S)
         slopes = 2.0 ** (-8.0 * torch.arange(1, self.num_heads + 1, device=distance.device) / self.num_heads)
         return -slopes[:, None, None] * distance[:, None]
-
-
-def in_order(sequence: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices that sort each row by sequence (padding, -1, comes first) and position, and those that undo it."""
-    order = (sequence * (positions.max() + 1) + positions).argsort(dim=-1)
-    return order, order.argsort(dim=-1)
