@@ -129,13 +129,13 @@ def choose_attention(
         attention.dtype = linear_dtype(x)
     with outside_autocast(x.device):  # what is computed from positions is float32
         if scheme.uses("rotary"):
-            attention.state = scheme.rotary(layout.tokens)
+            attention.state = scheme.rotary(replace(layout.tokens, hidden=x))
         if not backend.takes_tokens:
             rows = Rows(layout)
             if _is_biased(scheme):
                 attention.row_tokens = rows.tokens()
             if attention.row_tokens is not None and scheme.uses("bias"):
-                attention.bias = scheme.bias(attention.row_tokens)
+                attention.bias = scheme.bias(replace(attention.row_tokens, hidden=x))
                 _check_axes(attention.bias, config.num_attention_heads)
             several = name == "sdpa" and on_cpu and layout.index is not None
             attention.runs = runs = Runs(layout.counts) if several and layout.counts is not None else rows

@@ -115,7 +115,7 @@ class Tokens(Movable):
 
     @property
     def hidden_states(self) -> Tensor | None:
-        """(..., D): what q and k were projected from, for `layer_bias`. None in other hooks."""
+        """(..., D): in `layer_bias` what q and k were projected from, in `rotary` and `bias` what layer 0 gets."""
         return self._laid_out(self.hidden)
 
     def _laid_out(self, x: Tensor | None) -> Tensor | None:

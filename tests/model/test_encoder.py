@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
 import hf_posenc
-from hf_posenc import SCHEMES, AddedPosition, PosEncForSequenceClassification, PosEncModel
+from hf_posenc import SCHEMES, AddedPosition, PosEncForSequenceClassification, PosEncModel, PositionScheme
 from hf_posenc.model.package_config import CheckpointConfig
 
 LENGTHS = [9, 1, 4, 6]
@@ -888,3 +888,33 @@ def test_a_traced_head_refuses_packed_rows_that_it_would_answer_as_one(name):
     assert len(next(iter(model(ids, seq_idx=numbers).values()))) == 4
     with pytest.raises(Exception, match="can't count the sequences of packed rows"):
         torch.export.export(model, (ids,), {"seq_idx": numbers})
+
+
+class Curious(PositionScheme):
+    """Writes down the hidden states that its hooks see."""
+
+    name = "curious"
+
+    def embed(self, hidden_states, tokens):
+        self.seen = {"embed": tokens.hidden_states}
+        return hidden_states
+
+    def rotary(self, tokens):
+        self.seen["rotary"] = tokens.hidden_states
+
+    def rotate(self, q, k, state, layer):
+        return q, k
+
+    def bias(self, tokens):
+        self.seen["bias"] = tokens.hidden_states
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+def test_rotary_and_bias_see_the_hidden_states_that_the_first_layer_begins_with(unpad, monkeypatch):
+    monkeypatch.setitem(SCHEMES, "curious", Curious)
+    model, (ids, mask) = encoder("curious", unpad_inputs=unpad), padded(SEQUENCES)
+    first = model(ids, attention_mask=mask, output_hidden_states=True).hidden_states[0][mask == 1]
+    seen = model.position.seen
+    assert seen["embed"] is None
+    assert torch.equal(seen["rotary"][0] if unpad else seen["rotary"][mask == 1], first)
+    assert torch.equal(seen["bias"][mask == 1], first)
