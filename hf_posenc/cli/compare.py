@@ -105,8 +105,9 @@ def compare(
         console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: {there}")
         return
     console.print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
-    console.print(f"The report is in {write_report(comparison)}")
-    console.print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
+    console.print(f"The report is in {write_report(comparison)}, its picture beside it: scores.png")
+    if plan == "quick":
+        console.print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
 
 
 @app.command()
