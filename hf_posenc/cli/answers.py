@@ -10,10 +10,13 @@ from rich.table import Table
 
 from hf_posenc import options as shared
 from hf_posenc.errors import UserError
+from hf_posenc.options import refuse_given
 
 from .application import Checkpoint, app, data_options, loading, plain_console
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
+_Split = Annotated[str | None, typer.Option(help="Of --data, where that has several. [test]", show_default=False)]
+_OF_DATA = ("data_config", "text_column", "join", "delimiter", "quoting", "encoding", "format")
 
 
 @app.command()
@@ -23,7 +26,8 @@ def predict(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
     data: shared.DataOption = None,
-    split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
+    data_config: shared.DataConfigOption = None,
+    split: _Split = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
     ] = None,
@@ -101,7 +105,7 @@ def predict(
 
 
 def _read(
-    classifier: Any, options: shared.Options, split: str, texts: list[str] | None, text_pair: str | None
+    classifier: Any, options: shared.Options, split: str | None, texts: list[str] | None, text_pair: str | None
 ) -> tuple[Any, list[tuple[str, ...]], list[str]]:
     """Every row of a file or of the command line, the inputs that the model reads for them, and what is said of them.
 
@@ -115,13 +119,15 @@ def _read(
 
     remarks, known = [], classifier.known.columns
     if texts:
+        refuse_given(options, _OF_DATA, "is for --data, and texts are given")
+        if split is not None:
+            raise UserError(f"--split {split!r} is for --data, and texts are given. Leave it out.")
         cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
         table = as_table(Dataset.from_dict(cells), "Your texts")
-        if text_pair is not None and known is not None and len(known.text) != 2:
-            remarks.append("The model wasn't trained on pairs of texts. Leave --text-pair out.")
         inputs = [as_input(row, known) for row in zip(*cells.values(), strict=True)]
-        if text_pair is None and known is not None and known.is_pair:
-            remarks.append("The model was trained on pairs of texts. Give the second one with --text-pair.")
+        if known is not None and len(inputs[0]) != 1 + known.is_pair:
+            kind, way_out = ("pairs of", "Give the second one with") if known.is_pair else ("single", "Leave out")
+            raise UserError(f"The model was trained on {kind} texts. {way_out} --text-pair.")
     else:
         table = read_split(options, split)
         columns = find_columns(table, options, known, needs_label=False)
@@ -150,7 +156,7 @@ def evaluate(
     checkpoint: Checkpoint,
     data: shared.DataOption,
     data_config: shared.DataConfigOption = None,
-    split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
+    split: _Split = None,
     errors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the rows that are answered wrongly.", show_default=False)
     ] = None,

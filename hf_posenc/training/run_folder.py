@@ -148,10 +148,16 @@ def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
 
 @contextlib.contextmanager
 def guarded(output: str | Path) -> Iterator[None]:
-    """Says what is left after Ctrl-C, of weights that aren't finite, or on a full disk, whoever reports it."""
+    """Says what is left after Ctrl-C, of weights that aren't finite, or on a full disk, whoever reports it.
+
+    A run without a whole checkpoint leaves nothing: the next one may have other options.
+    """
     try:
-        with errors_alone("transformers.trainer_utils"):  # checkpoints within a second make it doubt the file system
+        with errors_alone("transformers.trainer_utils"), contextlib.ExitStack() as failed:
+            # checkpoints within a second make it doubt the file system
+            failed.callback(_forget, Path(output))
             yield
+            failed.pop_all()
     except KeyboardInterrupt as interrupt:
         raise Interrupted(what_is_left(output)) from interrupt
     except Diverged as error:
@@ -166,6 +172,14 @@ def guarded(output: str | Path) -> Iterator[None]:
             f"Writing to {str(output)!r} failed: {reason}. Make room or name another --output. What is left: "
             f"{what_is_left(output)}"
         ) from error
+
+
+def _forget(folder: Path) -> None:
+    """Deletes what a run wrote that nothing can go on from, and the folder if that is all it held."""
+    if not _whole(folder):
+        (folder / OPTIONS_NAME).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it holds something, or isn't there
+            folder.rmdir()
 
 
 def what_is_left(output: str | Path, *, diverged: bool = False) -> str:
