@@ -34,12 +34,16 @@ def biased(heads, rows, length, seed=0):
     return [t.requires_grad_() for t in (q, k, v, bias)]
 
 
+def fused(*qkv_bias):
+    return kernels.attend(None, *qkv_bias, dropout=0.0, scaling=0.3)[0].transpose(1, 2)
+
+
 @pytest.mark.parametrize(("heads", "rows", "length"), list(itertools.product((1, 2), (1, 3), (1, 2, 7))))
 def test_attention_with_a_bias_has_the_values_and_gradients_of_plain_operations(heads, rows, length, monkeypatch):
     monkeypatch.setattr(attention, "BLOCK", 3 * length**2)  # one head at a time
     leaves = biased(heads, rows, length)
     q, k, v, bias = leaves
-    got = kernels.attend_with_bias(q, k, v, bias, 0.3)
+    got = fused(*leaves)
     expected = (0.3 * q @ k.transpose(-1, -2) + bias).softmax(-1) @ v
     assert_equal_with_gradients(got, expected, *leaves, atol=1e-7)
 
@@ -50,7 +54,7 @@ def test_gradients_in_half_precision_are_computed_in_float32():
     bias = torch.randn(1, 2, 64, 64, generator=generator).bfloat16()
     leaves = [t.clone().requires_grad_() for t in (q, k, v, bias)]
     q, k, v, bias = precise = [t.detach().double().requires_grad_() for t in leaves]
-    mine = torch.autograd.grad(kernels.attend_with_bias(*leaves, 0.3), leaves, target)
+    mine = torch.autograd.grad(fused(*leaves), leaves, target)
     expected = (0.3 * q @ k.transpose(-1, -2) + bias).softmax(-1) @ v
     for gradient, wanted in zip(mine, torch.autograd.grad(expected, precise, target.double()), strict=True):
         assert (gradient.double() - wanted).norm() < 0.004 * wanted.norm()  # 0.002 is the rounding of the results alone
@@ -81,7 +85,7 @@ def test_the_gradient_of_a_bias_in_half_precision_is_as_near_as_eager_attentions
 @pytest.mark.slow
 def test_attention_with_a_bias_has_second_derivatives():
     leaves = biased(2, 1, 4)
-    assert torch.autograd.gradgradcheck(lambda *inputs: kernels.attend_with_bias(*inputs, 0.3), leaves)
+    assert torch.autograd.gradgradcheck(fused, leaves)
 
 
 @pytest.mark.parametrize("scheme", ["t5", "deberta", "alibi+relative_key"])

@@ -5,9 +5,9 @@ left out where an operation that PyTorch doesn't promise to keep is missing or f
 environment, or `set_enabled(False)`, turns all of it off.
 """
 
-from .attention import attend_with_bias, gains_from_fusion
+from .attention import attend, gains_from_fusion
 from .dropout import Dropout
 from .linear import apply_linear
 from .switch import set_enabled
 
-__all__ = ["Dropout", "apply_linear", "attend_with_bias", "gains_from_fusion", "set_enabled"]
+__all__ = ["Dropout", "apply_linear", "attend", "gains_from_fusion", "set_enabled"]

@@ -13,19 +13,25 @@ BLOCK = 2**18
 
 
 def gains_from_fusion(q: Tensor, bias: Tensor | None, dropout: float) -> bool:
-    """Whether `attend_with_bias` takes this: a bias that needs a gradient, no dropout, ordinary tensors on a CPU."""
+    """Whether `attend` computes this itself: a bias that needs a gradient, no dropout, ordinary tensors on a CPU."""
     return bias is not None and bias.requires_grad and not dropout and torch.is_grad_enabled() and takes(q)
 
 
-def attend_with_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """softmax(scale q k^T + bias) v: (m, H, l, d) three times -> (m, H, l, d).
+def attend(
+    interface: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, dropout: float, scaling: float
+) -> tuple[Tensor, Tensor | None]:
+    """softmax(scaling q k^T + mask) v: (m, H, l, d) three times -> (m, l, H, d), and None for the probabilities.
 
     Args:
+        interface: transformers' sdpa, for all that isn't faster here.
         q, k, v: queries, keys and values.
-        bias: (1 or m, 1 or H, l, l), in the dtype of q or in float32.
-        scale: factor on q k^T.
+        mask: (1 or m, 1 or H, l, l), in the dtype of q or in float32; or whatever `interface` takes.
+        dropout: on the probabilities.
+        scaling: factor on q k^T.
     """
-    return _BiasedAttention.apply(q, k, v, bias, scale)
+    if mask is None or not gains_from_fusion(q, mask, dropout):
+        return interface(q, k, v, mask, dropout=dropout, scaling=scaling)
+    return _BiasedAttention.apply(q, k, v, mask, scaling).transpose(1, 2), None
 
 
 class _BiasedAttention(torch.autograd.Function):

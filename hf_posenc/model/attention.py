@@ -9,7 +9,7 @@
 To add a backend: write a function like those at the end of this file, and a line in `BACKENDS`.
 """
 
-import copy
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,116 +22,93 @@ from transformers.utils import logging
 
 from .position_base import PositionScheme
 from .position_math import accumulation_dtype, is_transformed, linear_dtype, outside_autocast, tracing
-from .unpadding import Runs, Tokens
+from .unpadding import Movable, Rows, Runs, TokenLayout, Tokens
 
 logger = logging.get_logger(__name__)
 
 Result = tuple[Tensor, Tensor | None]
+Qkv = tuple[Tensor, Tensor, Tensor]
+Masks = list[Tensor | None]
 
 
-@dataclass(frozen=True)
-class AttentionCall:
-    """What a backend needs to know of a layer's call."""
+class Plain:
+    """PyTorch's own parts, which a checkpoint has alone. `hf_posenc.kernels` has faster ones for a CPU."""
 
-    layer: Any
-    interface: Any
-    """The attention function that the config names: (layer, q, k, v, mask, ...) -> result, probabilities."""
-    scale: float
-    dropout: float
+    Dropout = nn.Dropout
+    apply_linear: Callable[[nn.Module, Tensor], Tensor] = staticmethod(nn.Linear.__call__)
+    attend: Callable[..., Any] = staticmethod(lambda interface, *inputs, **options: interface(*inputs, **options))
 
 
-# In the package: what makes a CPU faster, with the same results. A checkpoint has PyTorch's own operations alone.
-kernels: Any = importlib.import_module("hf_posenc.kernels") if __package__ == "hf_posenc.model" else None
+kernels: Any = importlib.import_module("hf_posenc.kernels") if __package__ == "hf_posenc.model" else Plain
 
 HALF = (torch.bfloat16, torch.float16)
 HALF_FROM = 512
 """On a CPU, gradients of shorter sequences are computed in float32: in half precision they take twice the time."""
 
 
-class ForwardAttention:
+class ForwardAttention(Movable):
     """One forward's attention, the same call in every layer. Made by `choose_attention`."""
 
-    def __init__(self, name: str, backend: "Backend", scheme: PositionScheme, tokens: Tokens) -> None:
-        self.name, self.backend, self.scheme, self.tokens = name, backend, scheme, tokens
-        self.rows: Tokens | Runs = tokens  # how tokens become rows, for a backend that wants them
+    def __init__(self, name: str, backend: "Backend", scheme: PositionScheme, layout: TokenLayout) -> None:
+        self.name, self.backend, self.scheme, self.layout = name, backend, scheme, layout
+        self.runs: Any = None  # how tokens become rows, for a backend that wants them: Rows or Runs
         self.row_tokens: Tokens | None = None  # in padded layout, for a scheme with a bias
         self.bias: Tensor | None = None  # of all layers, in padded layout
-        self.masks: list[Tensor | None] = []  # for each run of rows: whom tokens attend to, plus that bias
+        self.masks: Masks = []  # for each run: whom tokens attend to, plus that bias
         self.state: Any = None  # of the scheme's `rotate`
         self.dtype = torch.float32  # of q, k and v
         self.wants_weights = False
 
-    def to(self, *args: Any, **kwargs: Any) -> "ForwardAttention":
-        """The same on another device (accelerate calls this between devices)."""
-        moved = copy.copy(self)
-        for name in ("tokens", "rows", "row_tokens", "bias", "masks", "state"):
-            setattr(moved, name, _to_device(getattr(self, name), *args, **kwargs))
-        return moved
-
     def __call__(self, layer: Any, interface: Any, q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Result:
         """One layer's attention on q, k and v, projected from x. Token layout: (1 or B, T, H, d) -> the same."""
-        if tracing() and isinstance(self.rows, Runs):
+        if tracing() and isinstance(self.runs, Runs):
             return self._padded()(layer, interface, q, k, v, x)  # each number of runs would be a new graph
         scheme, masks = self.scheme, self.masks
         if scheme.uses("layer_bias"):
-            row_q, row_k = (self.tokens.to_rows(t).transpose(1, 2) for t in (q, k))
             assert self.row_tokens is not None
+            assert self.row_tokens.rows is not None
+            row_q, row_k = (self.row_tokens.rows.lay_out(t).transpose(1, 2) for t in (q, k))
             bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_idx)
             _check_axes(bias, row_q.shape[1])
-            masks = add_bias(masks, self.rows, bias, self.dtype)
+            masks = add_bias(masks, self.runs, bias, self.dtype)
         if scheme.uses("rotate"):
             q, k = scheme.rotate(q, k, self.state, layer.layer_idx)
+        attention = self
         if self.backend is BACKENDS["varlen"] and (q.shape[-1] % 8 or q.shape[-1] > 256):
-            padded = self._padded()
-            return padded._attend(layer, interface, q, k, v, padded.masks)
-        return self._attend(layer, interface, q, k, v, masks)
-
-    def _attend(
-        self, layer: Any, interface: Any, q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor | None]
-    ) -> Result:
-        """The same for rotated q and k, and a mask for each run."""
+            attention = self._padded()
+            masks = attention.masks
         wider = q.shape[-1] - layer.head_dim
         if wider > 0:  # a rotation may change the width of q and k; most kernels want one width for all three
             v = nn.functional.pad(v, (0, wider))
         elif wider < 0:
             q, k = (nn.functional.pad(t, (0, -wider)) for t in (q, k))
-        scale = layer.head_dim**-0.5 * self.scheme.query_scale
-        call = AttentionCall(layer, interface, scale, dropout_of(layer))
+        options = {"dropout": dropout_of(layer), "scaling": layer.head_dim**-0.5 * scheme.query_scale}
         with outside_autocast(q.device):
-            out, weights = self.backend.run(self, call, *(t.to(self.dtype) for t in (q, k, v)), masks)
+            qkv = q.to(self.dtype), k.to(self.dtype), v.to(self.dtype)
+            out, weights = attention.backend.run(attention, functools.partial(interface, layer), qkv, masks, **options)
         out = out.to(v.dtype)
         return out[..., : layer.head_dim] if wider > 0 else out, weights if self.wants_weights else None
 
     def _padded(self) -> "ForwardAttention":
         """The same on a padded batch: for a layer that is compiled alone, or heads that a kernel doesn't take."""
-        padded = ForwardAttention(self.name, backend_of(self.name), self.scheme, self.tokens)
+        padded = ForwardAttention(self.name, backend_of(self.name), self.scheme, self.layout)
+        # One by one: the compiler takes what a copy holds for other tensors, and compiles once more for their sizes.
         padded.row_tokens, padded.bias, padded.state, padded.dtype = self.row_tokens, self.bias, self.state, self.dtype
-        padded.masks = add_bias(self.tokens.masks(), self.tokens, self.bias, self.dtype)
+        padded.runs = Rows(self.layout)
+        padded.masks = add_bias(padded.runs.masks, padded.runs, self.bias, self.dtype)
         return padded
 
 
-def _to_device(value: Any, *args: Any, **kwargs: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(_to_device(item, *args, **kwargs) for item in value)
-    if isinstance(value, dict):
-        return {key: _to_device(item, *args, **kwargs) for key, item in value.items()}
-    if isinstance(value, Runs):
-        moved = copy.copy(value)
-        vars(moved).update(_to_device(vars(value), *args, **kwargs))
-        return moved
-    return value.to(*args, **kwargs) if hasattr(value, "to") else value
-
-
 def choose_attention(
-    config: Any, scheme: PositionScheme, tokens: Tokens, x: Tensor, has_dropout: bool, wants_weights: bool
+    config: Any, scheme: PositionScheme, layout: TokenLayout, x: Tensor, has_dropout: bool, wants_weights: bool
 ) -> ForwardAttention:
     """Chooses the backend of this forward, and computes what all its layers share: mask, bias and rotary state.
 
     Args:
         config: names the backend.
         scheme: the positional scheme; its `rotary` and `bias` are called here, once.
-        tokens: in token layout.
-        x: their hidden states.
+        layout: where the tokens are.
+        x: their hidden states, in token layout.
         has_dropout: whether some layer drops probabilities.
         wants_weights: whether the probabilities are wanted.
 
@@ -145,24 +122,25 @@ def choose_attention(
     elif tracing() and backend_of(name).takes_tokens:  # a traced graph is padded
         name = "sdpa"
     backend, on_cpu = backend_of(name), x.device.type == "cpu"
-    if name == "sdpa" and _runs_varlen(scheme, tokens, x, has_dropout):
+    if name == "sdpa" and _runs_varlen(scheme, layout, x, has_dropout):
         backend = BACKENDS["varlen"]
-    attention = ForwardAttention(name, backend, scheme, tokens)
+    attention = ForwardAttention(name, backend, scheme, layout)
     attention.wants_weights = wants_weights
-    if name == "sdpa" and on_cpu and tokens.index is not None and tokens.counts is not None:
-        attention.rows = Runs(tokens.counts)
-    if not (name == "sdpa" and on_cpu and _is_slow_in_half(tokens, x)):
+    if not (name == "sdpa" and on_cpu and _is_slow_in_half(layout, x)):
         attention.dtype = linear_dtype(x)
     with outside_autocast(x.device):  # what is computed from positions is float32
         if scheme.uses("rotary"):
-            attention.state = scheme.rotary(tokens)
+            attention.state = scheme.rotary(layout.tokens)
         if not backend.takes_tokens:
+            rows = Rows(layout)
             if _is_biased(scheme):
-                attention.row_tokens = tokens.rows()
+                attention.row_tokens = rows.tokens()
             if attention.row_tokens is not None and scheme.uses("bias"):
                 attention.bias = scheme.bias(attention.row_tokens)
                 _check_axes(attention.bias, config.num_attention_heads)
-            attention.masks = add_bias(attention.rows.masks(), attention.rows, attention.bias, attention.dtype)
+            several = name == "sdpa" and on_cpu and layout.index is not None
+            attention.runs = runs = Runs(layout.counts) if several and layout.counts is not None else rows
+            attention.masks = add_bias(runs.masks, runs, attention.bias, attention.dtype)
     if not tracing():
         _log_backend_once(attention, x.device.type)
     return attention
@@ -177,7 +155,7 @@ def _log_backend_once(attention: ForwardAttention, device: str) -> None:
     """Says once how attention runs, and what an attention that isn't ours must do."""
     name, backend = attention.name, attention.backend
     layout_name = "tokens without padding" if backend.takes_tokens else "padded rows"
-    layout_name = "runs of like lengths" if isinstance(attention.rows, Runs) else layout_name
+    layout_name = "runs of like lengths" if isinstance(attention.runs, Runs) else layout_name
     logger.info_once(f"Attention: attn_implementation={name!r} on {device}, {layout_name}.")
     if backend is BACKENDS["registered"] and attention.masks != [None]:
         logger.warning_once(
@@ -186,14 +164,12 @@ def _log_backend_once(attention: ForwardAttention, device: str) -> None:
         )
 
 
-def _is_slow_in_half(tokens: Tokens, x: Tensor) -> bool:
+def _is_slow_in_half(layout: TokenLayout, x: Tensor) -> bool:
     """Whether gradients are wanted in half precision, of sequences that are short: see `HALF_FROM`."""
-    return not tracing() and torch.is_grad_enabled() and linear_dtype(x) in HALF and tokens.longest < HALF_FROM
+    return not tracing() and torch.is_grad_enabled() and linear_dtype(x) in HALF and layout.tokens.longest < HALF_FROM
 
 
-def add_bias(
-    masks: list[Tensor | None], rows: Tokens | Runs, bias: Tensor | None, dtype: torch.dtype
-) -> list[Tensor | None]:
+def add_bias(masks: Masks, runs: Rows | Runs, bias: Tensor | None, dtype: torch.dtype) -> Masks:
     """Adds a bias (1 or n, 1 or H, L, L) to the boolean or additive mask of each run; what is masked stays masked.
 
     On a CPU it stays float32 where q and k are half precision: their kernel takes that.
@@ -202,9 +178,9 @@ def add_bias(
         return masks
     if bias.device.type == "cpu":
         dtype = torch.promote_types(dtype, torch.float32)
-    added: list[Tensor | None] = []
+    added: Masks = []
     bias = _aligned(bias.to(dtype)) if bias.is_cuda else bias.to(dtype)
-    for mask, run_bias in zip(masks, rows.pick(bias), strict=True):
+    for mask, run_bias in zip(masks, runs.pick(bias), strict=True):
         if mask is None:
             added.append(run_bias)
         elif mask.dtype == torch.bool:
@@ -237,6 +213,29 @@ def check_bias(name: str | None, scheme: PositionScheme) -> None:
         )
 
 
+def check_reentrant(scheme: PositionScheme, x: Tensor) -> None:
+    """Refuses reentrant checkpointing where layers share what has a gradient: each would go back through its graph.
+
+    Args:
+        scheme: the positional scheme.
+        x: hidden states of a few tokens, (1, S, D).
+
+    Raises:
+        ValueError: the scheme's bias or rotary state has a gradient.
+    """
+    places = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
+    tokens = Tokens.from_positions(places, places, x.requires_grad_())
+    if _has_gradient((scheme.rotary(tokens), scheme.bias(tokens))):
+        raise ValueError(
+            f"Reentrant checkpointing can't train position_embedding_type={scheme.name!r}: its bias or rotary state "
+            "has a gradient, and all layers share it. Set gradient_checkpointing_kwargs={'use_reentrant': False}."
+        )
+
+
+def _has_gradient(value: Any) -> bool:
+    return any(map(_has_gradient, value)) if isinstance(value, tuple) else getattr(value, "requires_grad", False)
+
+
 def _is_biased(scheme: PositionScheme) -> bool:
     return scheme.uses("bias") or scheme.uses("layer_bias")
 
@@ -245,89 +244,75 @@ def _is_biased(scheme: PositionScheme) -> bool:
 
 
 def eager_attention_forward(
-    module: nn.Module,
+    module: nn.Module | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(scaling q k^T + mask + bias) v, written out.
+    """softmax(scaling q k^T + mask) v, written out.
 
     Args:
         module: the layer, which other attention functions of transformers need.
         query, key, value: (B, H, S, d).
-        attention_mask: bool, True where a query attends, or floating-point to add: (B, 1 or H, 1 or S, S). None: all.
+        attention_mask: bool, True where a query attends, or floating-point to add: (1 or B, 1 or H, 1 or S, S).
         scaling: factor on q k^T.
         dropout: on the probabilities.
-        position_bias: to add, (1 or B, 1 or H, S, S).
 
     Returns:
         (B, S, H, d), and the probabilities (B, H, S, S).
     """
     logits = torch.matmul(query, key.transpose(-1, -2)) * scaling
-    if position_bias is not None:
-        logits = logits + position_bias
-    if attention_mask is not None:
-        if attention_mask.dtype == torch.bool:
-            logits = logits.masked_fill(~attention_mask, torch.finfo(logits.dtype).min)
-        else:
-            logits = logits + attention_mask
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        logits = logits.masked_fill(~attention_mask, torch.finfo(logits.dtype).min)
+    elif attention_mask is not None:
+        logits = logits + attention_mask
     weights = nn.functional.softmax(logits, dim=-1, dtype=accumulation_dtype(logits)).to(query.dtype)
     if dropout:
         weights = nn.functional.dropout(weights, p=dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
-def _on_rows(
-    attention: ForwardAttention, call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor | None]
-) -> Result:
-    eager = any(map(is_transformed, (q, k, v)))
-    rows, outs, weights = attention.rows, [], None
-    for *parts, mask in zip(*(rows.split(t) for t in (q, k, v)), masks, strict=True):
-        run_q, run_k, run_v = (t.transpose(1, 2) for t in parts)
-        eager = eager or (mask is not None and is_transformed(mask))
-        if attention.name == "sdpa" and not eager and kernels and kernels.gains_from_fusion(run_q, mask, call.dropout):
-            outs.append(kernels.attend_with_bias(run_q, run_k, run_v, mask, call.scale).transpose(1, 2))
-            continue
-        attention_kwargs: dict[str, Any] = {"dropout": call.dropout, "scaling": call.scale}
-        if mask is not None and mask.dtype != torch.bool:  # the mask is in it
-            attention_kwargs["position_bias"], mask = mask, None
-        attend = eager_attention_forward if eager else call.interface
-        out, weights = attend(call.layer, run_q, run_k, run_v, mask, **attention_kwargs)
+def _on_rows(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, **options: float) -> Result:
+    if any(map(is_transformed, (*qkv, *(mask for mask in masks if mask is not None)))):
+        interface = functools.partial(eager_attention_forward, None)
+    elif attention.name == "sdpa":
+        interface = functools.partial(kernels.attend, interface)
+    outs, weights = [], None
+    for *parts, mask in zip(*map(attention.runs.split, qkv), masks, strict=True):
+        out, weights = interface(*(t.transpose(1, 2) for t in parts), mask, **options)
         outs.append(out)
     if tracing():  # the exporter may replace attention by operations whose result has another memory layout
         outs = [out.clone(memory_format=torch.contiguous_format) for out in outs]
-    return rows.join(outs), weights
+    return attention.runs.join(outs), weights
 
 
 # ---- on tokens without padding --------------------------------------------------------------------------------------
 
 
-def _flash(attention: ForwardAttention, call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> Result:
-    tokens, arrangement = attention.tokens, {}
-    if tokens.index is not None:
-        cuts, longest = tokens.cu_seqlens, tokens.longest
+def _flash(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, **options: float) -> Result:
+    layout, arrangement = attention.layout, {}
+    if layout.index is not None:
+        cuts, longest = layout.cu_seqlens, layout.tokens.longest
         arrangement = {"cu_seq_lens_q": cuts, "cu_seq_lens_k": cuts, "max_length_q": longest, "max_length_k": longest}
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-    attention_kwargs = {"dropout": call.dropout, "scaling": call.scale, "is_causal": False}
-    return call.interface(call.layer, q, k, v, None, **attention_kwargs, **arrangement)[0], None
+    return interface(*(t.transpose(1, 2) for t in qkv), None, is_causal=False, **options, **arrangement)[0], None
 
 
-def _runs_varlen(scheme: PositionScheme, tokens: Tokens, x: Tensor, has_dropout: bool) -> bool:
+def _runs_varlen(scheme: PositionScheme, layout: TokenLayout, x: Tensor, has_dropout: bool) -> bool:
     """Whether variable-length attention takes this: unpadded halves on an A100 or newer, no bias, no dropout."""
-    fits = x.is_cuda and tokens.index is not None and not _is_biased(scheme) and not has_dropout
+    fits = x.is_cuda and layout.index is not None and not _is_biased(scheme) and not has_dropout
     fits = fits and linear_dtype(x) in HALF and not tracing()
     return fits and torch.cuda.get_device_capability(x.device) >= (8, 0)
 
 
-def _varlen(attention: ForwardAttention, call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, masks: Any) -> Result:
-    cuts, longest = attention.tokens.cu_seqlens, attention.tokens.longest
-    q, k, v = (t.squeeze(0) for t in (q, k, v))  # whose gradient is a view, that of t[0] a copy
-    return varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=call.scale).unsqueeze(0), None  # type: ignore[union-attr]
+def _varlen(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, **options: float) -> Result:
+    cuts, longest = attention.layout.cu_seqlens, attention.layout.tokens.longest
+    q, k, v = (t.squeeze(0) for t in qkv)  # whose gradient is a view, that of t[0] a copy
+    out = varlen_attn(q, k, v, cuts, cuts, longest, longest, scale=options["scaling"])
+    return out.unsqueeze(0), None  # type: ignore[union-attr]
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------
@@ -337,9 +322,10 @@ def _varlen(attention: ForwardAttention, call: AttentionCall, q: Tensor, k: Tens
 class Backend:
     """One way to run attention, and what it takes.
 
-    `run(attention, call, q, k, v, masks)` returns the result and, where it has them, the
+    `run(attention, interface, (q, k, v), masks, dropout=, scaling=)` returns the result and, where it has them, the
     probabilities. q, k, v and the result are in token layout (1 or B, T, H, d); `masks` has a boolean mask, or an
-    additive one with the bias in it, (m, 1 or H, 1 or w, w) or None, for each run of `attention.rows`.
+    additive one with the bias in it, (m, 1 or H, 1 or w, w) or None, for each run of `attention.runs`. `interface` is
+    the function that the config names: (q, k, v, mask, dropout=, scaling=) -> result, probabilities.
     """
 
     run: Callable[..., Result]

@@ -2,13 +2,12 @@
 
 The positional scheme is one module (`model.position`) that the encoder calls in three places: at the input (`embed`),
 on queries and keys (`rotary`, `rotate`) and on the attention logits (`bias`, `layer_bias`). Nothing here knows which
-scheme it is.
+scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, faster ones (see `attention.Plain`).
 """
 
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -32,6 +31,7 @@ from .attention import (
     ForwardAttention,
     backend_of,
     check_bias,
+    check_reentrant,
     choose_attention,
     dropout_of,
     eager_attention_forward,
@@ -42,17 +42,15 @@ from .position_base import PositionScheme, check_length
 from .position_math import accumulation_dtype, linear_dtype, tracing
 from .scheme_factory import independent_generator, make_scheme
 from .scheme_table import AUGMENTATIONS
-from .unpadding import Tokens, locate_tokens
-
-# In the package, kernels of its own stand in for these two on a CPU.
-apply_linear: Any = kernels.apply_linear if kernels else nn.Linear.__call__
-Dropout: Any = kernels.Dropout if kernels else nn.Dropout
+from .unpadding import TokenLayout, Tokens
 
 Outputs = tuple[Tensor | None, Tensor]
 
-OPTIONS = {"num_items_in_batch", "output_attentions", "output_hidden_states"}
+PLACES = ("attention_mask", "position_ids", "seq_idx", "cu_seq_lens_q")
+"""Arguments that say where the tokens are."""
+OPTIONS = {*PLACES, "token_type_ids", "num_items_in_batch", "output_attentions", "output_hidden_states"}
 OPTIONS |= {"max_length_q", "max_length_k", "cu_seq_lens_k"}
-"""What a call takes beyond the parameters of `forward`; flash attention's collators give the lengths of keys too."""
+"""What a call takes besides its input; flash attention's collators give the lengths of keys too."""
 
 
 class PosEncEmbeddings(nn.Module):
@@ -64,7 +62,7 @@ class PosEncEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = kernels.Dropout(config.hidden_dropout_prob)
         self.projection = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
         self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
 
@@ -73,28 +71,28 @@ class PosEncEmbeddings(nn.Module):
         input_ids: Tensor | None,
         inputs_embeds: Tensor | None,
         token_type_ids: Tensor | None,
-        tokens: Tokens,
+        layout: TokenLayout,
         embed: Callable[[Tensor, Tokens], Tensor],
     ) -> Tensor:
         """Token ids (B, S), or embeddings (B, S, E), and types (B, S) -> hidden states in token layout."""
         # In input layout, for what hooks into the word embeddings: NEFTune's noise, attributions.
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        hidden_states = tokens.unpad(words)
+        hidden_states = layout.unpad(words)
         if self.scale != 1.0:
             hidden_states = hidden_states * self.scale
         if self.token_type_embeddings is not None:
             # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
-            types = tokens.positions.new_zeros(1)
+            types = layout.tokens.positions.new_zeros(1)
             if token_type_ids is not None:
-                types = tokens.unpad(token_type_ids.expand(tokens.shape))
+                types = layout.unpad(token_type_ids.expand(layout.shape))
             hidden_states = hidden_states + self.token_type_embeddings(types)
-        if tokens.index is None:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
-            hidden_states = tokens.pad(hidden_states)
-        hidden_states = embed(hidden_states, tokens)
+        if layout.index is None:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
+            hidden_states = layout.pad(hidden_states)
+        hidden_states = embed(hidden_states, layout.tokens)
         if hidden_states is None:
             raise ValueError("The scheme's embed returns None. Give the hidden states back, with positions added.")
         hidden_states = self.dropout(self.norm(hidden_states))
-        return hidden_states if self.projection is None else apply_linear(self.projection, hidden_states)
+        return hidden_states if self.projection is None else kernels.apply_linear(self.projection, hidden_states)
 
 
 class PosEncAttention(nn.Module):
@@ -114,11 +112,11 @@ class PosEncAttention(nn.Module):
     def forward(self, hidden_states: Tensor, attend: ForwardAttention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
         x = hidden_states.to(linear_dtype(hidden_states))  # once: autocast would do it for each of the three
-        projections = (apply_linear(layer, x) for layer in (self.query, self.key, self.value))
+        projections = (kernels.apply_linear(layer, x) for layer in (self.query, self.key, self.value))
         q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
         interface = ALL_ATTENTION_FUNCTIONS.get_interface(attend.name, eager_attention_forward)
         out, weights = attend(self, interface, q, k, v, hidden_states)
-        return apply_linear(self.dense, out.flatten(-2)), weights
+        return kernels.apply_linear(self.dense, out.flatten(-2)), weights
 
 
 class PosEncLayer(GradientCheckpointingLayer):
@@ -139,7 +137,7 @@ class PosEncLayer(GradientCheckpointingLayer):
         self.activation = ACT2FN[config.hidden_act]
         self.output = nn.Linear(width, size, bias=config.mlp_bias)
         self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = kernels.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: Tensor, attend: ForwardAttention) -> tuple[Tensor, Tensor | None]:
         """Hidden states in token layout -> the same, and the attention probabilities or None."""
@@ -156,8 +154,10 @@ class PosEncLayer(GradientCheckpointingLayer):
         return hidden_states + self.dropout(update).to(hidden_states.dtype)
 
     def _feed_forward(self, hidden_states: Tensor) -> Tensor:
-        inner = self.activation(apply_linear(self.intermediate, hidden_states))
-        return apply_linear(self.output, inner if self.up is None else inner * apply_linear(self.up, hidden_states))
+        inner = self.activation(kernels.apply_linear(self.intermediate, hidden_states))
+        return kernels.apply_linear(
+            self.output, inner if self.up is None else inner * kernels.apply_linear(self.up, hidden_states)
+        )
 
 
 class PosEncPreTrainedModel(PreTrainedModel):
@@ -179,6 +179,12 @@ class PosEncPreTrainedModel(PreTrainedModel):
         """The attention that runs for a request; transformers asks when a model is built and when it is changed."""
         backend_of(requested_attention or "eager")  # refuses with a reason
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
+
+    def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
+        function = kwargs.get("gradient_checkpointing_func")  # a partial one; without use_reentrant it is reentrant
+        if function is not None and function.keywords.get("use_reentrant") is not False:
+            check_reentrant(self._scheme, torch.zeros(1, 2, self.config.hidden_size, device=self.device))
+        super()._set_gradient_checkpointing(*args, **kwargs)
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
@@ -226,65 +232,12 @@ class PosEncPreTrainedModel(PreTrainedModel):
     def _scheme(self) -> PositionScheme:
         return cast(PositionScheme, self.base_model.position)
 
-    def _encode(self, *inputs: Tensor | None, **options: Any) -> tuple[Tensor, Tokens, dict[str, Any]]:
-        """Runs the encoder for a head: hidden states in token layout, the tokens, and what else the output holds."""
-        tokens = self._locate_tokens(*inputs, **options)
-        outputs = self.model(*inputs, **options | {"_tokens": tokens, "return_dict": True})
+    def _encode(self, **inputs: Any) -> tuple[Tensor, TokenLayout, dict[str, Any]]:
+        """Runs the encoder for a head: hidden states (B, S, D), where their tokens are, and what else is returned."""
+        layout = self.model.make_layout(**inputs)
+        outputs = self.model(**inputs, layout=layout, return_dict=True)
         optional_outputs = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
-        return tokens.unpad(outputs.last_hidden_state), tokens, optional_outputs
-
-    def _locate_tokens(self, *inputs: Tensor | None, **options: Any) -> Tokens:
-        """Where the tokens of a call's input are: see `locate_tokens`. Checks the input before a kernel runs.
-
-        `inputs` and `options` are what `PosEncModel.forward` takes.
-        """
-        for name, value in options.items():
-            if name not in OPTIONS and value is not None and value is not False:
-                raise ValueError(
-                    f"{type(self).__name__} takes no {name!r} and would ignore it. Leave it out, or give one of those "
-                    "that help(PosEncModel.forward) lists."
-                )
-        input_ids, attention_mask, _, position_ids, inputs_embeds, *packing = inputs
-        x = self._check_input(input_ids, inputs_embeds)
-        # Attention probabilities are (B, H, S, S), so they are computed on the padded tokens.
-        unpad = self.config.unpad_inputs or backend_of(self.config._attn_implementation or "eager").takes_tokens
-        unpad, longest = unpad and not self._is_requested("output_attentions", options), options.get("max_length_q")
-        if unpad and self.training and any(hasattr(weight, "grad_sample") for weight in self.parameters()):
-            raise ValueError(
-                "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
-                "config. Without padding a batch is one row."
-            )
-        where = (attention_mask, position_ids, *packing)
-        tokens = locate_tokens(x.shape[0], x.shape[1], x.device, *where, max_length=longest, unpad=unpad)
-        places = tokens.position_range or (None if tokens.may_be_packed else (0, tokens.shape[1] - 1))
-        if places is not None:  # the length of a traced row that may be packed says nothing
-            check_length(self._scheme, *places)
-        augment = AUGMENTATIONS.get(self.config.position_augmentation)
-        # Positions that the caller gave are left alone.
-        if self.training and augment is not None and tokens.positions_are_aranges:
-            tokens = augment(tokens, self.config.augmentation_length)
-        return tokens
-
-    def _check_input(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """The one that was given, if its shape fits."""
-        self.config.check_padding()
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give exactly one of input_ids (B, S) and inputs_embeds (B, S, D).")
-        x: Any = inputs_embeds if input_ids is None else input_ids
-        name, width = ("input_ids", ()) if inputs_embeds is None else ("inputs_embeds", (self.config.embedding_width,))
-        if not isinstance(x, Tensor) or x.dim() < 2 or tuple(x.shape[2:]) != width:
-            fault = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
-            raise ValueError(
-                f"{name} {fault}; give {f'(B, S, {width[0]})' if width else '(B, S)'}. For one text: "
-                "tensor.unsqueeze(0). For lists: return_tensors='pt' in the tokenizer's call."
-            )
-        if not tracing() and 0 in x.shape[:2]:
-            way_out = "Leave empty batches out. A text without a token may be a row of padding."
-            raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. {way_out}")
-        return x
-
-    def _is_requested(self, output: str, options: dict[str, Any]) -> bool:
-        return bool(getattr(self.config, output) if options.get(output) is None else options[output])
+        return outputs.last_hidden_state, layout, optional_outputs
 
 
 class PosEncModel(PosEncPreTrainedModel):
@@ -315,6 +268,7 @@ class PosEncModel(PosEncPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         seq_idx: Tensor | None = None,
         cu_seq_lens_q: Tensor | None = None,
+        layout: TokenLayout | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Runs the encoder on tokens.
@@ -324,12 +278,14 @@ class PosEncModel(PosEncPreTrainedModel):
             attention_mask (Tensor): (B, S), 1 at tokens and 0 at padding, on either side. None: all are tokens.
             token_type_ids (Tensor): (B, S). None: all 0.
             position_ids (Tensor): (B, S), 0-based. None: counted from the mask. A row of several aranges from its
-                smallest position is packed (see `unpadding.locate_tokens`).
+                smallest position is packed (see `TokenLayout.from_batch`).
             inputs_embeds (Tensor): (B, S, E) instead of `input_ids`.
             seq_idx (Tensor): (B, S), the sequence of each token in packed rows.
             cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a batch of one row.
             max_length_q (int): the longest of these sequences; with it a GPU's host doesn't wait for the borders, nor
                 checks them.
+            layout (TokenLayout): what `make_layout` has made of the same arguments, for those who need it too, as the
+                heads do. None: it is made here.
             output_hidden_states (bool): return the embeddings' and each layer's hidden states too, padded; each is a
                 part of the graph, and costs a copy or two.
             output_attentions (bool): return each layer's probabilities (B, H, S, S) too; they are computed with
@@ -343,27 +299,83 @@ class PosEncModel(PosEncPreTrainedModel):
         """
         wants_attentions = self._is_requested("output_attentions", kwargs)
         wants_hidden = self._is_requested("output_hidden_states", kwargs)
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
-        tokens = kwargs.get("_tokens") or self._locate_tokens(*inputs, **kwargs)  # a head has made them: it needs them
-        tokens = replace(tokens, ids=None if input_ids is None else tokens.unpad(input_ids))
-        hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, tokens, self.position.embed)
+        if layout is None:
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+            inputs |= {"inputs_embeds": inputs_embeds, "seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
+            layout = self.make_layout(**inputs, **kwargs)
+        hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, layout, self.position.embed)
         has_dropout = any(dropout_of(layer.attention) for layer in self.layers)
-        attend = choose_attention(self.config, self.position, tokens, hidden_states, has_dropout, wants_attentions)
+        attend = choose_attention(self.config, self.position, layout, hidden_states, has_dropout, wants_attentions)
         all_hidden_states: list[Tensor] = []
         attentions = []
         for layer in self.layers:
             if wants_hidden:  # the next layer continues from what is returned, so that gradients reach it
-                all_hidden_states.append(tokens.pad(hidden_states))
-                hidden_states = tokens.unpad(all_hidden_states[-1])
+                all_hidden_states.append(layout.pad(hidden_states))
+                hidden_states = layout.unpad(all_hidden_states[-1])
             hidden_states, weights = layer(hidden_states, attend)
             attentions.append(weights)
-        hidden_states = tokens.pad(hidden_states if self.norm is None else self.norm(hidden_states))
+        hidden_states = layout.pad(hidden_states if self.norm is None else self.norm(hidden_states))
         all_hidden_states.append(hidden_states)
         return BaseModelOutput(
             last_hidden_state=hidden_states,
             hidden_states=tuple(all_hidden_states) if wants_hidden else None,
             attentions=tuple(attentions) if wants_attentions else None,
         )
+
+    def make_layout(
+        self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **kwargs: Any
+    ) -> TokenLayout:
+        """Finds where the tokens of an input are: see `TokenLayout.from_batch`. Checks it before a kernel runs.
+
+        The arguments are those of `forward`, and so are the errors.
+        """
+        x = self._check_input(input_ids, inputs_embeds)
+        for name, value in kwargs.items():
+            if name not in OPTIONS and value is not None and value is not False:
+                raise ValueError(
+                    f"PosEncModel takes no {name!r} and would ignore it. Leave it out, or give one of those that "
+                    "help(PosEncModel.forward) lists."
+                )
+        # Attention probabilities are (B, H, S, S), so they are computed on the padded tokens.
+        unpad = self.config.unpad_inputs or backend_of(self.config._attn_implementation or "eager").takes_tokens
+        unpad = unpad and not self._is_requested("output_attentions", kwargs)
+        if unpad and self.training and any(hasattr(weight, "grad_sample") for weight in self.parameters()):
+            raise ValueError(
+                "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
+                "config. Without padding a batch is one row."
+            )
+        where = {name: kwargs.get(name) for name in PLACES}
+        layout = TokenLayout.from_batch(x, **where, max_length=kwargs.get("max_length_q"), unpad=unpad)
+        tokens = layout.tokens
+        places = tokens.position_range or (None if tokens.may_be_packed else (0, layout.shape[1] - 1))
+        if places is not None:  # the length of a traced row that may be packed says nothing
+            check_length(self.position, *places)
+        augment = AUGMENTATIONS.get(self.config.position_augmentation)
+        # Positions that the caller gave are left alone.
+        if self.training and augment is not None and tokens.positions_are_aranges:
+            layout.tokens = augment(tokens, self.config.augmentation_length)
+        return layout
+
+    def _check_input(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """The one that was given, if its shape fits."""
+        self.config.check_padding()
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of input_ids (B, S) and inputs_embeds (B, S, D).")
+        x: Any = inputs_embeds if input_ids is None else input_ids
+        name, width = ("input_ids", ()) if inputs_embeds is None else ("inputs_embeds", (self.config.embedding_width,))
+        if not isinstance(x, Tensor) or x.dim() < 2 or tuple(x.shape[2:]) != width:
+            fault = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+            raise ValueError(
+                f"{name} {fault}; give {f'(B, S, {width[0]})' if width else '(B, S)'}. For one text: "
+                "tensor.unsqueeze(0). For lists: return_tensors='pt' in the tokenizer's call."
+            )
+        if not tracing() and 0 in x.shape[:2]:
+            way_out = "Leave empty batches out. A text without a token may be a row of padding."
+            raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. {way_out}")
+        return x
+
+    def _is_requested(self, output: str, options: dict[str, Any]) -> bool:
+        return bool(getattr(self.config, output) if options.get(output) is None else options[output])
 
 
 class PosEncHead(PosEncPreTrainedModel):
@@ -385,13 +397,15 @@ class PosEncHead(PosEncPreTrainedModel):
         **kwargs: Any,
     ) -> Any:
         """Encodes and predicts; the arguments are those of `PosEncModel`, and `labels`: see the head's `_outputs`."""
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
-        hidden, tokens, optional_outputs = self._encode(*inputs, **kwargs)
-        loss, logits = self._outputs(hidden, tokens, labels, kwargs.get("num_items_in_batch"))
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        inputs |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
+        hidden_states, layout, optional_outputs = self._encode(**inputs, **kwargs)
+        loss, logits = self._outputs(hidden_states, layout, labels, kwargs.get("num_items_in_batch"))
         return self.output_class(loss=loss, logits=logits, **optional_outputs)
 
-    def _outputs(self, hidden: Tensor, tokens: Tokens, labels: Tensor | None, count: Any) -> Outputs:
-        """Hidden states in token layout, labels, and by how many to divide the loss -> loss or None, and logits."""
+    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
+        """Hidden states (B, S, D), labels, and by how many to divide the loss -> loss or None, and logits."""
         raise NotImplementedError
 
 
@@ -405,7 +419,7 @@ class PosEncClassificationHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
         self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
-        self.dropout = Dropout(config.head_dropout)
+        self.dropout = kernels.Dropout(config.head_dropout)
         self.out_proj = nn.Linear(config.hidden_size, outputs)
 
     def forward(self, pooled: Tensor) -> Tensor:
@@ -425,8 +439,9 @@ class PosEncPooledHead(PosEncHead):
         self.classifier = PosEncClassificationHead(config, outputs)
         self.post_init()
 
-    def _classify(self, hidden: Tensor, tokens: Tokens) -> Tensor:
-        return self.classifier(tokens.pool(hidden, self.config.classifier_pooling))
+    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
+        """No loss, and the classifier's scores of each sequence (N, outputs)."""
+        return None, self.classifier(layout.pool(hidden_states, self.config.classifier_pooling))
 
 
 class PosEncForSequenceClassification(PosEncPooledHead):
@@ -437,11 +452,11 @@ class PosEncForSequenceClassification(PosEncPooledHead):
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config, cast(int, config.num_labels))
 
-    def _outputs(self, hidden: Tensor, tokens: Tokens, labels: Tensor | None, count: Any) -> Outputs:
+    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
         """Classifies each sequence.
 
         Args:
-            hidden, tokens, count: see `PosEncHead`.
+            hidden_states, layout, count: see `PosEncHead`.
             labels (Tensor): (B,) whole numbers: one of C classes; (B, C) real numbers: several of C classes at once;
                 (B,) or (B, C) real numbers with `problem_type="regression"` or one label. For packed rows, one label
                 per sequence (N, ...).
@@ -450,7 +465,7 @@ class PosEncForSequenceClassification(PosEncPooledHead):
             loss, and logits (B, C), or (N, C) for rows that hold N sequences in all; of a regression in the units of
             the data.
         """
-        logits = self._classify(hidden, tokens)
+        _, logits = super()._outputs(hidden_states, layout, None, count)
         if self.config.problem_type == "regression":  # in float32: bfloat16 has no number between 2000 and 2008
             logits = logits.to(accumulation_dtype(logits)) * self.config.label_scale + self.config.label_mean
         loss = None if labels is None else sequence_classification_loss(logits, labels, self.config, count)
@@ -459,6 +474,8 @@ class PosEncForSequenceClassification(PosEncPooledHead):
 
 class PosEncForMultipleChoice(PosEncPooledHead):
     """The encoder with one score per choice, softmax over the choices."""
+
+    output_class = MultipleChoiceModelOutput
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config, 1)
@@ -472,8 +489,6 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        seq_idx: Tensor | None = None,
-        cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
     ) -> MultipleChoiceModelOutput:
         """Scores each choice; inputs have an axis of choices: (B, C, S).
@@ -491,16 +506,15 @@ class PosEncForMultipleChoice(PosEncPooledHead):
         if x is None or x.dim() != axes:
             shape = None if x is None else tuple(x.shape)
             raise ValueError(f"Multiple choice takes input_ids (B, C, S) or inputs_embeds (B, C, S, D), not {shape}.")
-        flat = (
-            t.flatten(0, 1) if t is not None and t.dim() > 2 else t
-            for t in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        )
-        hidden, tokens, optional_outputs = self._encode(*flat, seq_idx, cu_seq_lens_q, **kwargs)
-        if tokens.packed:
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        flat = {name: t.flatten(0, 1) if t is not None and t.dim() > 2 else t for name, t in inputs.items()}
+        outputs = super().forward(**flat, return_dict=True, **kwargs)
+        if outputs.logits.shape[0] != x.shape[0] * x.shape[1]:
             raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
-        logits = self._classify(hidden, tokens).view(-1, x.shape[1])
+        logits = outputs.logits.view(-1, x.shape[1])
         loss = None if labels is None else cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
-        return MultipleChoiceModelOutput(loss=loss, logits=logits, **optional_outputs)
+        return self.output_class(**{**outputs, "loss": loss, "logits": logits})
 
 
 class PosEncLMHead(nn.Module):
@@ -516,8 +530,8 @@ class PosEncLMHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Predicts the token at each place."""
-        hidden_states = self.activation(apply_linear(self.dense, hidden_states))
-        return apply_linear(self.decoder, self.layer_norm(hidden_states))
+        hidden_states = self.activation(kernels.apply_linear(self.dense, hidden_states))
+        return kernels.apply_linear(self.decoder, self.layer_norm(hidden_states))
 
 
 class PosEncForMaskedLM(PosEncHead):
@@ -541,14 +555,14 @@ class PosEncForMaskedLM(PosEncHead):
         """Replaces the decoder."""
         self.lm_head.decoder = new_embeddings  # type: ignore[assignment]
 
-    def _outputs(self, hidden: Tensor, tokens: Tokens, labels: Tensor | None, count: Any) -> Outputs:
+    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
         """Predicts tokens. `labels` (B, S): the right token id, or -100 where there is nothing to predict.
 
         Returns:
             loss, and logits (B, S, V), zero at padding.
         """
-        logits = self.lm_head(hidden)
-        return token_loss(logits, labels, tokens, count), tokens.pad(logits)
+        logits = self.lm_head(layout.unpad(hidden_states))
+        return token_loss(logits, labels, layout, count), layout.pad(logits)
 
 
 class PosEncForTokenClassification(PosEncHead):
@@ -560,18 +574,18 @@ class PosEncForTokenClassification(PosEncHead):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = PosEncModel(config)
-        self.dropout = Dropout(config.head_dropout)
+        self.dropout = kernels.Dropout(config.head_dropout)
         self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
         self.post_init()
 
-    def _outputs(self, hidden: Tensor, tokens: Tokens, labels: Tensor | None, count: Any) -> Outputs:
+    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
         """Classifies each token. `labels` (B, S): the class of each token, or -100 where it doesn't count.
 
         Returns:
             loss, and logits (B, S, C), zero at padding.
         """
-        logits = self.classifier(self.dropout(hidden))
-        return token_loss(logits, labels, tokens, count), tokens.pad(logits)
+        logits = self.classifier(self.dropout(layout.unpad(hidden_states)))
+        return token_loss(logits, labels, layout, count), layout.pad(logits)
 
 
 class PosEncForQuestionAnswering(PosEncPreTrainedModel):
@@ -611,10 +625,12 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
             QuestionAnsweringModelOutput: `start_logits` and `end_logits` (B, S), as low as can be at padding; for
             packed rows (N, L), one row per sequence; `loss`, the mean of the two cross-entropies.
         """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx, cu_seq_lens_q)
-        hidden, tokens, optional_outputs = self._encode(*inputs, **kwargs)
-        scores = self.qa_outputs(hidden)
-        scores = tokens.by_sequence(scores, fill=torch.finfo(scores.dtype).min)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        inputs |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
+        hidden_states, layout, optional_outputs = self._encode(**inputs, **kwargs)
+        scores = self.qa_outputs(hidden_states)
+        scores = layout.by_sequence(scores, fill=torch.finfo(scores.dtype).min)
         start_logits, end_logits = (t.squeeze(-1).contiguous() for t in scores.split(1, dim=-1))
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -673,20 +689,20 @@ def _mean(total: Tensor, count: Tensor | int, num_items_in_batch: Tensor | int |
 
 
 def token_loss(
-    logits: Tensor, labels: Tensor | None, tokens: Tokens, num_items_in_batch: Tensor | int | None
+    logits: Tensor, labels: Tensor | None, layout: TokenLayout, num_items_in_batch: Tensor | int | None
 ) -> Tensor | None:
     """Cross-entropy of logits in token layout against labels (B, S); labels at padding don't count."""
     if labels is None:
         return None
-    if tuple(labels.shape) != tokens.shape:
+    if tuple(labels.shape) != layout.shape:
         raise ValueError(
-            f"labels of shape {tuple(labels.shape)} don't fit an input of shape {tokens.shape}. Give one label per "
+            f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
             "token, -100 where it doesn't count."
         )
     check_classes(logits)
-    if tokens.mask is not None:
-        labels = labels.to(tokens.mask.device).masked_fill(~tokens.mask, -100)
-    return cross_entropy(logits.flatten(0, 1), tokens.unpad(labels).flatten(), num_items_in_batch)
+    if layout.mask is not None:
+        labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
+    return cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), num_items_in_batch)
 
 
 def sequence_classification_loss(

@@ -4,12 +4,15 @@ Three layouts. *Input layout* (B, S, ...) is what the caller gave. *Token layout
 norms and heads work on: the input's, or where the batch is unpadded its T real tokens alone, (1, T, ...). *Padded
 layout* is what attention with a mask works on, a row for each sequence: the input's, or (n, L, ...) where packed rows
 are split, so that attention crosses no border.
+
+A scheme's hooks read a `Tokens`, in the hook's own layout; the encoder keeps a `TokenLayout`.
 """
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,17 +21,31 @@ from torch import Tensor, nn
 from .position_math import accumulation_dtype, have_fixed_shapes, tracing
 
 
+class Movable:
+    """Holds tensors that move together, those in lists, in tuples and in other such objects too."""
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Copies it to another device (accelerate calls this between devices)."""
+        moved = copy.copy(self)
+        vars(moved).update({name: _moved(value, *args, **kwargs) for name, value in vars(self).items()})
+        return moved
+
+
+def _moved(value: Any, *args: Any, **kwargs: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_moved(item, *args, **kwargs) for item in value)
+    return value.to(*args, **kwargs) if isinstance(value, (Tensor, Movable)) else value
+
+
 @dataclass
-class Tokens:
-    """The tokens of a batch. Made by `locate_tokens`; a scheme's hooks get one in their own layout, see `rows`.
+class Tokens(Movable):
+    """The tokens of a batch, as a scheme's hooks see them.
 
     Axes: B sequences, S places, D hidden width; (...) is (B, S), or (1, T) where the batch is unpadded, or (1, S) for
     what is the same in every row of padded layout. A hook reads `positions`, `is_first`, `sequence`, `lengths`,
-    `input_ids`, `hidden_states` and `distances()`; the rest is the encoder's.
+    `input_ids`, `hidden_states` and `distances()`, and calls `in_order` and `from_order`; the rest is the encoder's.
     """
 
-    shape: tuple[int, int]
-    """(B, S) of the input layout."""
     positions: Tensor
     """int64 (...): 0-based in each sequence, or the caller's `position_ids`; 0 at padding."""
     is_first: Tensor
@@ -43,20 +60,14 @@ class Tokens:
     """Whether positions are 0, 1, 2, ... within each sequence."""
     position_range: tuple[int, int] | None = None
     """No position is smaller or larger than these. None: nobody can tell, as in a traced graph."""
-    counts: Tensor | None = None
-    """int64 (N,): tokens of each sequence; None in a traced graph."""
-    mask: Tensor | None = None
-    """bool (B, S) in a padded batch: which places hold a token. None: all."""
     may_be_packed: bool = False
-    """Whether rows of a padded batch may hold several sequences: in a traced graph, where `position_ids` are given."""
-    index: Tensor | None = None
-    """int64 (T,) in an unpadded batch: place of each token in the flattened input."""
-    row_index: Tensor | None = None
-    """int64 (T,) in an unpadded batch: place of each token in the flattened padded layout."""
-    token_layout: "Tokens | None" = None
-    """In padded layout: the tokens that it was made of, in whose layout the two below are."""
+    """Whether rows may hold several sequences: in a traced graph, where `position_ids` are given."""
+    has_rows: bool = True
+    """False for the tokens of an unpadded batch, (1, T)."""
     ids: Tensor | None = None
     hidden: Tensor | None = None
+    rows: "Rows | None" = None
+    """In padded layout: what lays the two above out, which are in token layout."""
 
     @classmethod
     def from_positions(cls, positions: Tensor, input_ids: Any = None, hidden_states: Any = None) -> "Tokens":
@@ -70,8 +81,7 @@ class Tokens:
         rows, length = (1 if positions.dim() == 1 else positions.shape[0]), positions.shape[-1]
         is_first = torch.arange(length, device=positions.device).expand_as(positions) == 0
         sequence = torch.arange(rows, device=positions.device).unsqueeze(-1).expand(rows, length).view_as(positions)
-        tokens = cls((rows, length), positions, is_first, sequence, rows, length, positions_are_aranges=False)
-        tokens.ids, tokens.hidden = input_ids, hidden_states
+        tokens = cls(positions, is_first, sequence, rows, length, False, ids=input_ids, hidden=hidden_states)
         if not have_fixed_shapes(positions) and positions.numel():
             same = (positions == torch.arange(length, device=positions.device)).all()
             counted, least, most = torch.stack((same.long(), *positions.aminmax())).tolist()
@@ -79,15 +89,10 @@ class Tokens:
         return tokens
 
     @property
-    def packed(self) -> bool:
-        """Whether some row holds several sequences."""
-        return self.num_sequences > self.shape[0]
-
-    @property
     def lengths(self) -> Tensor:
         """int64 (...): the largest position + 1 of the sequence that each token belongs to."""
         positions = self.positions.expand_as(self.sequence)
-        if self.index is not None:
+        if not self.has_rows:
             return last_positions(positions, self.sequence, self.num_sequences)[self.sequence] + 1
         if self.may_be_packed:
             same = self.sequence[:, :, None] == self.sequence[:, None, :]
@@ -106,7 +111,7 @@ class Tokens:
         return self._laid_out(self.hidden)
 
     def _laid_out(self, x: Tensor | None) -> Tensor | None:
-        return x if x is None or self.token_layout is None else self.token_layout.to_rows(x)
+        return x if x is None or self.rows is None else self.rows.lay_out(x)
 
     def distances(self) -> Tensor:
         """p_j - p_i of query i and key j, int64 (1 or B, S, S). In padded layout: for `bias` and `layer_bias`.
@@ -114,7 +119,7 @@ class Tokens:
         Raises:
             ValueError: the tokens aren't in rows, as another hook of an unpadded batch sees them.
         """
-        if self.index is not None:
+        if not self.has_rows:
             raise ValueError("tokens.distances() is for bias and layer_bias: other hooks see tokens without rows.")
         return self.positions[:, None, :] - self.positions[:, :, None]
 
@@ -136,15 +141,139 @@ class Tokens:
         places = torch.arange(max(self.longest, 1), device=self.positions.device)
         return nn.functional.embedding(self.positions, function(places))
 
-    # ---- layouts
 
-    def to(self, *args: Any, **kwargs: Any) -> "Tokens":
-        """All tensors on another device (accelerate calls this between devices)."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {
-            name: value.to(*args, **kwargs) for name, value in values.items() if isinstance(value, (Tensor, Tokens))
-        }
-        return replace(self, **moved)
+@dataclass
+class TokenLayout(Movable):
+    """Where the tokens of a batch are, and how what belongs to them goes from one layout into another."""
+
+    shape: tuple[int, int]
+    """(B, S) of the input layout."""
+    tokens: Tokens
+    """In token layout."""
+    mask: Tensor | None = None
+    """bool (B, S): which places hold a token. None: all."""
+    counts: Tensor | None = None
+    """int64 (N,): tokens of each sequence; None in a traced graph."""
+    num_tokens: int | None = None
+    """T: tokens in the batch; None in a traced graph."""
+    index: Tensor | None = None
+    """int64 (T,) in an unpadded batch: place of each token in the flattened input."""
+
+    @classmethod
+    def from_batch(
+        cls,
+        x: Tensor,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        *,
+        max_length: int | None = None,
+        unpad: bool = True,
+    ) -> "TokenLayout":
+        """Finds the real tokens, the sequences and the positions of a batch.
+
+        Positions are `position_ids` where given, else (attention_mask.cumsum(-1) - 1).clamp(min=0), or the place within
+        the packed sequence, so that left padding, right padding and packing give the same result.
+
+        Args:
+            x: token ids (B, S), or embeddings (B, S, E).
+            attention_mask: (B, S), nonzero at real tokens. None: all are real.
+            position_ids: (B, S), (1, S) or (S,). A row whose real tokens hold exactly several aranges from its smallest
+                position, such as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other order is that of one sequence.
+            seq_idx: (B, S), the number of the sequence that each place belongs to, for packed rows.
+            cu_seq_lens_q: (N + 1,), borders of the sequences of a batch of one row, as an alternative to `seq_idx`.
+            max_length: the longest sequence between these borders. On a GPU both are then taken as they are, and the
+                host doesn't wait for it.
+            unpad: compute on real tokens only, where there is padding or packing.
+
+        Raises:
+            ValueError: a shape or a value doesn't fit.
+        """
+        batch, length = shape = (x.shape[0], x.shape[1])
+        fixed = have_fixed_shapes(attention_mask, position_ids, seq_idx, cu_seq_lens_q)
+        mask = None if attention_mask is None else _check_mask(attention_mask, shape, fixed)
+        position_ids = _check_positions(position_ids, shape)
+        trusted = (
+            cu_seq_lens_q if max_length is not None and cu_seq_lens_q is not None and cu_seq_lens_q.is_cuda else None
+        )
+        if cu_seq_lens_q is not None:
+            checked = not fixed and trusted is None
+            seq_idx = _sequences_from_borders(cu_seq_lens_q, shape, x.device, checked)
+        starts = None
+        if seq_idx is not None:
+            seq_idx = _fitting("seq_idx", seq_idx, shape, "Give (B, S).")
+            starts = torch.ones(shape, dtype=torch.bool, device=x.device)
+            starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
+        elif position_ids is not None:
+            starts = _starts_in_positions(position_ids, mask)
+        tokens, rank = _assign_sequences(shape, x.device, starts, mask, position_ids)
+        tokens.ids = None if x.dim() > 2 else x
+        layout = cls(shape, tokens, mask)
+        if fixed:
+            tokens.num_sequences = batch if seq_idx is None else 0  # a traced graph can't count them
+            return layout
+        if starts is None and mask is None:
+            tokens.position_range, layout.counts = (0, length - 1), torch.full((batch,), length, device=x.device)
+        elif trusted is not None and max_length is not None and mask is None and position_ids is None:
+            tokens.num_sequences, tokens.longest = trusted.shape[0] - 1, max_length
+            tokens.may_be_packed, tokens.position_range = tokens.num_sequences > 1, (0, max_length - 1)
+            layout.counts, layout.num_tokens = trusted.diff().to(torch.int64), length
+        else:
+            layout._read_batch_facts(rank, position_ids is not None)
+        return layout.without_padding() if unpad and (layout.mask is not None or layout.packed) else layout
+
+    def _read_batch_facts(self, rank: Tensor, from_caller: bool) -> None:
+        """Sets what only the numbers in a batch tell. One transfer to the host for all.
+
+        Sequences are numbered without gaps: those that hold a token, and rows without any, which keep their place in
+        the output. Positions that the caller gave count as counted only in packed rows: others may be any numbers.
+        """
+        tokens, mask, rows = self.tokens, self.mask, self.shape[0]
+        sequence = tokens.sequence
+        slots = sequence.numel() if tokens.may_be_packed else rows
+        held = sequence.new_zeros(slots + 1)  # the last one is padding's
+        held = held.index_add(0, sequence.flatten() % (slots + 1), held.new_ones(sequence.numel()))[:-1]
+        exists = held > 0
+        if mask is not None:
+            exists.view(rows, -1)[:, 0] |= ~mask.any(-1)
+        same, bounds = (tokens.positions == rank).all(), tokens.positions.aminmax()
+        facts = (same, exists.sum(), held.sum(), held.max(), *bounds)
+        counted, count, real, longest, least, most = torch.stack([fact.long() for fact in facts]).tolist()
+        if tokens.may_be_packed:
+            number = (exists.cumsum(0) - 1)[sequence]
+            tokens.sequence = number if mask is None else number.masked_fill(~mask, -1)
+            held = held[exists.nonzero_static(size=count).squeeze(1)]
+        tokens.num_sequences, tokens.longest, tokens.position_range = count, longest, (least, most)
+        tokens.may_be_packed = self.packed
+        tokens.positions_are_aranges = bool(counted) and (self.packed or not from_caller)
+        self.counts, self.num_tokens, self.mask = held, real, None if real == sequence.numel() else mask
+
+    @property
+    def packed(self) -> bool:
+        """Whether some row holds several sequences."""
+        return self.tokens.num_sequences > self.shape[0]
+
+    def without_padding(self) -> "TokenLayout":
+        """The real tokens alone, unless there is none."""
+        tokens, counts = self.tokens, self.counts
+        if (
+            self.index is not None or tokens.longest == 0
+        ):  # over nothing attention is undefined, over padding it gives 0
+            return self
+        assert counts is not None
+        assert self.num_tokens is not None
+        index = torch.arange(tokens.sequence.numel(), device=counts.device)
+        if self.mask is not None:
+            index = self.mask.flatten().nonzero_static(size=self.num_tokens).squeeze(1)
+        layout = replace(self, index=index)
+        positions, is_first, sequence = map(layout.unpad, (tokens.positions, tokens.is_first, tokens.sequence))
+        ids = None if tokens.ids is None else layout.unpad(tokens.ids)
+        layout.tokens = replace(tokens, positions=positions, is_first=is_first, sequence=sequence, ids=ids)
+        layout.tokens.may_be_packed, layout.tokens.has_rows = False, False
+        return layout
+
+    # ---- between layouts
 
     def unpad(self, x: Tensor) -> Tensor:
         """Input layout -> token layout."""
@@ -152,158 +281,111 @@ class Tokens:
 
     def pad(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Token layout -> input layout, with `fill` at padding."""
-        if self.index is not None:
-            return _scatter(x[0], self.index, self.shape, fill)
+        return self._fill(x, fill) if self.index is None else _scatter(x[0], self.index, self.shape, fill)
+
+    def _fill(self, x: Tensor, fill: float) -> Tensor:
         return x if self.mask is None else x.masked_fill(~self.mask.view(self.mask.shape + (1,) * (x.dim() - 2)), fill)
 
-    def to_rows(self, x: Tensor, fill: float = 0) -> Tensor:
-        """Token layout -> padded layout, with `fill` at empty places of an unpadded batch."""
-        if self.row_index is None:
-            return x
-        rows = (self.num_sequences, self.longest)
-        return x.reshape(*rows, *x.shape[2:]) if self._is_full else _scatter(x[0], self.row_index, rows, fill)
+    def by_sequence(self, x: Tensor, fill: float = 0.0) -> Tensor:
+        """Input layout -> (N, L, ...), one row per sequence, with `fill` at empty places; L is S if rows aren't packed.
 
-    def from_rows(self, x: Tensor) -> Tensor:
-        """Padded layout -> token layout."""
-        if self.row_index is None:
-            return x
-        x = x.flatten(0, 1)
-        return (x if self._is_full else x.index_select(0, self.row_index)).unsqueeze(0)
-
-    @property
-    def _is_full(self) -> bool:
-        """Whether the sequences of an unpadded batch are equally long: rows hold the tokens in order, without a gap."""
-        return self.num_sequences * self.longest == self.positions.shape[1]
-
-    def rows(self) -> "Tokens":
-        """The same tokens in padded layout. What is the same in every row has one row."""
-        if self.index is not None:
-            place = torch.arange(self.longest, device=self.positions.device).unsqueeze(0)
-            positions = place if self.positions_are_aranges else self.to_rows(self.positions)
-            first, sequence = place == 0, self.to_rows(self.sequence, -1)
-            shape, mask = (sequence.shape[0], self.longest), None if self._is_full else sequence >= 0
-            least, most = self.position_range or (0, 0)
-            known = self.position_range and (min(least, 0), most)  # empty places have position 0
-            counted = self.positions_are_aranges
-            rows = Tokens(shape, positions, first, sequence, shape[0], self.longest, counted, known, mask=mask)
-        elif self.mask is None and not self.may_be_packed:
-            rows = replace(self, positions=self.positions[:1] if self.positions_are_aranges else self.positions)
-            rows.is_first = self.is_first[:1]
-        else:
-            return self
-        rows.token_layout, rows.ids, rows.hidden = self, self.ids, self.hidden
-        return rows
-
-    def attention_mask(self) -> Tensor | None:
-        """bool, in padded layout: which keys each query attends to, (B, 1, 1, S), or (B, 1, S, S) with borders.
-
-        None: all. Padding attends to padding, so that every softmax is finite.
+        Raises:
+            ValueError: a traced graph can't count the sequences.
         """
-        if self.index is not None:
-            return self.rows().attention_mask()
-        if self.may_be_packed:
-            return self.sequence[:, None, :, None] == self.sequence[:, None, None, :]
-        if self.mask is None:
-            return None
-        return (self.mask | ~self.mask.any(-1, keepdim=True))[:, None, None, :]
-
-    # As rows for attention they are a single run: see `Runs`, which cuts an unpadded batch into several.
-
-    def masks(self) -> list[Tensor | None]:
-        """The attention mask of that run."""
-        return [self.attention_mask()]
-
-    def pick(self, bias: Tensor) -> list[Tensor]:
-        """The bias of that run: the whole."""
-        return [bias]
-
-    def split(self, x: Tensor) -> list[Tensor]:
-        """The rows of that run: all."""
-        return [self.to_rows(x)]
-
-    def join(self, parts: list[Tensor]) -> Tensor:
-        """Undoes `split`."""
-        return self.from_rows(parts[0])
-
-    @functools.cached_property
-    def cu_seqlens(self) -> Tensor:
-        """int32 (N + 1,) of an unpadded batch: where each sequence starts, and where the last one ends."""
-        return nn.functional.pad(self._counts().cumsum(0), (1, 0)).to(torch.int32)
-
-    # ---- sequences
+        if not self.tokens.num_sequences:
+            raise ValueError(
+                "A compiled or exported model can't count the sequences of packed rows, so it can't give an answer for "
+                "each. Leave seq_idx and cu_seq_lens_q out, with one sequence per row, or call the model uncompiled."
+            )
+        if not self.packed:
+            return self._fill(x, fill)
+        layout = self.without_padding()
+        return Rows(layout).lay_out(layout.unpad(x), fill)
 
     def pool(self, x: Tensor, how: str) -> Tensor:
-        """One vector per sequence: token layout (..., D) -> (N, D). Padding never counts; an empty sequence gives 0.
+        """One vector per sequence: input layout (B, S, D) -> (N, D). Padding never counts; an empty sequence gives 0.
 
         Args:
             x: hidden states.
             how: `mean`, `max` or `cls` (the first token of each sequence).
         """
-        self._require_count()
-        if self.packed or self.index is not None:
-            tokens = self.without_padding()
-            return tokens._pool_sequences(x[0] if tokens is self else tokens.unpad(x)[0], how)
-        real = (self.sequence >= 0).unsqueeze(-1)
+        real = self.by_sequence(torch.ones_like(x[..., 0], dtype=torch.bool) if self.mask is None else self.mask)
+        x = self.by_sequence(x, torch.finfo(x.dtype).min if how == "max" else 0.0)
         if how == "cls":
-            first = self.is_first.to(torch.int64).argmax(-1)
-            pooled = x[torch.arange(x.shape[0], device=x.device), first]
+            pooled = x[torch.arange(x.shape[0], device=x.device), real.to(torch.int64).argmax(-1)]
         elif how == "max":
-            pooled = x.masked_fill(~real, torch.finfo(x.dtype).min).amax(1)
+            pooled = x.amax(1)
         else:
-            total = x.to(accumulation_dtype(x)).masked_fill(~real, 0.0).sum(1)
-            pooled = (total / real.sum(1).clamp(min=1)).to(x.dtype)
-        return pooled.masked_fill(~real.any(1), 0.0)
+            total = x.sum(1, dtype=accumulation_dtype(x))
+            pooled = (total / real.sum(1, keepdim=True).clamp(min=1)).to(x.dtype)
+        return pooled.masked_fill(~real.any(1, keepdim=True), 0.0)
 
-    def _require_count(self) -> None:
-        if not self.num_sequences:
-            raise ValueError(
-                "A compiled or exported model can't count the sequences of packed rows, so it can't give an answer for "
-                "each. Leave seq_idx and cu_seq_lens_q out, with one sequence per row, or call the model uncompiled."
-            )
-
-    def _pool_sequences(self, x: Tensor, how: str) -> Tensor:
-        """The same of an unpadded batch: (T, D) -> (N, D)."""
-        sequence, counts = self.sequence[0], self._counts()
-        pooled = x.new_zeros(self.num_sequences, x.shape[-1])
-        if how == "cls":
-            first = (counts.cumsum(0) - counts).clamp(max=x.shape[0] - 1)
-            return torch.where((counts > 0).unsqueeze(-1), x.index_select(0, first), pooled)
-        if how == "max":
-            return pooled.scatter_reduce(0, sequence.unsqueeze(-1).expand_as(x), x, "amax", include_self=False)
-        total = pooled.to(accumulation_dtype(x)).index_add(0, sequence, x.to(accumulation_dtype(x)))
-        return (total / counts.clamp(min=1).unsqueeze(-1)).to(x.dtype)
-
-    def by_sequence(self, x: Tensor, fill: float = 0.0) -> Tensor:
-        """Token layout -> (N, L, ...), one row per sequence; the input layout (B, S, ...) where rows aren't packed."""
-        self._require_count()
-        if not self.packed:
-            return self.pad(x, fill)
-        tokens = self.without_padding()
-        return tokens.to_rows(x if tokens is self else tokens.unpad(x), fill)
-
-    def without_padding(self, real: int | None = None) -> "Tokens":
-        """The real tokens alone, unless there is none; `real` is their number T."""
-        if self.index is not None or self.longest == 0:  # attention over nothing is undefined, over padding it gives 0
-            return self
-        counts, flat = self._counts(), [x.reshape(-1) for x in (self.positions, self.is_first, self.sequence)]
-        if self.mask is None:
-            index = torch.arange(flat[0].shape[0], device=counts.device)
-        else:
-            index = self.mask.flatten().nonzero_static(size=int(counts.sum()) if real is None else real).squeeze(1)
-            flat = [x.index_select(0, index) for x in flat]
-        positions, is_first, sequence = (x.unsqueeze(0) for x in flat)
-        # Sequence i has a row of `longest` places; the tokens of those before it come to their sum.
-        gaps = torch.arange(self.num_sequences, device=counts.device) * self.longest - (counts.cumsum(0) - counts)
-        place = torch.arange(index.shape[0], device=counts.device) + gaps[sequence[0]]
-        new: dict[str, Any] = {"positions": positions, "is_first": is_first, "sequence": sequence, "row_index": place}
-        return replace(self, **new, mask=None, may_be_packed=False, index=index)
-
-    def _counts(self) -> Tensor:
+    @functools.cached_property
+    def cu_seqlens(self) -> Tensor:
+        """int32 (N + 1,) of an unpadded batch: where each sequence starts, and where the last one ends."""
         assert self.counts is not None
-        return self.counts
+        return nn.functional.pad(self.counts.cumsum(0), (1, 0)).to(torch.int32)
 
 
-class Runs:
+class Rows(Movable):
+    """Padded layout, a row for each sequence: attention in a single run, where `Runs` has several."""
+
+    def __init__(self, layout: TokenLayout) -> None:
+        tokens, mask = layout.tokens, layout.mask
+        self.layout, self.shape = layout, (tokens.num_sequences, tokens.longest)
+        self.is_full = layout.num_tokens == tokens.num_sequences * tokens.longest  # tokens in order, without a gap
+        self.index: Tensor | None = None  # int64 (T,) in an unpadded batch: place of each token in the flattened rows
+        if layout.index is not None and layout.counts is not None:
+            # Sequence i has a row of `longest` places; the tokens of those before it come to their sum.
+            place, before = torch.arange(tokens.longest, device=layout.index.device), layout.cu_seqlens[:-1]
+            gaps = torch.arange(tokens.num_sequences, device=layout.index.device) * tokens.longest - before
+            self.index = torch.arange(tokens.sequence.shape[1], device=layout.index.device) + gaps[tokens.sequence[0]]
+            mask = None if self.is_full else place < layout.counts.unsqueeze(-1)
+        self.masks: list[Tensor | None] = [mask]
+        """bool: which keys each query attends to, (B, 1, 1, S), or (B, 1, S, S) with borders. None: all."""
+        if tokens.may_be_packed:
+            self.masks = [tokens.sequence[:, None, :, None] == tokens.sequence[:, None, None, :]]
+        elif mask is not None:  # padding attends to padding, so that every softmax is finite
+            self.masks = [(mask | ~mask.any(-1, keepdim=True))[:, None, None, :]]
+
+    def tokens(self) -> Tokens:
+        """The tokens in padded layout. What is the same in every row has one row."""
+        tokens = self.layout.tokens
+        rows = replace(tokens, rows=self, has_rows=True)
+        if self.index is not None:
+            place = torch.arange(tokens.longest, device=self.index.device).unsqueeze(0)
+            rows.positions = place if tokens.positions_are_aranges else self.lay_out(tokens.positions)
+            rows.is_first, rows.sequence = place == 0, self.lay_out(tokens.sequence, -1)
+            if tokens.position_range is not None:  # empty places have position 0
+                rows.position_range = (min(tokens.position_range[0], 0), tokens.position_range[1])
+        elif self.masks[0] is None:
+            rows.positions = tokens.positions[:1] if tokens.positions_are_aranges else tokens.positions
+            rows.is_first = tokens.is_first[:1]
+        return rows
+
+    def lay_out(self, x: Tensor, fill: float = 0) -> Tensor:
+        """Token layout -> padded layout, with `fill` at empty places of an unpadded batch."""
+        if self.index is None:
+            return x
+        return x.reshape(*self.shape, *x.shape[2:]) if self.is_full else _scatter(x[0], self.index, self.shape, fill)
+
+    def pick(self, bias: Tensor) -> list[Tensor]:
+        """The bias of each run: the whole."""
+        return [bias]
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """Token layout -> the rows of each run: all."""
+        return [self.lay_out(x)]
+
+    def join(self, parts: list[Tensor]) -> Tensor:
+        """Undoes `split`."""
+        if self.index is None:
+            return parts[0]
+        x = parts[0].flatten(0, 1)
+        return (x if self.is_full else x.index_select(0, self.index)).unsqueeze(0)
+
+
+class Runs(Movable):
     """Sequences of like lengths together, those of a run padded to one length: a multiple of 8, or the longest's.
 
     On a CPU attention over a few runs is faster than over a padded batch, and than over one sequence after the other.
@@ -327,16 +409,13 @@ class Runs:
         """(m, w) of each run: m sequences, each padded to w places."""
         self.rows = rows.split(sizes.tolist())
         """int64 (m,) of each run: the sequences that it holds."""
-        self._masks: list[Tensor | None] = [
+        self.masks: list[Tensor | None] = [
             None if part.all() else part.view(-1, 1, 1, width) for part, (_, width) in self._zip(real)
         ]
+        """bool (m, 1, 1, w) of each run, which places hold a token. None: all."""
         self._token_at = starts[row] + torch.minimum(offset, lengths[row] - 1)  # padding repeats the last token
         self._place_of = torch.empty_like(self._token_at[: int(counts.sum())])
         self._place_of[self._token_at[real]] = places[real]
-
-    def masks(self) -> list[Tensor | None]:
-        """bool (m, 1, 1, w) of each run, which places hold a token. None: all."""
-        return self._masks
 
     def pick(self, bias: Tensor) -> list[Tensor]:
         """(1 or n, H, L, L) -> (1 or m, H, w, w) of each run."""
@@ -367,68 +446,6 @@ def _scatter(x: Tensor, index: Tensor, shape: tuple[int, int], fill: float) -> T
     return flat.index_copy(0, index, x).unflatten(0, shape)
 
 
-def locate_tokens(
-    batch: int,
-    length: int,
-    device: torch.device,
-    attention_mask: Tensor | None = None,
-    position_ids: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    cu_seq_lens_q: Tensor | None = None,
-    *,
-    max_length: int | None = None,
-    unpad: bool = True,
-) -> Tokens:
-    """Finds the real tokens, the sequences and the positions of a batch.
-
-    Positions are `position_ids` where given, else (attention_mask.cumsum(-1) - 1).clamp(min=0), or the place within the
-    packed sequence, so that left padding, right padding and packing give the same result.
-
-    Args:
-        batch, length: B and S of the input.
-        device: where the input is.
-        attention_mask: (B, S), nonzero at real tokens. None: all are real.
-        position_ids: (B, S), (1, S) or (S,). A row whose real tokens hold exactly several aranges from its smallest
-            position, such as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other order is that of one sequence.
-        seq_idx: (B, S), the number of the sequence that each place belongs to, for packed rows.
-        cu_seq_lens_q: (N + 1,), borders of the sequences of a batch of one row, as an alternative to `seq_idx`.
-        max_length: the longest sequence between these borders. On a GPU both are then taken as they are, and the host
-            doesn't wait for it.
-        unpad: compute on real tokens only, where there is padding or packing.
-
-    Raises:
-        ValueError: a shape or a value doesn't fit.
-    """
-    shape = (batch, length)
-    fixed = have_fixed_shapes(attention_mask, position_ids, seq_idx, cu_seq_lens_q)
-    mask = None if attention_mask is None else _check_mask(attention_mask, shape, fixed)
-    position_ids = _check_positions(position_ids, shape)
-    trusted = cu_seq_lens_q is not None and max_length is not None and cu_seq_lens_q.is_cuda
-    if cu_seq_lens_q is not None:
-        seq_idx = _sequences_from_borders(cu_seq_lens_q, shape, device, check=not (fixed or trusted))
-    starts = None
-    if seq_idx is not None:
-        seq_idx = _fitting("seq_idx", seq_idx, shape, "Give (B, S).")
-        starts = torch.ones(shape, dtype=torch.bool, device=device)
-        starts[:, 1:] = seq_idx[:, 1:] != seq_idx[:, :-1]
-    elif position_ids is not None:
-        starts = _starts_in_positions(position_ids, mask)
-    tokens, rank = _assign_sequences(shape, device, starts, mask, position_ids)
-    if fixed:
-        return tokens if seq_idx is None else replace(tokens, num_sequences=0)  # a traced graph can't count them
-    if starts is None and mask is None:
-        return replace(tokens, position_range=(0, length - 1), counts=torch.full((batch,), length, device=device))
-    if trusted and mask is None and position_ids is None:
-        assert cu_seq_lens_q is not None
-        assert max_length is not None
-        count, counts = cu_seq_lens_q.shape[0] - 1, cu_seq_lens_q.diff().to(torch.int64)
-        known: dict[str, Any] = {"num_sequences": count, "longest": max_length, "may_be_packed": count > 1}
-        tokens, real = replace(tokens, **known, position_range=(0, max_length - 1), counts=counts), length
-    else:
-        tokens, real = _read_batch_facts(tokens, rank, position_ids is not None)
-    return tokens.without_padding(real) if unpad and (tokens.mask is not None or tokens.packed) else tokens
-
-
 def _assign_sequences(
     shape: tuple[int, int],
     device: torch.device,
@@ -451,35 +468,8 @@ def _assign_sequences(
     if mask is not None:
         positions, rank = (x.masked_fill(~mask, 0) for x in (positions, rank))
         sequence, is_first = sequence.masked_fill(~mask, -1), is_first & mask
-    tokens = Tokens(shape, positions, is_first, sequence, *shape, positions_are_aranges=position_ids is None, mask=mask)
-    return replace(tokens, may_be_packed=starts is not None), rank
-
-
-def _read_batch_facts(tokens: Tokens, rank: Tensor, from_caller: bool) -> tuple[Tokens, int]:
-    """The tokens with what only the numbers in a batch tell, and how many they are. One transfer to the host for all.
-
-    Sequences are numbered without gaps: those that hold a token, and rows without any, which keep their place in the
-    output. Positions that the caller gave count as counted only in packed rows: others may be any numbers.
-    """
-    rows, sequence, mask = tokens.shape[0], tokens.sequence, tokens.mask
-    slots = sequence.numel() if tokens.may_be_packed else rows
-    held = sequence.new_zeros(slots + 1)  # the last one is padding's
-    held = held.index_add(0, sequence.flatten() % (slots + 1), held.new_ones(sequence.numel()))[:-1]
-    exists = held > 0
-    if mask is not None:
-        exists.view(rows, -1)[:, 0] |= ~mask.any(-1)
-    same, bounds = (tokens.positions == rank).all(), tokens.positions.aminmax()
-    facts = (same, exists.sum(), held.sum(), held.max(), *bounds)
-    counted, count, real, longest, *span = torch.stack([fact.long() for fact in facts]).tolist()
-    if tokens.may_be_packed:
-        number = (exists.cumsum(0) - 1)[sequence]
-        sequence = number if mask is None else number.masked_fill(~mask, -1)
-        held = held[exists.nonzero_static(size=count).squeeze(1)]
-    packed = count > rows
-    new: dict[str, Any] = {"sequence": sequence, "num_sequences": count, "longest": longest, "counts": held}
-    aranges = bool(counted) and (packed or not from_caller)
-    new |= {"positions_are_aranges": aranges, "position_range": tuple(span), "may_be_packed": packed}
-    return replace(tokens, **new, mask=None if real == sequence.numel() else mask), real
+    counted, may_be_packed = position_ids is None, starts is not None
+    return Tokens(positions, is_first, sequence, *shape, counted, may_be_packed=may_be_packed), rank
 
 
 def _check_mask(attention_mask: Tensor, shape: tuple[int, int], fixed: bool) -> Tensor:

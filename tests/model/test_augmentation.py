@@ -7,7 +7,7 @@ from common import EVERY_HOOK, encoder, padded, tiny_config, tokens
 from hf_posenc import PosEncModel
 from hf_posenc.model.position_distance import per_distinct_distance
 from hf_posenc.model.scheme_table import AUGMENTATIONS
-from hf_posenc.model.unpadding import Tokens, locate_tokens
+from hf_posenc.model.unpadding import TokenLayout, Tokens
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 
@@ -15,9 +15,8 @@ IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
 def augmented(how: str, limit: int, seed: int, **arrangement) -> list[list[int]]:
     """The positions of each sequence."""
     torch.manual_seed(seed)
-    batch = locate_tokens(*IDS.shape, IDS.device, attention_mask=MASK, **arrangement)
-    batch = AUGMENTATIONS[how](batch, limit)
-    if batch.index is not None:
+    batch = AUGMENTATIONS[how](TokenLayout.from_batch(IDS, MASK, **arrangement).tokens, limit)
+    if not batch.has_rows:
         return [batch.positions[batch.sequence == n].tolist() for n in range(3)]
     return [row[mask.bool()].tolist() for row, mask in zip(batch.positions, MASK, strict=True)]
 
@@ -142,6 +141,6 @@ def test_distances_between_far_positions_are_as_many_as_there_are_pairs():
 @pytest.mark.parametrize("mask", [None, MASK])
 def test_positions_that_were_given_are_left_alone_even_where_they_count_from_0(mask):
     inputs = {"position_ids": torch.arange(IDS.shape[1])[None], "attention_mask": mask}
-    assert not locate_tokens(*IDS.shape, IDS.device, **inputs).positions_are_aranges
+    assert not TokenLayout.from_batch(IDS, **inputs).tokens.positions_are_aranges
     model = PosEncModel(tiny_config("learned", position_augmentation="random", hidden_dropout_prob=0.0)).train()
     torch.testing.assert_close(model(IDS, **inputs)[0], model.eval()(IDS, **inputs)[0], atol=1e-5, rtol=1e-5)

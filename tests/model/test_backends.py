@@ -12,7 +12,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hf_posenc import SCHEMES, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model import attention
 from hf_posenc.model.attention import eager_attention_forward
-from hf_posenc.model.unpadding import Runs, locate_tokens
+from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
 
 EVERY = [*BUILTIN, *COMBINED]
 MADE = {name: make_scheme(tiny_config(name)) for name in EVERY}
@@ -170,15 +170,15 @@ def test_a_backend_that_is_refused_is_refused_with_the_reason_however_it_is_aske
 
 
 def test_attention_moves_to_another_device_with_its_batch():
-    batch = locate_tokens(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
-    x = torch.zeros(*batch.positions.shape, 32)
+    batch = TokenLayout.from_batch(IDS, MASK)
+    x = torch.zeros(*batch.tokens.positions.shape, 32)
     config = tiny_config("rope")
     config._attn_implementation = "sdpa"
     attend = attention.choose_attention(config, MADE["rope"], batch, x, False, False)
-    assert isinstance(attend.rows, Runs)
+    assert isinstance(attend.runs, Runs)
     moved = attend.to("meta")
-    assert (moved.tokens.positions.device.type, attend.tokens.positions.device.type) == ("meta", "cpu")
-    for runs, device in ((attend.rows, "cpu"), (moved.rows, "meta")):  # layers may lie on several devices
+    assert (moved.layout.index.device.type, attend.layout.index.device.type) == ("meta", "cpu")
+    for runs, device in ((attend.runs, "cpu"), (moved.runs, "meta")):  # layers may lie on several devices
         held = torch.utils._pytree.tree_leaves(vars(runs))
         assert {value.device.type for value in held if isinstance(value, torch.Tensor)} == {device}
     assert {mask.device.type for mask in moved.masks if mask is not None} == {"meta"}
@@ -270,15 +270,15 @@ def test_a_registered_attention_is_refused_a_bias(scheme, monkeypatch):
 
 
 def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch):
-    batch = locate_tokens(*IDS.shape, torch.device("cpu"), attention_mask=MASK)
+    batch = TokenLayout.from_batch(IDS, MASK)
 
     def chosen(backend, scheme):
-        config, x = tiny_config(scheme), torch.zeros(*batch.positions.shape, 32)
+        config, x = tiny_config(scheme), torch.zeros(*batch.tokens.positions.shape, 32)
         config._attn_implementation = backend
         return attention.choose_attention(config, MADE[scheme], batch, x, has_dropout=False, wants_weights=False)
 
-    assert isinstance(chosen("sdpa", "rope").rows, Runs)
-    assert chosen("eager", "rope").rows is batch
+    assert isinstance(chosen("sdpa", "rope").runs, Runs)
+    assert isinstance(chosen("eager", "rope").runs, Rows)
     with monkeypatch.context() as patch:
         fits = attention._runs_varlen
         patch.setattr(attention, "_runs_varlen", lambda scheme, batch, x, has_dropout: not attention._is_biased(scheme))

@@ -8,7 +8,7 @@ import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, make_scheme
 from hf_posenc.model.position_combined import CombinedPosition
 from hf_posenc.model.scheme_table import LearnedPosition, RotaryPosition, T5Position
-from hf_posenc.model.unpadding import Tokens, locate_tokens
+from hf_posenc.model.unpadding import Rows, TokenLayout, Tokens
 
 
 def test_parts_keep_their_weights_under_their_names_and_their_arguments_apart():
@@ -42,8 +42,7 @@ def test_tupe_unties_first_tokens_from_the_other_parts_too(scheme):
         for weight in position.parameters():
             weight.copy_(torch.randn(weight.shape))
     places, number = torch.arange(6)[None], torch.tensor([[0, 0, 0, 1, 1, 1]])
-    batch = locate_tokens(1, 6, places.device, position_ids=places, seq_idx=number, unpad=False)
-    tokens = batch.rows()
+    tokens = Rows(TokenLayout.from_batch(places, position_ids=places, seq_idx=number, unpad=False)).tokens()
     bias = position.bias(tokens)[0]
     row, column = position.tupe.first.weight[..., None]
     for place in (0, 3):

@@ -6,7 +6,7 @@ from common import assert_equal_with_gradients
 
 from hf_posenc import Tokens
 from hf_posenc.model.position_distance import gather_by_distance, per_distinct_distance
-from hf_posenc.model.unpadding import locate_tokens
+from hf_posenc.model.unpadding import Rows, TokenLayout
 
 
 @pytest.mark.parametrize("positions", [torch.arange(6)[None], torch.arange(3, 9)[None], torch.zeros(1, 1).long()])
@@ -36,7 +36,7 @@ def test_consecutive_positions_gather_by_distance_like_any_others(positions):
     ],
 )
 def test_distances_are_those_of_the_tokens_wherever_they_stand(batch, unpad):
-    tokens = locate_tokens(1, 6, torch.device("cpu"), **batch, unpad=unpad).rows()
+    tokens = Rows(TokenLayout.from_batch(torch.ones(1, 6), **batch, unpad=unpad)).tokens()
     got = per_distinct_distance(lambda distance: distance[:, None].double(), tokens)
     expected = tokens.distances()[:, None].expand(len(tokens.sequence), 1, -1, -1)
     real = (tokens.sequence >= 0)[:, None]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from common import encoder, padded, tokens
+from common import SCHEMES, encoder, padded, tokens
 from torch import nn
 from transformers.integrations.neftune import neftune_post_forward_hook
 
@@ -125,3 +125,19 @@ def test_training_repeats_with_the_seed_checkpointed_or_not():
     assert torch.equal(*gradients[:2])
     assert torch.equal(*gradients[2:])
     torch.testing.assert_close(gradients[0], gradients[2])
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, "sinusoidal+rope+relative_key"])
+@pytest.mark.parametrize("kwargs", [{"use_reentrant": True}, {"preserve_rng_state": True}])
+def test_reentrant_checkpointing_trains_or_is_refused_when_it_is_switched_on(scheme, kwargs):
+    """Where layers share what has a gradient, PyTorch says in the first step only that a graph is gone."""
+    model = encoder(scheme).train()
+    if scheme in ("alibi", "t5", "toeplitz", "kerple", "fire", "mlp_bias", "tupe"):
+        refused = f"'{scheme}': its bias or rotary state has a gradient.*Set gradient_checkpointing_kwargs={{'use_reen"
+        with pytest.raises(ValueError, match=refused):
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)
+        kwargs = None
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=kwargs)
+    model(tokens(2, 7)).last_hidden_state.sum().backward()
+    assert model.embeddings.word_embeddings.weight.grad.isfinite().all()
+    model.gradient_checkpointing_disable()

@@ -34,7 +34,7 @@ def widths(monkeypatch):
         return plain_varlen(q, *rest, **options)
 
     monkeypatch.setattr(attention, "varlen_attn", varlen)
-    monkeypatch.setattr(attention, "_runs_varlen", lambda scheme, tokens, x, has_dropout: tokens.index is not None)
+    monkeypatch.setattr(attention, "_runs_varlen", lambda scheme, layout, x, has_dropout: layout.index is not None)
     return seen
 
 
@@ -53,7 +53,7 @@ def test_varlen_runs_from_an_a100_on(monkeypatch, capability, taken):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     model = encoder("rope")
-    batch = model._locate_tokens(IDS, MASK, None, None, None, None, None)
+    batch = model.make_layout(IDS, attention_mask=MASK)
     x = torch.zeros(1, 14, 32, dtype=torch.float16)
     assert attention._runs_varlen(model.position, batch, x, False) == taken
     assert not attention._runs_varlen(model.position, batch, x.float(), False)

@@ -13,7 +13,7 @@ from hf_posenc import PosEncConfig, PosEncModel, RotatedPosition, apply_rotary
 from hf_posenc.model.package_config import CheckpointConfig
 from hf_posenc.model.position_rope import ROPE_TYPES
 from hf_posenc.model.scheme_table import RotaryPosition
-from hf_posenc.model.unpadding import Tokens, locate_tokens
+from hf_posenc.model.unpadding import TokenLayout, Tokens
 
 f64 = torch.float64
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -162,16 +162,15 @@ def test_lengths_are_those_of_each_sequence():
     mask = torch.tensor([[1, 1, 1, 0, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1, 1]])
     seq_idx = torch.tensor([[1, 1, 1, 0, 2, 2, 0], [0] * 7, [0, 1, 1, 1, 1, 1, 1]])
     shifted = torch.tensor([[0, 1, 2, 99, 0, 1, 99], [99] * 7, [99, 5, 8, 6, 7, 9, 10]])
-    whole = {"device": torch.device("cpu"), "attention_mask": mask}
     for unpad in (True, False):
-        batch = locate_tokens(3, 7, seq_idx=seq_idx, unpad=unpad, **whole)
-        lengths = batch.pad(batch.lengths.unsqueeze(-1)).squeeze(-1)
+        batch = TokenLayout.from_batch(mask, mask, seq_idx=seq_idx, unpad=unpad)
+        lengths = batch.pad(batch.tokens.lengths.unsqueeze(-1)).squeeze(-1)
         assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [6] * 6]
-        batch = locate_tokens(3, 7, seq_idx=seq_idx, position_ids=shifted, unpad=unpad, **whole)
-        lengths = batch.pad(batch.lengths.unsqueeze(-1)).squeeze(-1)
+        batch = TokenLayout.from_batch(mask, mask, shifted, seq_idx, unpad=unpad)
+        lengths = batch.pad(batch.tokens.lengths.unsqueeze(-1)).squeeze(-1)
         assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [11] * 6]
-    batch = locate_tokens(2, 7, torch.device("cpu"), attention_mask=mask[[0, 2]], unpad=False)
-    assert batch.lengths.tolist() == [[5] * 7, [6] * 7]
+    batch = TokenLayout.from_batch(mask[[0, 2]], mask[[0, 2]], unpad=False)
+    assert batch.tokens.lengths.tolist() == [[5] * 7, [6] * 7]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -377,7 +376,7 @@ def test_local_layers_turn_the_same_entries_by_a_theta_of_their_own_unscaled(kin
     plain = {"rope_theta": 50.0, "partial_rotary_factor": 1.0 if kind == "proportional" else share}
     alone = [RotaryPosition(head_dim=44, rope_parameters=each) for each in (whole, plain, plain, whole)]
     q, k = torch.randn(2, 1, 40, 2, 44).unbind(0)
-    row = locate_tokens(1, 40, q.device)
+    row = Tokens.from_positions(torch.arange(40)[None])
     for layer, scheme in enumerate(alone):
         got, expected = (each.rotate(q, k, each.rotary(row), layer) for each in (both, scheme))
         assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))

@@ -30,7 +30,7 @@ from hf_posenc.model.scheme_table import (
     RotaryPosition,
     SinusoidalPosition,
 )
-from hf_posenc.model.unpadding import Tokens, locate_tokens
+from hf_posenc.model.unpadding import Rows, TokenLayout, Tokens
 
 ADDED = {
     "sinusoidal": SinusoidalPosition,
@@ -421,7 +421,7 @@ def test_symmetric_biases_tell_left_from_right_by_special_tokens_alone(name, pub
 def test_cable_adds_the_shares_of_the_tokens_between_two_of_a_sequence():
     scheme = CablePosition(hidden_size=8, num_heads=2, num_layers=1)
     positions, sequence = torch.tensor([[1, 0, 2, 0, 1]]), torch.tensor([[0, 0, 0, 1, 1]])
-    packed = locate_tokens(1, 5, torch.device("cpu"), position_ids=positions, seq_idx=sequence, unpad=False)
+    packed = Rows(TokenLayout.from_batch(positions, position_ids=positions, seq_idx=sequence, unpad=False)).tokens()
     x = torch.randn(1, 5, 8)
     bias = scheme.layer_bias(x, x, replace(packed, hidden=x), 0)[0]
     left, right = torch.nn.functional.softplus(scheme.shares[0](x))[0].split(2, -1)

@@ -9,7 +9,7 @@ from common import BUILTIN, tiny_config
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_posenc import PosEncForMaskedLM, PosEncForSequenceClassification, PosEncModel
-from hf_posenc.model.unpadding import locate_tokens
+from hf_posenc.model.unpadding import TokenLayout
 
 aten = torch.ops.aten
 READS = {
@@ -96,10 +96,13 @@ def test_a_training_step_takes_no_transfer_of_its_own(scheme, pooling):
 def test_borders_with_the_longest_length_take_none_on_a_gpu(monkeypatch):
     borders = torch.tensor([0, 3, 9], dtype=torch.int32)
     packing = {"cu_seq_lens_q": borders, "max_length": 6}
-    checked = locate_tokens(1, 9, IDS.device, **packing)
+    checked = TokenLayout.from_batch(IDS[:1], **packing)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    assert transfers(lambda: locate_tokens(1, 9, IDS.device, **packing)) == 0
-    trusted = locate_tokens(1, 9, IDS.device, **packing)
-    for name, value in vars(checked).items():
-        other = getattr(trusted, name)
+    assert transfers(lambda: TokenLayout.from_batch(IDS[:1], **packing)) == 0
+    trusted = TokenLayout.from_batch(IDS[:1], **packing)
+    assert vars(checked).keys() == vars(trusted).keys()
+    of_tokens = vars(checked.tokens), vars(trusted.tokens)
+    checked.tokens = trusted.tokens = None
+    for name, value in {**vars(checked), **of_tokens[0]}.items():
+        other = {**vars(trusted), **of_tokens[1]}[name]
         assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other, name

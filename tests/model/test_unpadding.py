@@ -5,9 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_posenc.model.unpadding import Runs, locate_tokens
-
-CPU = torch.device("cpu")
+from hf_posenc.model.unpadding import Rows, Runs, TokenLayout
 
 
 @st.composite
@@ -40,7 +38,9 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
     rows, before, length = batch
     mask, positions, seq_idx = arrange(rows, before, length)
     packing = {"position_ids": positions} if said_by == "position_ids" else {"seq_idx": seq_idx}
-    tokens = locate_tokens(len(rows), length, CPU, attention_mask=mask, unpad=unpad, **packing)
+    layout = TokenLayout.from_batch(mask, mask, unpad=unpad, **packing)
+    tokens, to_rows = layout.tokens, Rows(layout)
+    allowed = to_rows.masks[0]
 
     values = torch.randn(len(rows), length, 3)
     sequences = []  # in order of rows; a row without tokens is one empty sequence
@@ -53,36 +53,36 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
             place += size
 
     assert tokens.num_sequences == len(sequences)
-    assert tokens.packed == any(len(row) > 1 for row in rows)
+    assert layout.packed == any(len(row) > 1 for row in rows)
     assert tokens.positions_are_aranges or said_by == "position_ids"
-    taken = tokens.unpad(values)
+    taken = layout.unpad(values)
     by_hand = {"mean": lambda x: x.mean(0), "max": lambda x: x.amax(0), "cls": lambda x: x[0]}
     for how, pool in by_hand.items():
         expected = torch.stack([pool(s) if len(s) else torch.zeros(3) for s in sequences])
-        torch.testing.assert_close(tokens.pool(taken, how), expected)
-    restored = tokens.pad(taken)
+        torch.testing.assert_close(layout.pool(values, how), expected)
+    restored = layout.pad(taken)
     torch.testing.assert_close(restored, values * mask[..., None])
     sizes = [size for row in rows for size in row for _ in range(size)]
-    lengths = tokens.pad(tokens.lengths.unsqueeze(-1)).squeeze(-1)
+    lengths = layout.pad(tokens.lengths.unsqueeze(-1)).squeeze(-1)
     assert lengths[mask == 1].tolist() == sizes
-    if unpad and mask.any() and (tokens.packed or not mask.all()):
-        assert tokens.index is not None
+    if unpad and mask.any() and (layout.packed or not mask.all()):
+        assert layout.index is not None
         assert taken.shape[1] == mask.sum()
         assert tokens.positions[0].tolist() == [i for s in sequences for i in range(len(s))]
-        padded = tokens.to_rows(taken)
+        padded = to_rows.lay_out(taken)
         assert padded.shape[:2] == (len(sequences), max(map(len, sequences)))
-        assert (tokens.counts.tolist(), tokens.longest) == ([len(s) for s in sequences], padded.shape[1])
-        belongs = tokens.rows().sequence
+        assert (layout.counts.tolist(), tokens.longest) == ([len(s) for s in sequences], padded.shape[1])
+        belongs = to_rows.tokens().sequence
         for row, s in zip(padded, sequences, strict=True):
             torch.testing.assert_close(row[: len(s)], s)
             assert (row[len(s) :] == 0).all()
-        assert torch.equal(belongs >= 0, torch.arange(padded.shape[1]) < tokens.counts[:, None])
+        assert torch.equal(belongs >= 0, torch.arange(padded.shape[1]) < layout.counts[:, None])
         assert (belongs[belongs >= 0].diff() >= 0).all()
-        torch.testing.assert_close(tokens.from_rows(padded), taken)
-        runs = Runs(tokens.counts)
+        torch.testing.assert_close(to_rows.join(to_rows.split(taken)), taken)
+        runs = Runs(layout.counts)
         torch.testing.assert_close(runs.join(runs.split(taken)), taken)
         for part, (size, width), numbers, real in zip(
-            runs.split(taken), runs.shapes, runs.rows, runs.masks(), strict=True
+            runs.split(taken), runs.shapes, runs.rows, runs.masks, strict=True
         ):
             assert part.shape[:2] == (size, width)
             assert width % 8 == 0 or width == tokens.longest
@@ -93,16 +93,14 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
             assert (lengths == width).all() if real is None else torch.equal(real[:, 0, 0].sum(-1), lengths)
         rows_alike = torch.arange(tokens.longest)[None]
         if tokens.positions_are_aranges:
-            assert torch.equal(tokens.rows().positions, rows_alike)
-        assert torch.equal(tokens.rows().is_first, rows_alike == 0)
-        allowed = tokens.attention_mask()
+            assert torch.equal(to_rows.tokens().positions, rows_alike)
+        assert torch.equal(to_rows.tokens().is_first, rows_alike == 0)
         lengths = torch.tensor([len(s) or tokens.longest for s in sequences])  # an empty row sees all of its padding
         if allowed is None:
             assert (lengths == lengths[0]).all()
         else:
             assert torch.equal(allowed[:, 0, 0].sum(-1), lengths)
     else:
-        allowed = tokens.attention_mask()
         if allowed is not None:
             allowed = allowed.expand(len(rows), 1, length, length)[:, 0]
             for r in range(len(rows)):
@@ -131,21 +129,22 @@ def test_packed_batches_number_place_and_pool_like_plain_python(batch, unpad, sa
     ],
 )
 def test_only_several_aranges_from_the_smallest_position_are_packed(position_ids, packed):
-    tokens = locate_tokens(1, 4, CPU, position_ids=torch.tensor([position_ids]))
-    assert tokens.packed == packed
+    layout = TokenLayout.from_batch(torch.ones(1, 4), position_ids=torch.tensor([position_ids]))
+    tokens = layout.tokens
+    assert layout.packed == packed
     assert tokens.num_sequences == (2 if packed else 1)
     assert tokens.positions.flatten().tolist() == position_ids
 
 
 def test_one_row_of_odd_positions_does_not_unpack_the_others():
-    tokens = locate_tokens(2, 4, CPU, position_ids=torch.tensor([[0, 1, 0, 1], [0, 2, 1, 3]]))
+    tokens = TokenLayout.from_batch(torch.ones(2, 4), position_ids=torch.tensor([[0, 1, 0, 1], [0, 2, 1, 3]])).tokens
     assert tokens.num_sequences == 3
     assert tokens.sequence.flatten().tolist() == [0, 0, 1, 1, 2, 2, 2, 2]
 
 
 def test_padding_between_packed_sequences_does_not_count():
     mask = torch.tensor([[1, 1, 0, 1, 1, 1]])
-    tokens = locate_tokens(1, 6, CPU, attention_mask=mask, position_ids=torch.tensor([[0, 1, 9, 0, 1, 2]]))
+    tokens = TokenLayout.from_batch(mask, mask, torch.tensor([[0, 1, 9, 0, 1, 2]])).tokens
     assert tokens.num_sequences == 2
     assert tokens.positions[0].tolist() == [0, 1, 0, 1, 2]
 
@@ -153,25 +152,34 @@ def test_padding_between_packed_sequences_does_not_count():
 def test_left_padding_right_padding_and_no_padding_give_the_same_positions():
     for mask in ([1, 1, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]):
         mask = torch.tensor([mask])
-        tokens = locate_tokens(1, mask.shape[1], CPU, attention_mask=mask)
+        tokens = TokenLayout.from_batch(mask, mask).tokens
         assert tokens.positions.flatten().tolist() == [0, 1, 2]
-        padded = locate_tokens(1, mask.shape[1], CPU, attention_mask=mask, unpad=False)
+        padded = TokenLayout.from_batch(mask, mask, unpad=False).tokens
         assert padded.positions[mask == 1].tolist() == [0, 1, 2]
         assert padded.is_first[mask == 1].tolist() == [True, False, False]
 
 
 def test_a_batch_without_padding_is_left_as_it_is():
-    tokens = locate_tokens(2, 3, CPU, attention_mask=torch.ones(2, 3))
-    assert not tokens.index is not None
-    assert tokens.attention_mask() is None
     x = torch.randn(2, 3, 4)
-    assert tokens.unpad(x) is x
-    assert tokens.pad(x) is x
+    layout = TokenLayout.from_batch(x, torch.ones(2, 3))
+    assert layout.index is None
+    assert Rows(layout).masks == [None]
+    assert layout.unpad(x) is x
+    assert layout.pad(x) is x
 
 
 def test_moving_to_a_device_moves_every_tensor():
-    tokens = locate_tokens(2, 3, CPU, attention_mask=torch.tensor([[1, 1, 0], [1, 1, 1]]))
-    moved = tokens.to("meta")
-    tensors = [value for value in vars(moved).values() if isinstance(value, torch.Tensor)]
-    assert len(tensors) == 6
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    rows = Rows(TokenLayout.from_batch(mask, mask))
+    tensors = [value for value in vars(rows.tokens().to("meta")).values() if isinstance(value, torch.Tensor)]
+    moved = rows.to("meta")
+    tensors += [
+        moved.masks[0],
+        *vars(moved).values(),
+        *vars(moved.layout).values(),
+        *vars(moved.layout.tokens).values(),
+    ]
+    tensors = [value for value in tensors if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 4 + 1 + 1 + 4 + 4
     assert all(value.device.type == "meta" for value in tensors)
+    assert rows.index.device.type == "cpu"

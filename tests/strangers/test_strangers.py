@@ -18,7 +18,7 @@ import torch
 import triangles
 
 from hf_posenc import SCHEME_CHECKS, Tokens, check_scheme
-from hf_posenc.model.unpadding import locate_tokens
+from hf_posenc.model.unpadding import TokenLayout
 
 SEPARATOR = 75  # inside one of the texts of the checks
 STRANGERS = {
@@ -59,8 +59,8 @@ def test_a_strangers_scheme_travels():
 
 def packed_tokens(positions, sequence, **contents):
     """Tokens of one row that holds several sequences."""
-    batch = locate_tokens(*positions.shape, positions.device, position_ids=positions, seq_idx=sequence, unpad=False)
-    return replace(batch, **contents)
+    batch = TokenLayout.from_batch(positions, position_ids=positions, seq_idx=sequence, unpad=False)
+    return replace(batch.tokens, **contents)
 
 
 def test_the_triangles_leave_one_half_of_each_head_on_each_side():

@@ -12,7 +12,7 @@ from transformers.trainer_pt_utils import EvalLoopContainer
 
 from hf_posenc import SCHEMES
 from hf_posenc.model.scheme_table import AUGMENTATIONS
-from hf_posenc.model.unpadding import locate_tokens
+from hf_posenc.model.unpadding import TokenLayout
 from hf_posenc.training.metrics import ClassificationLoss
 
 IDS, MASK = padded([tokens(5), tokens(3, seed=2), tokens(9, seed=3)], extra=2)
@@ -36,7 +36,7 @@ def test_the_guard_refuses_float64() -> None:
 @pytest.mark.parametrize("how", ["shift", "random"])
 def test_positions_are_drawn_without_float64(how: str) -> None:
     with NoFloat64():
-        AUGMENTATIONS[how](locate_tokens(*IDS.shape, IDS.device, attention_mask=MASK), 4000)
+        AUGMENTATIONS[how](TokenLayout.from_batch(IDS, MASK).tokens, 4000)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
