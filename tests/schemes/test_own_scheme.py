@@ -9,19 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import tiny_config
+from common import schemes_restored, tiny_config
 from own_schemes import TakesRopeParameters
 from torch import nn
 
-from hf_posenc import (
-    SCHEMES,
-    DistanceBias,
-    PosEncConfig,
-    PosEncModel,
-    PositionScheme,
-    load,
-    register_scheme,
-)
+from hf_posenc import SCHEMES, DistanceBias, PosEncConfig, PosEncModel, PositionScheme, load, register_scheme
 from hf_posenc.errors import UserError
 from hf_posenc.model.position_combined import CombinedPosition
 from hf_posenc.model.unpadding import Tokens
@@ -39,14 +31,9 @@ class Mine(PositionScheme):
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch):
-    before, modules = dict(SCHEMES), set(sys.modules)
-    yield
-    SCHEMES.clear()
-    SCHEMES.update(before)
-    for name in set(sys.modules) - modules:
-        if name in ("recency", "mine", "two"):
-            del sys.modules[name]
+def _as_it_was():
+    with schemes_restored():
+        yield
 
 
 class Sound(PositionScheme):
