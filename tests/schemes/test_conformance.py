@@ -99,6 +99,7 @@ BROKEN = [
     (broken.SetInTheConstructor, "constructor", r"table\.weight is set in the constructor \(0\), and .* anew", ()),
     (broken.LateBuffer, "weights", "registers the buffer offset", ()),
     (broken.OwnParameter, "weights", "slope is a parameter of the scheme itself", ()),
+    (broken.ReadsAChildsSize, "weights", "no attribute 'num_embeddings' .*call the child", ()),
     (broken.WeightWithoutItsModule, "weights", "weights of table are used without calling it", ()),
     (broken.TensorFromTheConstructor, "saving", r"device meta .*broken_schemes\.py, line", ("device",)),
     (broken.WritesOverLoadedWeights, "saving", r"position\.table\.weight comes back different", ()),
