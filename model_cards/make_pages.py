@@ -19,7 +19,7 @@ from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, rows_table
 from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
 from model_cards.studies.conversion import long_table, long_words, table
 from model_cards.studies.passkey import table as passkey_table
-from model_cards.studies.recipe import pretrained_table, scratch_table, stock_gap
+from model_cards.studies.recipe import few_table, pretrained_table, scratch_table, stock_gap
 
 IN_README = ("none", "learned", "rope")
 """The schemes in README's table of scores."""
@@ -64,6 +64,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         },
         root / "docs" / "promises.md": promise_tables(root / "tests"),
         root / "docs" / "recipe.md": {
+            "few": few_table(read_results(folder, "few_rows")),
             "scratch": scratch_table(recipe),
             "pretrained": f"{pretrained_table(recipe)}\n\n{stock_gap(recipe)}",
         },

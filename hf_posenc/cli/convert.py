@@ -69,11 +69,11 @@ def convert(
     Ctrl-C keeps a checkpoint of the healing, and the same command goes on.
     """
     from hf_posenc.conversion import convert as run
-    from hf_posenc.model.package_config import scheme_class
+    from hf_posenc.model.package_config import find_scheme
 
     with user_errors():  # before the source is loaded
         for name in (scheme or "none").split("+"):
-            scheme_class(name)
+            find_scheme(name)
 
     own = ("eval_text", "scheme", "scheme_kwargs")
     options = {name: value for name, value in context.params.items() if name not in own}

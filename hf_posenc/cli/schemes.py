@@ -59,7 +59,7 @@ def plot(
 ) -> None:
     """Draw what a scheme adds, turns or biases, and what of order the model sees: a new one, or a checkpoint."""
     from hf_posenc.finetuning.loading import load_any
-    from hf_posenc.model.package_config import PosEncConfig, scheme_class
+    from hf_posenc.model.package_config import PosEncConfig, find_scheme
     from hf_posenc.model.scheme_table import SCHEMES
     from hf_posenc.quiet import without_bars
     from hf_posenc.schemes.plots import check_picture_path, plot_position, save_figure
@@ -80,7 +80,7 @@ def plot(
     else:
         if "/" not in source and not Path(source).exists():
             with user_errors():
-                scheme_class(source)
+                find_scheme(source)
         with without_bars():
             shown = load_any(source, revision=revision, trust_remote_code=trust_remote_code)
         if not hasattr(shown.base_model, "position"):

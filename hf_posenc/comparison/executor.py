@@ -20,7 +20,7 @@ from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_l
 from hf_posenc.files import sha256
 from hf_posenc.quiet import silence, without_bars
 
-from .baselines import measure_baselines
+from .baselines import BASELINES, measure_baselines
 from .plan import Plan, PlannedRun
 from .results import read_result, record_plan, write_result
 from .run import run_one
@@ -91,6 +91,8 @@ def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, 
     Returns:
         About how long a run of each task takes.
     """
+    if taken := sorted(set(plan.schemes) & set(BASELINES)):
+        raise UserError(f"The scheme's name {taken[0]!r} is a baseline's in the table of results. Rename the scheme.")
     inputs = {f"the scheme file {path!r}": sha256(path) for path in plan.scheme_files}
     for task in plan.tasks:
         with without_bars():  # what it warns of is about the user's data

@@ -11,7 +11,7 @@ import yaml
 from huggingface_hub.dataclasses import type_validator
 
 from hf_posenc.errors import UserError, one_line
-from hf_posenc.model.hints import did_you_mean
+from hf_posenc.model.package_config import did_you_mean
 from hf_posenc.options import check_range, whole_number
 from hf_posenc.schemes.names import known_schemes
 
@@ -114,16 +114,11 @@ def _task(entry: Any) -> Task:
     return Task(**_checked(Task, {"name": re.sub(r"[^\w.]+", "_", word), **values}, "A task"))
 
 
-_OF_BASELINES = ("majority", "words")
-
-
 def _check_names(plan: Plan) -> None:
     """Refuses names that can't name a file, what stands twice, and names of what isn't there."""
     tasks = {task.name: task for task in plan.tasks}
     if len(tasks) < len(plan.tasks):
         raise UserError("Two tasks of the plan have one name. Give one of them a name: of its own.")
-    if taken := next((name for name in plan.schemes if name in _OF_BASELINES), None):
-        raise UserError(f"The scheme's name {taken!r} is a baseline's in the table of results. Rename the scheme.")
     for kind, names, letters in (("task", tasks, r"[\w.]+"), ("scheme", plan.schemes, r"[\w.+-]+")):
         for name in names:
             if not re.fullmatch(letters, name):

@@ -1,7 +1,7 @@
 """`convert`: makes a PosEnc checkpoint, with any positional scheme, from a pretrained one of the BERT family."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +106,7 @@ def convert(
             doesn't exist, a setting of healing is given without `heal`, or `out` is taken.
     """
     source = str(source)
-    given = {name: value for name, value in healing.items() if value is not None}
-    settings = Healing(seed=seed, **given)
-    if text_column is not None and eval_texts is None:
-        given["text_column"] = text_column
-    if given and heal is None:
-        useless = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        raise UserError(f"{useless} has no effect without text to heal with. Give that as heal, or leave it out.")
+    settings = _settings(heal, None if eval_texts is not None else text_column, seed, healing)
     if max_position_embeddings is not None and max_position_embeddings < 1:
         raise UserError(
             f"max_position_embeddings={max_position_embeddings!r} is out of range. Give at least 1, or None."
@@ -146,15 +140,8 @@ def convert(
         report.before = agreement()
     healed_in = None if out is None else Path(f"{Path(out)}.healing")
     if heal is not None:
-        assert tokenizer is not None
-        swapped = {name: value.clone() for name, value in model.state_dict().items()}
-        options: dict[str, Any] = {"tokenizer": tokenizer, "healing": settings, "console": console}
-        report.healing = run_healing(model, original, training, folder=healed_in, **options)
-        report.after = agreement()
-        if report.before and report.after and not report.after.distance <= report.before.distance:  # type: ignore[operator]
-            model.load_state_dict(swapped)  # it was nearly exact, or the steps were too few
-            report.after = report.before
-            report.notes.append("Healing took it farther from the original: the weights from before it are kept.")
+        options: dict[str, Any] = {"tokenizer": tokenizer, "healing": settings, "folder": healed_in, "console": console}
+        _heal(report, model, original, training, agreement, options)
         config, changed = target_config(model, None, None, None, *length)
         if changed:
             model, lines = swap(model, config, tokenizer=tokenizer, extension=extension, seed=seed)
@@ -168,6 +155,34 @@ def convert(
     if heal is not None and healed_in is not None:
         shutil.rmtree(healed_in)
     return model, report
+
+
+def _settings(heal: Any, text_column: str | None, seed: int, healing: dict[str, Any]) -> Healing:
+    """The settings of healing; refuses them where there is nothing to heal with."""
+    given = {name: value for name, value in {**healing, "text_column": text_column}.items() if value is not None}
+    if given and heal is None:
+        useless = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise UserError(f"{useless} has no effect without text to heal with. Give that as heal, or leave it out.")
+    given.pop("text_column", None)
+    return Healing(seed=seed, **given)
+
+
+def _heal(
+    report: ConversionReport,
+    model: PreTrainedModel,
+    original: PreTrainedModel,
+    texts: list[str],
+    agreement: Callable[[], Agreement | None],
+    options: dict[str, Any],
+) -> None:
+    """Heals a swapped model in place, and keeps the weights from before where that took it farther away."""
+    swapped = {name: value.clone() for name, value in model.state_dict().items()}
+    report.healing = run_healing(model, original, texts, **options)
+    report.after = agreement()
+    if report.before and report.after and not report.after.distance <= report.before.distance:  # type: ignore[operator]
+        model.load_state_dict(swapped)  # it was nearly exact, or the steps were too few
+        report.after = report.before
+        report.notes.append("Healing took it farther from the original: the weights from before it are kept.")
 
 
 def _trained_length(loaded: Loaded) -> int:

@@ -17,8 +17,8 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -173,57 +173,26 @@ def heal(
     rows = encode(tokenizer, texts, min(healing.max_length or limit, limit))
     check_tokens(rows, model.config.vocab_size)
     steps, console = texts_by_step(rows, special_tokens(tokenizer), healing), console or Console()
-    embeddings = cast(Any, model).base_model.embeddings.word_embeddings.weight
+    body, teacher = cast(Any, model).base_model, cast(Any, original).base_model
+    embeddings = body.embeddings.word_embeddings.weight
     with ExitStack() as closing:
         place = folder or Path(closing.enter_context(tempfile.TemporaryDirectory()))
-        saved = None if folder is None else _checkpoint(folder, original, repr((healing, model.config.to_dict(), rows)))
+        saved = None if folder is None else _checkpoint(folder, teacher, repr((healing, body.config.to_dict(), rows)))
         embeddings.requires_grad_(False)
-        args = TrainingArguments(
-            output_dir=str(place),
-            per_device_train_batch_size=1,  # a step's texts
-            train_sampling_strategy="sequential",
-            max_steps=healing.max_steps,
-            learning_rate=cast(float, healing.learning_rate),
-            warmup_steps=min(20, healing.max_steps // 10),
-            weight_decay=0.0,
-            bf16=healing.bf16,
-            seed=healing.seed,
-            save_strategy="no" if folder is None else "steps",
-            save_total_limit=1,
-            logging_steps=max(20, healing.max_steps // 20),
-            report_to="none",
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            use_cpu=not torch.cuda.is_available(),
-            dataloader_pin_memory=torch.cuda.is_available(),
-        )
         data: dict[str, Any] = {
             "train_dataset": steps,
             "data_collator": lambda some: pad_rows([row for rows in some for row in rows], tokenizer.pad_token_id),
         }
-        trainer = Distillation(original, model=model, args=args, **data)
+        trainer = Distillation(teacher, model=body, args=_arguments(healing, place, keeps=folder is not None), **data)
         trainer.remove_callback(PrinterCallback)
         trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
         callbacks: list[Any] = [LogLines(console), stop := Stop(trainer.accelerator), *[Bar()] * is_live(console)]
         for callback in callbacks:
             trainer.add_callback(callback)
         console.print(_forecast(trainer, steps), highlight=False, soft_wrap=True)
-        try:
-            with stop:
-                seconds = trainer.train(resume_from_checkpoint=saved).metrics["train_runtime"]
-        except Diverged as error:
-            shutil.rmtree(place)
-            rate = trainer.args.learning_rate
-            raise Diverged(
-                f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss "
-                f"is no number any more. Give a lower one, such as {rate / 3:.1g}."
-            ) from error
-        except KeyboardInterrupt as interrupt:
-            if folder is None or not (kept := checkpoints(folder)):
-                shutil.rmtree(place)
-                raise
-            raise Interrupted(f"{str(kept[-1])!r} is kept. The same command goes on from there.") from interrupt
-    take_off_autocast(trainer.accelerator, model)
+        with _kept(trainer, folder), stop:
+            seconds = trainer.train(resume_from_checkpoint=saved).metrics["train_runtime"]
+    take_off_autocast(trainer.accelerator, body)
     embeddings.requires_grad_(True)
     model.eval().to("cpu"), original.to("cpu")  # type: ignore[arg-type]
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
@@ -238,6 +207,49 @@ def heal(
         "device": trainer.args.device.type,
         "threads": torch.get_num_threads(),
     }
+
+
+def _arguments(healing: Healing, place: Path, *, keeps: bool) -> TrainingArguments:
+    """The Trainer's settings; `keeps`: it writes checkpoints."""
+    return TrainingArguments(
+        output_dir=str(place),
+        per_device_train_batch_size=1,  # a step's texts
+        train_sampling_strategy="sequential",
+        max_steps=healing.max_steps,
+        learning_rate=cast(float, healing.learning_rate),
+        warmup_steps=min(20, healing.max_steps // 10),
+        weight_decay=0.0,
+        bf16=healing.bf16,
+        seed=healing.seed,
+        save_strategy="steps" if keeps else "no",
+        save_total_limit=1,
+        logging_steps=max(20, healing.max_steps // 20),
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        use_cpu=not torch.cuda.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+
+
+@contextmanager
+def _kept(trainer: Trainer, folder: Path | None) -> Iterator[None]:
+    """Says what is kept of a healing that ends early; deletes what no one could go on from."""
+    place = Path(str(trainer.args.output_dir))
+    try:
+        yield
+    except Diverged as error:
+        shutil.rmtree(place)
+        rate = trainer.args.learning_rate
+        raise Diverged(
+            f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss is no "
+            f"number any more. Give a lower one, such as {rate / 3:.1g}."
+        ) from error
+    except KeyboardInterrupt as interrupt:
+        if folder is None or not (kept := checkpoints(folder)):
+            shutil.rmtree(place)
+            raise
+        raise Interrupted(f"{str(kept[-1])!r} is kept. The same command goes on from there.") from interrupt
 
 
 def _checkpoint(folder: Path, original: PreTrainedModel, settings: str) -> str | None:
@@ -282,7 +294,7 @@ def _forecast(trainer: "Distillation", steps: list[list[Row]]) -> str:
 
 
 class Distillation(Trainer):
-    """The stock Trainer with the loss of this module."""
+    """The stock Trainer with the loss of this module; its models have no heads."""
 
     def __init__(self, original: PreTrainedModel, **options: Any) -> None:
         """Takes the model to learn from, and what the stock Trainer takes."""
@@ -294,26 +306,26 @@ class Distillation(Trainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """See the module."""
-        mine = cast(Any, self.accelerator.unwrap_model(model))
+        body = cast(Any, self.accelerator.unwrap_model(model))
         depth = None
-        if mine.base_model.position.uses("embed"):
-            depth = depth_at(self.state.global_step / self.state.max_steps, len(mine.base_model.layers))
-        loss = self.distil(mine, inputs, depth)
+        if body.position.uses("embed"):
+            depth = depth_at(self.state.global_step / self.state.max_steps, len(body.layers))
+        loss = self.distil(body, inputs, depth)
         if not torch.isfinite(loss):
             raise Diverged("The loss is no number any more.")
         return (loss, {}) if return_outputs else loss
 
-    def distil(self, model: Any, inputs: dict[str, Tensor], depth: int | None) -> Tensor:
+    def distil(self, body: Any, inputs: dict[str, Tensor], depth: int | None) -> Tensor:
         """The loss of the first `depth` layers; None: of all."""
-        model.eval()  # no dropout: the original runs without it too
-        ours, theirs = model.base_model, cast(Any, self.original).base_model
-        kept = ours.layers, theirs.layers
-        ours.layers, theirs.layers = ours.layers[:depth], theirs.layers[:depth]
+        body.eval()  # no dropout: the original runs without it too
+        teacher = cast(Any, self.original)
+        kept = body.layers, teacher.layers
+        body.layers, teacher.layers = body.layers[:depth], teacher.layers[:depth]
         with self.accelerator.autocast():
             with torch.no_grad():
-                expected = theirs(**inputs, output_hidden_states=True)
-            got = ours(**inputs, output_hidden_states=True)
-        ours.layers, theirs.layers = kept
+                expected = teacher(**inputs, output_hidden_states=True)
+            got = body(**inputs, output_hidden_states=True)
+        body.layers, teacher.layers = kept
         return hidden_states_loss(got.hidden_states, expected.hidden_states, inputs["attention_mask"].bool())
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:

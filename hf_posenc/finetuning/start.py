@@ -10,8 +10,7 @@ from ..data.labels import Labels
 from ..data.preparing import PreparedData
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, check_tokens, load_tokenizer, train_tokenizer
 from ..errors import UserError, check_local, user_errors
-from ..model.hints import did_you_mean
-from ..model.package_config import PosEncConfig
+from ..model.package_config import PosEncConfig, did_you_mean
 from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme
 from ..training.recipe import FIELDS, trainer_fields

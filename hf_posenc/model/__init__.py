@@ -1,6 +1,6 @@
 """The checkpoint: the files of this folder travel, as far as a checkpoint uses them.
 
-`hints`, `package_config` and `scheme_files` don't, nor does this one: they help where hf_posenc is installed.
+`package_config` and `scheme_files` don't, nor does this one: they help where hf_posenc is installed.
 """
 
 import importlib

@@ -1,11 +1,11 @@
 """`PosEncConfig`: everything that shapes a PosEnc encoder, checked before a weight is allocated."""
 
-import importlib.metadata
-import re
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from transformers.utils.versions import require_version
 
 POSENC_VERSION = "0.1.0"
 """The version of the code in this folder; recorded in every checkpoint as `posenc_version`."""
@@ -13,10 +13,7 @@ POSENC_VERSION = "0.1.0"
 MINIMUM_TRANSFORMERS = "5.17"
 
 # Before any import that an older transformers can't satisfy: its user gets one sentence instead of a traceback.
-_installed = importlib.metadata.version("transformers")
-if [int(part) for part in re.findall(r"\d+", _installed)[:2]] < [5, 17]:
-    _needed = f"transformers>={MINIMUM_TRANSFORMERS}"
-    raise ImportError(f'PosEnc models need {_needed}, this is {_installed}. Upgrade with: pip install -U "{_needed}"')
+require_version(_needed := f"transformers>={MINIMUM_TRANSFORMERS}", f'Upgrade with: pip install -U "{_needed}"')
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -142,7 +139,7 @@ class PosEncConfig(PreTrainedConfig):
     classifier_pooling: str = _field("mean", one_of("mean", "cls", "max"))
     classifier_hidden_act: str | None = _field(None, one_of(*ACT2FN))
     classifier_dropout: float | int | None = _field(None, PROBABILITY)
-    problem_type: str | None = _field(  # type: ignore[assignment]  # a Literal's error doesn't say what to do
+    problem_type: str | None = _field(  # type: ignore[assignment]  # transformers lets any word pass
         None, one_of("regression", "single_label_classification", "multi_label_classification")
     )
     label_mean: float | int = _field(0.0, _FINITE)
@@ -183,7 +180,8 @@ class PosEncConfig(PreTrainedConfig):
             of_angles = ("rope_theta", "partial_rotary_factor", "local_rope_theta", "global_attn_every_n_layers")
             kept = {key: value for key, value in trained.items() if key in of_angles}
             kept |= {key: value for key, value in scaling.items() if value is not None}
-            kwargs["rope_parameters"] = kept or None
+            config_dict = {**config_dict, "rope_parameters": kept or None}
+            del kwargs["rope_parameters"]
         return super().from_dict(config_dict, **kwargs)
 
     def check(self) -> None:
@@ -214,7 +212,7 @@ class PosEncConfig(PreTrainedConfig):
                 "model.resize_token_embeddings(len(tokenizer))."
             )
 
-    def scheme_class(self, name: str) -> Any:
+    def find_scheme(self, name: str) -> Any:
         """The class of a scheme that the table of this code lacks: hf_posenc, where it is installed, finds it.
 
         Raises:
@@ -235,9 +233,7 @@ class PosEncConfig(PreTrainedConfig):
         self.check()
         files = self.code_files()
         self.posenc_version = POSENC_VERSION
-        # The code lies beside the file, so the map must not point to the repository that the config came from.
-        codes = {**AUTO_MAP, **{key: code for key, code in self.auto_map.items() if isinstance(code, str)}}
-        self.auto_map = {key: code.rpartition("--")[2] for key, code in codes.items()}
+        self.auto_map = dict(AUTO_MAP)  # the code lies beside the file, wherever the config came from
         Path(save_directory).mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             Path(save_directory, name).write_bytes(text.encode())

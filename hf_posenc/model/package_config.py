@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import fields
 from pathlib import Path
@@ -20,12 +20,10 @@ from torch import nn
 from transformers import GenerationConfig
 from transformers.utils import logging
 
-from .configuration_posenc import POSENC_VERSION, Check, require, whole
+from .configuration_posenc import POSENC_VERSION
 from .configuration_posenc import PosEncConfig as CheckpointConfig
-from .hints import did_you_mean, scheme_names, unknown_scheme
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
-from .position_rope import ROPE_COMMON
 from .scheme_factory import own_arguments, scheme_kwargs
 from .scheme_files import (
     collect_code,
@@ -39,9 +37,6 @@ from .scheme_files import (
 from .scheme_table import SCHEMES
 
 logger = logging.get_logger(__name__)
-
-MOST_LABELS = 2**20
-"""A config names each label, so an unbounded number of labels would fill the memory of whoever loads it."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
@@ -57,8 +52,8 @@ the start: with BERT's .02 a narrow encoder attends evenly to all tokens for mos
 for _preset in PRESETS.values():
     _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
 
-_BUNDLED = "_bundled_schemes"
-"""Where a config keeps the classes that came with its checkpoint. Never written to a file."""
+_BUNDLED, _SOURCE = _PRIVATE = ("_bundled_schemes", "_loaded_from")
+"""Where a config keeps the classes that came with its checkpoint, and which that is. Never written to a file."""
 _HUB_ARGUMENTS = ("cache_dir", "force_download", "proxies", "token", "revision", "local_files_only", "code_revision")
 _loading: ContextVar[tuple[str, bool, dict[str, Any]] | None] = ContextVar("loading", default=None)
 """What is being loaded: the checkpoint, whether its code is trusted, and the Hub options."""
@@ -71,10 +66,8 @@ _BUILT_WITH = (
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
 )
 
-
-_ROPE_OF_TRAINING = ROPE_COMMON[1:]
-_ROPE_NAMES = ("rope_parameters", *_ROPE_OF_TRAINING, "rope_scaling")
-_ROPE: Check = (lambda value: isinstance(value, dict), "is of a wrong type. Give {'rope_type': 'linear', ...}.")
+_OLDER_ROPE = ("rope_theta", "partial_rotary_factor")
+_ROPE_NAMES = ("rope_parameters", "rope_scaling", *_OLDER_ROPE)
 
 _KEYWORDS = (
     *("attn_implementation", "auto_map", "experts_implementation", "model_type", "name_or_path", "num_labels"),
@@ -92,21 +85,16 @@ def _fields() -> list[str]:
     return [field.name for field in fields(PosEncConfig)]
 
 
-def _take_rope(values: dict[str, Any]) -> dict[str, Any]:
-    """Removes RoPE's fields, older names included, from a config's values and returns them as one dict.
-
-    Raises:
-        ValueError: the names contradict each other.
-    """
-    rope = {name: value for name in _ROPE_NAMES if (value := values.pop(name, None)) is not None}
-    merged: dict[str, Any] = {}
-    for name, given in rope.items():
-        for key, value in ({name: given} if name in _ROPE_OF_TRAINING else require(name, given, _ROPE)).items():
-            today = "rope_type" if key == "type" else key
-            if value is not None and merged.setdefault(today, value) != value:
-                together = ", ".join(f"{name}={value!r:.200}" for name, value in rope.items())
-                raise ValueError(f"{today}={merged[today]!r} contradicts {key}={value!r} in {together}. Give one.")
-    return merged
+def _gather_rope(values: dict[str, Any], trained: dict[str, Any] | None = None) -> None:
+    """Puts RoPE's older names into `rope_parameters`, whose own values win, as in transformers; else into `trained`."""
+    older = {name: values.pop(name) for name in _OLDER_ROPE if name in values}
+    given = values.pop("rope_scaling", None) or values.get("rope_parameters")
+    if isinstance(given, dict):
+        given = {"rope_type" if key == "type" else key: value for key, value in given.items()}
+    if older:
+        given = {**((trained or {}) if given is None else {}), **older, **(given or {})}
+    if given is not None:
+        values["rope_parameters"] = given
 
 
 def _override_scheme(values: dict[str, Any], overrides: dict[str, Any]) -> None:
@@ -114,25 +102,6 @@ def _override_scheme(values: dict[str, Any], overrides: dict[str, Any]) -> None:
     scheme = values.get("position_embedding_type")
     if overrides.get("position_embedding_type", scheme) != scheme:
         for name in ("position_embedding_kwargs", *_ROPE_NAMES):
-            values.pop(name, None)
-
-
-def _override_rope(values: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """A new scaling replaces the file's. What trained angles depend on stays unless it is given."""
-    replaced = "rope_parameters" in overrides or overrides.get("rope_scaling") is not None
-    new, old = _take_rope(overrides), _take_rope(values)
-    kept = {name: value for name, value in old.items() if not replaced or name in _ROPE_OF_TRAINING}
-    values["rope_parameters"] = {**kept, **new} or None
-
-
-def _override_labels(values: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Labels given as names, or as another number of them, replace the file's."""
-    if overrides.get("num_labels", 0) is None:
-        del overrides["num_labels"]
-    count, names = overrides.get("num_labels"), values.get("id2label") or values.get("label2id")
-    other_count = count is not None and isinstance(names, dict) and len(names) != count
-    if other_count or {"id2label", "label2id"} & overrides.keys():
-        for name in ("id2label", "label2id", "num_labels"):
             values.pop(name, None)
 
 
@@ -153,28 +122,47 @@ def _warn_of_other_version(written_by: Any) -> None:
         )
 
 
-def _names(field: str, labels: Any) -> list[str]:
-    """The names in a map of labels, in the order of their numbers."""
-    pairs = labels.items() if isinstance(labels, dict) else ()
-    numbered = {str(n): name for n, name in pairs} if field == "id2label" else {str(n): name for name, n in pairs}
-    names = [numbered.get(str(number)) for number in range(len(pairs))]
-    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise ValueError(
-            f"{field}={labels!r:.80} doesn't number labels from 0 on without a gap, each with a name of its own. "
-            "Give id2label={0: 'no', 1: 'yes'}, and label2id={'no': 0, 'yes': 1} or none."
-        )
-    return names  # type: ignore[return-value]
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """'Did you mean ...? ', for an error about an unknown name, with the nearest that is known; or ''."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    return f"Did you mean {near[0]!r}? " if near else ""
 
 
-def scheme_class(name: str) -> Any:
+def find_scheme(name: str, more: str = "") -> Any:
     """The class of one scheme of the table.
 
     Raises:
-        ValueError: no scheme has this name; the message lists those that exist, or says why there is none.
+        ValueError: no scheme has this name. The message has the nearest name, all names, and `more`.
     """
     if name not in SCHEMES:
-        raise unknown_scheme(name, SCHEMES)
+        raise ValueError(
+            f"position_embedding_type={name!r} is unknown. {did_you_mean(name.lower(), SCHEMES)}"
+            f"Choose one of {', '.join(SCHEMES)}, or several joined by '+'; one of your own after "
+            f"register_scheme (--scheme-file on the command line).{more}"
+        )
     return SCHEMES[name]
+
+
+def scheme_names(position_embedding_type: str) -> list[str]:
+    """The parts of `a+b`, in order.
+
+    Raises:
+        ValueError: the combination makes no sense.
+    """
+    names = position_embedding_type.split("+")
+    if len(names) == 1:
+        return names
+    twice = [name for name in names if names.count(name) > 1]
+    if "" in names:
+        reason = "A part is missing. Write the names of two or more schemes with '+' between them."
+    elif "none" in names:
+        rest = "+".join(name for name in names if name != "none")
+        reason = f"'none' adds nothing to another scheme. Use {rest or 'none'!r}."
+    elif twice:
+        reason = f"{twice[0]!r} stands there twice. Use {'+'.join(dict.fromkeys(names))!r}."
+    else:
+        return names
+    raise ValueError(f"position_embedding_type={position_embedding_type!r} makes no sense. {reason}")
 
 
 def _has_modules(value: Any) -> bool:
@@ -233,19 +221,15 @@ class PosEncConfig(CheckpointConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         for key, value in kwargs.items():
             self._refuse_unknown(key, value)
-        self._name_labels(kwargs.pop("num_labels", None))
+        self._name_labels()
         super().__post_init__(**kwargs)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _ROPE_OF_TRAINING:
-            raise ValueError(f"PosEncConfig has no field {name!r}. Set rope_parameters={{{name!r}: {value!r}, ...}}.")
-        super().__setattr__(name, value)
 
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """Merges older names into `rope_parameters`."""
-        kwargs["rope_parameters"] = self.rope_parameters
-        self.rope_parameters = _take_rope(kwargs) or None
-        return kwargs
+        values = {**kwargs, "rope_parameters": self.rope_parameters}
+        _gather_rope(values)
+        self.rope_parameters = values.pop("rope_parameters") or None
+        return values
 
     def _refuse_unknown(self, key: str, value: Any) -> None:
         if _is_known(key):
@@ -275,10 +259,8 @@ class PosEncConfig(CheckpointConfig):
             ValueError: that code can't be loaded; or what transformers raises.
         """
         source, trusted = str(pretrained_model_name_or_path), kwargs.pop("trust_remote_code", None)
-        kwargs.setdefault("name_or_path", source)
-        if not trusted:
-            return super().from_pretrained(source, *args, **kwargs)
-        with _loading_from(source, {**kwargs, "trust_remote_code": True}):
+        in_model = contextlib.nullcontext() if _loading.get() and not trusted else None
+        with in_model or _loading_from(source, {**kwargs, "trust_remote_code": trusted}):
             return super().from_pretrained(source, *args, **kwargs)
 
     @classmethod
@@ -290,9 +272,8 @@ class PosEncConfig(CheckpointConfig):
         """
         values, own = dict(config_dict), _fields()
         _override_scheme(values, kwargs)
-        _override_rope(values, kwargs)
-        _override_labels(values, kwargs)
-        values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own}
+        _gather_rope(kwargs, values.get("rope_parameters"))
+        values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own and name != "rope_parameters"}
         unknown = {name: values.pop(name) for name in list(values) if not _is_known(name)}
         for name in unknown:
             if hint := did_you_mean(name, own, cutoff=0.8):
@@ -300,6 +281,8 @@ class PosEncConfig(CheckpointConfig):
         _warn_of_other_version(values.get("posenc_version"))
         result = super().from_dict(values, **kwargs)
         config: Any = result[0] if isinstance(result, tuple) else result
+        if loading := _loading.get():
+            vars(config)[_SOURCE] = loading[0]
         # Generation settings would make save_pretrained refuse this config, as it does for every transformers config.
         generation = GenerationConfig._get_default_generation_params()
         for name, value in unknown.items():
@@ -326,7 +309,7 @@ class PosEncConfig(CheckpointConfig):
             ValueError: no scheme or argument has this name; the message has a hint.
         """
         names = scheme_names(self.position_embedding_type)
-        schemes = {name: self.scheme_class(name) for name in names if not self._is_deferred(name)}
+        schemes = {name: self.find_scheme(name) for name in names if not self._is_deferred(name)}
         kwargs = scheme_kwargs(self)
         for name, scheme in schemes.items():
             for key, value in kwargs[name].items():
@@ -341,9 +324,9 @@ class PosEncConfig(CheckpointConfig):
 
     def schemes(self) -> dict[str, Any]:
         """The classes of the schemes that `position_embedding_type` joins, by name, in order."""
-        return {name: self.scheme_class(name) for name in self.position_embedding_type.split("+")}
+        return {name: self.find_scheme(name) for name in self.position_embedding_type.split("+")}
 
-    def scheme_class(self, name: str) -> Any:
+    def find_scheme(self, name: str) -> Any:
         """The class of a scheme, or of several joined by `+`: of the table, or of the checkpoint if that is trusted.
 
         Raises:
@@ -367,7 +350,7 @@ class PosEncConfig(CheckpointConfig):
             table = f" Nor is it in the scheme_table.py of {source}." if source else ""
             if _is_newer(self.posenc_version):
                 table += f" It needs hf_posenc {self.posenc_version}, which wrote it; this is {POSENC_VERSION}."
-            raise ValueError(f"{unknown_scheme(name, SCHEMES)}{table}")
+            return find_scheme(name, table)
         if not trusted:
             reference = declared_schemes(self._code_repository or source, hub).get(name)
             raise ValueError(
@@ -387,11 +370,12 @@ class PosEncConfig(CheckpointConfig):
     @property
     def _active_load(self) -> tuple[str, bool, dict[str, Any]]:
         """What is being loaded, or the checkpoint that this was loaded from: then its code isn't trusted any more."""
-        return _loading.get() or (self._name_or_path, False, {})
+        return _loading.get() or (self._source, False, {})
 
-    def has_bundled_code(self, name: str) -> bool:
-        """Whether a scheme isn't in the table here, so that it can only be the checkpoint's own."""
-        return name not in SCHEMES
+    @property
+    def _source(self) -> str:
+        """The checkpoint that this was loaded from; else ''."""
+        return vars(self).get(_SOURCE) or self._name_or_path
 
     @property
     def _code_repository(self) -> str:
@@ -478,7 +462,7 @@ class PosEncConfig(CheckpointConfig):
         """
         _check_index(Path(str(source), arguments.get("subfolder") or ""))
         config = arguments.get("config")
-        if isinstance(config, PosEncConfig) and config._name_or_path != str(source):
+        if isinstance(config, PosEncConfig) and config._source != str(source):
             vars(config).pop(_BUNDLED, None)  # classes of another checkpoint
         try:
             with _loading_from(str(source), arguments):
@@ -493,32 +477,18 @@ class PosEncConfig(CheckpointConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """All that config.json holds."""
-        values = super().to_dict()
-        values.pop(_BUNDLED, None)
-        return values
+        return {name: value for name, value in super().to_dict().items() if name not in _PRIVATE}
 
-    def _name_labels(self, count: int | None = None) -> None:
-        """Makes each map of labels from the other. Where they differ, `id2label` wins unless its names are defaults.
+    def _name_labels(self) -> None:
+        """Makes a map of labels that is missing, or whose names are LABEL_0, ..., from the other; else `id2label` wins.
 
-        Raises:
-            ValueError: they don't name labels, or not as many as `count`.
+        transformers reads `id2label` alone, and would save the other as it was.
         """
-        maps = {name: getattr(self, name) for name in ("id2label", "label2id")}
-        named = [_names(name, labels) for name, labels in maps.items() if labels is not None]
-        if not named:
-            if count is not None:
-                self.num_labels = require("num_labels", count, whole(1, MOST_LABELS))
-            return
-        names = named[0]
-        if named[-1] != names:
-            if names == [f"LABEL_{number}" for number in range(len(named[-1]))]:
-                names = named[-1]
-            together = " and ".join(f"{name}={labels!r:.200}" for name, labels in maps.items())
-            logger.warning(f"{together} contradict each other: {dict(enumerate(names))!r:.200}.")
-        if count is not None and count != len(names):
-            raise ValueError(f"num_labels={count} contradicts the {len(names)} names {names!r:.80}. Leave it out.")
-        self.id2label = dict(enumerate(names))
-        self.label2id = {name: number for number, name in enumerate(names)}
+        names = {int(number): name for name, number in (self.label2id or {}).items()}
+        if names and self.id2label in (None, {number: f"LABEL_{number}" for number in range(len(names))}):
+            self.id2label = names
+        elif self.id2label is not None and names != self.id2label:
+            self.label2id = {name: int(number) for number, name in self.id2label.items()}
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ def scheme_kwargs(config: Any) -> dict[str, dict[str, Any]]:
     return {name: dict(kwargs.get(name, {})) for name in names}
 
 
-def scheme_class(config: Any, name: str) -> Any:
+def find_scheme(config: Any, name: str) -> Any:
     """A scheme of the table, or the class that combines several, by their names joined by `+`; or one of the config's.
 
     The table is first: the config may be another checkpoint's, with another scheme of the same name.
@@ -50,7 +50,7 @@ def scheme_class(config: Any, name: str) -> Any:
     Raises:
         ValueError: there is none, or something else under its name.
     """
-    scheme = SCHEMES[name] if name in SCHEMES else config.scheme_class(name)
+    scheme = SCHEMES[name] if name in SCHEMES else config.find_scheme(name)
     if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
         raise ValueError(f"scheme_table.py: {name!r} is {scheme!r}, no PositionScheme. Save the checkpoint anew.")
     return scheme
@@ -66,12 +66,12 @@ def make_scheme(config: Any) -> PositionScheme:
         ValueError: a scheme or one of its arguments doesn't exist, or an argument is out of range.
     """
     kwargs = scheme_kwargs(config)
-    parts = {name: _build(config, name, scheme_class(config, name), kwargs[name]) for name in kwargs}
+    parts = {name: _build(config, name, find_scheme(config, name), kwargs[name]) for name in kwargs}
     if len(parts) == 1:
         config.position_embedding_kwargs = next(iter(kwargs.values()))
         return next(iter(parts.values()))
     config.position_embedding_kwargs = kwargs
-    return scheme_class(config, config.position_embedding_type)(parts)
+    return find_scheme(config, config.position_embedding_type)(parts)
 
 
 def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[str, Any]) -> PositionScheme:

@@ -298,25 +298,12 @@ def fetch_scheme(name: str, source: str, repository: str, hub: dict[str, Any]) -
 def declared_schemes(source: str, hub: dict[str, Any]) -> dict[str, str]:
     """`module.Class` by scheme, as a checkpoint's table says; nothing of it runs. {} if it isn't on this machine."""
     path = _file_here(source, TABLE, hub)
-    try:
-        body = ast.parse(path.read_text(encoding="utf-8") if path else "").body
-    except (OSError, ValueError, SyntaxError):
-        return {}
-    classes = {
-        alias.asname or alias.name: f"{node.module}.{alias.name}"
-        for node in body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    return {
-        str(key.value): classes.get(ast.unparse(value), "")
-        for node in body
-        if isinstance(node, ast.Assign)
-        and ast.unparse(node.targets[0]) == "SCHEMES"
-        and isinstance(node.value, ast.Dict)
-        for key, value in zip(node.value.keys, node.value.values, strict=True)
-        if isinstance(key, ast.Constant)
-    }
+    text = path.read_text(encoding="utf-8", errors="replace") if path else ""
+    imports = re.findall(r"^from \.(\w+) import (\w+)(?: as (\w+))?$", text, flags=re.MULTILINE)
+    classes = {other or name: f"{module}.{name}" for module, name, other in imports}
+    table = re.search(r"^SCHEMES = .*", text, flags=re.MULTILINE)
+    entries = re.findall(r"""["']([^"']+)["']: (\w+)""", table[0] if table else "")
+    return {name: classes.get(value, "") for name, value in entries}
 
 
 def warn_of_other_code(name: str, scheme: type[PositionScheme], source: str, hub: dict[str, Any]) -> None:

@@ -26,8 +26,8 @@ MANY = 200
 """Tokens per vocabulary entry from which the data counts as formal language (a small vocabulary)."""
 LEAST = {"small vocabulary": (10_000, 6, 100), "natural language": (500, 6, 100), "checkpoint": (500, 4, 20)}
 """Least number of steps, within a least and a greatest number of epochs."""
-FEW = 5_000
-"""Up to so many training rows labels are smoothed."""
+FEW = 3_000
+"""Up to so many training rows labels are smoothed; it was measured on no more."""
 MOST_EVALUATIONS = 20
 """More epochs than this are evaluated several at a time: an evaluation may take longer than a short epoch."""
 _OWN = {

@@ -14,7 +14,6 @@ Parts, each written into the result as it ends; an interrupted study resumes wit
 """
 
 import argparse
-import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -41,7 +40,7 @@ from hf_posenc.conversion.measure import encode
 from hf_posenc.errors import run_script
 from hf_posenc.markdown import markdown_table
 from hf_posenc.training.metrics import fit_words
-from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows
+from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows, run_study
 
 SCHEMES = ("none", "lspe", "rope", "alibi", "alibi+t5", "t5")
 AS_THEY_ARE = ("lspe",)
@@ -344,12 +343,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--max-long", type=int, default=450, help="the same, of long documents")
     parser.add_argument("--epochs-long", type=float, default=3, help="the same, of long documents")
     parser.add_argument("--extensions", nargs="*", choices=list(EXTENSIONS), default=list(EXTENSIONS))
-    options = parser.parse_args(arguments)
-    if options.table:
-        results = json.loads(Path(options.output).read_text(encoding="utf-8"))
-        print(table(results), long_table(results), sep="\n\n")
-        return
-    Study(options).run()
+    run_study(parser.parse_args(arguments), Study, table, long_table)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ with the next one. --rows and --tests take fewer rows (the first ones); --work k
 import argparse
 import functools
 import io
-import json
 import tempfile
 import time
 from collections.abc import Sequence
@@ -40,7 +39,7 @@ from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.metrics import fit_words
-from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows
+from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows, run_study
 from model_cards.studies.passkey import TRAINED, windows
 
 DATA = {"imdb": ("train_long", "test_long"), "review_polarity": ("train", "test")}
@@ -253,11 +252,7 @@ def main() -> None:
     parser.add_argument("--work", default="runs/long_inputs", help="folder of the models to start from")
     parser.add_argument("--rows", type=int, default=1400, help="training rows of each set")
     parser.add_argument("--tests", type=int, default=1400, help="test rows of each set")
-    options = parser.parse_args()
-    if options.table:
-        print(table(json.loads(Path(options.output).read_text(encoding="utf-8"))))
-        return
-    Study(options).run()
+    run_study(parser.parse_args(), Study, table)
 
 
 if __name__ == "__main__":

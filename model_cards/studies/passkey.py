@@ -15,7 +15,6 @@ Each part is written as it ends; a study that was stopped goes on with the next 
 import argparse
 import functools
 import itertools
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from hf_posenc.conversion import convert
 from hf_posenc.errors import run_script
 from hf_posenc.markdown import markdown_table
-from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows
+from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows, run_study
 
 TRAINED = 512
 """Positions of all-MiniLM-L6-v2."""
@@ -223,11 +222,7 @@ def main() -> None:
     """The command."""
     parser = options_of(__doc__, "passkey")
     parser.add_argument("--work", default="runs/passkey", help="folder of the healed model")
-    options = parser.parse_args()
-    if options.table:
-        print(table(json.loads(Path(options.output).read_text(encoding="utf-8"))))
-        return
-    Study(options).run()
+    run_study(parser.parse_args(), Study, table)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@
 
 Each part is `hf-posenc train` without options but the scheme and the seed: `scratch/SET/ROWS/SCHEME/SEED` is a new
 encoder, `pretrained/SET/ROWS/SCHEME/SEED` all-MiniLM-L6-v2 under `--pretrained`, `stock/SET/ROWS/bert/SEED` the same
-weights in transformers' own BERT by the same recipe. Each is written as it ends; a study that was stopped goes on
-with the next one.
+weights in transformers' own BERT by the same recipe. `few/SET/ROWS/SMOOTHING/SEED` is a new encoder with `rope` and
+that much label smoothing, scored on training rows that it isn't trained on: test rows don't choose a default. Each is
+written as it ends; a study that was stopped goes on with the next one.
 """
 
 import argparse
@@ -24,6 +25,8 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import AutoModelForSequenceClassification, set_seed
 
+from hf_posenc.comparison.report import difference
+from hf_posenc.comparison.statistics import compare
 from hf_posenc.data.preparing import encode, labels_of, prepare, texts_of
 from hf_posenc.data.reading import as_table
 from hf_posenc.data.tokenizer import load_tokenizer
@@ -34,7 +37,7 @@ from hf_posenc.options import Options
 from hf_posenc.training.metrics import baseline_scores, make_loss
 from hf_posenc.training.recipe import make_recipe
 from hf_posenc.training.trainer import make_trainer
-from model_cards.studies.parts import Parts, data_folder, minilm_folder, options_of, read_rows
+from model_cards.studies.parts import Parts, data_folder, minilm_folder, options_of, read_rows, run_study
 
 COMPARISONS = "comparisons"
 SCRATCH = {
@@ -58,6 +61,8 @@ PRETRAINED = dict.fromkeys(("sst2", "trec", "subj", "cola", "bshift_novels", "ha
     COMPARISONS: (1000, 8000)
 }
 """Sets for pretrained weights, and how many of their rows: few, then many."""
+FEW, FEW_ROWS, SMOOTHED = ("trec", "sst2", "semeval2010_task8"), (1000, 3000), (0.0, 0.1)
+"""Sets and rows on which label smoothing is compared."""
 _PRETRAINED_KINDS = {
     ("stock", "bert"): "stock BERT",
     ("pretrained", "learned"): "`learned`",
@@ -66,6 +71,8 @@ _PRETRAINED_KINDS = {
 _NAMES = {"majority": "majority", "words": "words", "word_pairs": "word pairs"}
 """What has to be beaten, as the tables name it."""
 MOST_SCORED = {"validation": 500, "test": 2000}
+DEVELOPMENT = 1800
+"""The last of the shuffled training rows, to choose defaults on."""
 
 
 def comparisons(rows: int, seed: int) -> Iterator[dict[str, str]]:
@@ -88,14 +95,16 @@ def comparisons(rows: int, seed: int) -> Iterator[dict[str, str]]:
         }
 
 
-def splits(data: Path, name: str, rows: int | None) -> dict[str, Dataset]:
-    """Training rows drawn from a fixed seed, the first validation and test rows."""
+def splits(data: Path, name: str, rows: int | None, *, develop: bool = False) -> dict[str, Dataset]:
+    """Training rows drawn from a fixed seed, the first validation and test rows; to develop, other training rows."""
     if name == COMPARISONS:
         made = list(comparisons((rows or 8000) + 2500, seed=0))
         by_split = {"validation": made[:500], "test": made[500:2500], "train": made[2500:]}
     else:
         by_split = {split: read_rows(data, name, split) for split in ("train", "validation", "test")}
         random.Random(0).shuffle(by_split["train"])
+        if develop:
+            by_split["test"] = by_split["train"][-DEVELOPMENT:]
         by_split["train"] = by_split["train"][:rows]
         by_split |= {split: by_split[split][:most] for split, most in MOST_SCORED.items()}
     columns = ("text", "text_pair", "label")
@@ -118,6 +127,8 @@ class Study:
     def run(self) -> None:
         """All parts, seeds last."""
         for seed in range(self.seeds):
+            for name, size, smoothing in itertools.product(FEW, FEW_ROWS, SMOOTHED):
+                self.part("few", name, size, f"{smoothing:g}", seed)
             for name, rows in SCRATCH.items():
                 for scheme in ("rope", *SCHEMES_OF.get(name, ())):
                     self.part("scratch", name, rows, scheme, seed)
@@ -132,14 +143,16 @@ class Study:
 
     def _train(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> dict[str, Any]:
         options: dict[str, Any] = {"seed": seed, "data": name, **self.changed}
-        if kind != "scratch":
+        if kind in ("pretrained", "stock"):
             if self.minilm is None:
                 raise UserError("The weights of all-MiniLM-L6-v2 aren't here. Name their folder with --minilm.")
             options["pretrained"] = str(self.minilm)
-        if kind != "stock":
+        if kind == "few":
+            options["set"] = {"label_smoothing_factor": float(scheme)}
+        elif kind != "stock":
             options["scheme"] = scheme
         with tempfile.TemporaryDirectory() as folder:
-            chosen, tables = Options.of(**options, output=folder), splits(self.data, name, rows)
+            chosen, tables = Options.of(**options, output=folder), splits(self.data, name, rows, develop=kind == "few")
             if kind == "stock":
                 metrics, baselines, epochs = _stock(chosen, tables)
             else:
@@ -195,12 +208,26 @@ def pretrained_table(results: dict[str, Any]) -> str:
     runs, table = _runs(results), []
     measured = {(key[0], key[3]) for key in runs}
     names = {kind: name for kind, name in _PRETRAINED_KINDS.items() if kind in measured}
-    sets = dict.fromkeys(key[1:3] for key in runs if key[0] != "scratch")
+    sets = dict.fromkeys(key[1:3] for key in runs if key[0] in ("pretrained", "stock"))
     for name, rows in sorted(sets, key=lambda pair: (int(pair[1]), list(PRETRAINED).index(pair[0]))):
         cells = [runs.get((kind, name, rows, scheme), []) for kind, scheme in names]
         first = _beside(("", name, rows), next(filter(None, cells)))
         table.append((*first, *map(_mean, cells), max(map(len, cells))))
     return markdown_table(("set", "rows", *_NAMES.values(), *names.values(), "seeds"), table)
+
+
+def few_table(results: dict[str, Any]) -> str:
+    """What label smoothing gains on training rows that weren't trained on, with 95 % intervals, as markdown."""
+    runs, pairs, rows = _runs(results), [], []
+    for name, size in itertools.product(FEW, FEW_ROWS):
+        cells = [runs.get(("few", name, str(size), f"{smoothing:g}"), []) for smoothing in SMOOTHED]
+        if all(cells):
+            scored = [[run["test"]["accuracy"] for run in cell] for cell in cells]
+            pairs.append([with_it - without for without, with_it in zip(*scored, strict=False)])
+            rows.append((name, f"{size:,}", *map(_mean, cells), difference(compare(pairs[-1:])[0]), len(pairs[-1])))
+    if pairs:
+        rows.append(("mean", "", "", "", difference(compare(pairs)[0]), ""))
+    return markdown_table(("set", "rows", *(f"{s:g}" for s in SMOOTHED), "difference", "seeds"), rows)
 
 
 def stock_gap(results: dict[str, Any]) -> str:
@@ -240,12 +267,7 @@ def main() -> None:
     parser = options_of(__doc__, "recipe")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--options", default="{}", help="JSON: options of training to try, for another output")
-    arguments = parser.parse_args()
-    if arguments.table:
-        results = json.loads(Path(arguments.output).read_text(encoding="utf-8"))
-        print(scratch_table(results), pretrained_table(results), sep="\n\n")
-        return
-    Study(arguments).run()
+    run_study(parser.parse_args(), Study, few_table, scratch_table, pretrained_table)
 
 
 if __name__ == "__main__":

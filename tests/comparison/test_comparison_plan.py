@@ -121,7 +121,6 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"groups": {"a": ["sst2"]}}, "group 'a' names 'sst2', which isn't among probes"),
         ({"groups": {"a": ["probes", "x"]}, "tasks": ["probes", _COLA]}, "'a' has tasks with different metrics"),
         ({"groups": {"a": ["probes", "probes"]}}, "group 'a' 'probes' stands twice"),
-        ({"schemes": ["none", "words"]}, "name 'words' is a baseline's in the table of results. Rename the scheme"),
         ({"threads": 0}, "threads 0 is out of range. Give a whole number from 1"),
         ({"tasks": [3]}, "task 3 names no data. Give a name, or fields"),
         (

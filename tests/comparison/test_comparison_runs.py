@@ -81,6 +81,13 @@ def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
     assert not torch.equal(start("none", 0)[last], start("none", 1)[last])
 
 
+def test_a_scheme_that_is_called_like_a_baseline_is_refused(tmp_path, monkeypatch):
+    for name in ("majority", "words"):
+        monkeypatch.setitem(hf_posenc.SCHEMES, name, Idle)
+        with pytest.raises(UserError, match=f"name '{name}' is a baseline's in the table of results"):
+            execute(toy(schemes=["none", name]), tmp_path, console=quiet())
+
+
 @pytest.mark.slow
 def test_data_order_and_budget_are_equal_too(tmp_path):
     """A scheme that does nothing, but draws random numbers for its weights, is `none` to the last digit."""

@@ -32,7 +32,7 @@ def assert_names_the_floor(answer: dict[str, str]) -> None:
     assert answer.get("error") == "ImportError", answer
     assert answer["chained"] == "None", "the user reads about one error, not two"
     for part in (
-        f"need transformers>={MINIMUM_TRANSFORMERS}",
+        f"transformers>={MINIMUM_TRANSFORMERS} is required",
         TOO_OLD,
         f'pip install -U "transformers>={MINIMUM_TRANSFORMERS}"',
     ):

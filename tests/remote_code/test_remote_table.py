@@ -67,7 +67,7 @@ def test_nothing_that_travels_imports_what_does_not() -> None:
     configs.append(tiny_config("rope", position_augmentation="shift"))
     travelling = set().union(*(config.code_files() for config in configs))
     assert {path.name for path in CODE.glob("*.py")} - travelling == {
-        *("__init__.py", "hints.py", "package_config.py", "scheme_files.py")
+        *("__init__.py", "package_config.py", "scheme_files.py")
     }
 
 

@@ -14,7 +14,14 @@ from training_harness import options
 from hf_posenc import PRESETS, PosEncForSequenceClassification
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning.start import check_start
-from hf_posenc.training.recipe import Recipe, default_epochs, default_learning_rate, default_word_factor, make_recipe
+from hf_posenc.training.recipe import (
+    Recipe,
+    default_epochs,
+    default_learning_rate,
+    default_smoothing,
+    default_word_factor,
+    make_recipe,
+)
 from hf_posenc.training.trainer import RunTrainer
 
 
@@ -67,6 +74,11 @@ def test_rare_words_learn_faster_and_wider_encoders_and_checkpoints_slower():
 )
 def test_labels_are_smoothed_where_rows_of_language_are_few(given, smoothing):
     assert recipe(**given).label_smoothing_factor == smoothing
+
+
+def test_labels_of_more_rows_than_were_measured_are_not_smoothed():
+    values = [default_smoothing(False, 16.0, rows, "single_label_classification") for rows in (3_000, 3_001)]
+    assert values == [0.1, 0.0]
 
 
 STEPS = {"eval_strategy": "steps", "eval_steps": 20}

@@ -20,7 +20,7 @@ import torch
 from hf_posenc.errors import UserError, user_errors
 from hf_posenc.quiet import without_bars
 
-from ...model.package_config import scheme_class
+from ...model.package_config import find_scheme
 from ...model.position_base import PositionScheme
 from ...model.scheme_table import SCHEMES
 from ..scheme_file import register_scheme
@@ -238,7 +238,7 @@ def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str |
     if isinstance(scheme, str):
         with user_errors():
             for part in scheme.split("+"):
-                scheme_class(part)
+                find_scheme(part)
         yield scheme, None
         return
     declared = vars(scheme).get("name") if isinstance(scheme, type) else None
