@@ -42,7 +42,7 @@ class Bipe(PositionScheme):
         of, p, ends = sequence.flatten()[order], positions[order], (input_ids.flatten() == self.separator_id)[order]
         starts = torch.cat((torch.ones_like(ends[:1]), ends[:-1] | (of[1:] != of[:-1])))
         index = torch.arange(order.shape[0], device=order.device)
-        start = torch.where(starts, index, 0).cummax(0).values
+        start = torch.where(starts, index, 0).cummax(0)[0]  # the exporter to ONNX knows no .values
         back = order.argsort()
         return (p - p[start])[back].view(shape), starts.cumsum(0)[back].view(shape)
 
