@@ -10,7 +10,7 @@ from rich.table import Table
 from hf_posenc import options as shared
 from hf_posenc.errors import UserError, one_line, user_errors
 
-from .application import app, loading, plain_console
+from .application import app, loading
 
 
 @app.command()
@@ -83,7 +83,7 @@ def plot(
         save_figure(plot_position(shown, max_positions=max_positions, layer=layer), output)
     except ImportError as error:
         raise UserError(one_line(error)) from error
-    plain_console().print(f"The picture is in {output}")
+    print(f"The picture is in {output}")
 
 
 @app.command()
@@ -111,6 +111,6 @@ def check(
         report = check_scheme(
             scheme, kwargs=shared.json_object("scheme_kwargs", scheme_kwargs) or {}, checks=only or None
         )
-    plain_console().print(str(report))
+    print(report)
     if not report.ok:
         raise typer.Exit(1)
