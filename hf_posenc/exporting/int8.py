@@ -210,11 +210,10 @@ def _answers(backend: Backend, questions: Questions) -> list[np.ndarray]:
 
 def agreement(answers: Sequence[np.ndarray], others: Sequence[np.ndarray], problem_type: str | None) -> float:
     """The share of equal labels, or the mean cosine of the answers where they are no labels."""
-    pairs: list[Any] = list(zip(answers, others, strict=True))
-    if problem_type == "multi_label_classification":
-        return float(np.mean([((first > 0) == (second > 0)).all() for first, second in pairs]))
-    if problem_type == "single_label_classification":
-        return float(np.mean([first.argmax() == second.argmax() for first, second in pairs]))
+    if problem_type not in (None, "regression"):
+        labels, other = (predictions_from_logits(np.stack(part), str(problem_type)) for part in (answers, others))
+        return float((labels == other).reshape(len(labels), -1).all(1).mean())
+    pairs = zip(answers, others, strict=True)
     flat = [(first.ravel().astype(np.float64), second.ravel().astype(np.float64)) for first, second in pairs]
     return float(np.mean([a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12) for a, b in flat]))
 
