@@ -62,11 +62,19 @@ _choice = partial(_option, metavar="<str>")  # the choices stand in its help
 
 # What several commands take has one name and one help; each is a field of `Options`, too. `train --help` has a line for
 # each: a help has 45 letters at most.
+DataOption = Annotated[str | None, _option("File, folder, Hub name, or blimp_order (included).")]
+DataConfigOption = Annotated[str | None, _option("Configuration of a Hub data set.")]
 DelimiterOption = Annotated[str | None, _option("Between columns: a character, or tab.")]
+QuotingOption = Annotated[Literal["csv", "none"] | None, _choice("Quotes: csv (around cells), none (letters).")]
+EncodingOption = Annotated[str | None, _option("utf-8 (default), latin-1, cp1252, ...")]
 _Formats = Literal["csv", "tsv", "jsonl", "json", "parquet", "txt"]
+FormatOption = Annotated[_Formats | None, _choice("csv, tsv, jsonl, json, parquet, txt. [suffix]")]
 TextColumnOption = Annotated[str | None, _option("Text; two, a,b, are a pair. [text, ...]")]
 JoinOption = Annotated[str | None, _option("Join the text columns with this between.")]
 LabelColumnOption = Annotated[str | None, _option("Label; several hold 0 and 1. [label]")]
+LabelDelimiterOption = Annotated[str | None, _option("Between several labels in one cell.")]
+LabelNamesOption = Annotated[str | None, _option("What 0, 1, ... mean, in order: no,yes")]
+SkipMissingOption = Annotated[bool, _option("Leave rows without text or label out.", "--skip-missing")]
 _SCHEME = _option("Positions, see `schemes`. [rope, its own]", autocompletion=complete_scheme)
 SchemeOption = Annotated[str | None, _SCHEME]
 SchemeKwargsOption = Annotated[str | None, _option("The scheme's own arguments.", metavar="JSON")]
@@ -76,6 +84,7 @@ SizeOption = Annotated[_Sizes | None, _choice("Of a new encoder: tiny, mini, sma
 RevisionOption = Annotated[str | None, _option("Branch, tag or commit on the Hub.")]
 OtherTokensOption = Annotated[bool, _option("Take a tokenizer whose ids changed.", "--allow-other-tokens")]
 TrustOption = Annotated[bool, _option("Run a checkpoint's own code.", "--trust-remote-code")]
+DeviceOption = Annotated[str | None, _option("cpu, cuda, mps. [a GPU if there is one]")]
 _Tasks = Literal["classification", "regression"]
 _Schedules = Literal["linear", "cosine", "constant", "constant_with_warmup", "one-cycle"]
 
@@ -102,8 +111,8 @@ class Options:
     output: Annotated[str | None, _option("Folder for checkpoint and results.", "--output", "-o")] = None
     overwrite: Annotated[bool, _option("Replace its run when the new one is whole.", "--overwrite")] = False
     resume: Annotated[bool, _option("Go on from the run's newest checkpoint.", "--resume")] = False
-    data: Annotated[str | None, _option("File, folder, Hub name, or blimp_order (included).")] = None
-    data_config: Annotated[str | None, _option("Configuration of a Hub data set.")] = None
+    data: DataOption = None
+    data_config: DataConfigOption = None
     validation: Annotated[str | None, _option("File, or a split of --data.")] = None
     test: Annotated[str | None, _option("The same, to be scored at the end.")] = None
     validation_share: Annotated[float, _SHARE, _option("Of training rows, if none is given. [0.1]")] = 0.1
@@ -111,14 +120,14 @@ class Options:
     text_column: TextColumnOption = None
     join: JoinOption = None
     label_column: LabelColumnOption = None
-    label_delimiter: Annotated[str | None, _option("Between several labels in one cell.")] = None
-    label_names: Annotated[str | None, _option("What 0, 1, ... mean, in order: no,yes")] = None
+    label_delimiter: LabelDelimiterOption = None
+    label_names: LabelNamesOption = None
     task: Annotated[_Tasks | None, _choice("classification, regression.")] = None
-    skip_missing: Annotated[bool, _option("Leave rows without text or label out.", "--skip-missing")] = False
+    skip_missing: SkipMissingOption = False
     delimiter: DelimiterOption = None
-    quoting: Annotated[Literal["csv", "none"] | None, _choice("Quotes: csv (around cells), none (letters).")] = None
-    encoding: Annotated[str | None, _option("utf-8 (default), latin-1, cp1252, ...")] = None
-    format: Annotated[_Formats | None, _choice("csv, tsv, jsonl, json, parquet, txt. [suffix]")] = None
+    quoting: QuotingOption = None
+    encoding: EncodingOption = None
+    format: FormatOption = None
     pretrained: Annotated[str | None, _option("Start from this checkpoint: folder, Hub.")] = None
     revision: RevisionOption = None
     allow_other_tokens: OtherTokensOption = False
@@ -141,7 +150,7 @@ class Options:
     class_weights: Annotated[str | None, _option('balanced, or JSON: {"rare": 5, "usual": 1}')] = None
     seed: Annotated[int, SEED, _option("Of weights and order. [42]")] = 42
     bf16: Annotated[bool | None, _option("Mixed precision. [if fast here]", "--bf16/--no-bf16")] = None
-    device: Annotated[str | None, _option("cpu, cuda, mps. [a GPU if there is one]")] = None
+    device: DeviceOption = None
     set: Annotated[list[str] | None, _option("TrainingArguments, config; repeatable.", "--set", metavar="K=V")] = None
 
     def __post_init__(self) -> None:

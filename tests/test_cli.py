@@ -205,7 +205,7 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
         (("predict", "CHECKPOINT"), "Give texts to classify, or --data"),
         (("predict", "CHECKPOINT", "a", "--data", "b"), "and not both"),
         (("predict", "CHECKPOINT", "--data", "-"), "'-' has an unknown suffix. Accepted: .csv, .tsv"),
-        (("evaluate", "CHECKPOINT"), "--data is missing. Give labelled data"),
+        (("evaluate", "CHECKPOINT"), "Missing option '--data'. `hf-posenc evaluate --help` lists what there is."),
         (("predict", "CHECKPOINT", "a", "b", "--text-pair", "c"), "--text-pair goes with exactly one text"),
         (("predict", "CHECKPOINT", "a", "--device", "gpu"), "--device 'gpu' can't be used"),
         pytest.param(

@@ -60,7 +60,7 @@ OPTIONS = [
     ([*TRAIN, "--task", "words"], "'words' is not one of 'classification', 'regression'"),
     ([*TRAIN, "--delimiter", "::"], "--delimiter '::' can't separate columns."),
     ([*TRAIN, "--set", "weight_decay"], "--set 'weight_decay' assigns nothing."),
-    (["evaluate", "model"], "--data is missing"),
+    (["evaluate", "model"], "Missing option '--data'"),
     (["evaluate", "model", "--data", "mine.csv", "--batch-siz", "1"], "No such option: --batch-siz"),
     (["predict", "model"], "Give texts to classify, or --data FILE (- for standard input), and not both."),
     (["predict", "model", "text", "--format", "xml"], "Invalid value for '--format': 'xml' is not one of"),

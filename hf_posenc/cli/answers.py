@@ -8,28 +8,32 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hf_posenc import options as shared
 from hf_posenc.errors import UserError
-from hf_posenc.options import Options
 
-from .application import Checkpoint, app, loading, takes
+from .application import Checkpoint, app, data_options, loading
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
-_TEXTS = ("data", "text_column", "join", "delimiter", "quoting", "encoding", "format")
-_LOADING = ("device", "revision", "trust_remote_code")
 
 
 @app.command()
-@takes(*_TEXTS, *_LOADING)
 def predict(
-    options: Options,
+    context: typer.Context,
     checkpoint: Checkpoint,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
+    data: shared.DataOption = None,
     split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    text_column: shared.TextColumnOption = None,
+    join: shared.JoinOption = None,
+    delimiter: shared.DelimiterOption = None,
+    quoting: shared.QuotingOption = None,
+    encoding: shared.EncodingOption = None,
+    format: shared.FormatOption = None,
     batch_size: _BatchSize = 32,
     threshold: Annotated[
         float | None,
@@ -44,13 +48,16 @@ def predict(
         Literal["torch", "onnx", "openvino"] | None,
         typer.Option(help="Default: the fastest that is installed and that the folder has files for."),
     ] = None,
+    device: shared.DeviceOption = None,
+    revision: shared.RevisionOption = None,
+    trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Label texts, a pair, a file or standard input (-): labels with probabilities, or numbers.
 
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
     and a warning.
     """
-    data = options.data
+    options = data_options(context)
     if bool(texts) == bool(data):
         raise UserError("Give texts to classify, or --data FILE (- for standard input), and not both.")
     if text_pair is not None and len(texts or []) != 1:
@@ -65,10 +72,8 @@ def predict(
 
     if output is not None:
         prediction.check_output(output, data)
-    way: Any = {"backend": backend, "bf16": bf16, "trust_remote_code": options.trust_remote_code}
-    classifier = prediction.load_classifier(
-        checkpoint, options.device, options.revision, throughput=data is not None, **way
-    )
+    way: Any = {"backend": backend, "bf16": bf16, "trust_remote_code": trust_remote_code}
+    classifier = prediction.load_classifier(checkpoint, device, revision, throughput=data is not None, **way)
     if classifier.backend != "torch":
         precision = [name for name in (classifier.model.precision, "in bfloat16" if bf16 else None) if name]
         typer.secho(f"Backend: {', '.join([classifier.backend, *precision])}.", dim=True, err=True)
@@ -95,7 +100,7 @@ def predict(
 
 
 def _read(
-    classifier: Any, options: Options, split: str, texts: list[str] | None, text_pair: str | None
+    classifier: Any, options: shared.Options, split: str, texts: list[str] | None, text_pair: str | None
 ) -> tuple[Any, list[tuple[str, ...]], list[str]]:
     """Every row of a file or of the command line, the inputs that the model reads for them, and what is said of them.
 
@@ -139,20 +144,33 @@ def _cell(value: Any) -> str:
 
 
 @app.command()
-@takes(*_TEXTS, "data_config", "label_column", "label_delimiter", "label_names", "skip_missing", *_LOADING)
 def evaluate(
-    options: Options,
+    context: typer.Context,
     checkpoint: Checkpoint,
+    data: shared.DataOption,
+    data_config: shared.DataConfigOption = None,
     split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
     errors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the rows that are answered wrongly.", show_default=False)
     ] = None,
+    text_column: shared.TextColumnOption = None,
+    join: shared.JoinOption = None,
+    label_column: shared.LabelColumnOption = None,
+    label_delimiter: shared.LabelDelimiterOption = None,
+    label_names: shared.LabelNamesOption = None,
+    skip_missing: shared.SkipMissingOption = False,
+    delimiter: shared.DelimiterOption = None,
+    quoting: shared.QuotingOption = None,
+    encoding: shared.EncodingOption = None,
+    format: shared.FormatOption = None,
     batch_size: _BatchSize = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    device: shared.DeviceOption = None,
+    revision: shared.RevisionOption = None,
+    trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
-    if (data := options.data) is None:
-        raise UserError("--data is missing. Give labelled data: a file, a folder, a Hub name, or blimp_order.")
+    options = data_options(context)
     with loading():
         from tqdm import tqdm
 
@@ -160,9 +178,7 @@ def evaluate(
 
     if errors is not None:
         prediction.check_output(errors, data, "--errors")
-    classifier = prediction.load_classifier(
-        checkpoint, options.device, options.revision, trust_remote_code=options.trust_remote_code
-    )
+    classifier = prediction.load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     if errors is not None and classifier.known.problem_type == "regression":
         raise UserError(f"--errors {errors!r} lists wrong labels, and {checkpoint!r} predicts numbers. Leave it out.")
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:

@@ -1,13 +1,11 @@
 """The Typer application: errors in one line, notes, what commands share, and the entry point."""
 
 import contextlib
-import functools
-import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, cast
+from collections.abc import Iterator
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
@@ -47,23 +45,9 @@ def _hf_posenc(
     """Encoders whose positional scheme is one config value: train, evaluate, predict."""
 
 
-def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Adds some of `Options` to a command's own options; the command gets them together, as `options`."""
-    shared = [inspect.signature(Options).parameters[name] for name in names]
-
-    def add_options(command: Callable[..., None]) -> Callable[..., None]:
-        own = [item for item in inspect.signature(command).parameters.values() if item.name != "options"]
-        every = [item.replace(kind=item.KEYWORD_ONLY) for item in (*shared, *own)]
-
-        @functools.wraps(command)
-        def run(**values: Any) -> None:
-            command(options=Options(**{name: values.pop(name) for name in names}), **values)
-
-        run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        run.__annotations__ = {item.name: item.annotation for item in every}
-        return run
-
-    return add_options
+def data_options(context: typer.Context) -> Options:
+    """The options of the data, and others of a training, among a command's own."""
+    return Options(**{name: value for name, value in context.params.items() if name in Options.__dataclass_fields__})
 
 
 @contextlib.contextmanager

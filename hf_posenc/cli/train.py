@@ -1,22 +1,29 @@
 """`hf-posenc train`."""
 
+import inspect
+from typing import Any
+
 from hf_posenc.errors import is_main_process
 from hf_posenc.options import Options
 
-from .application import app, loading, takes
+from .application import app, loading
 
 
-@app.command()
-@takes(*Options.__dataclass_fields__)
-def train(options: Options) -> None:
+def train(**values: Any) -> None:
     """Train a text classifier or regressor, and write a checkpoint that strangers load.
 
     Best for 100 to 50,000 rows: --data FILE --pretrained all-MiniLM-L6-v2 (folder or Hub name). [Brackets]: the
     default. On two GPUs: `torchrun --nproc_per_node 2 -m hf_posenc.cli train` and the same options.
     """
+    options = Options(**values)
     with loading():
         from hf_posenc.finetuning.train import train as run
 
     result = run(options)
     if is_main_process():
         print(f"Checkpoint, results and README are in {result.output}")
+
+
+train.__signature__ = inspect.signature(Options)  # type: ignore[attr-defined]
+train.__annotations__ = {item.name: item.annotation for item in inspect.signature(Options).parameters.values()}
+app.command()(train)
