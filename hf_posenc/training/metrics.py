@@ -1,4 +1,4 @@
-"""The loss of each task, metrics by scikit-learn and scipy, and baselines.
+"""The loss of each task, metrics that need no Hub (`evaluate.Metric`s on scikit-learn and scipy), and baselines.
 
 Baselines are the majority, and linear models on words: alone, with word pairs, or with their places.
 """
@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import evaluate
 import numpy as np
 import torch
+from datasets import Features, List, Value
 from scipy.special import expit, softmax
 from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
 from sklearn.compose import ColumnTransformer
@@ -33,6 +35,29 @@ from ..errors import UserError
 from ..options import json_object
 
 
+class _Metric(evaluate.Metric):
+    """What the metrics share. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
+
+    key = ""
+    function: Callable[..., Any]
+    """Of references and predictions."""
+    real_valued = False
+
+    def _info(self) -> evaluate.MetricInfo:
+        value: Any = Value("float64") if self.real_valued else Value("int64")
+        if self.config_name == "multilabel":
+            value = List(Value("int64"))
+        return evaluate.MetricInfo(
+            description=type(self).__doc__ or "",
+            citation="",
+            inputs_description="predictions: what the model says; references: what is right.",
+            features=Features({"predictions": value, "references": value}),
+        )
+
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {self.key: float(self.function(references, predictions))}
+
+
 def _matthews(references: Any, predictions: Any) -> float:
     with warnings.catch_warnings():  # one label alone gives 0, as it should
         warnings.filterwarnings("ignore", "A single label was found")
@@ -45,24 +70,41 @@ def _correlation(function: Callable[..., Any], references: Any, predictions: Any
         return float(np.nan_to_num(function(predictions, references).statistic)) if len(predictions) > 1 else 0.0
 
 
-_CLASSES = {"accuracy": accuracy_score, "macro_f1": partial(f1_score, average="macro", zero_division=0)}
+def _metric(key: str, function: Callable[..., Any], description: str, *, real_valued: bool = False) -> type[_Metric]:
+    return type(
+        key,
+        (_Metric,),
+        {"__doc__": description, "key": key, "function": staticmethod(function), "real_valued": real_valued},
+    )
 
-METRICS: dict[str, dict[str, Callable[..., Any]]] = {
-    "single_label_classification": {**_CLASSES, "matthews_correlation": _matthews},
-    "multi_label_classification": _CLASSES,
-    "regression": {
-        "mse": mean_squared_error,
-        "pearson": partial(_correlation, pearsonr),
-        "spearman": partial(_correlation, spearmanr),
-    },
+
+Accuracy = _metric(
+    "accuracy", accuracy_score, "Share of examples that are right; with several labels, those in which all labels are."
+)
+MacroF1 = _metric(
+    "macro_f1",
+    partial(f1_score, average="macro", zero_division=0),
+    "Mean over the labels of F1 = 2 precision recall / (precision + recall); 0 for a label never predicted.",
+)
+Matthews = _metric(
+    "matthews_correlation",
+    _matthews,
+    "Correlation of predicted and right labels, 0 for guessing whatever the balance (Matthews 1975; Gorodkin 2004).",
+)
+MSE = _metric("mse", mean_squared_error, "Mean squared error.", real_valued=True)
+Pearson = _metric(
+    "pearson", partial(_correlation, pearsonr), "Linear correlation; 0 where either doesn't vary.", real_valued=True
+)
+Spearman = _metric(
+    "spearman", partial(_correlation, spearmanr), "Correlation of ranks; 0 where either doesn't vary.", real_valued=True
+)
+
+METRICS: dict[str, tuple[type[_Metric], ...]] = {
+    "single_label_classification": (Accuracy, MacroF1, Matthews),
+    "multi_label_classification": (Accuracy, MacroF1),
+    "regression": (MSE, Pearson, Spearman),
 }
-"""The metrics of each task, of what is right and what is predicted; the first is the one to quote.
-
-`accuracy` is the share of examples that are right, with several labels those in which all labels are; `macro_f1` the
-mean over the labels of F1 = 2 precision recall / (precision + recall), 0 for a label that is never predicted;
-`matthews_correlation` 0 for guessing, whatever the balance (Matthews 1975; Gorodkin 2004). `pearson` correlates numbers
-and `spearman` ranks; both are 0 where either doesn't vary.
-"""
+"""The metrics of each task; the first is the one to quote."""
 
 
 def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
@@ -117,12 +159,12 @@ def _digits(value: Any) -> float:
 
 
 def score(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
-    """What the task's `METRICS` compute."""
+    """What the task's `METRICS` compute, without the Arrow table that evaluate makes of the examples."""
     kind = np.float64 if problem_type == "regression" else np.int64
     predictions, references = (np.asarray(values).astype(kind) for values in (predictions, references))
     if problem_type == "regression":
         predictions, references = predictions.ravel(), references.ravel()
-    return {name: float(metric(references, predictions)) for name, metric in METRICS[problem_type].items()}
+    return {metric.key: float(metric.function(references, predictions)) for metric in METRICS[problem_type]}
 
 
 @dataclass(eq=False)

@@ -177,7 +177,7 @@ def make_recipe(
         values |= {"save_strategy": "steps", "save_steps": chosen.get("eval_steps", 500)}
     values["load_best_model_at_end"] = validates and asked != "no" and "save_strategy" not in chosen
     usual = "loss" if problem_type == "regression" or options.patience is not None else "macro_f1"
-    best, known = str(chosen.get("metric_for_best_model", usual)), list(METRICS[problem_type])
+    best, known = str(chosen.get("metric_for_best_model", usual)), [metric.key for metric in METRICS[problem_type]]
     if best.removeprefix("eval_") not in ("loss", *known):
         raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
     values |= {"metric_for_best_model": best, "greater_is_better": best.removeprefix("eval_") not in ("loss", "mse")}

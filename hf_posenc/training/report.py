@@ -190,7 +190,7 @@ class Report:
             ]
         if self.problem_type == "single_label_classification":
             self.confusion = confusion_matrix(labels, predicted, labels=range(len(self.labels))).tolist()
-        metric, examples = next(iter(METRICS[self.problem_type])), f"{len(predicted):,} {split} examples"
+        metric, examples = METRICS[self.problem_type][0].key, f"{len(predicted):,} {split} examples"
         key, sign = f"{PREFIXES[split]}_{metric}", -1 if metric == "mse" else 1
         score, said = self.metrics[key], f"{metric} {digits(self.metrics[key], 3)}"
         others = {name: scores[key] for name, scores in self.baselines.items()}
@@ -255,7 +255,7 @@ class Report:
 
     def score_table(self) -> str:
         """Each metric of the model, and of each baseline the metric to quote, for each split, in Markdown."""
-        scores, metric = self.scores(), next(iter(METRICS[self.problem_type]))
+        scores, metric = self.scores(), METRICS[self.problem_type][0].key
         rows = {name: [part[name] for part in scores.values()] for name in next(iter(scores.values()), {})}
         for baseline, values in self.baselines.items():
             cells = [values[f"{PREFIXES[split]}_{metric}"] for split in scores]

@@ -1,19 +1,31 @@
 import numpy as np
 import pytest
+from evaluate import combine
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from hf_posenc.training.metrics import answers_from_logits, predictions_from_logits, score
+from hf_posenc.training.metrics import (
+    METRICS,
+    MSE,
+    Accuracy,
+    MacroF1,
+    Matthews,
+    Pearson,
+    Spearman,
+    answers_from_logits,
+    predictions_from_logits,
+    score,
+)
 
 CLASSES = [
-    ("accuracy", sklearn_metrics.accuracy_score),
-    ("macro_f1", lambda y, p: sklearn_metrics.f1_score(y, p, average="macro")),
-    ("matthews_correlation", sklearn_metrics.matthews_corrcoef),
+    (Accuracy, "accuracy", sklearn_metrics.accuracy_score),
+    (MacroF1, "macro_f1", lambda y, p: sklearn_metrics.f1_score(y, p, average="macro")),
+    (Matthews, "matthews_correlation", sklearn_metrics.matthews_corrcoef),
 ]
 NUMBERS = [
-    ("mse", sklearn_metrics.mean_squared_error),
-    ("pearson", lambda y, p: stats.pearsonr(y, p)[0]),
-    ("spearman", lambda y, p: stats.spearmanr(y, p)[0]),
+    (MSE, "mse", sklearn_metrics.mean_squared_error),
+    (Pearson, "pearson", lambda y, p: stats.pearsonr(y, p)[0]),
+    (Spearman, "spearman", lambda y, p: stats.spearmanr(y, p)[0]),
 ]
 
 
@@ -24,22 +36,24 @@ REAL = DRAWN.normal(size=(2, 200)).cumsum(0)
 
 
 @pytest.mark.parametrize(
-    ("problem_type", "references", "drawn"),
+    ("metric", "name", "reference", "drawn"),
     [
-        *(("single_label_classification", CLASSES, drawn) for drawn in (TWO, FIVE)),
-        ("multi_label_classification", CLASSES[:2], SEVERAL),
-        ("regression", NUMBERS, REAL),
+        *((*row, drawn) for row in CLASSES for drawn in (TWO, FIVE)),
+        *((*row, SEVERAL) for row in CLASSES[:2]),
+        *((*row, REAL) for row in NUMBERS),
     ],
 )
-def test_metrics_agree_with_scikit_learn_and_scipy(problem_type, references, drawn):
+def test_metrics_agree_with_scikit_learn_and_scipy(metric, name, reference, drawn):
     labels, predictions = drawn
-    expected = {name: pytest.approx(reference(labels, predictions), abs=1e-12) for name, reference in references}
-    assert score(predictions, labels, problem_type) == expected
+    own = metric(config_name="multilabel" if labels.ndim == 2 else "default", keep_in_memory=True)
+    scores = own.compute(predictions=predictions, references=labels)
+    assert scores == {name: pytest.approx(reference(labels, predictions), abs=1e-12)}
 
 
-def test_a_correlation_with_a_constant_is_zero_and_not_nan():
-    scores = score([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], "regression")
-    assert scores["pearson"] == scores["spearman"] == 0.0
+@pytest.mark.parametrize("metric", [Pearson, Spearman])
+def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
+    scores = metric(keep_in_memory=True).compute(predictions=[1.0, 1.0, 1.0], references=[1.0, 2.0, 3.0])
+    assert list(scores.values()) == [0.0]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +68,11 @@ def test_a_correlation_with_a_constant_is_zero_and_not_nan():
 def test_the_task_chooses_metrics_and_reads_logits(problem_type, logits, labels, expected):
     scores = score(predictions_from_logits(np.array(logits), problem_type), labels, problem_type)
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
+    predictions = predictions_from_logits(np.array(logits), problem_type).tolist()
+    labels = np.ravel(labels).tolist() if problem_type == "regression" else labels
+    kind = "multilabel" if problem_type == "multi_label_classification" else "default"
+    metrics = [metric(config_name=kind, keep_in_memory=True) for metric in METRICS[problem_type]]
+    assert scores == pytest.approx(combine(metrics).compute(predictions=predictions, references=labels))
 
 
 def test_answers_keep_all_digits_of_float32_however_small():
