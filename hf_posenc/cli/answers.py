@@ -12,7 +12,7 @@ from hf_posenc import options as shared
 from hf_posenc.errors import UserError
 from hf_posenc.options import refuse_given
 
-from .application import Checkpoint, app, data_options, loading, plain_console
+from .application import Checkpoint, app, data_options, loading
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
 _Split = Annotated[str | None, typer.Option(help="Of --data, where that has several. [test]", show_default=False)]
@@ -78,10 +78,9 @@ def predict(
         prediction.check_output(output, data)
     way: Any = {"backend": backend, "bf16": bf16, "trust_remote_code": trust_remote_code}
     classifier = prediction.load_classifier(checkpoint, device, revision, throughput=data is not None, **way)
-    errors = plain_console(stderr=True)
     if classifier.backend != "torch":
         precision = [name for name in (classifier.model.precision, "in bfloat16" if bf16 else None) if name]
-        errors.print(f"Backend: {', '.join([classifier.backend, *precision])}.", style="dim")
+        typer.secho(f"Backend: {', '.join([classifier.backend, *precision])}.", dim=True, err=True)
     rows, inputs, remarks = _read(classifier, options, split, texts, text_pair)
     asked: Any = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
     truncated: dict[int, int] = {}
@@ -89,7 +88,7 @@ def predict(
         answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
         if output is not None:
             written = prediction.write_answers(output, rows, answers, classifier.known.label_names)
-            errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
+            typer.echo(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}", err=True)
         elif as_json:
             for row, answer in zip(rows, answers, strict=True):
                 print(prediction.json_line(row, answer), flush=True)
@@ -101,7 +100,7 @@ def predict(
             Console().print(table)
     for remark in (cut_texts_in_words(truncated, classifier.tokenizer), *remarks):
         if remark:
-            errors.print(remark)
+            typer.echo(remark, err=True)
 
 
 def _read(
@@ -190,17 +189,16 @@ def evaluate(
         raise UserError(f"--errors {errors!r} lists wrong labels, and {checkpoint!r} predicts numbers. Leave it out.")
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
         found = prediction.evaluate(classifier, options, split, batch_size=batch_size, progress=bar.update)
-    said = plain_console(stderr=True)
     for line in (found.data.line, *found.data.doubts, found.cut):
         if line:
-            said.print(line)
+            typer.echo(line, err=True)
     if as_json:
         print(json.dumps({"data": data, "examples": found.examples} | found.metrics))
     else:
-        plain_console().print(f"{data}: {found.examples:,} examples")
+        print(f"{data}: {found.examples:,} examples")
         for name, value in found.metrics.items():
             print(f"{name:<20}{value:>10.4f}")
     if errors is not None:
         answers = [row.pop("answer") for row in found.errors]
         written = prediction.write_answers(errors, found.errors, answers, classifier.known.label_names)
-        said.print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}")
+        typer.echo(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", err=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from hf_posenc import options as shared
 from hf_posenc.errors import UserError, one_line, user_errors
 
-from .application import app, loading, plain_console
+from .application import app, loading
 
 if TYPE_CHECKING:
     from hf_posenc.schemes.conformance import CheckResult
@@ -89,7 +89,7 @@ def plot(
         save_figure(plot_position(shown, max_positions=max_positions, layer=layer), output)
     except ImportError as error:
         raise UserError(one_line(error)) from error
-    plain_console().print(f"The picture is in {output}")
+    print(f"The picture is in {output}")
 
 
 @app.command()
@@ -125,7 +125,7 @@ def check(
         report = check_scheme(scheme, kwargs=kwargs, checks=only or None)
         if onnx:
             report = replace(report, results=(*report.results, _check_onnx(scheme, kwargs)))
-    plain_console().print(str(report))
+    print(report)
     if not report.ok:
         raise typer.Exit(1)
 

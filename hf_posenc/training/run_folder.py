@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import files
-from ..errors import Diverged, Interrupted, UserError, disk_error, one_line
+from ..errors import Diverged, Interrupted, UserError, check_writable, disk_error, one_line
 from ..files import CHECKPOINT, REPLACED
 from ..quiet import errors_alone
 
@@ -62,10 +61,7 @@ def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
     if found and not overwrite and not resume:
         way_out = "go on with it (--resume)" if checkpoints(folder) else "replace it (--overwrite)"
         raise UserError(f"--output {output!r} already holds a run ({held}). Name a new folder, or {way_out}.")
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        reason = "no permission" if nearest.is_dir() else "a file is in the way"
-        raise UserError(f"--output {output!r} can't be written to: {reason}. Name a folder of your own.")
+    check_writable(f"--output {output!r}", folder)
 
 
 def _whole(folder: Path) -> list[Path]:
