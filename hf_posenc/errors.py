@@ -54,6 +54,14 @@ def check_local(option: str, name: str) -> None:
         )
 
 
+def check_writable(spelt: str, folder: Path) -> None:
+    """Raises a UserError, which begins with how the folder is spelt, where none can be made or written to."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        reason = "no permission" if nearest.is_dir() else "a file is in the way"
+        raise UserError(f"{spelt} can't be written to: {reason}. Name a folder of your own.")
+
+
 def one_line(error: BaseException) -> str:
     """The message of an error, without line breaks."""
     return " ".join(str(error).split())

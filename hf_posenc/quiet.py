@@ -4,7 +4,6 @@ import contextlib
 import io
 import logging
 from collections.abc import Iterator
-from typing import Any, cast
 
 
 @contextlib.contextmanager
@@ -23,15 +22,15 @@ def errors_alone(module: str) -> Iterator[None]:
     """Silences the warnings of one module of transformers."""
     logger = logging.getLogger(module)
 
-    def is_grave(record: Any) -> bool:
-        return bool(record.levelno >= logging.ERROR)
+    def is_grave(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
 
     # A filter: setting the logger's level makes from_pretrained warn of unsharded weights.
-    logger.addFilter(cast(Any, is_grave))
+    logger.addFilter(is_grave)
     try:
         yield
     finally:
-        logger.removeFilter(cast(Any, is_grave))
+        logger.removeFilter(is_grave)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import csv
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from common import BUILTIN, tiny_config
+from common import BUILTIN, schemes_restored, tiny_config
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.main import get_command
 
@@ -140,7 +141,7 @@ def test_predict_gives_probabilities_for_texts_files_and_standard_input(run, pre
     (row,) = predict(checkpoint, "--data", str(tmp_path / "a.csv"), "--text-column", "sentence")
     assert row["probabilities"] == expected
     code, _, error = run("predict", str(checkpoint), "who saw karla", "--text-pair", "karla")
-    assert (code, "wasn't trained on pairs of texts. Leave --text-pair out" in error) == (0, True)
+    assert (code, "trained on single texts. Leave out --text-pair" in error) == (2, True)
     code, out, _ = run("predict", str(checkpoint), "who saw karla")
     assert code == 0
     assert f"{max(rows[0]['probabilities'].values()):.3f}" in out
@@ -376,6 +377,42 @@ def test_a_plot_of_a_classifier_reports_no_weights_as_unexpected(run, checkpoint
     code, _, err = run("plot", str(checkpoint), "-o", str(tmp_path / "x.png"), *trust)
     assert (code, warnings) == (0, []), err
     assert (tmp_path / "x.png").is_file()
+
+
+LACKS_AN_OPERATION = """
+import torch
+from hf_posenc import DistanceBias
+
+class Far(DistanceBias):
+    def of_distance(self, distance, layer):
+        far = torch.where(distance < 0, distance < -3, distance > 5)  # of booleans
+        return far.float().unsqueeze(-1) * -1e4
+"""
+
+
+def test_check_runs_the_exported_graph_too(run, monkeypatch):
+    exported = []
+    monkeypatch.setattr("hf_posenc.exporting.run.export", lambda *arguments: exported.append(arguments[2]))
+    code, out, _ = run("check", "alibi", "--only", "shapes", "--onnx")
+    assert (code, exported) == (0, ["onnx"])
+    assert re.search(r"2 of 2 checks ran(.|\n)*passed +onnx", out)
+
+    def differs(*arguments):
+        raise UserError("The export differs.")
+
+    monkeypatch.setattr("hf_posenc.exporting.run.export", differs)
+    code, out, _ = run("check", "alibi", "--only", "shapes", "--onnx")
+    assert code == 1
+    assert re.search(r"failed +onnx .* UserError: The export differs .*own-scheme.md lists the pitfalls", out)
+
+
+@pytest.mark.slow
+def test_an_operation_that_onnx_runtime_lacks_fails_the_check(run, tmp_path):
+    (tmp_path / "far.py").write_text(LACKS_AN_OPERATION)
+    with schemes_restored():
+        code, out, _ = run("check", "far", "--scheme-file", tmp_path / "far.py", "--only", "export", "--onnx")
+    assert code == 1
+    assert re.search("passed +export(.|\n)*failed +onnx .*Could not find an implementation for Where", out)
 
 
 def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkeypatch):

@@ -89,6 +89,7 @@ RUN_ELSEWHERE = {
     "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",
     "hf-posenc publish runs/mine --repo-id me/mine --dry-run": "tests/hub/test_hub_publish.py",
     "hf-posenc check recency --scheme-file my_scheme.py": OWN_SCHEME,
+    "hf-posenc check recency --scheme-file my_scheme.py --onnx": "tests/test_cli.py, with another file",
     "hf-posenc train --scheme-file my_scheme.py --scheme recency -o runs/recency --data mine.csv": OWN_SCHEME,
     'hf-posenc predict runs/recency "A text to classify." --trust-remote-code': OWN_SCHEME,
     "hf-posenc compare --scheme-file my_scheme.py --schemes none,rope,recency --data mine.csv "

@@ -21,13 +21,13 @@ class Recency(PositionScheme):
 
     def __init__(self, *, num_heads: int, slope: float = 0.5) -> None:
         super().__init__()
-        self.slope = slope
+        self.num_heads, self.slope = num_heads, slope
         self.log_slopes = nn.Embedding(num_heads, 1)  # in a child module, not a parameter of its own
 
     def bias(self, tokens: Tokens) -> Tensor:
         """-> (1 or B, H, S, S)."""
         ahead = tokens.distances()[:, None].float()
-        heads = torch.arange(self.log_slopes.num_embeddings, device=ahead.device)
+        heads = torch.arange(self.num_heads, device=ahead.device)
         side = (1.0 - 2.0 * (heads % 2))[:, None, None]
         return -self.log_slopes(heads).exp()[:, None] * (side * ahead).clamp(min=0)
 

@@ -10,10 +10,13 @@ from rich.table import Table
 
 from hf_posenc import options as shared
 from hf_posenc.errors import UserError
+from hf_posenc.options import refuse_given
 
-from .application import Checkpoint, app, data_options, loading, plain_console
+from .application import Checkpoint, app, data_options, loading
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
+_Split = Annotated[str | None, typer.Option(help="Of --data, where that has several. [test]", show_default=False)]
+_OF_DATA = ("data_config", "text_column", "join", "delimiter", "quoting", "encoding", "format")
 
 
 @app.command()
@@ -23,7 +26,8 @@ def predict(
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
     data: shared.DataOption = None,
-    split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
+    data_config: shared.DataConfigOption = None,
+    split: _Split = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
     ] = None,
@@ -74,10 +78,9 @@ def predict(
         prediction.check_output(output, data)
     way: Any = {"backend": backend, "bf16": bf16, "trust_remote_code": trust_remote_code}
     classifier = prediction.load_classifier(checkpoint, device, revision, throughput=data is not None, **way)
-    errors = plain_console(stderr=True)
     if classifier.backend != "torch":
         precision = [name for name in (classifier.model.precision, "in bfloat16" if bf16 else None) if name]
-        errors.print(f"Backend: {', '.join([classifier.backend, *precision])}.", style="dim")
+        typer.secho(f"Backend: {', '.join([classifier.backend, *precision])}.", dim=True, err=True)
     rows, inputs, remarks = _read(classifier, options, split, texts, text_pair)
     asked: Any = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
     truncated: dict[int, int] = {}
@@ -85,7 +88,7 @@ def predict(
         answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
         if output is not None:
             written = prediction.write_answers(output, rows, answers, classifier.known.label_names)
-            errors.print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}")
+            typer.echo(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}", err=True)
         elif as_json:
             for row, answer in zip(rows, answers, strict=True):
                 print(prediction.json_line(row, answer), flush=True)
@@ -97,11 +100,11 @@ def predict(
             Console().print(table)
     for remark in (cut_texts_in_words(truncated, classifier.tokenizer), *remarks):
         if remark:
-            errors.print(remark)
+            typer.echo(remark, err=True)
 
 
 def _read(
-    classifier: Any, options: shared.Options, split: str, texts: list[str] | None, text_pair: str | None
+    classifier: Any, options: shared.Options, split: str | None, texts: list[str] | None, text_pair: str | None
 ) -> tuple[Any, list[tuple[str, ...]], list[str]]:
     """Every row of a file or of the command line, the inputs that the model reads for them, and what is said of them.
 
@@ -115,13 +118,15 @@ def _read(
 
     remarks, known = [], classifier.known.columns
     if texts:
+        refuse_given(options, _OF_DATA, "is for --data, and texts are given")
+        if split is not None:
+            raise UserError(f"--split {split!r} is for --data, and texts are given. Leave it out.")
         cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
         table = as_table(Dataset.from_dict(cells), "Your texts")
-        if text_pair is not None and known is not None and len(known.text) != 2:
-            remarks.append("The model wasn't trained on pairs of texts. Leave --text-pair out.")
         inputs = [as_input(row, known) for row in zip(*cells.values(), strict=True)]
-        if text_pair is None and known is not None and known.is_pair:
-            remarks.append("The model was trained on pairs of texts. Give the second one with --text-pair.")
+        if known is not None and len(inputs[0]) != 1 + known.is_pair:
+            kind, way_out = ("pairs of", "Give the second one with") if known.is_pair else ("single", "Leave out")
+            raise UserError(f"The model was trained on {kind} texts. {way_out} --text-pair.")
     else:
         table = read_split(options, split)
         columns = find_columns(table, options, known, needs_label=False)
@@ -150,7 +155,7 @@ def evaluate(
     checkpoint: Checkpoint,
     data: shared.DataOption,
     data_config: shared.DataConfigOption = None,
-    split: Annotated[str, typer.Option(help="Split of --data, where that has several.")] = "test",
+    split: _Split = None,
     errors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the rows that are answered wrongly.", show_default=False)
     ] = None,
@@ -184,17 +189,16 @@ def evaluate(
         raise UserError(f"--errors {errors!r} lists wrong labels, and {checkpoint!r} predicts numbers. Leave it out.")
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
         found = prediction.evaluate(classifier, options, split, batch_size=batch_size, progress=bar.update)
-    said = plain_console(stderr=True)
     for line in (found.data.line, *found.data.doubts, found.cut):
         if line:
-            said.print(line)
+            typer.echo(line, err=True)
     if as_json:
         print(json.dumps({"data": data, "examples": found.examples} | found.metrics))
     else:
-        plain_console().print(f"{data}: {found.examples:,} examples")
+        print(f"{data}: {found.examples:,} examples")
         for name, value in found.metrics.items():
             print(f"{name:<20}{value:>10.4f}")
     if errors is not None:
         answers = [row.pop("answer") for row in found.errors]
         written = prediction.write_answers(errors, found.errors, answers, classifier.known.label_names)
-        said.print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}")
+        typer.echo(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", err=True)

@@ -45,11 +45,6 @@ def _hf_posenc(
     """Encoders whose positional scheme is one config value: train, evaluate, predict."""
 
 
-def plain_console(*, stderr: bool = False) -> Console:
-    """Where a line is printed as it is: names hold no markup, and paths are copied whole."""
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=True)
-
-
 def data_options(context: typer.Context) -> Options:
     """The options of the data, and others of a training, among a command's own."""
     return Options(**{name: value for name, value in context.params.items() if name in Options.__dataclass_fields__})

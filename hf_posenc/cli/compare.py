@@ -7,7 +7,7 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import app, plain_console
+from .application import app
 
 
 def _seeds(text: str) -> int | list[int]:
@@ -92,21 +92,21 @@ def compare(
         for run in chosen.work():
             print(run.name)
         return
-    console = plain_console()
     made = execute(chosen, output, keep_models=keep_models)
     others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
-    console.print(f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed.")
+    print(f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed.")
     if made.failed:
-        console.print("The same command tries those that failed again.")
+        print("The same command tries those that failed again.")
         raise typer.Exit(1)
     comparison = Comparison(output)
     if comparison.problems:
         there = f"hf-posenc report {shlex.quote(output)}"
-        console.print(f"Runs that are missing: {len(comparison.problems)}. What is there: {there}")
+        print(f"Runs that are missing: {len(comparison.problems)}. What is there: {there}")
         return
-    console.print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
-    console.print(f"The report is in {write_report(comparison)}")
-    console.print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
+    print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
+    print(f"The report is in {write_report(comparison)}, its picture beside it: scores.png")
+    if plan == "quick":
+        print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
 
 
 @app.command()
@@ -114,7 +114,7 @@ def report(results: Annotated[str, typer.Argument(help="A folder of `compare`.",
     """Write the report of a comparison: report.md with its pictures, and all results in results.csv."""
     from hf_posenc.comparison import Comparison, write_report
 
-    console, comparison = plain_console(), Comparison(results)
+    comparison = Comparison(results)
     if missing := comparison.problems:
-        console.print(f"Runs that are missing: {len(missing)}. The report says which.")
-    console.print(f"The report is in {write_report(comparison)}")
+        print(f"Runs that are missing: {len(missing)}. The report says which.")
+    print(f"The report is in {write_report(comparison)}")

@@ -7,7 +7,7 @@ import typer
 from hf_posenc import options as shared
 from hf_posenc.errors import user_errors
 
-from .application import Output, Overwrite, app, plain_console
+from .application import Output, Overwrite, app
 
 
 @app.command()
@@ -69,12 +69,10 @@ def convert(
     Ctrl-C keeps a checkpoint of the healing, and the same command goes on.
     """
     from hf_posenc.conversion import convert as run
-    from hf_posenc.model.package_config import find_scheme
+    from hf_posenc.model.package_config import PosEncConfig
 
     with user_errors():  # before the source is loaded
-        for name in (scheme or "none").split("+"):
-            find_scheme(name)
-
+        PosEncConfig(position_embedding_type=scheme or "none")
     own = ("eval_text", "scheme", "scheme_kwargs")
     options = {name: value for name, value in context.params.items() if name not in own}
     options["rope_parameters"] = shared.json_object("rope_parameters", rope_parameters)
@@ -84,4 +82,4 @@ def convert(
         position_embedding_kwargs=shared.json_object("scheme_kwargs", scheme_kwargs),
         eval_texts=eval_text,
     )
-    plain_console().print(f"{report}\nThe checkpoint and conversion.json are in {out}")
+    print(f"{report}\nThe checkpoint and conversion.json are in {out}")

@@ -6,7 +6,7 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import Checkpoint, Output, Overwrite, app, loading, plain_console
+from .application import Checkpoint, Output, Overwrite, app, loading
 
 
 @app.command()
@@ -49,6 +49,4 @@ def export(
     with loading():
         from hf_posenc.exporting.run import export as run
 
-    progress = plain_console(stderr=True)
-    report = run(**context.params, progress=lambda line: progress.print(f"{line} ...", style="dim"))
-    plain_console().print(str(report))
+    print(run(**context.params, progress=lambda line: typer.secho(f"{line} ...", dim=True, err=True)))

@@ -6,7 +6,7 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import app, plain_console
+from .application import app
 
 
 @app.command()
@@ -35,9 +35,8 @@ def publish(
     from hf_posenc.hub import publish as send
 
     done = send(**context.params)
-    console = plain_console()
     if dry_run:
-        console.print(f"Would be sent: {', '.join(done.files)}")
+        print(f"Would be sent: {', '.join(done.files)}")
     if done.left_out:
-        console.print(f"{'Would stay here' if dry_run else 'Not sent'}: {', '.join(done.left_out)}")
-    console.print("The card:" if dry_run else "Published and verified:", done.url)
+        print(f"{'Would stay here' if dry_run else 'Not sent'}: {', '.join(done.left_out)}")
+    print("The card:" if dry_run else "Published and verified:", done.url)

@@ -1,7 +1,10 @@
 """`schemes`, `plot` and `check`: the schemes."""
 
+import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,7 +13,10 @@ from rich.table import Table
 from hf_posenc import options as shared
 from hf_posenc.errors import UserError, one_line, user_errors
 
-from .application import app, loading, plain_console
+from .application import app, loading
+
+if TYPE_CHECKING:
+    from hf_posenc.schemes.conformance import CheckResult
 
 
 @app.command()
@@ -83,7 +89,7 @@ def plot(
         save_figure(plot_position(shown, max_positions=max_positions, layer=layer), output)
     except ImportError as error:
         raise UserError(one_line(error)) from error
-    plain_console().print(f"The picture is in {output}")
+    print(f"The picture is in {output}")
 
 
 @app.command()
@@ -97,6 +103,9 @@ def check(
     scheme_kwargs: shared.SchemeKwargsOption = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
     scheme_file: shared.SchemeFileOption = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Also run the exported graph in ONNX Runtime and compare: a minute more.")
+    ] = False,
 ) -> None:
     """Put a scheme through the conformance checks: padding, packing, gradients, saving, export, remote code, ...
 
@@ -107,10 +116,37 @@ def check(
 
     if scheme_file is not None:
         register_scheme(scheme_file, scheme)
+    if onnx:
+        from hf_posenc.exporting.graph import check_packages
+
+        check_packages("onnx")
+    kwargs = shared.json_object("scheme_kwargs", scheme_kwargs) or {}
     with loading("Running the checks, which takes up to a minute"):
-        report = check_scheme(
-            scheme, kwargs=shared.json_object("scheme_kwargs", scheme_kwargs) or {}, checks=only or None
-        )
-    plain_console().print(str(report))
+        report = check_scheme(scheme, kwargs=kwargs, checks=only or None)
+        if onnx:
+            report = replace(report, results=(*report.results, _check_onnx(scheme, kwargs)))
+    print(report)
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _check_onnx(scheme: str, kwargs: dict[str, Any]) -> "CheckResult":
+    """Exports a tiny classifier with the scheme to ONNX, and compares it with PyTorch on texts, as `export` does."""
+    from hf_posenc.conversion.measure import own_texts
+    from hf_posenc.data.tokenizer import train_tokenizer
+    from hf_posenc.exporting.run import export
+    from hf_posenc.quiet import without_bars
+    from hf_posenc.schemes.conformance import CheckResult
+    from hf_posenc.schemes.conformance.case import Case, describe
+
+    started, tokenizer = time.perf_counter(), train_tokenizer(own_texts())
+    with tempfile.TemporaryDirectory() as folder, without_bars():
+        tokenizer.save_pretrained(f"{folder}/model")
+        try:
+            Case(scheme, None, kwargs, {"vocab_size": len(tokenizer)}).classifier().save_pretrained(f"{folder}/model")
+            export(f"{folder}/model", f"{folder}/onnx", "onnx")
+        except Exception as error:  # whatever the scheme, the exporter or the runtime raises
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error  # names the operation
+            message = f"{describe(cause)}. docs/own-scheme.md lists the pitfalls of ONNX"
+            return CheckResult("onnx", "failed", message, time.perf_counter() - started, error)
+    return CheckResult("onnx", "passed", "", time.perf_counter() - started)

@@ -6,7 +6,7 @@ from typing import Any
 from hf_posenc.errors import is_main_process
 from hf_posenc.options import Options
 
-from .application import app, loading, plain_console
+from .application import app, loading
 
 
 def train(**values: Any) -> None:
@@ -21,7 +21,7 @@ def train(**values: Any) -> None:
 
     result = run(options)
     if is_main_process():
-        plain_console().print(f"Checkpoint, results and README are in {result.output}")
+        print(f"Checkpoint, results and README are in {result.output}")
 
 
 train.__signature__ = inspect.signature(Options)  # type: ignore[attr-defined]

@@ -22,12 +22,12 @@ from hf_posenc.quiet import silence, without_bars
 
 from .baselines import BASELINES, measure_baselines
 from .plan import Plan, PlannedRun
-from .results import read_result, record_plan, write_result
+from .results import LOCKS_NAME, check_folder, read_result, record_plan, write_result
 from .run import run_one
 from .statistics import what_can_be_found
 from .tasks import check_data, make_tokenizer
 
-LOCKS_NAME, MODELS_NAME, TOKENIZER_NAME = ".locks", "models", "tokenizer"
+MODELS_NAME, TOKENIZER_NAME = "models", "tokenizer"
 
 
 @dataclass
@@ -101,7 +101,9 @@ def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, 
     for scheme in plan.schemes if plan.pretrained is not None else ():
         for weights in sorted(Path(plan.checkpoint(scheme)).glob("*.safetensors")):
             inputs[f"the checkpoint {str(weights)!r}"] = sha256(weights)
-    record_plan(replace(plan, inputs=inputs), folder)
+    check_folder(folder)
+    with _lock(folder, "plan", wait=True):  # two processes may bring seeds or schemes of their own
+        record_plan(replace(plan, inputs=inputs), folder)
     with _lock(folder, TOKENIZER_NAME, wait=True):
         if not (folder / TOKENIZER_NAME / "tokenizer_config.json").exists():
             make_tokenizer().save_pretrained(str(folder / TOKENIZER_NAME))
@@ -123,7 +125,7 @@ def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, 
 def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
     """Yields whether this process holds the lock inside the block; the system frees it if the process dies."""
     place = folder / LOCKS_NAME
-    place.mkdir(exist_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(place / f"{name}.lock", -1 if wait else 0):
             yield True

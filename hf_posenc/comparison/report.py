@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _SMALL, _DPI = 8, 130
 _LINES = ((0, (1, 2)), "--", "-", "-.", (0, (6, 1, 1, 1, 1, 1)))
 """Of the baselines in pictures."""
+_APART = 0.01
+"""A baseline's line isn't drawn that near to another one's, of which it would hide the dashes."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,8 @@ class Comparison:
             of_scheme = self.table.drop_duplicates(["task", "scheme", "seed"]).groupby("scheme")
             seconds, weights = of_scheme["seconds"].median(), of_scheme["parameters"].max()
             for name, row in rows.items():
-                row += [f"{seconds[name]:,.0f}", f"{weights[name]:,}"] if name in self.order else ["", ""]
+                has_runs = name in self.order and name in seconds
+                row += [f"{seconds[name]:,.0f}", f"{weights[name]:,}"] if has_runs else ["", ""]
         lines = [*rows.values()]
         lines[len(self.baselines) : len(self.baselines)] = [["—"] * len(head)] * bool(self.baselines)
         return markdown_table(head, lines, "l" + "r" * (len(head) - 1))
@@ -198,7 +201,7 @@ class Comparison:
                     leader += f"; {difference(c.interval)} against {code(c.reference)}, {c.verdict}"
                 elif (c.scheme, c.reference) == (second, best):
                     leader += f"; the next, {code(second)}, has {difference(c.interval)} against it, {c.verdict}"
-            ahead = top and column.means[top] >= column.means[best]
+            ahead = top and column.means[top] > column.means[best]
             title = f"{plain(group)}: {plain(top)}, a baseline, is ahead" if ahead else plain(group)
             known = f" The best baseline, {plain(top)}, has {column.means[top]:.3f}." if top else ""
             way_out = " Take it, more rows, or pretrained weights." if ahead else ""
@@ -242,9 +245,12 @@ class Comparison:
                     low, high = (interval.mean if end is None else end for end in (interval.low, interval.high))
                     axes.plot([low, high], [place, place], color=PALETTE[0], linewidth=1.4)
                     axes.plot([interval.mean], [place], "o", color=PALETTE[0], markersize=4)
-            for line, name in zip(_LINES, self.baselines, strict=False):
-                if name in column.means:
-                    axes.axvline(column.means[name], color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
+            drawn: list[float] = []
+            for line, name in [*zip(_LINES, self.baselines, strict=False)][::-1]:  # the strongest first
+                mean = column.means.get(name)
+                if mean is not None and all(abs(mean - other) > _APART for other in drawn):
+                    axes.axvline(mean, color="0.35", linestyle=line, linewidth=1, zorder=0, label=name)
+                    drawn.append(mean)
             axes.set_yticks(range(len(self.order)), self.order)
             axes.set_ylim(len(self.order) - 0.5, -0.5)
         return figure
@@ -255,8 +261,11 @@ class Comparison:
         figure = _panels(tasks, 1, 6.5, 0.9 + 2.6 * len(tasks))
         for axes, task in zip(figure.axes, tasks, strict=True):
             columns = [self._column("", (task,), length) for length in self.plan.lengths]
-            for place, scheme in enumerate(self.order):
+            for scheme in self.order:
                 points = {column.length: column.means[scheme] for column in columns if scheme in column.means}
+                if len(points) < 2:  # a table of positions that ends: the dots of several would look alike
+                    continue
+                place = len(axes.lines)
                 style, colour = ("-", "--", ":")[place // len(PALETTE) % 3], PALETTE[place % len(PALETTE)]
                 axes.plot([*points], [*points.values()], style, color=colour, marker="o", markersize=3, label=scheme)
             axes.axvline(self.plan.train_length, color="0.7", linewidth=0.8, zorder=0)

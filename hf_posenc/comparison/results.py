@@ -20,7 +20,7 @@ from .plan import Plan, PlannedRun, Task
 from .plan_file import read_plan
 
 PLAN_NAME, TABLE_NAME = "plan.json", "results.csv"
-RUNS_NAME, TRIALS_NAME, BASELINES_NAME = "runs", "trials", "baselines"
+RUNS_NAME, TRIALS_NAME, BASELINES_NAME, LOCKS_NAME = "runs", "trials", "baselines", ".locks"
 _WHOLE = ("seed", "steps", "parameters")
 _KINDS = dict.fromkeys(_WHOLE, "Int64") | {"score": "float64"}
 _KINDS |= dict.fromkeys(("task", "part", "scheme", "metric", "commit", "processor"), "str")
@@ -34,9 +34,8 @@ def record_plan(plan: Plan, folder: Path) -> None:
     """Writes the plan into a results folder, with the tasks, schemes and seeds that are there already.
 
     Raises:
-        UserError: the folder holds another plan's results, or something else; or an input has changed.
+        UserError: the folder holds another plan's results, or an input has changed.
     """
-    check_folder(folder)
     if (folder / PLAN_NAME).exists():
         plan = load_plan(folder).extended(plan, str(folder))
     write_json(folder / PLAN_NAME, plan.to_dict())
@@ -51,8 +50,9 @@ def check_folder(folder: Path) -> None:
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
         raise UserError(f"{str(folder)!r} can't be written to. Name another folder.")
-    if folder.is_dir() and not (folder / PLAN_NAME).exists() and any(folder.iterdir()):
-        names = ", ".join(sorted(item.name for item in folder.iterdir())[:4])
+    others = sorted(item.name for item in folder.iterdir() if item.name != LOCKS_NAME) if folder.is_dir() else []
+    if others and not (folder / PLAN_NAME).exists():
+        names = ", ".join(others[:4])
         raise UserError(f"{str(folder)!r} holds no results of a comparison, but {names}. Name a new folder.")
     if (folder / TABLE_NAME).is_file() and not (folder / RUNS_NAME).is_dir():
         raise UserError(f"{str(folder)!r} holds a table whose runs aren't there, so none can be added. Name a new one.")

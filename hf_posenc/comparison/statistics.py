@@ -91,7 +91,7 @@ class Contrast:
             if self.interval.low is None:
                 return "no test: one seed"
             varies = self.interval.low < self.interval.mean
-            return UNLEARNED if varies else "no test: none varies"
+            return UNLEARNED if varies else "no test: no difference varies"
         return ("better" if self.interval.mean > 0 else "worse") if self.is_found else "not decided"
 
 
@@ -147,8 +147,7 @@ def tested_lengths(plan: Plan) -> tuple[int, ...]:
 
 def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
     """The planned contrasts of a comparison, corrected together."""
-    made = []
-    number = len(plan.tested_groups) * len(tested_lengths(plan)) * len(pairs(plan))
+    made, tested = [], []
     for (group, tasks), length in product(plan.tested_groups.items(), tested_lengths(plan)):
         of_scheme = {scheme: [scores(table, task, scheme, length) for task in tasks] for scheme in plan.schemes}
         for scheme, reference in pairs(plan):
@@ -160,8 +159,13 @@ def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
             few = min(map(len, differences)) < FEW_SEEDS
             if few and any(count is not None and count[0] < count[1] for count in counts):
                 p = None
-            found = (None, None) if p is None else power(differences, ALPHA / number)
-            made.append(Contrast(group, length, scheme, reference, interval, p, None, *found))
+            made.append(Contrast(group, length, scheme, reference, interval, p))
+            tested.append(differences)
+    level = ALPHA / max(1, sum(contrast.p is not None for contrast in made))
+    for place, contrast in enumerate(made):
+        if contrast.p is not None:
+            gap, seeds = power(tested[place], level)
+            made[place] = replace(contrast, gap=gap, seeds=seeds)
     return _corrected(made)
 
 

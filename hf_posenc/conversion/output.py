@@ -1,14 +1,13 @@
 """Writes a model's folder, whole or not at all."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoint_files import TOKENIZER_FILES, VOCABULARIES
-from ..errors import UserError, disk_error
+from ..errors import UserError, check_writable, disk_error
 from ..files import REPLACED, WRITING, replaced_together, write_json
 from .report import ConversionReport
 from .sentence_modules import is_module, write_modules
@@ -38,8 +37,6 @@ def check_free(out: str | Path, overwrite: bool, source: str | None = None) -> N
     out = Path(out)
     if source is not None and Path(source).is_dir() and Path(source).resolve().is_relative_to(out.resolve()):
         raise UserError(f"OUT, {str(out)!r}, is SOURCE's folder, or holds it. Name another one.")
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{str(out)!r} is a file. Name a folder.")
     content = [path for path in out.iterdir() if path.name != WRITING] if out.is_dir() else []
     if content:
         if not overwrite:
@@ -51,12 +48,7 @@ def check_free(out: str | Path, overwrite: bool, source: str | None = None) -> N
             raise UserError(
                 f"{str(out)!r} holds more than a model: {', '.join(others[:4])}. It isn't replaced. Name a new folder."
             )
-    place = out.absolute()
-    existing = next(path for path in (place, *place.parents) if path.exists())
-    if not existing.is_dir():
-        raise UserError(f"{str(existing)!r} is a file, so there can be no {str(out)!r}. Name a folder elsewhere.")
-    if not os.access(existing, os.W_OK):
-        raise UserError(f"{str(existing)!r} can't be written to. Name a folder of your own.")
+    check_writable(repr(str(out)), out)
 
 
 @contextlib.contextmanager

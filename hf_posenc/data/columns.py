@@ -117,23 +117,43 @@ def find_columns(
         raise _unnamed(table, texts, labels if needs_label else _LABELS[:1])
     text = texts[0]
     label = labels[0] if len(labels) == 1 else known.labels if known is not None else _LABELS[0]
-    if known is not None and options.text_column is None and text != known.text:
-        joins, part = known.separator is not None, set(text) & set(known.text)
-        if joins or known.is_pair != (len(text) == 2) or (part and len(part) < len(known.text)):
-            trained = (
-                f"The model was trained on the text of {' and '.join(known.text)}; the data has {' and '.join(text)}"
-            )
-            way_out = f"say what to read: --text-column {shlex.quote(','.join(text))}"
-            raise UserError(f"{trained}. Rename its columns, or {way_out}.")
     separator, delimiter = options.join, options.label_delimiter
     if known is not None:
         delimiter = known.label_delimiter if delimiter is None else delimiter
         separator = known.separator if separator is None and len(text) > 1 else separator
+    if options.join is not None and len(text) == 1:
+        raise UserError(
+            f"--join {options.join!r} joins several columns of text, and there is one, {text[0]!r}. Leave it out."
+        )
     if len(text) > 2 and separator is None:
         raise UserError(f"--text-column names {len(text)} columns. Give one, two for pairs, or join them: --join ' '.")
     if needs_label and set(label) & set(text):
         raise UserError(f"Column {label[0]!r} can't be both text and label. Name another with --label-column.")
-    return Columns(text, label, separator, delimiter)
+    columns = Columns(text, label, separator, delimiter)
+    if known is not None:
+        _check_as_trained(columns, known, is_named=options.text_column is not None)
+    return columns
+
+
+def _check_as_trained(columns: Columns, known: Columns, *, is_named: bool) -> None:
+    """Refuses texts that aren't put together as those that a model was trained on.
+
+    Args:
+        columns: of the data.
+        known: of the training data.
+        is_named: whether the user named the columns: a text may be joined already.
+    """
+    trained, there = " and ".join(known.text), " and ".join(columns.text)
+    if known.is_pair != columns.is_pair:
+        kind, way_out = ("pairs", "two columns: --text-column a,b") if known.is_pair else ("single texts", "one column")
+        raise UserError(f"The model was trained on {kind} ({trained}), and the data has {there}. Name {way_out}.")
+    part = set(columns.text) & set(known.text)
+    is_other = known.separator is not None or (part and len(part) < len(known.text))
+    if is_other and columns.text != known.text and not is_named:
+        raise UserError(
+            f"The model was trained on the text of {trained}; the data has {there}. Rename its columns, or say what to "
+            f"read: --text-column {shlex.quote(','.join(columns.text))}."
+        )
 
 
 def _candidates(

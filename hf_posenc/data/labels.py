@@ -27,7 +27,8 @@ _WHOLE = re.compile(r"0|-?[1-9]\d{0,18}")
 _NUMBER = re.compile(
     r"0|-?[1-9]\d{0,18}|[+-]?(0|[1-9]\d*)\.\d*(e[+-]?\d+)?|[+-]?\.\d+(e[+-]?\d+)?|[+-]?[1-9]\d*e[+-]\d+|nan|-?inf", re.I
 )
-_COMMA = re.compile(r"[+-]?\d[\d.]*,\d+")
+_FOR_PEOPLE = re.compile(r"[+-]?\d[\d.]*,[\d.,]*\d ?%?|[+-]?\d[\d.]* ?%")
+"""Numbers with decimal commas, thousands or percent signs."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,11 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt:
         kind = "words"
     else:
         kind = "whole" if all(float(item).is_integer() for item in items) else "real"
+    if is_list and kind == "real" and delimiter is None:
+        raise UserError(
+            f"Column {name!r} of the {split} data has lists of numbers with fractions. List the names of the labels "
+            "that apply to each text, or give columns of 0 and 1: --label-column a,b."
+        )
     known = declared
     # Names that are numbers themselves name the numbers of the file; others say what 0, 1, ... mean.
     if said and not declared and options.task != "regression" and kind == "whole":
@@ -251,11 +257,11 @@ def _task_of(column: _Column, seen: list[str]) -> str:
         UserError: they may be written for either.
     """
     if column.kind == "words" or column.is_list:
-        commas = [name for name in seen if _COMMA.fullmatch(name)]
+        odd = [name for name in seen if _FOR_PEOPLE.fullmatch(name)]
         is_text = column.table.info.builder_name == "csv" and column.known is None and not column.is_list
-        if is_text and commas and all(_NUMBER.fullmatch(name) or name in commas for name in seen):
+        if is_text and odd and all(_NUMBER.fullmatch(name) or name in odd for name in seen):
             raise UserError(
-                f"Column {column.name!r} has {commas[0]}, which may be a number. Write numbers with a decimal point "
+                f"Column {column.name!r} has {odd[0]}, which may be a number. Write numbers with a decimal point "
                 "alone, such as 1234.5; or, if these are words, --task classification."
             )
     elif column.kind == "real":

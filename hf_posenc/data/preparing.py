@@ -178,9 +178,13 @@ def _take(part: Dataset, rows: list[int]) -> Dataset:
 
 def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> None:
     """Refuses training rows with one label, or with one that all or none have unless the labels are listed."""
-    if labels.problem_type == "single_label_classification" and len({*targets}) == 1:
-        what = f"All {len(targets)} examples that are left to train on have the label {labels.names[targets[0]]!r}"
-        raise UserError(f"{what}. Give others, a greater --max-rows, or the right column with --label-column.")
+    if labels.problem_type == "single_label_classification":
+        if len({*targets}) == 1:
+            what = f"All {len(targets)} examples that are left to train on have the label {labels.names[targets[0]]!r}"
+            raise UserError(f"{what}. Give others, a greater --max-rows, or the right column with --label-column.")
+        if odd := [name for number, name in enumerate(labels.names) if number not in {*targets}]:
+            what = f"None of the {len(targets)} training rows has the label {', '.join(map(repr, odd[:5]))}"
+            logger.warning(f"{what}: nothing is learned of it.")
     if labels.problem_type == "multi_label_classification":
         counts = [sum(column) for column in zip(*targets, strict=True)]
         odd = [name for name, count in zip(labels.names, counts, strict=True) if count in (0, len(targets))]

@@ -64,7 +64,18 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
     arrays = []
     for name, cells in columns:
         with readable(f"{path}: column {name!r}", "Write its values alike."):
-            arrays.append(pa.array(cells))
+            try:
+                arrays.append(pa.array(cells))
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                there = [(row, cell) for row, cell in enumerate(cells) if cell is not None]
+                odd = [(row, cell) for row, cell in there if type(cell) is not type(there[0][1])]
+                if not odd or places is None:
+                    raise
+                row, cell = odd[0]
+                where_it_is = f"{'row' if kind == 'json' else 'line'} {places[row]}"
+                raise ValueError(
+                    f"{where_it_is} has {cell!r:.40}, where others have such as {there[0][1]!r:.40}."
+                ) from None
     with readable(repr(str(path)), "Give each column a name of its own."):
         dataset = Dataset(pa.table(arrays, [name for name, _ in columns]))
     kind = "csv" if kind in _DELIMITERS else kind

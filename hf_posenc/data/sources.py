@@ -34,6 +34,8 @@ def read(options: Options) -> dict[str, Dataset]:
             named[split] = asked
         elif asked is not None:
             raise UserError(f"--{split} {asked!r} is no file, and no split of {options.data!r}: {', '.join(splits)}.")
+    if "validation" in named and options.validation_share:
+        refuse_given(options, ("validation_share",), "is for data without validation rows, and these have some")
     if not named:
         raise UserError(f"{options.data!r} has the splits {', '.join(splits)}. One of them must be called train.")
     if unused := [name for name, found in splits.items() if found not in named.values()]:
@@ -41,15 +43,20 @@ def read(options: Options) -> dict[str, Dataset]:
     return {split: _table(found, split, options) for split, found in named.items()}
 
 
-def read_split(options: Options, split: str) -> Dataset:
-    """The rows of a file, or of one split of a folder or a data set.
+def read_split(options: Options, split: str | None) -> Dataset:
+    """The rows of a file, or of one split of a folder or a data set; None: of test.
 
     Raises:
         UserError: they can't be read, or there is no such split.
     """
     splits = _splits_of(options)
     if splits == {"train": options.data}:  # a file
+        if split is not None:
+            raise UserError(
+                f"--split {split!r} is of a folder or a data set, and {options.data!r} is a file. Leave it out."
+            )
         split = "train"
+    split = split or "test"
     if split not in splits:
         raise UserError(f"{options.data!r} has no split {split!r}. It has {', '.join(splits)}: name one with --split.")
     return _table(splits[split], split, options)
@@ -65,6 +72,8 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
     if (name := options.data) is None:
         raise UserError("No data. Give --data: a file, a folder, a Hub name, or blimp_order, which comes along.")
     folder = EXAMPLE_DATA if name == "blimp_order" and not Path(name).exists() else Path(name)
+    if folder.exists() or name == "-":
+        refuse_given(options, ("data_config",), f"is of a data set on the Hub, and --data {name!r} is here")
     is_named = options.format is not None or kind_of(folder) in KINDS
     if name == "-" or folder.is_file() or (is_named and not folder.is_dir()):
         return {"train": name}

@@ -86,13 +86,7 @@ def write_sentence_modules(model: PreTrainedModel, folder: Path, source: str, st
     task = task_of(type(model).__name__)
     files, notes = read_modules(folder, source, task=task)
     if not files and task == "feature-extraction":
-        pooling: dict[str, Any] = {
-            "word_embedding_dimension": model.config.hidden_size,
-            "pooling_mode_cls_token": False,
-            "pooling_mode_mean_tokens": True,
-            "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False,
-        }
+        pooling = {"word_embedding_dimension": model.config.hidden_size, "pooling_mode": "mean"}
         modules = [
             {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
             {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},

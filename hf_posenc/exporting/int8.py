@@ -21,7 +21,7 @@ from ..training.inference import Row
 from ..training.metrics import predictions_from_logits, score
 from .folder import megabytes
 from .graph import quietly, record_files
-from .parity import Batch, answers_tokens, input_names, make_batch
+from .parity import LONGEST, Batch, answers_tokens, encode_rows, input_names, make_batch
 
 GATES = {
     "single_label_classification": "accuracy",
@@ -29,7 +29,7 @@ GATES = {
     "regression": "pearson",
 }
 """The metric of each task that int8 may lower: all are at most 1, and more is better."""
-_BATCH, _LONGEST = 32, 512
+_BATCH = 32
 
 
 @dataclass
@@ -114,8 +114,7 @@ def from_texts(
     texts: Sequence[str], model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, size: int = _BATCH
 ) -> Questions:
     """Texts without labels, in batches of `size`."""
-    encoded = tokenizer(list(texts), truncation=True, max_length=min(tokenizer.model_max_length, _LONGEST))
-    rows = [{name: encoded[name][row] for name in encoded} for row in range(len(texts))]
+    rows = encode_rows(tokenizer, min(tokenizer.model_max_length, LONGEST), texts)
     return _batched(rows, model, tokenizer, size)
 
 
@@ -211,11 +210,10 @@ def _answers(backend: Backend, questions: Questions) -> list[np.ndarray]:
 
 def agreement(answers: Sequence[np.ndarray], others: Sequence[np.ndarray], problem_type: str | None) -> float:
     """The share of equal labels, or the mean cosine of the answers where they are no labels."""
-    pairs: list[Any] = list(zip(answers, others, strict=True))
-    if problem_type == "multi_label_classification":
-        return float(np.mean([((first > 0) == (second > 0)).all() for first, second in pairs]))
-    if problem_type == "single_label_classification":
-        return float(np.mean([first.argmax() == second.argmax() for first, second in pairs]))
+    if problem_type not in (None, "regression"):
+        labels, other = (predictions_from_logits(np.stack(part), str(problem_type)) for part in (answers, others))
+        return float((labels == other).reshape(len(labels), -1).all(1).mean())
+    pairs = zip(answers, others, strict=True)
     flat = [(first.ravel().astype(np.float64), second.ravel().astype(np.float64)) for first, second in pairs]
     return float(np.mean([a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12) for a, b in flat]))
 

@@ -10,12 +10,13 @@ from ..errors import UserError
 from ..finetuning.backends import INPUTS, Backend
 from ..finetuning.loading import position_limit
 from ..tasks import task_of
-from ..training.inference import Row
+from ..training.inference import Row, pad_rows
 
 LARGEST = 1e-4
 """The largest difference that is let pass, where answers are up to 1; of larger ones, their part."""
 _TOKENS = ("feature-extraction", "fill-mask", "token-classification", "question-answering")
-_LONGEST = 512
+LONGEST = 512
+"""Texts are cut to so many tokens."""
 
 Batch = dict[str, np.ndarray]
 
@@ -76,22 +77,22 @@ def batches(
         padded_left: each batch with padding on either side, not on the right alone.
         pairs: pairs of texts too, where there are token types for both.
     """
-    names = input_names(model, tokenizer)
-    limit = min(position_limit(model) or _LONGEST, tokenizer.model_max_length, _LONGEST)
+    limit = min(position_limit(model) or LONGEST, tokenizer.model_max_length, LONGEST)
     sentences = own_texts(64)
     texts = ["a", *sentences[:6], " ".join(sentences[:4]), " ".join(sentences[:12]), " ".join(sentences)]
-    rows = _encode(tokenizer, limit, names, texts)
+    rows = encode_rows(tokenizer, limit, texts)
     groups = [(rows[:1], False), (rows[3:4], False), (rows[-1:], False)]
     sides = (False, True) if padded_left else (False,)
     groups += [(group, left) for group in (rows[:7], rows[-3:]) for left in sides]
-    if pairs and INPUTS[2] in names and model.config.type_vocab_size > 1:
-        groups.append((_encode(tokenizer, limit, names, sentences[:3], sentences[3:6]), False))
+    if pairs and INPUTS[2] in input_names(model, tokenizer) and model.config.type_vocab_size > 1:
+        groups.append((encode_rows(tokenizer, limit, sentences[:3], sentences[3:6]), False))
     return [make_batch(group, model, tokenizer, left=left) for group, left in groups]
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, limit: int, names: Sequence[str], *texts: Sequence[str]) -> list[Row]:
+def encode_rows(tokenizer: PreTrainedTokenizerBase, limit: int, *texts: Sequence[str]) -> list[Row]:
+    """What the tokenizer gives for each text, or for each pair of texts, cut to `limit` tokens."""
     encoded = tokenizer(*map(list, texts), truncation=True, max_length=limit)
-    return [{name: encoded[name][row] for name in names} for row in range(len(texts[0]))]
+    return [{name: values[row] for name, values in encoded.items()} for row in range(len(texts[0]))]
 
 
 def make_batch(
@@ -99,13 +100,6 @@ def make_batch(
 ) -> Batch:
     """Rows of token ids as the model's inputs, padded on one side; as choices each text meets another of the batch."""
     padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else model.config.pad_token_id or 0
-    length = max(len(row["input_ids"]) for row in rows)
-    batch = {}
-    for name in input_names(model, tokenizer):
-        batch[name] = np.full((len(rows), length), padding if name == "input_ids" else 0, np.int64)
-        for number, row in enumerate(rows):
-            size = len(row["input_ids"])
-            batch[name][number, length - size if left else 0 : length if left else size] = row[name]
-        if takes_choices(model):
-            batch[name] = np.stack((batch[name], batch[name][::-1]), 1)
-    return batch
+    named = [{name: row[name] for name in input_names(model, tokenizer)} for row in rows]
+    batch = {name: part.numpy() for name, part in pad_rows(named, padding, "left" if left else "right").items()}
+    return {name: np.stack((part, part[::-1]), 1) for name, part in batch.items()} if takes_choices(model) else batch

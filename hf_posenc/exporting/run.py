@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -134,6 +135,35 @@ def export(
     check_free(out, overwrite, source)
     progress(f"Loading {source}")
     folder = find_folder(source, revision)
+    model, tokenizer = _load(folder, source, trust_remote_code)
+    # Read now: a bad file is told before minutes are spent.
+    quantise = None if quantize is None else _quantiser(evaluate, calibrate, largest_drop, model, tokenizer)
+    with model_written(out) as staging:
+        progress(f"Writing {type(model).__name__} for {to}")
+        written = _write(to, like, model, tokenizer, folder, staging)
+        notes = written.notes + write_sentence_modules(model, folder, source, staging)
+        progress("Comparing it with PyTorch")
+        report = ExportReport(
+            checkpoint=source,
+            out=str(out),
+            target=to,
+            architecture=read_config(staging, str(staging))["architectures"][0],
+            largest_difference=_compared(model, written),
+            batches=len(written.compared),
+            megabytes=megabytes(staging),
+            max_length=written.exported.max_length,
+            notes=notes,
+        )
+        if quantise:
+            progress("Quantising it to int8, and measuring both")
+            report.int8 = quantise(staging, to)
+            report.megabytes = report.int8.megabytes[1]
+        write_card(report, model, staging)
+    return report
+
+
+def _load(folder: Path, source: str, trust_remote_code: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The checkpoint in `folder`, and its tokenizer, which cuts texts to what the model takes."""
     model, tokenizer = load_any(str(folder), trust_remote_code=trust_remote_code), load_tokenizer(folder, source)
     if tokenizer is None:
         raise UserError(
@@ -141,51 +171,38 @@ def export(
             f"AutoTokenizer.from_pretrained(ORIGINAL).save_pretrained({source!r})."
         )
     input_length(model, tokenizer)
-    questions = calibration = None
-    if quantize is not None:  # read now: a bad file is told before minutes are spent
-        texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
-        calibration = from_texts(texts, model, tokenizer, size=1)
-        questions = (
-            from_texts(own_texts(256), model, tokenizer)
-            if evaluate is None
-            else read_labelled(evaluate, model, tokenizer)
+    return model, tokenizer
+
+
+def _quantiser(
+    evaluate: str | None,
+    calibrate: str | None,
+    largest_drop: float,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Callable[[Path, str], Int8Report]:
+    """Reads the data that a graph is quantised and measured with; what it returns quantises a folder of a format."""
+    labelled = None if evaluate is None else read_labelled(evaluate, model, tokenizer)
+    texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
+    return partial(
+        quantize_graph,
+        questions=labelled or from_texts(own_texts(256), model, tokenizer),
+        calibration=from_texts(texts, model, tokenizer, size=1),
+        largest_drop=largest_drop,
+        evaluated_on=None if evaluate is None else Path(evaluate).name,
+        calibrated_on="sentences that come along" if calibrate is None else Path(calibrate).name,
+    )
+
+
+def _compared(model: PreTrainedModel, written: Written) -> float:
+    """The largest difference of what was written from the model; refuses one that is too large."""
+    difference = largest_difference(model, written.compared, torch_backend(model), written.exported)
+    if not difference <= written.allowed:
+        raise UserError(
+            f"The export differs from PyTorch by {difference:.1e}, more than {written.allowed}, so nothing was "
+            "kept. Try other versions of transformers and of the runtime, and please report it."
         )
-    with model_written(out) as staging:
-        progress(f"Writing {type(model).__name__} for {to}")
-        written = _write(to, like, model, tokenizer, folder, staging)
-        notes = written.notes + write_sentence_modules(model, folder, source, staging)
-        progress("Comparing it with PyTorch")
-        difference = largest_difference(model, written.compared, torch_backend(model), written.exported)
-        if not difference <= written.allowed:
-            raise UserError(
-                f"The export differs from PyTorch by {difference:.1e}, more than {written.allowed}, so nothing was "
-                "kept. Try other versions of transformers and of the runtime, and please report it."
-            )
-        report = ExportReport(
-            checkpoint=source,
-            out=str(out),
-            target=to,
-            architecture=read_config(staging, str(staging))["architectures"][0],
-            largest_difference=difference,
-            batches=len(written.compared),
-            megabytes=megabytes(staging),
-            max_length=written.exported.max_length,
-            notes=notes,
-        )
-        if questions is not None and calibration is not None:
-            progress("Quantising it to int8, and measuring both")
-            report.int8 = quantize_graph(
-                staging,
-                to,
-                questions,
-                calibration,
-                largest_drop=largest_drop,
-                evaluated_on=None if evaluate is None else Path(evaluate).name,
-                calibrated_on="sentences that come along" if calibrate is None else Path(calibrate).name,
-            )
-            report.megabytes = report.int8.megabytes[1]
-        write_card(report, model, staging)
-    return report
+    return difference
 
 
 def _check_int8(

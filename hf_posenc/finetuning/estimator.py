@@ -12,7 +12,7 @@ import contextlib
 import random
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -113,8 +113,8 @@ class _Estimator(BaseEstimator):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def _fit(self, rows: list[tuple[str, ...]], values: list[Any], target: Any, task: str = "classification") -> Self:
-        columns = dict(zip(TEXTS, map(list, zip(*rows, strict=True)), strict=False))
+    def _fit(self, rows: list[tuple[str, ...]], names: list[str], values: list[Any], target: Any, task: str) -> Self:
+        columns = dict(zip(names or TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         features = Features({**dict.fromkeys(columns, Value("string")), "label": target})
         table = as_table(Dataset.from_dict({**columns, "label": values}, features=features), _SOURCE)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
@@ -212,20 +212,21 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's names
         """Trains on texts X and labels y, anew whenever it is called."""
         require_labels(y)
-        rows, kind = inputs_of(X), type_of_target(y, input_name="y")
+        rows, kind, task = inputs_of(X), type_of_target(y, input_name="y"), "classification"
         check_classification_targets(y)
         check_consistent_length(rows, y)
         labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
         if kind == "multilabel-indicator":
             self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))
             values, names = [np.flatnonzero(row).tolist() for row in labels], ClassLabel(names=self._names)
-            self._fit(rows, values, List(names))
+            self._fit(rows, names_of(X), values, List(names), task)
         else:
             labels = column_or_1d(labels, warn=True)
             self.classes_ = np.unique(labels)
             if len(self.classes_) < 2:
                 raise UserError(f"All texts have only one class, {self._names[0]!r}. Give at least two classes.")
-            self._fit(rows, np.searchsorted(self.classes_, labels).tolist(), ClassLabel(names=self._names))
+            values, names = np.searchsorted(self.classes_, labels).tolist(), ClassLabel(names=self._names)
+            self._fit(rows, names_of(X), values, names, task)
         # The checkpoint has names of labels alone; these are the labels as they were given.
         note(self.model_.config, classes=self.classes_.tolist())
         return self
@@ -262,7 +263,7 @@ class PosEncRegressor(RegressorMixin, _Estimator):
         require_labels(y)
         rows, numbers = inputs_of(X), column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
         check_consistent_length(rows, numbers)
-        return self._fit(rows, numbers.tolist(), Value("float64"), task="regression")
+        return self._fit(rows, names_of(X), numbers.tolist(), Value("float64"), "regression")
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each text."""
@@ -291,12 +292,22 @@ def require_labels(labels: Any) -> None:
         raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
 
 
+def names_of(texts: Any) -> list[str]:
+    """The columns of a data frame that hold texts: `text` and `text_pair`, else all; none where columns have no names.
+
+    They are what the model remembers.
+    """
+    there = list(getattr(texts, "columns", ()))
+    names = [name for name in TEXTS if name in there] or there
+    return names if all(isinstance(name, str) for name in names) else []
+
+
 def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]:
     """Texts, or rows of them, as a model takes them; a missing cell of a frame is an empty text, as in a file.
 
     Args:
-        texts: strings, or rows of strings. Of a data frame these columns are read: those that the model was trained on,
-            else `text` and `text_pair`, else all.
+        texts: strings, rows of strings, or dictionaries. Of a data frame these columns are read: those that the model
+            was trained on, else those of `names_of`.
         known: the columns that the model was trained on.
 
     Raises:
@@ -305,15 +316,17 @@ def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]
     if isinstance(texts, str):
         raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
     if hasattr(texts, "fillna"):
-        there = list(getattr(texts, "columns", ()))
-        wanted = [name for name in TEXTS if name in there] if known is None else list(known.text)
-        has_own = len(wanted) > 1 and wanted != list(TEXTS)  # without one of these pandas refuses
-        if wanted and there and (has_own or set(wanted) <= set(there)):
+        if names := names_of(texts):
+            wanted = names if known is None else list(known.text)
+            if missing := [name for name in wanted if name not in texts.columns]:
+                has = f"X has no column {missing[0]!r}, but {', '.join(map(repr, texts.columns))}"
+                raise UserError(f"{has}. The model was trained on {' and '.join(wanted)}: rename the columns of X.")
             texts = texts[wanted]
         texts = texts.astype(object).fillna("").to_numpy()
     given = list(texts)
     if not given:
         raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
+    given = [as_input(row, known) if isinstance(row, Mapping) else row for row in given]
     rows = [(row,) if isinstance(row, str) else tuple(np.atleast_1d(np.asarray(row, dtype=object))) for row in given]
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]) or not all(isinstance(text, str) for text in row):

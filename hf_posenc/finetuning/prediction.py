@@ -177,7 +177,7 @@ class Evaluation:
 def evaluate(
     classifier: Classifier,
     options: Options,
-    split: str = "test",
+    split: str | None = None,
     *,
     batch_size: int = 64,
     progress: Callable[[int], object] | None = None,

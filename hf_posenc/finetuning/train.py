@@ -89,8 +89,8 @@ def train(
     prepared = prepare(tables, options, knowledge(config, str(options.pretrained)))
     parts = {split: (texts_of(part), labels_of(part) or []) for split, part in prepared.splits.items()}
     texts, targets = parts.pop("train")
-    digest = hashlib.sha256(json.dumps([prepared.labels.names, texts, targets]).encode())
-    begun_with = {**options.to_dict(), "training_data": digest.hexdigest()[:16]}
+    digest = hashlib.sha256(json.dumps([prepared.labels.names, texts, targets, parts]).encode())
+    begun_with = {**options.to_dict(), "digest_of_rows": digest.hexdigest()[:16]}
     resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, config)
@@ -120,11 +120,11 @@ def train(
     report.show_start(console)
     _fit(trainer, report, recipe, resumed)
     _score(report, trainer, encoded)
-    report.show(console)
     report.seconds = round(time.time() - started, 1)
     if report.calibration is not None:
         note(model.config, temperature=report.calibration.temperature)
     save_run(output, report, partial(_save, trainer), prepared.trained_on)
+    report.show(console)
     return TrainingResult(Path(output), report, model, tokenizer, prepared.trained_on)
 
 

@@ -1,15 +1,16 @@
 """Publishes a checkpoint's folder on the Hub: checked before the upload, loaded back after it."""
 
+import contextlib
 import glob
 import os
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import torch
-from huggingface_hub import HfApi, get_token
+from huggingface_hub import CommitInfo, HfApi, get_token
 
 from hf_posenc.errors import Interrupted, UserError, one_line, sentence
 from hf_posenc.files import sha256, write_text
@@ -90,7 +91,6 @@ def publish(
     if create_pr and revision is not None:
         raise UserError("create_pr and revision exclude each other: a pull request has a branch of its own.")
     api, branch = HfApi(token=token), revision or "main"
-    outcome = "Nothing was published."
     try:
         with tempfile.TemporaryDirectory() as temporary:
             place = Path(temporary)
@@ -104,43 +104,61 @@ def publish(
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
                 if branch != "main" and not branch.startswith("refs/"):
                     api.create_branch(repo_id, branch=branch, exist_ok=True)
-            before = str(api.model_info(repo_id, revision=branch).sha)
-            stale = _stale_files(api, repo_id, before, sent.files, place / "cache")
-            page = f"{api.endpoint}/{repo_id}/{'discussions' if create_pr else f'commits/{branch}'}"
-            outcome = f"Whether it arrived isn't known: look at {page} before you try again."
-            commit = api.upload_folder(
-                repo_id=repo_id,
-                folder_path=sent.folder,
-                allow_patterns=[glob.escape(name) for name in sent.files],
-                delete_patterns=[glob.escape(name) for name in stale],
-                commit_message=commit_message,
-                revision=None if create_pr else branch,
-                create_pr=create_pr,
-                parent_commit=before,
-            )
-            if create_pr and commit.pr_revision is None:
-                outcome = "Nothing was published."
-                raise UserError("the repository holds these files already: there is nothing to propose.")
-            outcome = f"The files are there as commit {commit.oid}, but it isn't verified."
-            refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
-            verify(api, repo_id, commit.oid, sent, place)
-            outcome = f"Commit {commit.oid} was verified, but its card may not say so yet."
-            api.upload_file(
-                path_or_fileobj=published_card(sent, repo_id, commit.oid).encode(),
-                path_in_repo="README.md",
-                repo_id=repo_id,
-                commit_message="Pin the verified commit in the card",
-                revision=commit.pr_revision if create_pr else branch,
-                parent_commit=commit.oid,
-            )
+            commit = _upload(api, repo_id, branch, sent, place / "cache", commit_message, create_pr)
+            with _leaves(f"The files are there as commit {commit.oid}, but it isn't verified."):
+                refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
+                verify(api, repo_id, commit.oid, sent, place)
+            with _leaves(f"Commit {commit.oid} was verified, but its card may not say so yet."):
+                api.upload_file(
+                    path_or_fileobj=published_card(sent, repo_id, commit.oid).encode(),
+                    path_in_repo="README.md",
+                    repo_id=repo_id,
+                    commit_message="Pin the verified commit in the card",
+                    revision=commit.pr_revision if create_pr else branch,
+                    parent_commit=commit.oid,
+                )
             url = commit.pr_url or f"{api.endpoint}/{repo_id}/tree/{commit.oid}"
             return Published(commit.oid, url, (*sent.files, "README.md"), sent.left_out)
     except (Exception, KeyboardInterrupt) as error:
+        outcome = getattr(error, "__notes__", ["Nothing was published."])[-1]
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"{repo_id}: {outcome}") from None
         kind = "" if isinstance(error, UserError) or not one_line(error) else f"{type(error).__name__}: "
         message, secret = f"{repo_id}: {kind}{sentence(error)} {outcome}", token or get_token()
         raise UserError(message.replace(secret, "hf_...") if secret else message) from None
+
+
+@contextlib.contextmanager
+def _leaves(outcome: str) -> Iterator[None]:
+    """Notes in whatever is raised inside what has been published then."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(outcome)
+        raise
+
+
+def _upload(
+    api: HfApi, repo_id: str, branch: str, sent: Checkpoint, cache: Path, message: str, create_pr: bool
+) -> CommitInfo:
+    """Sends the files in one commit, which also deletes those of earlier uploads that they replace."""
+    before = str(api.model_info(repo_id, revision=branch).sha)
+    stale = _stale_files(api, repo_id, before, sent.files, cache)
+    page = f"{api.endpoint}/{repo_id}/{'discussions' if create_pr else f'commits/{branch}'}"
+    with _leaves(f"Whether it arrived isn't known: look at {page} before you try again."):
+        commit = api.upload_folder(
+            repo_id=repo_id,
+            folder_path=sent.folder,
+            allow_patterns=[glob.escape(name) for name in sent.files],
+            delete_patterns=[glob.escape(name) for name in stale],
+            commit_message=message,
+            revision=None if create_pr else branch,
+            create_pr=create_pr,
+            parent_commit=before,
+        )
+    if create_pr and commit.pr_revision is None:
+        raise UserError("the repository holds these files already: there is nothing to propose.")
+    return commit
 
 
 def _stale_files(api: HfApi, repo_id: str, revision: str, sent: tuple[str, ...], cache: Path) -> set[str]:

@@ -711,14 +711,12 @@ def sequence_classification_loss(
     if kind == "single_label_classification":
         check_classes(logits)
         loss = cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
-        config.problem_type = kind  # not before the labels have been found to fit
-        return loss
-    precise = logits.to(accumulation_dtype(logits))
-    target = labels.reshape(logits.shape).to(precise)
-    if kind == "regression":
-        precise, target = precise / config.label_scale, target / config.label_scale
-        loss = nn.functional.mse_loss(precise, target, reduction="sum")
     else:
-        loss = nn.functional.binary_cross_entropy_with_logits(precise, target, reduction="sum")
-    config.problem_type = kind
-    return _mean(loss, max(target.numel(), 1), num_items_in_batch)
+        loss_of: Any = nn.functional.binary_cross_entropy_with_logits
+        precise = logits.to(accumulation_dtype(logits))
+        target = labels.reshape(logits.shape).to(precise)
+        if kind == "regression":
+            loss_of, precise, target = nn.functional.mse_loss, precise / config.label_scale, target / config.label_scale
+        loss = _mean(loss_of(precise, target, reduction="sum"), max(target.numel(), 1), num_items_in_batch)
+    config.problem_type = kind  # not before the labels have been found to fit
+    return loss

@@ -259,8 +259,9 @@ class PosEncConfig(CheckpointConfig):
             ValueError: that code can't be loaded; or what transformers raises.
         """
         source, trusted = str(pretrained_model_name_or_path), kwargs.pop("trust_remote_code", None)
-        in_model = contextlib.nullcontext() if _loading.get() and not trusted else None
-        with in_model or _loading_from(source, {**kwargs, "trust_remote_code": trusted}):
+        of_a_model = _loading.get() is not None and not trusted  # whose load says whether its code is trusted
+        arguments = {**kwargs, "trust_remote_code": trusted}
+        with contextlib.nullcontext() if of_a_model else _loading_from(source, arguments):
             return super().from_pretrained(source, *args, **kwargs)
 
     @classmethod

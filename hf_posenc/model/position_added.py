@@ -26,4 +26,12 @@ class AddedPosition(PositionScheme):
 
     def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:
         """hidden_states + e(positions), in the dtype of the hidden states."""
-        return self.dropout(hidden_states + tokens.map_positions(self.encodings).to(hidden_states.dtype))
+        width = hidden_states.shape[-1]
+
+        def encodings(positions: Tensor) -> Tensor:
+            added = self.encodings(positions)
+            if not isinstance(added, Tensor) or added.dim() != positions.dim() + 1 or added.shape[-1] != width:
+                raise ValueError(f"{type(self).__name__}.encodings must return (..., {width}) for positions (...).")
+            return added
+
+        return self.dropout(hidden_states + tokens.map_positions(encodings).to(hidden_states.dtype))

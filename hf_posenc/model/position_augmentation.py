@@ -24,7 +24,7 @@ def shift_positions(tokens: Tokens, limit: int) -> Tokens:
     """
     lengths, sequence = _lengths(tokens, limit), tokens.sequence.clamp(min=0)
     start = (torch.rand(lengths.shape[0], device=lengths.device) * (limit - lengths + 1)).long()
-    return _moved(tokens, tokens.positions + start[sequence], limit)
+    return _at_positions(tokens, tokens.positions + start[sequence], limit)
 
 
 def sample_positions(tokens: Tokens, limit: int) -> Tokens:
@@ -37,7 +37,7 @@ def sample_positions(tokens: Tokens, limit: int) -> Tokens:
     # The argsort of noise is a random order: the first n places in it are a sample without replacement.
     order = torch.rand(lengths.shape[0], limit, device=lengths.device).argsort(-1)
     sample = torch.where(order < lengths.unsqueeze(-1), places, limit).sort(-1).values
-    return _moved(tokens, sample[sequence, tokens.positions], limit)
+    return _at_positions(tokens, sample[sequence, tokens.positions], limit)
 
 
 def _lengths(tokens: Tokens, limit: int) -> Tensor:
@@ -50,11 +50,11 @@ def _lengths(tokens: Tokens, limit: int) -> Tensor:
     return last_positions(tokens.positions, tokens.sequence, tokens.num_sequences) + 1
 
 
-def _moved(tokens: Tokens, positions: Tensor, limit: int) -> Tokens:
-    span = None if tokens.position_range is None else (0, limit - 1)
+def _at_positions(tokens: Tokens, positions: Tensor, limit: int) -> Tokens:
+    position_range = None if tokens.position_range is None else (0, limit - 1)
     return replace(
         tokens,
         positions=positions.masked_fill(tokens.sequence < 0, 0),
         positions_are_aranges=False,
-        position_range=span,
+        position_range=position_range,
     )

@@ -69,8 +69,8 @@ class CombinedPosition(PositionScheme):
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Any, ...], layer: int) -> tuple[Tensor, Tensor]:
         """Each part's in turn."""
         width = q.shape[-1]
-        for part, own in zip(self._using("rotate"), state, strict=True):
-            q, k = part.rotate(q, k, own, layer)
+        for part, part_state in zip(self._using("rotate"), state, strict=True):
+            q, k = part.rotate(q, k, part_state, layer)
         if q.shape[-1] != width and len(state) > 1:
             raise ValueError(
                 f"position_embedding_type={self.name!r}: one of those that rotate queries and keys changes their "

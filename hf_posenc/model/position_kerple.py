@@ -42,7 +42,7 @@ class KerplePosition(DistanceBias):
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """The kernel, float32: (R,) -> (R, H)."""
-        rows = self.shape(torch.arange(self.shape.num_embeddings, device=distance.device)).float()
+        rows = self.shape(torch.arange(4 if self.directional else 2, device=distance.device)).float()
         far = distance.unsqueeze(-1).abs().float()
         left, right = self._kernel(far, *rows[:2]), self._kernel(far, *rows[-2:])
         return torch.where(distance.unsqueeze(-1) < 0, left, right)

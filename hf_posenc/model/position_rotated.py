@@ -30,6 +30,8 @@ class RotatedPosition(PositionScheme):
     def cos_sin(self, *positions: Tensor) -> Tensor:
         """cos and sin of each entry's angle: what `angles` takes, (...) -> float32 (..., 2 r), r cos and r sin."""
         angles = self.angles(*positions)
+        if not isinstance(angles, Tensor) or angles.dim() != positions[0].dim() + 1:
+            raise ValueError(f"{type(self).__name__}.angles must return (..., r/2) for positions (...).")
         angles = angles.repeat_interleave(2, -1) if self.interleaved else torch.cat((angles, angles), -1)
         return torch.cat((angles.cos(), angles.sin()), -1) * self.attention_factor
 
@@ -40,6 +42,8 @@ class RotatedPosition(PositionScheme):
     def rotate(self, q: Tensor, k: Tensor, state: tuple[Tensor, ...], layer: int) -> tuple[Tensor, Tensor]:
         """q and k (..., H, d), rotated in float32, in their own dtype."""
         cos, sin = state
+        if cos.shape[-1] > q.shape[-1]:
+            raise ValueError(f"{type(self).__name__}.angles turns {cos.shape[-1]} of a head's {q.shape[-1]} entries.")
         return rotate_one(q, cos, sin, self.interleaved), rotate_one(k, cos, sin, self.interleaved)
 
 

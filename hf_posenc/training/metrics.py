@@ -256,7 +256,7 @@ def make_loss(
         present = counts.clamp(min=1)
         weights = (len(target) - counts) / present if several else len(target) / (labels.num_labels * present)
     else:
-        given = json_object("class_weights", class_weights) or {}
+        given = {str(label): weight for label, weight in (json_object("class_weights", class_weights) or {}).items()}
         numbers = [weight for weight in given.values() if isinstance(weight, int | float) and 0 < weight < math.inf]
         if set(given) != set(labels.names) or len(numbers) < len(given):
             raise UserError(
@@ -321,6 +321,7 @@ def fit_words(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a rough fit will do
         warnings.filterwarnings("ignore", "Label .* is present in all training examples")
+        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
         return fitted.fit([[column[row] for row in rows] for column in texts], np.asarray(labels)[rows])
 
 

@@ -35,6 +35,8 @@ _OWN = {
     *("per_device_train_batch_size", "seed", "bf16", "use_cpu", "push_to_hub", "label_names"),
     *("do_train", "do_eval", "do_predict", "position_embedding_type", "position_embedding_kwargs"),
     *("bf16_full_eval", "fp16_full_eval"),  # they would round the weights that are saved
+    "save_only_model",  # from which a run wouldn't go on as it began
+    *("prediction_loss_only", "batch_eval_metrics", "eval_do_concat_batches"),  # no metrics could be computed
 }
 """Fields that `--set` can't name: they have options of their own, or follow from them."""
 _SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)

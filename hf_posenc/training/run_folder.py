@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import files
-from ..errors import Diverged, Interrupted, UserError, disk_error, one_line
+from ..errors import Diverged, Interrupted, UserError, check_writable, disk_error, one_line
 from ..files import CHECKPOINT, REPLACED
 from ..quiet import errors_alone
 
@@ -62,10 +61,7 @@ def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
     if found and not overwrite and not resume:
         way_out = "go on with it (--resume)" if checkpoints(folder) else "replace it (--overwrite)"
         raise UserError(f"--output {output!r} already holds a run ({held}). Name a new folder, or {way_out}.")
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        reason = "no permission" if nearest.is_dir() else "a file is in the way"
-        raise UserError(f"--output {output!r} can't be written to: {reason}. Name a folder of your own.")
+    check_writable(f"--output {output!r}", folder)
 
 
 def _whole(folder: Path) -> list[Path]:
@@ -148,10 +144,16 @@ def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
 
 @contextlib.contextmanager
 def guarded(output: str | Path) -> Iterator[None]:
-    """Says what is left after Ctrl-C, of weights that aren't finite, or on a full disk, whoever reports it."""
+    """Says what is left after Ctrl-C, of weights that aren't finite, or on a full disk, whoever reports it.
+
+    A run without a whole checkpoint leaves nothing: the next one may have other options.
+    """
     try:
-        with errors_alone("transformers.trainer_utils"):  # checkpoints within a second make it doubt the file system
+        with errors_alone("transformers.trainer_utils"), contextlib.ExitStack() as failed:
+            # checkpoints within a second make it doubt the file system
+            failed.callback(_forget, Path(output))
             yield
+            failed.pop_all()
     except KeyboardInterrupt as interrupt:
         raise Interrupted(what_is_left(output)) from interrupt
     except Diverged as error:
@@ -166,6 +168,14 @@ def guarded(output: str | Path) -> Iterator[None]:
             f"Writing to {str(output)!r} failed: {reason}. Make room or name another --output. What is left: "
             f"{what_is_left(output)}"
         ) from error
+
+
+def _forget(folder: Path) -> None:
+    """Deletes what a run wrote that nothing can go on from, and the folder if that is all it held."""
+    if not _whole(folder):
+        (folder / OPTIONS_NAME).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it holds something, or isn't there
+            folder.rmdir()
 
 
 def what_is_left(output: str | Path, *, diverged: bool = False) -> str:

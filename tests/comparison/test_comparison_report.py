@@ -10,6 +10,7 @@ from comparison_harness import made_up, toy
 
 from hf_posenc import SCHEMES
 from hf_posenc.comparison import Comparison, read_table, write_report
+from hf_posenc.comparison.baselines import BASELINES
 from hf_posenc.comparison.report import render_report
 from hf_posenc.errors import UserError
 from hf_posenc.markdown import code, markdown_table, plain
@@ -201,6 +202,21 @@ def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
     alone = render_report(Comparison(folder), [])
     assert alone.partition("## Again")[0] == text.partition("## Again")[0]
     assert f"-o results/{folder.name} --seeds 4" in alone  # no run can be added to a table
+
+
+def test_a_scheme_with_no_finished_run_is_a_row_without_numbers(tmp_path):
+    folder = made_up(tmp_path, toy(schemes=["none", "rope", "learned"], seeds=2), level)
+    for path in (folder / "runs").glob("*-learned-*"):
+        path.unlink()
+    text = write_report(Comparison(folder)).read_text()
+    assert not any(cells(text, "`learned`"))
+    assert "--seeds" not in text.partition("## Again")[2]  # the same seeds are to be made
+
+
+def test_baselines_that_would_overprint_are_one_line(tmp_path):
+    folder = made_up(tmp_path, toy(seeds=2), level, majority=0.5, words=0.505, word_pairs=0.6)
+    (axes,) = Comparison(folder).pictures()["scores.png"].axes
+    assert [line.get_label() for line in axes.lines if line.get_label() in BASELINES] == ["word pairs", "words"]
 
 
 def test_many_schemes_are_drawn(tmp_path):

@@ -58,7 +58,7 @@ def test_a_contrast_of_two_tasks_is_welchs_test():
 def test_where_no_difference_varies_there_is_no_p_value():
     interval, p = compare([[0.5, 0.5, 0.5]])
     assert (p, interval.mean) == (None, 0.5)
-    assert Contrast("", 0, "", "", interval, p).verdict == "no test: none varies"
+    assert Contrast("", 0, "", "", interval, p).verdict == "no test: no difference varies"
     assert Contrast("", 0, "", "", *compare([[0.5]])).verdict == "no test: one seed"
     assert compare([[0.5, 0.5, 0.5], [0.1, 0.2, 0.3]])[1] is not None
 

@@ -52,10 +52,10 @@ def test_a_config_leaves_first_and_comes_last_so_that_half_a_model_is_none(tmp_p
 
 def test_places_that_cannot_be_are_named_first(tmp_path, monkeypatch):
     (tmp_path / "file.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"file.txt' is a file, so there can be no '.*out'"):
+    with pytest.raises(ValueError, match=r"file.txt/out' can't be written to: a file is in the way"):
         check_free(tmp_path / "file.txt" / "out", overwrite=False)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(ValueError, match="can't be written to. Name a folder of your own"):
+    with pytest.raises(ValueError, match="can't be written to: no permission"):
         check_free(tmp_path / "out", overwrite=False)
 
 

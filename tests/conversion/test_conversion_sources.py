@@ -239,7 +239,7 @@ def test_out_is_not_replaced_by_accident(source, tmp_path):
     (tmp_path / "mine/thesis.txt").write_text("long")
     with pytest.raises(ValueError, match="holds no model, so it isn't replaced"):
         convert(source, tmp_path / "mine", overwrite=True)
-    with pytest.raises(ValueError, match="is a file"):
+    with pytest.raises(ValueError, match="a file is in the way"):
         convert(source, tmp_path / "mine/thesis.txt")
 
 

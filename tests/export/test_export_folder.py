@@ -237,7 +237,7 @@ def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
     with pytest.raises(UserError, match="SOURCE's folder"):
         export(source[0], source[0], "onnx", overwrite=True)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="is a file"):
+    with pytest.raises(UserError, match="a file is in the way"):
         export(source[0], tmp_path / "file/out", "onnx")
     checkpoint(tmp_path / "mute")
     for path in (tmp_path / "mute").glob("tokenizer*"):

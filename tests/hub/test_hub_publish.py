@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from common import schemes_restored
 from hub_server import READER, WRITER, Blob, Hub, Repo
 from huggingface_hub import ModelCard
 from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file, save_file
 
 import hf_posenc
-from hf_posenc import SCHEMES, cli, register_scheme
+from hf_posenc import cli, register_scheme
 from hf_posenc.errors import UserError
 from hf_posenc.hub import publish, publishing
 from hf_posenc.hub.publishing import refuse_unknown_files
@@ -101,16 +102,11 @@ def test_no_other_file_of_the_folder_is_sent(hub: Hub, checkpoint: Path, unverif
 def test_the_command_publishes_a_users_own_scheme(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    known = dict(SCHEMES)
-    try:
+    folder = tmp_path / "own"
+    with schemes_restored():
         register_scheme(EXAMPLE, "learned+recency")
-        folder = tmp_path / "own"
         tiny_model("learned+recency", "PosEncForMaskedLM").save_pretrained(folder)
         tiny_tokenizer().save_pretrained(folder)
-    finally:
-        SCHEMES.clear()
-        SCHEMES.update(known)
-        sys.modules.pop("recency", None)
     monkeypatch.setenv("HF_TOKEN", WRITER)
     monkeypatch.setenv("COLUMNS", "300")
     words = ["hf-posenc", "publish", str(folder), "--repo-id", "me/own", "--private", "--revision", "v1"]

@@ -265,6 +265,11 @@ class WeightWithoutItsModule(Sound):
         return self.table.weight[self.distance(tokens.positions)].permute(0, 3, 1, 2)
 
 
+class ReadsAChildsSize(Sound):
+    def bias(self, tokens):
+        return super().bias(tokens) * (self.table.num_embeddings / 9)
+
+
 class TensorFromTheConstructor(Sound):
     def __init__(self, *, num_heads):
         super().__init__(num_heads=num_heads)

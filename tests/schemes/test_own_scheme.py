@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import tiny_config
+from common import schemes_restored, tiny_config
 from own_schemes import TakesRopeParameters
-from torch import nn
+from torch import nn, ones
 
 from hf_posenc import (
     SCHEMES,
+    AddedPosition,
     DistanceBias,
     PosEncConfig,
     PosEncModel,
     PositionScheme,
+    RotatedPosition,
     load,
     register_scheme,
 )
@@ -39,14 +41,9 @@ class Mine(PositionScheme):
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch):
-    before, modules = dict(SCHEMES), set(sys.modules)
-    yield
-    SCHEMES.clear()
-    SCHEMES.update(before)
-    for name in set(sys.modules) - modules:
-        if name in ("recency", "mine", "two"):
-            del sys.modules[name]
+def _as_it_was():
+    with schemes_restored():
+        yield
 
 
 class Sound(PositionScheme):
@@ -184,44 +181,26 @@ def test_a_buffer_a_list_of_modules_and_a_child_named_like_a_hook_are_refused(mo
         made(monkeypatch, scheme)
 
 
-class ThreeHeads(PositionScheme):
-    def bias(self, tokens):
-        return tokens.distances().float()[:, None].expand(-1, 3, -1, -1)
-
-
-class ThreeHeadsOfALayer(PositionScheme):
-    def layer_bias(self, q, k, tokens, layer):
-        return tokens.distances().float()[:, None].expand(-1, 3, -1, -1)
-
-
-class Transposed(DistanceBias):
-    def of_distance(self, distance, layer):
-        return distance[None].float()
-
-
-class GivesNone(DistanceBias):
-    def of_distance(self, distance, layer):
-        distance.float()
-
-
-class EmbedsNone(PositionScheme):
-    def embed(self, x, tokens):
-        x + 1
-
-
 @pytest.mark.parametrize(
-    ("scheme", "message"),
+    ("base", "hook", "result", "message"),
     [
-        (ThreeHeads, r"A bias has shape \(1, 3, 5, 5\). Give \(1 or B, 2 or 1, S, S\)"),
-        (ThreeHeadsOfALayer, r"A bias has shape \(1, 3, 5, 5\). Give \(1 or B, 2 or 1, S, S\)"),
-        (Transposed, r"Transposed.of_distance returns \(1, 9\) for 9 distances. Give \(R, H\)"),
-        (GivesNone, "GivesNone.of_distance returns None for 9 distances"),
-        (EmbedsNone, "embed returns None. Give the hidden states back"),
+        (PositionScheme, "bias", ones(1, 3, 5, 5), "A bias has shape (1, 3, 5, 5). Give (1 or B, 2 or 1, S, S)"),
+        (PositionScheme, "layer_bias", ones(1, 3, 5, 5), "A bias has shape (1, 3, 5, 5). Give (1 or B, 2 or 1, S, S)"),
+        (PositionScheme, "embed", None, "embed returns None. Give the hidden states back"),
+        (DistanceBias, "of_distance", ones(1, 9), "Mine.of_distance returns (1, 9) for 9 distances. Give (R, H)"),
+        (DistanceBias, "of_distance", ones(9), "Mine.of_distance returns (9,) for 9 distances. Give (R, H)"),
+        (DistanceBias, "of_distance", None, "Mine.of_distance returns None for 9 distances"),
+        (AddedPosition, "encodings", None, "Mine.encodings must return (..., 128) for positions (...)"),
+        (AddedPosition, "encodings", ones(5), "Mine.encodings must return (..., 128) for positions (...)"),
+        (AddedPosition, "encodings", ones(5, 3), "Mine.encodings must return (..., 128) for positions (...)"),
+        (RotatedPosition, "angles", None, "Mine.angles must return (..., r/2) for positions (...)"),
+        (RotatedPosition, "angles", ones(5), "Mine.angles must return (..., r/2) for positions (...)"),
+        (RotatedPosition, "angles", ones(5, 33), "Mine.angles turns 66 of a head's 64 entries"),
     ],
 )
-def test_what_a_hook_gives_wrong_is_named(monkeypatch, scheme, message):
-    model = made(monkeypatch, scheme)
-    with pytest.raises(ValueError, match=message):
+def test_what_a_hook_gives_wrong_is_named(monkeypatch, base, hook, result, message):
+    model = made(monkeypatch, type("Mine", (base,), {hook: lambda *_: result}))
+    with pytest.raises(ValueError, match=re.escape(message)):
         model(torch.ones(1, 5, dtype=torch.int64))
 
 
@@ -367,21 +346,9 @@ def test_a_function_of_distance_is_a_bias_of_all_layers_or_of_each(per_layer):
             assert torch.equal(own if per_layer else shared, expected)
 
 
-class Alike(DistanceBias):
-    """One number for all heads, or no axis of heads at all."""
-
-    flat = False
-
-    def of_distance(self, distance, layer):
-        return -distance.abs().float() if self.flat else -distance.abs().float()[:, None]
-
-
 def test_a_function_of_distance_has_an_axis_of_heads_which_may_be_one():
-    alike, tokens = Alike(), Tokens.from_positions(torch.arange(3)[None])
-    assert alike.bias(tokens).shape == (1, 1, 3, 3)
-    alike.flat = True
-    with pytest.raises(ValueError, match=r"Alike.of_distance returns \(5,\) for 5 distances. Give \(R, H\), or"):
-        alike.bias(tokens)
+    scheme = type("Alike", (DistanceBias,), {"of_distance": lambda self, distance, layer: distance[:, None].float()})()
+    assert scheme.bias(Tokens.from_positions(torch.arange(3)[None])).shape == (1, 1, 3, 3)
 
 
 class Asks(PositionScheme):

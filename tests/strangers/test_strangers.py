@@ -1,5 +1,6 @@
 """Schemes written by strangers from the docs alone: they pass every check, and two do what their paper says."""
 
+import json
 from dataclasses import replace
 
 import bipe
@@ -16,8 +17,9 @@ import split_triangle
 import tapered
 import torch
 import triangles
+from common import schemes_restored
 
-from hf_posenc import SCHEME_CHECKS, Tokens, check_scheme
+from hf_posenc import SCHEME_CHECKS, Tokens, check_scheme, register_scheme
 from hf_posenc.model.unpadding import TokenLayout
 
 SEPARATOR = 75  # inside one of the texts of the checks
@@ -50,6 +52,17 @@ def test_a_strangers_scheme_passes_every_check(scheme):
 @pytest.mark.parametrize("scheme", STRANGERS)
 def test_a_strangers_scheme_can_be_exported(scheme):
     check_scheme(scheme, kwargs=STRANGERS[scheme], checks=["export"], raise_on_failure=True)
+
+
+@pytest.mark.slow  # half a minute each
+@pytest.mark.parametrize("scheme", [bipe.Bipe, conv_position.ConvPosition, segments.Segments])
+def test_a_strangers_scheme_runs_in_onnx_runtime(scheme, run):
+    with schemes_restored():
+        (name,) = register_scheme(scheme)
+        kwargs = json.dumps(STRANGERS[scheme])
+        code, out, _ = run("check", name, "--scheme-kwargs", kwargs, "--only", "shapes", "--onnx")
+    assert code == 0, out
+    assert "passed   onnx" in out
 
 
 @pytest.mark.slow  # a clean process for each

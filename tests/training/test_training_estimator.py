@@ -278,6 +278,14 @@ def test_a_frame_is_read_by_its_names_and_what_does_not_fit_is_refused() -> None
     np.testing.assert_array_equal(fitted.predict_proba(frame), fitted.predict_proba(pairs))
     with pytest.raises(UserError, match="X has 1 texts in a row, and the model was trained on pairs"):
         fitted.predict(texts)
+    named = frame.rename(columns={"text": "title", "text_pair": "body"})
+    by_name = quick().fit(named[["title", "body"]], labels)
+    np.testing.assert_array_equal(by_name.predict_proba(named), by_name.predict_proba(named[["title", "body"]]))
+    rows = named.to_dict("records")
+    np.testing.assert_array_equal(by_name.predict_proba(rows), by_name.predict_proba(named))
+    for other in (named[["title"]], named.rename(columns={"body": "author"})):
+        with pytest.raises(UserError, match="has no column 'body', but .* trained on title and body: rename"):
+            by_name.predict(other)
     alone = quick().fit(pd.DataFrame({"id": range(32), "text": texts}), labels)
     with pytest.raises(UserError, match="X has 2 texts in a row, and the model was trained on one text each"):
         alone.predict(pairs)

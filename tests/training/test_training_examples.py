@@ -122,6 +122,7 @@ def test_the_example_trains_the_model_that_the_command_trains(
         "save_strategy": None,
         "load_best_model_at_end": False,
         "label_smoothing_factor": 0.0,
+        "bf16": False,
         **dict.fromkeys(SIZES),
     }
     assert train_by_command(monkeypatch, tmp_path / "command", **options) == 0

@@ -305,26 +305,38 @@ def test_lists_and_objects_are_json_in_a_csv(run, checkpoint, tmp_path):
     assert (prediction["numbers"], prediction["more"], prediction["tags"]) == ("[1, 2]", '{"name": "Zoë"}', "x|y")
 
 
-def test_pairs_of_a_file_are_pairs(run, checkpoint, tmp_path):
-    source = write_csv(tmp_path / "in.csv", [{"premise": "who saw karla", "hypothesis": "karla"}])
-    columns = ("--text-column", "premise,hypothesis")  # the model was trained on single texts
-    run("predict", checkpoint, "--data", source, "-o", tmp_path / "out.jsonl", *columns)
-    _, out, _ = run("predict", checkpoint, "who saw karla", "--text-pair", "karla", "--json")
+def test_pairs_of_a_file_and_of_the_command_line_are_pairs(run, checkpoint, tmp_path):
+    trained, source = tmp_path / "run", write_csv(tmp_path / "a.csv", [{"text": "who saw", "text_pair": "karla"}])
+    examples = [{"premise": row["text"], "hypothesis": "karla", "label": row["label"]} for row in rows("train", 48)]
+    train(trained, data=write_jsonl(tmp_path / "in.jsonl", examples))
+    columns = ("--text-column", "text,text_pair")
+    assert run("predict", trained, "--data", source, "-o", tmp_path / "out.jsonl", *columns)[0] == 0
+    _, out, _ = run("predict", trained, "who saw", "--text-pair", "karla", "--json")
     probabilities = read_jsonl(tmp_path / "out.jsonl")[0]["probabilities"]
     assert probabilities == pytest.approx(json.loads(out)["probabilities"], abs=1e-5)
-    model = AutoModelForSequenceClassification.from_pretrained(checkpoint)
-    pair = AutoTokenizer.from_pretrained(checkpoint)("who saw karla", "karla", return_tensors="pt")
+    model = AutoModelForSequenceClassification.from_pretrained(trained)
+    pair = AutoTokenizer.from_pretrained(trained)("who saw", "karla", return_tensors="pt")
     shares = model(**pair).logits[0].softmax(-1).tolist()
     assert probabilities == pytest.approx({model.config.id2label[n]: share for n, share in enumerate(shares)}, abs=1e-5)
-
-
-def test_a_model_of_pairs_misses_the_second_text(run, tmp_path):
-    examples = [{"premise": row["text"], "hypothesis": "karla", "label": row["label"]} for row in rows("train", 48)]
-    train(tmp_path / "run", data=write_jsonl(tmp_path / "in.jsonl", examples))
-    message = "trained on pairs of texts. Give the second one with --text-pair."
-    code, _, err = run("predict", tmp_path / "run", "who saw karla")
-    assert (code, message in err) == (0, True)
-    assert message not in run("predict", tmp_path / "run", "who saw karla", "--text-pair", "karla")[2]
+    for words, message in (
+        ((trained, "who saw"), "trained on pairs of texts. Give the second one with --text-pair."),
+        (
+            (trained, "--data", source, "--text-column", "text"),
+            "trained on pairs (premise and hypothesis), and the data",
+        ),
+        ((checkpoint, "who saw", "--text-pair", "karla"), "trained on single texts. Leave out --text-pair."),
+        (
+            (checkpoint, "--data", source, *columns),
+            "trained on single texts (text), and the data has text and text_pair",
+        ),
+        ((checkpoint, "who saw", "--split", "test"), "--split 'test' is for --data, and texts are given"),
+        ((checkpoint, "who saw", "--delimiter", ";"), "--delimiter ';' is for --data, and texts are given"),
+        ((checkpoint, "--data", source, "--split", "test"), "is a file. Leave it out"),
+        ((checkpoint, "--data", source, "--data-config", "x"), "--data-config 'x' is of a data set on the Hub"),
+        ((checkpoint, "--data", source, "--text-column", "text", "--join", " "), "--join ' ' joins several columns"),
+    ):
+        code, _, err = run("predict", *words)
+        assert (code, message in err) == (2, True), (words, err)
 
 
 def test_semicolons_between_columns_are_said(run, checkpoint, tmp_path):

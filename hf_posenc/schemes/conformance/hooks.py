@@ -35,7 +35,7 @@ def check_signature(case: Case) -> None:
 
 
 def _bad_arguments(scheme: type[PositionScheme]) -> Iterator[str]:
-    own = own_arguments(scheme)
+    arguments = own_arguments(scheme)
     for name, parameter in itertools.islice(inspect.signature(scheme.__init__).parameters.items(), 1, None):
         if parameter.kind is not parameter.KEYWORD_ONLY:
             yield f"argument {name!r} isn't keyword-only, so that no config reaches it: write a * before it"
@@ -46,11 +46,11 @@ def _bad_arguments(scheme: type[PositionScheme]) -> Iterator[str]:
             yield f"argument {name!r} is no size that a config knows ({sizes}) and has no default"
         else:
             try:
-                kept = json.loads(json.dumps(own[name])) == own[name]
+                kept = json.loads(json.dumps(arguments[name])) == arguments[name]
             except (TypeError, ValueError):
                 kept = False
             if not kept:
-                yield f"the default {name}={own[name]!r} doesn't survive a config.json: use what JSON holds"
+                yield f"the default {name}={arguments[name]!r} doesn't survive a config.json: use what JSON holds"
 
 
 def check_repeats(case: Case) -> None:

@@ -31,12 +31,12 @@ def check_padding(case: Case) -> None:
     for side, encoder.config.unpad_inputs in itertools.product(("left", "right"), (True, False)):
         ids, mask = pad_batch(case.sequences, side)
         hidden = encoder(ids, attention_mask=mask).last_hidden_state
-        how = f"padded on the {side} (unpad_inputs={encoder.config.unpad_inputs})"
+        layout = f"padded on the {side} (unpad_inputs={encoder.config.unpad_inputs})"
         for row, alone in enumerate(expected):
             require_same(
                 hidden[row][mask[row] == 1],
                 alone,
-                f"A sequence of length {len(alone)} {how} and alone",
+                f"A sequence of length {len(alone)} {layout} and alone",
                 "Compute from `tokens.positions` and `tokens.is_first` alone: never from the place in the row, its "
                 "length, or what stands at padding.",
             )
@@ -57,17 +57,17 @@ def check_packing(case: Case) -> None:
     start = 2 if max(lengths) + 2 <= case.longest(max(lengths) + 2) else 0  # as RoBERTa numbers its tokens
     expected, shifted = (torch.cat(hidden_alone(encoder, sequences, first)) for first in (0, start))
     for encoder.config.unpad_inputs in (True, False):
-        how = f"(unpad_inputs={encoder.config.unpad_inputs})"
+        setting = f"(unpad_inputs={encoder.config.unpad_inputs})"
         for name, value in declarations.items():
             hidden = encoder(torch.cat(sequences)[None], **{name: value}).last_hidden_state[0]
-            require_same(hidden, expected, f"Sequences packed by {name} {how} and alone", cause)
+            require_same(hidden, expected, f"Sequences packed by {name} {setting} and alone", cause)
         hidden = encoder(torch.cat(sequences)[None], position_ids=places + start).last_hidden_state[0]
-        require_same(hidden, shifted, f"Sequences packed by position_ids from {start} on {how} and alone", cause)
+        require_same(hidden, shifted, f"Sequences packed by position_ids from {start} on {setting} and alone", cause)
         ids, mask = pad_batch([torch.cat(sequences[:2]), torch.cat(sequences[2:])], extra=2)
         position_ids = torch.zeros_like(ids)
         position_ids[mask == 1] = places[0]
         hidden = encoder(ids, attention_mask=mask, position_ids=position_ids).last_hidden_state[mask == 1]
-        require_same(hidden, expected, f"Sequences packed into two padded rows {how} and alone", cause)
+        require_same(hidden, expected, f"Sequences packed into two padded rows {setting} and alone", cause)
 
 
 def check_permutation(case: Case) -> None:
@@ -151,7 +151,7 @@ def check_bfloat16(case: Case) -> None:
     last = min(4000, model.position.max_length or 4000)
     half = copy.deepcopy(model).to(torch.bfloat16)
     full = copy.deepcopy(half).float()  # the same rounded weights
-    for how, other in (("bfloat16", half), ("autocast to bfloat16", full)):
+    for precision, other in (("bfloat16", half), ("autocast to bfloat16", full)):
         errors = []
         for ids, start in ((SEQUENCES[0], 0), (SEQUENCES[0], last - 9), (draw_tokens(min(last, 500)), 0)):
             inputs = {"input_ids": ids[None], "position_ids": torch.arange(start, start + len(ids))[None]}
@@ -162,7 +162,7 @@ def check_bfloat16(case: Case) -> None:
         for where, error in ((f"at positions up to {last - 1}", far), (f"in {min(last, 500)} tokens", long)):
             if not error <= 3 * near + 1e-3:
                 raise Failure(
-                    f"the mean error of {how} {where} is {error:.1e}, more than three times that of the first 9 "
+                    f"the mean error of {precision} {where} is {error:.1e}, more than three times that of the first 9 "
                     f"positions ({near:.1e}) + 1e-03. Angles, distances and sums over tokens must be float32 or int64: "
                     "bfloat16 has no whole numbers between 2048 and 2064."
                 )
@@ -184,7 +184,7 @@ def check_max_length(case: Case) -> None:
             f"max_length={limit}, but {limit} tokens fail: {describe(error)}. It is the number of positions, one more "
             "than the last of them."
         ) from error
-    for how, batch in (
+    for what, batch in (
         (f"{limit + 1} tokens", {"input_ids": draw_tokens(1, limit + 1)}),
         (f"position {limit}", {"input_ids": draw_tokens(1, 2), "position_ids": torch.tensor([[0, limit]])}),
     ):
@@ -193,7 +193,7 @@ def check_max_length(case: Case) -> None:
         except ValueError:
             continue
         except Exception as error:
-            raise Failure(f"{how} raise {describe(error)} instead of a ValueError before a kernel runs.") from error
-        raise Failure(f"max_length={limit}, but {how} pass without an error.")
+            raise Failure(f"{what} raise {describe(error)} instead of a ValueError before a kernel runs.") from error
+        raise Failure(f"max_length={limit}, but {what} pass without an error.")
     ids, mask = pad_batch([draw_tokens(limit)], "left", extra=3)
     model(ids, attention_mask=mask)  # padding makes the row long, not the sequence

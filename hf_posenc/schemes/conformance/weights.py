@@ -1,7 +1,9 @@
 """Checks of what is trained: gradients, and where weights live."""
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...model.modeling_posenc import PosEncForSequenceClassification, PosEncModel
 from ...model.scheme_factory import make_scheme
@@ -86,6 +88,37 @@ def check_weights(case: Case) -> None:
             f"the scheme registers the buffer {buffers[0]} when it is used. Loading would leave it uninitialised, and "
             "half precision rounds it: recompute it in the hook from Python numbers."
         )
+    _check_wrapped(model, owners)
+
+
+def _check_wrapped(model: PosEncForSequenceClassification, owners: dict[nn.Module, str]) -> None:
+    """Hooks call children, and read nothing of them but the weight."""
+    for module, name in owners.items():
+        model.model.position.set_submodule(name, _Wrapped(module))
+    try:
+        _gradients(model)
+    except AttributeError as error:
+        raise Failure(
+            f"a hook reads an attribute of a child, which LoRA and quantisation replace: {describe(error)}. Keep the "
+            "number in the scheme, and call the child."
+        ) from error
+
+
+class _Wrapped(nn.Module):
+    """A child as PEFT wraps one: it is called, has the weight, and no other attribute of the child."""
+
+    def __init__(self, base_layer: nn.Module) -> None:
+        super().__init__()
+        self.base_layer = base_layer
+
+    @property
+    def weight(self) -> Any:
+        """The child's."""
+        return self.base_layer.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The child's."""
+        return self.base_layer(x)
 
 
 def check_constructor(case: Case) -> None:
