@@ -6,7 +6,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args, get_origin
 
@@ -200,10 +200,6 @@ class Options:
     def assigned(self) -> dict[str, Any]:
         """What `set` names, by name."""
         return cast(Any, self.set) or {}
-
-    def to_dict(self) -> dict[str, Any]:
-        """All options as plain values."""
-        return asdict(self)
 
     def changed(self) -> dict[str, Any]:
         """The options that aren't at their defaults."""

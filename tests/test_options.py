@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -62,7 +62,7 @@ def test_options_that_are_said_are_told_from_defaults_and_json_is_read():
     options = Options(set=["weight-decay=0.1", "optim=sgd", 'rope_parameters={"a": 1}'], scheme_kwargs='{"std": 1}')
     assert options.assigned == {"weight_decay": 0.1, "optim": "sgd", "rope_parameters": {"a": 1}}
     assert options.changed() == {"set": options.assigned, "scheme_kwargs": {"std": 1}}
-    assert Options(**options.to_dict()) == options
+    assert Options(**asdict(options)) == options
 
 
 @pytest.mark.parametrize(

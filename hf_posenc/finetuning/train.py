@@ -5,7 +5,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -90,7 +90,7 @@ def train(
     parts = {split: (texts_of(part), labels_of(part) or []) for split, part in prepared.splits.items()}
     texts, targets = parts.pop("train")
     digest = hashlib.sha256(json.dumps([prepared.labels.names, texts, targets, parts]).encode())
-    begun_with = {**options.to_dict(), "digest_of_rows": digest.hexdigest()[:16]}
+    begun_with = {**asdict(options), "digest_of_rows": digest.hexdigest()[:16]}
     resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, config)

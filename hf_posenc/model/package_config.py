@@ -376,7 +376,7 @@ class PosEncConfig(CheckpointConfig):
     @property
     def _source(self) -> str:
         """The checkpoint that this was loaded from; else ''."""
-        return vars(self).get(_SOURCE) or self._name_or_path
+        return self._name_or_path or vars(self).get(_SOURCE, "")
 
     @property
     def _code_repository(self) -> str:

@@ -315,7 +315,7 @@ def begin_report(
     """What is known of a run before its first step."""
     pretrained, output = options.pretrained, Path(str(options.output)).resolve()
     return Report(
-        options=plain_options({**options.to_dict(), "data": options.data or "unknown", "output": str(output)}),
+        options=plain_options({**asdict(options), "data": options.data or "unknown", "output": str(output)}),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
         position_embedding_type=model.config.position_embedding_type,
         problem_type=prepared.labels.problem_type,

@@ -146,6 +146,12 @@ def test_schemes_of_one_name_are_never_mixed_up(tmp_path: Path) -> None:
             assert torch.equal(added(model), (number + 1.0) * PLACES.unsqueeze(-1).expand(1, 6, 4))
     other = PosEncModel.from_pretrained(folders[1], config=models[0].config, trust_remote_code=True)
     assert torch.equal(added(other)[..., 0], 2.0 * PLACES)
+    back = PosEncModel.from_pretrained(folders[0], config=other.config, trust_remote_code=True)
+    assert torch.equal(added(back)[..., 0], 1.0 * PLACES)
+    config = PosEncConfig.from_pretrained(folders[0], trust_remote_code=True)
+    for number, folder in enumerate(folders, start=1):
+        of_config = PosEncModel.from_pretrained(folder, config=config, trust_remote_code=True)
+        assert torch.equal(added(of_config)[..., 0], float(number) * PLACES)
     assert "mine" not in SCHEMES
 
 
