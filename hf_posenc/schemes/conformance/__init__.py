@@ -54,7 +54,7 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What became of one check."""
+    """The result of one check."""
 
     name: str
     outcome: Outcome
@@ -66,7 +66,7 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong: passed or skipped."""
+        """True if nothing is wrong: passed or skipped."""
         return self.outcome != "failed"
 
 
@@ -79,12 +79,12 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
+        """True if nothing failed."""
         return all(result.ok for result in self.results)
 
     @property
     def summary(self) -> str:
-        """How many checks ran, and how they ended, in one line."""
+        """A line: how many checks ran, and how they ended."""
         count = Counter(result.outcome for result in self.results)
         ran = len(self.results) - count["skipped"]
         ended = ", ".join(f"{count[name]} {name}" for name in get_args(Outcome) if count[name])

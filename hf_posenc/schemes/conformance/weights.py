@@ -11,7 +11,7 @@ from .case import LONGEST, SEQUENCES, Case, Failure, describe, draw_tokens, pad_
 
 
 def _gradients(model: PosEncForSequenceClassification) -> dict[str, Tensor | None]:
-    """Of a random projection of a batch's logits; long enough for far distances."""
+    """Gradients of a random projection of a batch's logits, which is long enough for far distances."""
     ids, mask = pad_batch([draw_tokens(LONGEST, seed=5), *SEQUENCES[:2]])
     logits = model(ids, attention_mask=mask).logits
     model.zero_grad(set_to_none=True)
