@@ -38,7 +38,7 @@ def load_isolated(
     timeout: float = 1800,
     options: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """Loads a checkpoint with `trust_remote_code=True` in a process of its own, without network, and runs it.
+    """Loads a checkpoint in float32, with `trust_remote_code=True`, in a process without network, and runs it.
 
     Args:
         folder: a folder for the files that are exchanged.
@@ -100,7 +100,7 @@ def _main(folder: Path) -> None:
 
     options = {"trust_remote_code": True, **job["options"]}
     auto = getattr(transformers, job["auto_class"])
-    model, info = auto.from_pretrained(job["checkpoint"], output_loading_info=True, dtype="auto", **options)
+    model, info = auto.from_pretrained(job["checkpoint"], output_loading_info=True, dtype="float32", **options)
     if info["missing_keys"] or info["unexpected_keys"]:
         missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
         sys.exit(f"missing weights {missing}, unexpected {unexpected}")

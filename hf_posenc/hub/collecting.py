@@ -17,10 +17,11 @@ from hf_posenc.conversion.sources import read_config
 from hf_posenc.data.tokenizer import check_tokens
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
+from hf_posenc.finetuning.loading import load_any
 from hf_posenc.isolated_load import first_output
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.scheme_files import is_built_in
-from hf_posenc.training.run_folder import not_finite
+from hf_posenc.tasks import CLASSES, auto_class
 
 CHECKSUMS = "SHA256SUMS"
 logger = logging.get_logger(__name__)
@@ -87,12 +88,13 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source / name, folder / name)
     _refuse_link(source, "README.md")
-    model, auto_class = _load(folder, raw, trusted)
+    model: Any = load_any(str(folder), trust_remote_code=trusted)
+    auto = auto_class(CLASSES[type(model).__name__])
     length = min(16, model.base_model.position.max_length or 16)
     input_ids = (torch.arange(2 * length) * 7 % (model.config.vocab_size - 1) + 1).view(2, length)
     output = first_output(model, input_ids=input_ids)
-    if bad := not_finite([*model.named_parameters(), ("its output", output)]):
-        raise UserError(f"{bad[0]} holds NaN or infinity: its training diverged.")
+    if not output.isfinite().all():
+        raise UserError("Its output holds NaN or infinity: its training diverged.")
     token_ids = _tokenize(folder, trusted)
     picture = _draw(model, folder)
     names += [picture] if picture else []
@@ -101,7 +103,7 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     sent = (*sorted(names), CHECKSUMS)
     known = {"README.md", *(name.partition("/")[0] for name in sent)}
     left_out = tuple(sorted(path.name for path in source.iterdir() if path.name not in known))
-    return Checkpoint(folder, source, model, auto_class, input_ids, output, sent, left_out, own, picture, token_ids)
+    return Checkpoint(folder, source, model, auto, input_ids, output, sent, left_out, own, picture, token_ids)
 
 
 def _read_config(source: Path) -> dict[str, Any]:
@@ -112,7 +114,9 @@ def _read_config(source: Path) -> dict[str, Any]:
             f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "
             f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source}"
         )
-    return {**raw, "auto_map": raw.get("auto_map") or {}}
+    if not raw.get("auto_map"):
+        raise UserError(f"{str(source)!r}: config.json has no auto_map, by which others load it. Save the model anew.")
+    return raw
 
 
 def _code(source: Path, auto_map: dict[str, Any], config: PosEncConfig) -> tuple[list[str], bool]:
@@ -133,23 +137,6 @@ def _refuse_link(source: Path, name: str) -> None:
     inside = [source.resolve(), source.resolve().parent.parent / "blobs"]
     if not any((source / name).resolve().is_relative_to(folder) for folder in inside):
         raise UserError(f"{str(source / name)!r} is a link out of the folder. Replace it with the file, or remove it.")
-
-
-def _load(folder: Path, config: dict[str, Any], remote: bool) -> tuple[Any, str]:
-    """The model, by the Auto class that its config names, whole."""
-    architecture = (config.get("architectures") or [""])[0]
-    auto_class = next((k for k, v in config["auto_map"].items() if str(v).endswith(f".{architecture}")), None)
-    if auto_class is None or not hasattr(transformers, auto_class):
-        raise UserError(f"config.json: no Auto class loads architectures={architecture!r}. Save the model anew.")
-    model, info = getattr(transformers, auto_class).from_pretrained(
-        folder, output_loading_info=True, dtype="auto", trust_remote_code=remote
-    )
-    if info["missing_keys"] or info["unexpected_keys"]:
-        raise UserError(
-            f"The weights don't fit the config: missing {sorted(info['missing_keys'])}, "
-            f"unexpected {sorted(info['unexpected_keys'])}. Save the model anew."
-        )
-    return model, auto_class
 
 
 def _tokenize(folder: Path, remote: bool) -> list[int] | None:
