@@ -1,7 +1,5 @@
 """Checks of what is trained: gradients, and where weights live."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -109,12 +107,7 @@ class _Wrapped(nn.Module):
 
     def __init__(self, base_layer: nn.Module) -> None:
         super().__init__()
-        self.base_layer = base_layer
-
-    @property
-    def weight(self) -> Any:
-        """The child's."""
-        return self.base_layer.weight
+        self.base_layer, self.weight = base_layer, base_layer.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """The child's."""
