@@ -116,10 +116,6 @@ def check(
 
     if scheme_file is not None:
         register_scheme(scheme_file, scheme)
-    if onnx:
-        from hf_posenc.exporting.graph import check_packages
-
-        check_packages("onnx")
     kwargs = shared.json_object("scheme_kwargs", scheme_kwargs) or {}
     with loading("Running the checks, which takes up to a minute"):
         report = check_scheme(scheme, kwargs=kwargs, checks=only or None)

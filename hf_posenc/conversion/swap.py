@@ -36,10 +36,8 @@ EXTENSIONS = ("tile", "interpolate")
 """Of tables, see `fitting.extended_table`."""
 ROPE_EXTENSIONS = ("linear", "dynamic", "yarn")
 SUITABLE: dict[str, dict[str, Any]] = {
-    "alibi": {"directional": True, "learned": True, "per_layer": True},  # as published, left and right look alike
     "sinusoidal": {"learned_scale": True},
-    "t5": {"per_layer": True},
-    "toeplitz": {"per_layer": True},
+    **{name: {"per_layer": True} for name in ("alibi", "t5", "toeplitz")},
 }
 """Arguments that suit pretrained weights better than the defaults. Of an author's scheme: its `conversion_kwargs`."""
 Parts = dict[str, PositionScheme]

@@ -94,7 +94,7 @@ class PositionScheme(nn.Module):
         """
 
     def uses(self, hook: str) -> bool:
-        """Whether the scheme overrides `hook`."""
+        """Tells whether the scheme overrides `hook`."""
         return getattr(type(self), hook) is not getattr(PositionScheme, hook)
 
 

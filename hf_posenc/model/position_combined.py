@@ -53,7 +53,7 @@ class CombinedPosition(PositionScheme):
         return [part for part in self.parts.values() if part.uses(hook)]
 
     def uses(self, hook: str) -> bool:
-        """Whether a part overrides `hook`."""
+        """Tells whether a part overrides `hook`."""
         return len(self._using("rotate" if hook == "rotary" else hook)) > 0  # torch 2.11 can't trace bool(list)
 
     def embed(self, hidden_states: Tensor, tokens: Tokens) -> Tensor:

@@ -6,7 +6,7 @@ from transformers import initialization as init
 
 from .position_base import PositionScheme
 from .position_distance import gather_by_distance
-from .position_math import positive, require, whole
+from .position_math import one_of, positive, require, whole
 from .unpadding import Tokens
 
 
@@ -48,8 +48,7 @@ class DebertaPosition(PositionScheme):
         std: float = 0.02,
     ) -> None:
         super().__init__()
-        if terms not in ("c2p", "p2c", "both"):
-            raise ValueError(f"terms={terms!r} is unknown. Choose 'c2p', 'p2c' or 'both'.")
+        require("terms", terms, one_of("c2p", "p2c", "both"))
         self.num_heads = num_heads
         self.max_distance = require("max_distance", max_distance, whole(most=2**20))
         self.std = 0.0 if std == 0 else require("std", std, positive(", or 0"))

@@ -37,7 +37,7 @@ class DistanceBias(PositionScheme):
         return None if self.per_layer else self._of_pairs(tokens, 0)
 
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
-        """The same for one layer; None unless `per_layer`."""
+        """f(p_j - p_i) of one layer; None unless `per_layer`."""
         return self._of_pairs(tokens, layer) if self.per_layer else None
 
     def _of_pairs(self, tokens: Tokens, layer: int) -> Tensor:

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .position_distance import DistanceBias
+from .position_math import one_of, require
 
 
 class KerplePosition(DistanceBias):
@@ -33,9 +34,7 @@ class KerplePosition(DistanceBias):
 
     def __init__(self, *, num_heads: int, kernel: str = "log", directional: bool = True) -> None:
         super().__init__()
-        if kernel not in ("log", "power"):
-            raise ValueError(f"kernel={kernel!r} is unknown. Choose 'log' or 'power'.")
-        self.kernel = kernel
+        self.kernel = require("kernel", kernel, one_of("log", "power"))
         self.directional = directional
         self.shape = nn.Embedding(4 if directional else 2, num_heads)
         self.init_weights(0.0)

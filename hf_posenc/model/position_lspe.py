@@ -6,7 +6,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from .position_added import AddedPosition
-from .position_math import input_dtype, positive, require, whole
+from .position_math import input_dtype, one_of, positive, require, whole
 from .position_vectors import centre_and_scale, sinusoidal_table
 from .unpadding import Tokens
 
@@ -62,11 +62,9 @@ class LSPEPosition(AddedPosition):
             raise ValueError(
                 f"activation={activation!r} is no activation of transformers. Choose sigmoid, gelu, relu, silu, tanh."
             )
-        if applies_to not in ("positions", "embeddings"):
-            raise ValueError(f"applies_to={applies_to!r} is unknown. Choose 'positions' or 'embeddings'.")
         self.base = require("base", base, positive("; 10000 is usual"))
         self.scale = 1.0 if rms is None else require("rms", rms, positive(", or None for the published formula"))
-        self.applies_to = applies_to
+        self.applies_to = require("applies_to", applies_to, one_of("positions", "embeddings"))
         self.up = nn.Linear(hidden_size, width)
         self.activation = ACT2FN[activation]
         self.down = nn.Linear(width, hidden_size)

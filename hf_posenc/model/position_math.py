@@ -64,17 +64,17 @@ def outside_autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def tracing() -> bool:
-    """Whether the code is being compiled or exported."""
+    """Tells whether the code is being compiled or exported."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
 
 
 def is_transformed(x: Tensor) -> bool:
-    """Whether a function transform of `torch.func` (grad, jvp, vmap) runs on x; fused kernels have no such rules."""
+    """Tells whether a transform of `torch.func` (grad, jvp, vmap) runs on x; fused kernels have no such rules."""
     return not torch.compiler.is_compiling() and debug_unwrap(x) is not x
 
 
 def have_fixed_shapes(*tensors: Tensor | None) -> bool:
-    """Whether shapes must not depend on what these tensors hold: in a traced graph, or under `torch.func`."""
+    """Tells whether shapes must not depend on what these tensors hold: in a graph, or under `torch.func`."""
     return tracing() or any(is_transformed(x) for x in tensors if x is not None)
 
 

@@ -1,4 +1,4 @@
-"""What schemes that add vectors compute with: sinusoids, and the scale of a network. Your own scheme may import it."""
+"""Tools of schemes that add vectors: sinusoids, and the scale of a network. Your own scheme may import it."""
 
 import math
 

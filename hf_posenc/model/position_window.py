@@ -43,5 +43,5 @@ class WindowPosition(DistanceBias):
         return (is_far * FAR).to(torch.float32).unsqueeze(-1)
 
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
-        """The same of each pair, (1 or B, 1, S, S); None where all attend to all."""
+        """0 or -10000 of each pair, (1 or B, 1, S, S); None where all attend to all."""
         return super().layer_bias(q, k, tokens, layer) if layer % self.every else None

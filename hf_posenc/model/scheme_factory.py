@@ -15,7 +15,7 @@ SIZES = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", 
 
 
 def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
-    """What `position_embedding_kwargs` may hold for a scheme, with the defaults."""
+    """The keys that `position_embedding_kwargs` may hold for a scheme, with the defaults."""
     return {
         name: parameter.default
         for name, parameter in inspect.signature(scheme.__init__).parameters.items()
@@ -107,7 +107,7 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
 
 
 def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
-    """What a config fills of a constructor's arguments."""
+    """The arguments of a constructor that a config fills."""
     sizes = {
         # Schemes that add to the embeddings are as wide as the embeddings.
         "hidden_size": config.embedding_width if overrides(scheme, "embed", "encodings") else config.hidden_size,
@@ -123,7 +123,7 @@ def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
 
 
 def overrides(scheme: type[PositionScheme], *methods: str) -> bool:
-    """Whether the scheme overrides one of these methods, whichever copy of the protocol's file it inherits from."""
+    """Tells whether the scheme overrides one of these, whichever copy of the protocol's file it inherits from."""
     own = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("position_base")]
     return any(method in vars(base) for base in own for method in methods)
 

@@ -242,7 +242,7 @@ def _attention_panel(model: Any, length: int, layer: int, input_ids: Tensor | No
 
 
 def _order_panel(model: Any, length: int) -> _Panel:
-    """How much the mean of the hidden states changes when two words swap places, by their distance."""
+    """Change of the mean of the hidden states when two words swap places, by their distance."""
     words, rows, generator = (
         _random_words(model, _TEXTS, length),
         torch.arange(_TEXTS),

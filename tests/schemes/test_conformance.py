@@ -209,14 +209,6 @@ def test_every_check_is_failed_by_some_broken_scheme():
     assert proven == set(SCHEME_CHECKS)
 
 
-def test_one_cause_is_told_once():
-    report = check_scheme(broken.UnknownSize, checks=["padding", "order", "packing"])
-    messages = {result.name: result.message for result in report.results}
-    assert messages["packing"] == messages["order"] == "fails as padding does"
-    assert re.search("no size that a config knows|width", messages["padding"])
-    assert messages["padding"].endswith(". So do packing, order")
-
-
 def test_where_the_same_input_gives_other_output_nothing_else_is_said():
     report = check_scheme(broken.Random, checks=CHEAP)
     assert [result.name for result in report.results if result.outcome != "skipped"] == ["repeats"]

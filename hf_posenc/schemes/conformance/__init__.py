@@ -4,7 +4,6 @@ The checks are in `hooks.py`, `outputs.py`, `weights.py` and `travelling.py`; `c
 """
 
 import contextlib
-import dataclasses
 import itertools
 import logging
 import time
@@ -54,7 +53,7 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What became of one check."""
+    """The result of one check."""
 
     name: str
     outcome: Outcome
@@ -66,7 +65,7 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong: passed or skipped."""
+        """True if nothing is wrong: passed or skipped."""
         return self.outcome != "failed"
 
 
@@ -79,12 +78,12 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
+        """True if nothing failed."""
         return all(result.ok for result in self.results)
 
     @property
     def summary(self) -> str:
-        """How many checks ran, and how they ended, in one line."""
+        """A line: how many checks ran, and how they ended."""
         count = Counter(result.outcome for result in self.results)
         ran = len(self.results) - count["skipped"]
         ended = ", ".join(f"{count[name]} {name}" for name in get_args(Outcome) if count[name])
@@ -172,7 +171,7 @@ def check_scheme(
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
     if kwargs:
         label += f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
-    report = CheckReport(label, _by_cause(results))
+    report = CheckReport(label, tuple(results))
     return report.raise_on_failure() if raise_on_failure else report
 
 
@@ -190,23 +189,6 @@ def _run(name: str, case: "Case") -> CheckResult:
         error = problem
         outcome, message = "failed", str(problem) if isinstance(problem, Failure) else describe(problem)
     return CheckResult(name, outcome, message, time.perf_counter() - started, error)
-
-
-def _by_cause(results: list[CheckResult]) -> tuple[CheckResult, ...]:
-    """The first of several checks with the same error reports it; the others refer to that check."""
-    sharing: dict[str, list[str]] = {}
-    for result in results:
-        if result.outcome == "failed" and not isinstance(result.error, Failure):
-            sharing.setdefault(result.message, []).append(result.name)
-    merged = []
-    for result in results:
-        names = sharing.get(result.message, [])
-        if len(names) > 1 and result.name == names[0]:
-            result = dataclasses.replace(result, message=f"{result.message}. So do {', '.join(names[1:])}")
-        elif result.name in names[1:]:
-            result = dataclasses.replace(result, message=f"fails as {names[0]} does")
-        merged.append(result)
-    return tuple(merged)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What the checks share: a scheme inside tiny encoders, texts, comparisons, verdicts."""
+"""Shared by the checks: a scheme inside tiny encoders, texts, comparisons, verdicts."""
 
 import copy
 import functools
@@ -106,7 +106,7 @@ class Case:
         return [SCHEMES[part] for part in self.name.split("+")]
 
     def longest(self, wanted: int) -> int:
-        """As many tokens as wanted, or as the scheme has positions."""
+        """A length in tokens: as wanted, or as the scheme has positions."""
         return wanted if self.position.max_length is None else min(wanted, self.position.max_length)
 
     @property

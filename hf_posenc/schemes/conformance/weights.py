@@ -1,7 +1,5 @@
 """Checks of what is trained: gradients, and where weights live."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +9,7 @@ from .case import LONGEST, SEQUENCES, Case, Failure, describe, draw_tokens, pad_
 
 
 def _gradients(model: PosEncForSequenceClassification) -> dict[str, Tensor | None]:
-    """Of a random projection of a batch's logits; long enough for far distances."""
+    """Gradients of a random projection of a batch's logits, which is long enough for far distances."""
     ids, mask = pad_batch([draw_tokens(LONGEST, seed=5), *SEQUENCES[:2]])
     logits = model(ids, attention_mask=mask).logits
     model.zero_grad(set_to_none=True)
@@ -109,12 +107,7 @@ class _Wrapped(nn.Module):
 
     def __init__(self, base_layer: nn.Module) -> None:
         super().__init__()
-        self.base_layer = base_layer
-
-    @property
-    def weight(self) -> Any:
-        """The child's."""
-        return self.base_layer.weight
+        self.base_layer, self.weight = base_layer, base_layer.weight
 
     def forward(self, x: Tensor) -> Tensor:
         """The child's."""
