@@ -39,8 +39,8 @@ class Bipe(PositionScheme):
             raise ValueError("bipe finds segments by their separator: give input_ids, not inputs_embeds.")
         ends = tokens.input_ids == self.separator_id
         p, ends = tokens.in_order(torch.stack((tokens.positions.expand_as(ends), ends.long()), -1)).unbind(-1)
-        begins = nn.functional.pad(ends[:, :-1], (1, 0), value=1)
         index = torch.arange(p.shape[1], device=p.device)
+        begins = torch.where(index == 0, 1, ends.roll(1, -1))
         start = torch.where(begins == 1, index, 0).cummax(1)[0]  # the exporter to ONNX knows no .values
         within, segment = p - p.gather(1, start), begins.cumsum(1)
         return tokens.from_order(torch.stack((within, segment), -1)).unbind(-1)
