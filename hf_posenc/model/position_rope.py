@@ -1,7 +1,6 @@
 """`rope`: rotary position embedding, queries and keys turned by an angle that grows with the position."""
 
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -94,6 +93,17 @@ def _check_together(parameters: dict[str, Any]) -> None:
             f"rope_parameters: {key}={parameters[key]!r} is out of range for rope_type={rope_type!r}. It must be more "
             "than 1."
         )
+
+
+class _FrequencySettings:  # a namespace couldn't be compiled
+    """What transformers' frequency functions read of a config."""
+
+    def __init__(self, head_dim: int, rope_parameters: dict[str, Any]) -> None:
+        self.head_dim, self.hidden_size, self.num_attention_heads = head_dim, head_dim, 1
+        self.rope_parameters, self.max_position_embeddings = rope_parameters, rope_parameters.get(_LENGTH)
+
+    def standardize_rope_params(self) -> None:
+        """They are complete."""
 
 
 class RotaryPosition(RotatedPosition):
@@ -207,10 +217,7 @@ class RotaryPosition(RotatedPosition):
         parameters, function = self.rope_parameters, ROPE_INIT_FUNCTIONS.get(self.rope_type)
         if function is None:  # transformers leaves `default` to each model: it is `linear` with a factor of 1
             parameters, function = {**parameters, "factor": 1.0}, ROPE_INIT_FUNCTIONS["linear"]
-        sizes = {"head_dim": self.head_dim, "hidden_size": self.head_dim, "num_attention_heads": 1}
-        config: Any = SimpleNamespace(**sizes, rope_parameters=parameters, standardize_rope_params=dict)
-        config.max_position_embeddings = parameters.get(_LENGTH)
-        return function(config, device, seq_len=length)
+        return function(cast(Any, _FrequencySettings(self.head_dim, parameters)), device, seq_len=length)
 
     def _fixed(self, device: torch.device, length: int | None = None) -> Tensor:
         """Frequencies that depend on no tensor: computed once, on the CPU, as powers differ in their last digits."""
