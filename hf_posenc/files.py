@@ -87,7 +87,8 @@ def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Writes a text file whole or not at all."""
-    write_bytes(path, text.encode("utf-8"))
+    with written_whole(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8"))
 
 
 @contextlib.contextmanager
@@ -101,12 +102,6 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", suffix=WRITING, dir=path.parent) as folder:
         yield Path(folder) / path.name
         os.replace(Path(folder) / path.name, path)
-
-
-def write_bytes(path: str | Path, content: bytes) -> None:
-    """Writes a file whole or not at all; makes its folder."""
-    with written_whole(path) as temporary:
-        temporary.write_bytes(content)
 
 
 def write_json(path: str | Path, value: Any) -> None:

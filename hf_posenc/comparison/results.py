@@ -7,13 +7,12 @@ without a score: the inputs are longer than the scheme's table.
 import hashlib
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hf_posenc.errors import UserError, one_line
+from hf_posenc.errors import UserError, check_writable, one_line
 from hf_posenc.files import finite, write_json, write_text
 
 from .plan import Plan, PlannedRun, Task
@@ -47,9 +46,7 @@ def check_folder(folder: Path) -> None:
     Raises:
         UserError: naming it.
     """
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        raise UserError(f"{str(folder)!r} can't be written to. Name another folder.")
+    check_writable(repr(str(folder)), folder)
     others = sorted(item.name for item in folder.iterdir() if item.name != LOCKS_NAME) if folder.is_dir() else []
     if others and not (folder / PLAN_NAME).exists():
         names = ", ".join(others[:4])

@@ -32,7 +32,6 @@ from .scheme_files import (
     is_built_in,
     refuse_own_folder,
     warn_of_other_code,
-    written_code,
 )
 from .scheme_table import SCHEMES
 
@@ -403,17 +402,14 @@ class PosEncConfig(CheckpointConfig):
         return collect_code(self.position_embedding_type, self.schemes(), self.position_augmentation)
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Writes config.json and the code that it needs; removes code of another scheme that it wrote there before.
+        """Writes config.json and the code that it needs.
 
         Raises:
             ValueError: the code of a scheme that isn't ours can't travel. Nothing is written then.
         """
-        code = self.code_files()
+        self.code_files()  # or refused before anything is written
         refuse_own_folder(self.schemes(), save_directory)
-        stale = written_code(Path(save_directory)) - code.keys()
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
-        for name in stale:
-            Path(save_directory, name).unlink()
 
     def check_scheme(self, scheme: Any) -> None:
         """Refuses a scheme whose state a checkpoint wouldn't hold, or whose child hides a hook.

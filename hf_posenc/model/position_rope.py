@@ -27,12 +27,12 @@ ROPE_TYPES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 _CHECKS: dict[str, Check] = {
     "rope_type": one_of(*ROPE_TYPES),
-    "rope_theta": positive("; 10000 is usual"),
+    "rope_theta": positive(" above 1; 10000 is usual", least=1 + 1e-6),
     "partial_rotary_factor": positive(" up to 1", most=1.0),
     "factor": positive(" of at least 1: how many times the trained length inputs may be", least=1.0),
     "truncate": (lambda value: isinstance(value, bool), "is neither True nor False."),
     "global_attn_every_n_layers": whole(least=2),
-    _LENGTH: whole(),
+    _LENGTH: whole(least=2),
 }
 """The others may be any positive number, `short_factor` and `long_factor` a list of them."""
 _LIST: Check = (lambda value: isinstance(value, (list, tuple)), "is no list of numbers, one per pair.")
@@ -86,24 +86,17 @@ def _check_together(parameters: dict[str, Any]) -> None:
     for one, other in (("mscale", "mscale_all_dim"), _LOCAL):
         if (one in parameters) != (other in parameters):
             raise ValueError(f"rope_parameters: {one} and {other} act together. Give both or neither.")
-    rope_type = parameters["rope_type"]
-    key = {"yarn": "rope_theta", "longrope": _LENGTH}.get(rope_type)  # their logarithms divide
-    if key is not None and parameters[key] <= 1:
-        raise ValueError(
-            f"rope_parameters: {key}={parameters[key]!r} is out of range for rope_type={rope_type!r}. It must be more "
-            "than 1."
-        )
 
 
 class _FrequencySettings:  # a namespace couldn't be compiled
     """What transformers' frequency functions read of a config."""
 
-    def __init__(self, head_dim: int, rope_parameters: dict[str, Any]) -> None:
-        self.head_dim, self.hidden_size, self.num_attention_heads = head_dim, head_dim, 1
-        self.rope_parameters, self.max_position_embeddings = rope_parameters, rope_parameters.get(_LENGTH)
+    num_attention_heads: int = 1
+    standardize_rope_params: Any = staticmethod(dict)
 
-    def standardize_rope_params(self) -> None:
-        """They are complete."""
+    def __init__(self, head_dim: int, rope_parameters: dict[str, Any]) -> None:
+        self.head_dim = self.hidden_size = head_dim
+        self.rope_parameters, self.max_position_embeddings = rope_parameters, rope_parameters.get(_LENGTH)
 
 
 class RotaryPosition(RotatedPosition):

@@ -107,14 +107,6 @@ def table_text(table: dict[str, type[PositionScheme]], augmentations: dict[str, 
     return "\n".join([title, "", *sorted(imports), "", *dictionaries, ""])
 
 
-def written_code(folder: Path) -> set[str]:
-    """The files of code that `save_pretrained` has written into a folder, by what its `scheme_table.py` says."""
-    if not (folder / TABLE).is_file():
-        return set()
-    ours = [name for name in OUR_FILES if name.startswith("position_")]
-    return set(_with_imports(folder, [TABLE, "configuration_posenc.py", *ours], every=True))
-
-
 def refuse_own_folder(schemes: dict[str, type[PositionScheme]], folder: Any) -> None:
     """Refuses to save into the folder that a scheme's own file is in: the copy that travels would replace it.
 
@@ -135,8 +127,8 @@ def _module(scheme: Any) -> str:
     return scheme.__module__.rpartition(".")[2]
 
 
-def _with_imports(folder: Path, entries: list[str], every: bool = False) -> dict[str, str]:
-    """Files and those beside them that they import, by name, without the table; `every`: those that exist, with it.
+def _with_imports(folder: Path, entries: list[str]) -> dict[str, str]:
+    """Files and those beside them that they import, by name, without the table.
 
     A file that imports hf_posenc isn't a checkpoint's.
     """
@@ -144,10 +136,9 @@ def _with_imports(folder: Path, entries: list[str], every: bool = False) -> dict
     waiting = list(entries)
     while waiting:
         name = waiting.pop()
-        path = folder / name
-        if name in files or (every and not path.is_file()) or (name == TABLE and not every):
+        if name in files or name == TABLE:
             continue
-        text = path.read_text(encoding="utf-8", errors="replace" if every else "strict")
+        text = (folder / name).read_text(encoding="utf-8")
         if not re.search(r"^\s*(?:from|import)\s+hf_posenc\b", text, flags=re.MULTILINE):
             files[name] = text
             waiting += [f"{module}.py" for module in _imported(text)]

@@ -7,7 +7,6 @@ Axes in the shapes below: S positions, D hidden width, H heads, d = D/H.
 """
 
 import copy
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import UserError, user_errors
-from hf_posenc.files import write_bytes
+from hf_posenc.files import written_whole
 from hf_posenc.model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.schemes.hooks import one_text, rotated_units
@@ -120,11 +119,9 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150) -> None:
 
     suffix = check_picture_path(path)
     unsaid = {"png": ("Software",), "svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}[suffix]
-    buffer = io.BytesIO()
     # The names of an svg's parts are drawn at random without a salt.
-    with matplotlib.rc_context({"svg.hashsalt": "hf_posenc"}):
-        figure.savefig(buffer, format=suffix, dpi=dpi, metadata=dict.fromkeys(unsaid))
-    write_bytes(path, buffer.getvalue())
+    with matplotlib.rc_context({"svg.hashsalt": "hf_posenc"}), written_whole(path) as temporary:
+        figure.savefig(temporary, format=suffix, dpi=dpi, metadata=dict.fromkeys(unsaid))
 
 
 def check_picture_path(path: str | Path) -> str:

@@ -329,7 +329,7 @@ def test_a_trained_length_that_the_type_does_not_use_is_kept(parameters):
         ({"local_rope_theta": 0, "global_attn_every_n_layers": 2}, "local_rope_theta=0 is out of range"),
         ({"local_rope_theta": 9.0, "global_attn_every_n_layers": 1}, "global_attn_every_n_layers=1 is out of range"),
         ({**YARN, "truncate": 1}, "truncate=1 is neither True nor False"),
-        ({**YARN, "rope_theta": 1.0}, r"rope_theta=1\.0 is out of range for rope_type='yarn'"),
+        ({**YARN, "rope_theta": 1.0}, r"rope_theta=1\.0 is out of range. It must be a positive number above 1"),
         ({**YARN, "original_max_position_embeddings": 0}, "original_max_position_embeddings=0 is out of range"),
         ({**YARN, "original_max_position_embeddings": 9.5}, r"original_max_position_embeddings=9\.5 is out of range"),
         ({**LONG, "short_factor": 2.0}, r"short_factor=2\.0 is no list of numbers, one per pair"),

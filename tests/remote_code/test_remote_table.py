@@ -102,20 +102,6 @@ def test_a_checkpoints_own_code_computes_a_gated_network(tmp_path: Path) -> None
     torch.testing.assert_close(bundled.eval()(ids)[0], model(ids)[0], atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.promise("Files", "Saving over another scheme's checkpoint removes its code, and no file of yours")
-@pytest.mark.parametrize("save", ["model", "config"])
-def test_saving_over_another_scheme_removes_its_code_and_nothing_else(tmp_path: Path, save: str) -> None:
-    mine = {"my_script.py": "print('mine')\n", "position_t5.py": "from hf_posenc import T5Position\n"}
-    for scheme in ("learned+t5", "rope"):
-        model = tiny_model(scheme, HEAD)
-        (model if save == "model" else model.config).save_pretrained(tmp_path)
-        code = model.config.code_files()
-        assert {path.name for path in tmp_path.glob("*.py")} == code.keys() | (mine if scheme == "rope" else {}).keys()
-        for name, text in mine.items():
-            (tmp_path / name).write_text(text)
-    assert (tmp_path / "scheme_table.py").read_text() == code["scheme_table.py"]
-
-
 def author(folder: Path, step: int, table: str | None = None) -> Path:
     """A checkpoint with a scheme `mine` of its author's own, in two files."""
     source = folder / "author"
