@@ -186,8 +186,7 @@ def add_bias(masks: Masks, runs: Rows | Runs, bias: Tensor | None, dtype: torch.
 
 def _check_axes(scheme: PositionScheme, hook: str, bias: Tensor | None, heads: int) -> None:
     if bias is not None and (bias.dim() != 4 or bias.shape[1] not in (1, heads)):
-        given = f"{type(scheme).__name__}.{hook} returns shape {tuple(bias.shape)}"
-        raise ValueError(f"{given}. Give (1 or B, {heads} or 1, S, S), with every axis.")
+        raise ValueError(f"{scheme.name!r}: {hook} returns {tuple(bias.shape)}. Give (1 or B, {heads} or 1, S, S).")
 
 
 def _aligned(bias: Tensor) -> Tensor:

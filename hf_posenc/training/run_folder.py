@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import files
-from ..errors import Diverged, Interrupted, UserError, check_writable, disk_error, one_line
+from ..errors import Diverged, Interrupted, UserError, check_writable, disk_error, is_main_process, one_line
 from ..files import CHECKPOINT, REPLACED
 from ..quiet import errors_alone
 
@@ -146,22 +146,19 @@ def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
 def guarded(output: str | Path) -> Iterator[None]:
     """Says what is left after Ctrl-C, of weights that aren't finite, or on a full disk, whoever reports it.
 
-    A run without a whole checkpoint leaves nothing: the next one may have other options.
+    A run that fails before its first checkpoint leaves nothing: the next one may have other options.
     """
     try:
-        with errors_alone("transformers.trainer_utils"), contextlib.ExitStack() as failed:
-            # checkpoints within a second make it doubt the file system
-            failed.callback(_forget, Path(output))
+        with errors_alone("transformers.trainer_utils"):  # checkpoints within a second make it doubt the file system
             yield
-            failed.pop_all()
     except KeyboardInterrupt as interrupt:
         raise Interrupted(what_is_left(output)) from interrupt
-    except Diverged as error:
-        raise Diverged(f"{one_line(error)} What is left: {what_is_left(output, diverged=True)}") from error
-    except UserError:
-        raise
     except Exception as error:
-        reason = disk_error(error)
+        if is_main_process() and not _whole(Path(output)):
+            _forget(Path(output))
+        if isinstance(error, Diverged):
+            raise Diverged(f"{one_line(error)} What is left: {what_is_left(output, diverged=True)}") from error
+        reason = None if isinstance(error, UserError) else disk_error(error)
         if reason is None:
             raise
         raise UserError(
@@ -171,11 +168,10 @@ def guarded(output: str | Path) -> Iterator[None]:
 
 
 def _forget(folder: Path) -> None:
-    """Deletes what a run wrote that nothing can go on from, and the folder if that is all it held."""
-    if not _whole(folder):
-        (folder / OPTIONS_NAME).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # it holds something, or isn't there
-            folder.rmdir()
+    """Deletes what marks a run, and the folder if that is all it held."""
+    (folder / OPTIONS_NAME).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # it holds something, or isn't there
+        folder.rmdir()
 
 
 def what_is_left(output: str | Path, *, diverged: bool = False) -> str:
