@@ -98,6 +98,9 @@ RUN_ELSEWHERE = {
     "python -m model_cards.studies.recipe --data FOLDER --output try.json --parts scratch/comparisons "
     """--seeds 1 --options '{"epochs": 20, "set": {"initializer_range": 0.05, "hidden_dropout_prob": 0.1}}'""": "tests/"
     "test_recipe_study.py",
+    "python -m model_cards.studies.recipe --data FOLDER --output model_cards/results/few_rows.json --parts few": (
+        "tests/test_recipe_study.py, a part of it"
+    ),
 }
 # The block that loads what the commands trained.
 LOADS = """from transformers import pipeline
