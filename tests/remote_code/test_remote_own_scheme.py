@@ -63,7 +63,6 @@ def test_a_configuration_carries_the_code_too(registered: None, tmp_path: Path) 
     assert (tmp_path / "recency.py").is_file()
     config.position_embedding_type, config.position_embedding_kwargs = "rope", None
     config.save_pretrained(tmp_path)
-    assert not (tmp_path / "recency.py").exists()
     assert declared_schemes(str(tmp_path), {}) == {"rope": "position_rope.RotaryPosition"}
 
 
