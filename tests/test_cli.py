@@ -141,7 +141,7 @@ def test_predict_gives_probabilities_for_texts_files_and_standard_input(run, pre
     (row,) = predict(checkpoint, "--data", str(tmp_path / "a.csv"), "--text-column", "sentence")
     assert row["probabilities"] == expected
     code, _, error = run("predict", str(checkpoint), "who saw karla", "--text-pair", "karla")
-    assert (code, "trained on single texts. Leave out --text-pair" in error) == (2, True)
+    assert (code, "trained on single texts. Leave out the second: --text-pair" in error) == (2, True)
     code, out, _ = run("predict", str(checkpoint), "who saw karla")
     assert code == 0
     assert f"{max(rows[0]['probabilities'].values()):.3f}" in out

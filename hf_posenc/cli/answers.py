@@ -124,9 +124,6 @@ def _read(
         cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
         table = as_table(Dataset.from_dict(cells), "Your texts")
         inputs = [as_input(row, known) for row in zip(*cells.values(), strict=True)]
-        if known is not None and len(inputs[0]) != 1 + known.is_pair:
-            kind, way_out = ("pairs of", "Give the second one with") if known.is_pair else ("single", "Leave out")
-            raise UserError(f"The model was trained on {kind} texts. {way_out} --text-pair.")
     else:
         table = read_split(options, split)
         columns = find_columns(table, options, known, needs_label=False)

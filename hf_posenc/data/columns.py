@@ -252,10 +252,10 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
         known: the columns that the model was trained on.
 
     Raises:
-        UserError: a column is missing, or they are too many.
+        UserError: a column is missing, they are too many, or one stands for a pair.
     """
     if isinstance(texts, str):
-        return (texts,)
+        texts = [texts]
     if isinstance(texts, Mapping):
         trained = known.text if known is not None else ("text",)
         names = trained if known and set(trained) <= set(texts) else ("text", "text_pair")[: len(texts)]
@@ -268,4 +268,7 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
         return (known.joined(cells),)
     if len(cells) > 2:
         raise UserError(f"{len(cells)} texts stand where the model takes one, or two as a pair.")
+    if known is not None and len(cells) != 1 + known.is_pair:
+        kind, way_out = ("pairs of", "Give the second one too") if known.is_pair else ("single", "Leave out the second")
+        raise UserError(f"The model was trained on {kind} texts. {way_out}: --text-pair, text_pair, or [a, b].")
     return tuple(cells)

@@ -276,7 +276,7 @@ def test_a_frame_is_read_by_its_names_and_what_does_not_fit_is_refused() -> None
     fitted = quick().fit(frame, labels)
     pairs = list(zip(texts, texts[::-1], strict=True))
     np.testing.assert_array_equal(fitted.predict_proba(frame), fitted.predict_proba(pairs))
-    with pytest.raises(UserError, match="X has 1 texts in a row, and the model was trained on pairs"):
+    with pytest.raises(UserError, match="trained on pairs of texts. Give the second one too"):
         fitted.predict(texts)
     named = frame.rename(columns={"text": "title", "text_pair": "body"})
     by_name = quick().fit(named[["title", "body"]], labels)
@@ -287,7 +287,7 @@ def test_a_frame_is_read_by_its_names_and_what_does_not_fit_is_refused() -> None
         with pytest.raises(UserError, match="has no column 'body', but .* trained on title and body: rename"):
             by_name.predict(other)
     alone = quick().fit(pd.DataFrame({"id": range(32), "text": texts}), labels)
-    with pytest.raises(UserError, match="X has 2 texts in a row, and the model was trained on one text each"):
+    with pytest.raises(UserError, match="trained on single texts. Leave out the second"):
         alone.predict(pairs)
     with pytest.raises(UserError, match="--task 'classification' is for files"):
         PosEncRegressor(task="classification").fit(texts, range(32))

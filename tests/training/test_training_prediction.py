@@ -319,12 +319,12 @@ def test_pairs_of_a_file_and_of_the_command_line_are_pairs(run, checkpoint, tmp_
     shares = model(**pair).logits[0].softmax(-1).tolist()
     assert probabilities == pytest.approx({model.config.id2label[n]: share for n, share in enumerate(shares)}, abs=1e-5)
     for words, message in (
-        ((trained, "who saw"), "trained on pairs of texts. Give the second one with --text-pair."),
+        ((trained, "who saw"), "trained on pairs of texts. Give the second one too: --text-pair"),
         (
             (trained, "--data", source, "--text-column", "text"),
             "trained on pairs (premise and hypothesis), and the data",
         ),
-        ((checkpoint, "who saw", "--text-pair", "karla"), "trained on single texts. Leave out --text-pair."),
+        ((checkpoint, "who saw", "--text-pair", "karla"), "trained on single texts. Leave out the second: --text-pair"),
         (
             (checkpoint, "--data", source, *columns),
             "trained on single texts (text), and the data has text and text_pair",
