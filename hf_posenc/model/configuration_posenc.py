@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.utils.versions import require_version
 
-POSENC_VERSION = "0.1.0"
+POSENC_VERSION = "1.0.0"
 """The version of the code in this folder; recorded in every checkpoint as `posenc_version`."""
 
 MINIMUM_TRANSFORMERS = "5.17"

@@ -71,6 +71,15 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {"hf_posenc/__init__.py", "hf_posenc/model/modeling_posenc.py"} <= sources
     assert names - metadata == sources
     assert any(name.endswith("licenses/LICENSE") for name in metadata)
+    assert any(name.endswith("licenses/hf_posenc/data/blimp_order/README.md") for name in metadata)
+    assert wheel.stat().st_size < 1e6
+    run(sys.executable, "-m", "twine", "check", "--strict", wheel, cwd=ROOT)
+
+
+def test_every_page_names_the_same_version(wheel: Path) -> None:
+    version = wheel.name.split("-")[1]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version} " in (ROOT / "CHANGELOG.md").read_text()
 
 
 @pytest.mark.slow
