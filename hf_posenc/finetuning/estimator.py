@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 from pandas import isna
+from rich.console import Console
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -133,8 +134,9 @@ class _Estimator(BaseEstimator):
             contextlib.nullcontext() if verbose else silence(),
         ):
             options = Options.of(**{**parameters, "output": str(Path(folder) / "posenc-model")})
+            console = None if verbose else Console(quiet=True)  # rich prints past stdout in a notebook
             try:
-                result = train(options, tables={"train": table}, baselines=baselines)
+                result = train(options, tables={"train": table}, baselines=baselines, console=console)
             except Interrupted as interrupt:
                 raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
         self.model_: Any = result.model

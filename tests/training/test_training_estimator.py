@@ -4,6 +4,7 @@ import json
 import math
 import pickle
 import random
+import sys
 import tempfile
 import unittest
 import warnings
@@ -15,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -183,7 +185,10 @@ def test_a_fit_prints_nothing_leaves_no_folder_and_no_other_randomness(
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(12345)
     draw = [torch.initial_seed(), np.random.get_state()[1].tolist(), random.getstate()]
-    first = quick().fit(texts, labels)
+    with monkeypatch.context() as notebook:  # there rich prints past standard output
+        notebook.setattr(sys.modules["hf_posenc.finetuning.train"], "Console", partial(Console, force_jupyter=True))
+        notebook.setattr("rich.jupyter.display", lambda segments, text: pytest.fail(text))
+        first = quick().fit(texts, labels)
     first.predict(texts)
     assert capfd.readouterr() == ("", "")  # doubts are Python's warnings, which pytest takes
     assert not list(tmp_path.iterdir())
