@@ -39,6 +39,7 @@ def test_the_command_line_has_every_option_with_a_help():
         ({"learning_rate": float("nan")}, "--learning-rate nan is out of range. Give a number from 0 to 1"),
         ({"word_rate": 1e4}, "--word-rate 10000.0 is out of range. Give a number from 0 to 1000"),
         ({"task": "words"}, "--task 'words' is unknown. Choose one of classification, regression."),
+        ({"max_steps": 9, "epochs": 1.0}, "--epochs 1.0 has no effect beside --max-steps. Leave it out."),
         ({"size": "huge"}, "--size 'huge' is unknown. Choose one of tiny, mini, small, base."),
         ({"schedule": "steps"}, "--schedule 'steps' is unknown. Choose one of linear, cosine, constant,"),
         ({"delimiter": ";;"}, "--delimiter ';;' can't separate columns. Give one character, or tab."),
