@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .. import files
+from ..checkpoint_files import open_weights, weight_files
 from ..errors import Diverged, Interrupted, UserError, check_writable, disk_error, is_main_process, one_line
 from ..files import CHECKPOINT, REPLACED
 from ..quiet import errors_alone
@@ -65,8 +66,17 @@ def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
 
 
 def _whole(folder: Path) -> list[Path]:
-    """The checkpoints that were written to their end, by step."""
-    return [path for path in checkpoints(folder) if _read(path / _STATE).get("global_step")]
+    """The checkpoints that were written to their end, and whose weights open, by step."""
+
+    def is_whole(path: Path) -> bool:
+        with contextlib.suppress(UserError):
+            for name in weight_files(path):
+                with open_weights(path / name):
+                    pass
+            return bool(_read(path / _STATE).get("global_step"))
+        return False
+
+    return list(filter(is_whole, checkpoints(folder)))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -101,10 +111,16 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
                 f"--resume: the run in {output!r} was begun with {name}={before.get(name)!r}, now it is "
                 f"{now.get(name)!r}. Resume with what it began with, or train elsewhere."
             )
-    if whole := _whole(folder):
-        return whole[-1]
-    logger.warning(f"No whole checkpoint in {output!r}: training starts at the beginning.")
-    return None
+    whole = _whole(folder)
+    if damaged := [path.name for path in checkpoints(folder) if path not in whole]:
+        logger.warning(f"Not whole, and passed over: {', '.join(damaged)} in {output!r}.")
+    if not whole:
+        logger.warning(f"No whole checkpoint in {output!r}: training starts at the beginning.")
+        return None
+    state = _read(whole[-1] / _STATE)
+    if best := state.get("best_model_checkpoint"):  # as the folder was called then
+        files.write_json(whole[-1] / _STATE, {**state, "best_model_checkpoint": str(folder / Path(best).name)})
+    return whole[-1]
 
 
 def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[str]:
