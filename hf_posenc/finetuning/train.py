@@ -22,7 +22,7 @@ from .. import files
 from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
 from ..data.sources import read
-from ..errors import UserError
+from ..errors import UserError, user_errors
 from ..options import Options
 from ..quiet import without_bars
 from ..training import run_folder
@@ -108,7 +108,7 @@ def train(
     if baselines and process.is_main_process:
         tests = {PREFIXES[split]: part for split, part in parts.items()}
         report.baselines = baseline_scores((texts, targets), tests, report.problem_type)
-    with run_folder.guarded(output):  # the Trainer makes the folder
+    with run_folder.guarded(output), user_errors():  # the Trainer makes the folder
         trainer = make_trainer(model, tokenizer, encoded, recipe, loss, console)
         report.recipe = _in_words(trainer, options)
         process.wait_for_everyone()  # all have seen that the folder is free

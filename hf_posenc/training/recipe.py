@@ -16,7 +16,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from ..errors import UserError, dashed, one_line
+from ..errors import UserError, dashed, user_errors
 from ..machine import best_dtype
 from ..model.position_base import PositionScheme
 from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
@@ -183,10 +183,8 @@ def make_recipe(
     if best.removeprefix("eval_") not in ("loss", *known):
         raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
     values |= {"metric_for_best_model": best, "greater_is_better": best.removeprefix("eval_") not in ("loss", "mse")}
-    try:
+    with user_errors():
         recipe = Recipe(**{**values, **chosen})
-    except (ValueError, TypeError, ImportError) as error:
-        raise UserError(one_line(error)) from error
     batch = recipe.train_batch_size * recipe.world_size * recipe.gradient_accumulation_steps
     recipe.num_train_epochs = options.epochs or default_epochs(is_trained, seen, examples, batch)
     apart = math.ceil(recipe.num_train_epochs / MOST_EVALUATIONS)

@@ -63,6 +63,8 @@ BAD = [
     ("--set bf16_full_eval=true", "--set bf16_full_eval can't be set"),
     ("--set metric_for_best_model=acuracy", "=acuracy isn't measured here. Choose loss, accuracy, "),
     ("--set save_strategy=often", "often"),
+    ("--set report_to=foo", "Error: foo is not supported, only "),
+    ("--set fsdp=true", "Error: Using fsdp only works in distributed training."),
     without_gpu("--set fp16=true", "--set fp16=true needs a GPU. Use --bf16"),
     without_gpu("--device cuda", "--device 'cuda' can't be trained on. This machine has cpu alone."),
     ("--text-column body", "no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with --text-col"),
