@@ -115,8 +115,9 @@ def train(
         if resumed is not None:
             report.notes.append(f"Goes on from {resumed.name}.")
         elif process.is_main_process:
-            deleted = run_folder.begin(output, begun_with, overwrite=options.overwrite)
-            report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
+            if deleted := run_folder.delete_checkpoints(output) if options.overwrite else []:
+                report.notes.append(f"Deleted of the run that is replaced: {', '.join(deleted)}.")
+            files.write_json(Path(output) / run_folder.OPTIONS_NAME, begun_with)
     report.show_start(console)
     _fit(trainer, report, recipe, resumed)
     _score(report, trainer, encoded)
@@ -157,15 +158,20 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         save_model: called with a folder by all processes, saves weights, code and tokenizer there.
         trained_on: the marks of the training texts.
     """
-    is_main = PartialState().is_main_process
-    with run_folder.guarded(output), run_folder.finished(output, is_main=is_main) as folder:
-        save_model(str(folder))
-        if not is_main:
-            return
-        report.draw(folder)
-        files.write_text(folder / "README.md", report.card())
-        np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
-        files.write_json(folder / run_folder.RESULTS_NAME, report.to_dict())
+    is_main, folder = PartialState().is_main_process, Path(output)
+    with (
+        run_folder.guarded(folder),
+        files.replaced_together(folder, is_main, run_folder.files_of_run(folder)) as new,
+    ):
+        save_model(str(new))
+        if is_main:
+            report.draw(new)
+            files.write_text(new / "README.md", report.card())
+            np.save(new / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
+            names = sorted([run_folder.RESULTS_NAME, *(path.name for path in new.iterdir())])
+            files.write_json(new / run_folder.RESULTS_NAME, {**report.to_dict(), "files": names})
+    if is_main:
+        run_folder.delete_checkpoints(folder)
 
 
 def _in_words(trainer: RunTrainer, options: Options) -> dict[str, Any]:

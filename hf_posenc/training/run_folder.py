@@ -123,32 +123,17 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     return whole[-1]
 
 
-def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[str]:
-    """Makes the folder and writes into it what a resumed run is compared with.
-
-    Returns:
-        The checkpoints of the run that is replaced, which are deleted.
-    """
-    deleted = checkpoints(output) if overwrite else []
+def delete_checkpoints(output: str | Path) -> list[str]:
+    """Deletes the checkpoints of a run; returns their names."""
+    deleted = checkpoints(output)
     for path in deleted:
         shutil.rmtree(path)
-    files.write_json(Path(output) / OPTIONS_NAME, options)
     return [path.name for path in deleted]
 
 
-@contextlib.contextmanager
-def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
-    """A temporary folder whose files replace those of the folder's earlier run, all or none; checkpoints go last."""
-    folder = Path(output)
-    earlier = [name for name in _read(folder / RESULTS_NAME).get("files", []) if Path(name).name == name]
-    with files.replaced_together(folder, is_main, lambda: [*earlier, OPTIONS_NAME]) as temporary:
-        yield temporary
-        if is_main:
-            results = _read(temporary / RESULTS_NAME)
-            names = sorted({RESULTS_NAME, *(path.name for path in temporary.iterdir())})
-            files.write_json(temporary / RESULTS_NAME, {**results, "files": names})
-    for path in checkpoints(folder) if is_main else ():
-        shutil.rmtree(path)
+def files_of_run(folder: Path) -> list[str]:
+    """The files that a finished run left in a folder, and that of an unfinished one."""
+    return [OPTIONS_NAME, *(name for name in _read(folder / RESULTS_NAME).get("files", []) if Path(name).name == name)]
 
 
 def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
