@@ -250,7 +250,7 @@ def test_a_clone_has_the_parameters_and_a_pickle_the_predictions() -> None:
         (["a", 5], ["x", "y"], "Text 1 is 5"),
         ([("a", "b"), "c"], ["x", "y"], "Text 1 is 'c'"),
         (["a", "b"], ["x"], r"inconsistent numbers of samples: \[2, 1\]"),
-        (["a", "b"], ["x", "x"], "only one class, 'x'"),
+        (["a", "b"], ["x", "x"], "are of one class, 'x'"),
         ([], [], "no texts"),
         (["a", "b", "c"], ["x", None, "y"], "None: the label of text 1"),
         (["a", "b", "c"], [0.5, 1.5, math.nan], "None: the label of text 2"),
