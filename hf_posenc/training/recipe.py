@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import torch
 from datasets import Dataset
+from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError, dashed, user_errors
-from ..machine import best_dtype
 from ..model.position_base import PositionScheme
 from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
 from .metrics import METRICS
@@ -213,6 +213,14 @@ def trains_on_cpu(options: Options) -> bool:
     return options.device == "cpu" or not torch.accelerator.is_available()
 
 
+def is_bf16_fast(on_cpu: bool) -> bool:
+    """Whether the hardware multiplies bfloat16: AVX512-BF16, AMX, or a GPU; emulated it is slower than float32."""
+    if on_cpu:
+        asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(getattr(torch.cpu, name, bool)() for name in asked)
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
     """Device and precision."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -224,7 +232,7 @@ def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
         raise UserError("--set fp16=true needs a GPU. Use --bf16, which works on a CPU too.")
     bf16 = options.bf16
     if bf16 is None:
-        bf16 = not chosen.get("fp16") and best_dtype("cpu" if on_cpu else None) == torch.bfloat16
+        bf16 = not chosen.get("fp16") and is_bf16_fast(on_cpu)
     # `use_cpu`: else TrainingArguments refuses bf16, and each of several processes trains alone.
     return {"use_cpu": on_cpu, "bf16": bf16, "dataloader_pin_memory": not on_cpu}
 
@@ -280,18 +288,15 @@ def check_memory(model: PreTrainedModel, lengths: Sequence[int], recipe: Recipe,
     largest = sorted(lengths)[-size:]
     weights, texts = step_bytes(model, largest)
     free = _free(recipe.device)
-    needs = f"A step has up to {sum(largest):,} tokens, which take about {_size(weights + texts)}"
+    needs = f"A step has up to {sum(largest):,} tokens, which take about {tqdm.format_sizeof(weights + texts, 'B')}"
+    there = f"{tqdm.format_sizeof(free, 'B')} are free."
     if weights + texts <= free:
-        return [f"{needs}; {_size(free)} are free."]
+        return [f"{needs}; {there}"]
     fits = max(1, int(size * (free - weights) / texts)) if free > weights else 1
     way_out = f"--batch-size {fits} --set gradient_accumulation_steps={-(-size // fits)}, or a smaller --max-length"
     if weights + texts > _REFUSED_ABOVE * free and not chosen:
-        raise UserError(f"{needs}, and {_size(free)} are free. Give {way_out}; --batch-size {size} tries it.")
-    return [f"{needs}; {_size(free)} are free.", f"That may not fit. Give {way_out}."]
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+        raise UserError(f"{needs}, and {there} Give {way_out}; --batch-size {size} tries it.")
+    return [f"{needs}; {there}", f"That may not fit. Give {way_out}."]
 
 
 def _free(device: Any) -> int:
