@@ -100,11 +100,13 @@ def train(
     loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
     report = begin_report(model, prepared, encoded, cut, options, tokenizer)
-    report.notes += [*notes, *loss.sentences(prepared.labels.names)]
+    report.notes += notes
+    if loss.weights is not None:
+        weights = zip(prepared.labels.names, loss.weights.tolist(), strict=True)
+        report.notes.append(f"Class weights: {', '.join(f'{name} {weight:.3g}' for name, weight in weights)}.")
     report.notes += check_memory(
         model, [*map(len, encoded["train"]["input_ids"])], recipe, chosen=options.batch_size is not None
     )
-    report.processes = process.num_processes
     if baselines and process.is_main_process:
         tests = {PREFIXES[split]: part for split, part in parts.items()}
         report.baselines = baseline_scores((texts, targets), tests, report.problem_type)

@@ -100,32 +100,21 @@ def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int
     return min(max(math.ceil(steps / math.ceil(examples / batch_size)), fewest), most)
 
 
-def default_word_factor(is_trained: bool, seen: float) -> float:
-    """How many times the learning rate new word embeddings get: 15 / sqrt(seen), from 1 to 4.
+def defaults_of_language(seen: float, examples: int, problem_type: str) -> tuple[float, float]:
+    """What a new encoder needs that has read so little: a factor for new word embeddings, and label smoothing.
 
-    A rare word must leave its random start in a few steps, or it stays noise. In a small
-    vocabulary such a rate makes words alike before the model can tell them apart.
-
-    Args:
-        is_trained: whether it starts from a checkpoint.
-        seen: tokens per vocabulary entry.
-    """
-    return 1.0 if is_trained else round(min(max(15 / math.sqrt(max(seen, 1)), 1.0), 4.0), 2)
-
-
-def default_smoothing(is_trained: bool, seen: float, examples: int, problem_type: str) -> float:
-    """The share of a label's probability that is spread over all labels: .1 for a new encoder on few rows of language.
-
-    It hinders what is learned after a plateau.
+    Word embeddings get 15 / sqrt(seen) times the learning rate, from 1 to 4. A rare word must leave its random start in
+    a few steps, or it stays noise. In a small vocabulary such a rate makes words alike before the model can tell them
+    apart. The share of a label's probability that is spread over all labels is .1 on few rows of language. It hinders
+    what is learned after a plateau.
 
     Args:
-        is_trained: whether it starts from a checkpoint.
         seen: tokens per vocabulary entry.
         examples: of the training split.
         problem_type: the task.
     """
-    is_few = not is_trained and seen < MANY and examples <= FEW
-    return 0.1 if is_few and problem_type == "single_label_classification" else 0.0
+    is_few = seen < MANY and examples <= FEW and problem_type == "single_label_classification"
+    return round(min(max(15 / math.sqrt(max(seen, 1)), 1.0), 4.0), 2), 0.1 if is_few else 0.0
 
 
 def make_recipe(
@@ -148,6 +137,7 @@ def make_recipe(
     validates, problem_type = "validation" in encoded, str(model.config.problem_type)
     examples = len(encoded["train"]["input_ids"])
     seen = sum(map(len, encoded["train"]["input_ids"])) / len(tokenizer)
+    word_rate, smoothing = (1.0, 0.0) if is_trained else defaults_of_language(seen, examples, problem_type)
     values: dict[str, Any] = {
         "output_dir": options.output,
         "per_device_train_batch_size": options.batch_size or 32,
@@ -166,12 +156,12 @@ def make_recipe(
         "one_cycle": options.schedule == "one-cycle",
         "patience": options.patience,
         "position_rate": options.position_rate,
-        "label_smoothing_factor": default_smoothing(is_trained, seen, examples, problem_type),
+        "word_rate": word_rate if options.word_rate is None else options.word_rate,
+        "label_smoothing_factor": smoothing,
         **_hardware(options, chosen),
     }
     if options.learning_rate is None:
         values["learning_rate"] = default_learning_rate(is_trained, model.config.hidden_size, options.lora)
-    values["word_rate"] = default_word_factor(is_trained, seen) if options.word_rate is None else options.word_rate
     if options.patience is not None and not validates:
         raise UserError(f"--patience {options.patience} needs evaluations. Give --validation, or a --validation-share.")
     asked = chosen.get("eval_strategy", "epoch")
