@@ -45,6 +45,7 @@ def test_the_command_line_has_every_option_with_a_help():
         ({"delimiter": ";;"}, "--delimiter ';;' can't separate columns. Give one character, or tab."),
         ({"delimiter": '"'}, "--delimiter '\"' can't separate columns."),
         ({"label_delimiter": ""}, "--label-delimiter '' separates no labels. Leave it out"),
+        ({"label_names": "yes"}, "--label-names 'yes' must list each label once, in order: no,yes."),
         ({"label_names": "a,b,a"}, "--label-names 'a,b,a' must list each label once, in order: no,yes."),
         ({"scheme_kwargs": "{"}, "--scheme-kwargs '{' is no JSON"),
         ({"scheme_kwargs": "1"}, "--scheme-kwargs '1' is no JSON object. Give one"),

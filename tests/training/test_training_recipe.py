@@ -117,7 +117,7 @@ def test_what_is_given_stays_and_the_rest_is_chosen(given: dict[str, Any], expec
     assert {name: getattr(made, name) for name in expected} == expected
 
 
-OURS = ["learning_rate", "output_dir", "use_cpu", "seed", "push_to_hub", "hub_token", "bf16_full_eval"]
+OURS = ["learning_rate", "output_dir", "use_cpu", "seed", "push_to_hub", "hub_token", "bf16_full_eval", "num_train_epochs"]
 OURS += ["position_embedding_type", "position_embedding_kwargs"]
 
 
@@ -125,6 +125,7 @@ OURS += ["position_embedding_type", "position_embedding_kwargs"]
     ("given", "message"),
     [
         *(({"set": {name: 1}}, f"--set {name} can't be set: see the options") for name in OURS),
+        ({"set": {"adam_bet1": 1}}, "--set adam_bet1: neither TrainingArguments nor PosEncConfig has such a field"),
         ({"set": {"hidden_dropout": 1}}, "--set hidden_dropout: neither TrainingArguments nor PosEncConfig has such"),
         ({"set": {"num_labels": 3}}, "--set num_labels: neither"),
         *(
