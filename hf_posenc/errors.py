@@ -29,14 +29,14 @@ def dashed(name: str) -> str:
 
 @contextlib.contextmanager
 def user_errors() -> Iterator[None]:
-    """Turns what the model's own classes refuse in a configuration into a `UserError`."""
+    """Turns what the model's own classes refuse in a configuration, or transformers in a field, into a `UserError`."""
     from huggingface_hub.errors import StrictDataclassError  # here: the command line's help needn't wait for it
 
     try:
         yield
     except UserError:
         raise
-    except (ValueError, TypeError, StrictDataclassError) as error:
+    except (ValueError, TypeError, ImportError, StrictDataclassError) as error:
         # Where others write this field, our users type an option.
         raise UserError(one_line(error).replace("position_embedding_type=", "--scheme ")) from error
 

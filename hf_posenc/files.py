@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,7 @@ CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 @contextlib.contextmanager
-def replaced_together(
-    output_dir: str | Path, main_process: bool = True, earlier: Callable[[], Iterable[str]] = tuple
-) -> Iterator[Path]:
+def replaced_together(output_dir: str | Path, main_process: bool = True, earlier: Iterable[str] = ()) -> Iterator[Path]:
     """A temporary folder whose files move into `output_dir` when all are written; see `swap_in`.
 
     If writing fails, `output_dir` is unchanged. All of several processes enter; only the main one creates, moves and
@@ -31,7 +29,7 @@ def replaced_together(
     Args:
         output_dir: the target, made if it doesn't exist.
         main_process: whether this is the main process.
-        earlier: names further files in `output_dir` that are replaced.
+        earlier: further files in `output_dir` that are replaced.
     """
     folder = Path(output_dir)
     temporary, is_new = folder / WRITING, not folder.exists()
@@ -41,7 +39,7 @@ def replaced_together(
     try:
         yield temporary
         if main_process:
-            swap_in(temporary, folder, earlier())
+            swap_in(temporary, folder, earlier)
     finally:
         if main_process:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""This machine: its processor, its fastest precision, the versions of its packages, the commit of this code."""
+"""This machine: its processor, the versions of its packages, the commit of this code."""
 
 import contextlib
 import functools
@@ -6,8 +6,6 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-import torch
 
 
 def processor() -> str:
@@ -17,25 +15,6 @@ def processor() -> str:
         facts = {name.strip(): value.strip() for name, _, value in reversed(lines)}
         return f"{facts['model name']} (family {facts['cpu family']}, model {facts['model']})"
     return platform.processor() or platform.machine()
-
-
-def best_dtype(device: torch.device | str | None = None) -> torch.dtype:
-    """bfloat16 if the hardware multiplies it: AVX512-BF16, AMX, or a GPU that supports it. Otherwise float32.
-
-    Emulated bfloat16 is slower than float32. Training takes this as its default.
-
-    Args:
-        device: where the model runs. None: a GPU if there is one.
-    """
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    kind = torch.device(device).type
-    if kind == "cuda":
-        supported = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        supported = kind == "cpu" and any(getattr(torch.cpu, name, bool)() for name in asked)
-    return torch.bfloat16 if supported else torch.float32
 
 
 def version_line() -> str:

@@ -171,6 +171,8 @@ class Options:
         names = self.named_labels
         if self.label_names is not None and (len(names) < 2 or len({*names}) < len(names)):
             raise UserError(f"--label-names {self.label_names!r} must list each label once, in order: no,yes.")
+        if self.max_steps is not None:
+            refuse_given(self, ("epochs",), "has no effect beside --max-steps")
         self.scheme_kwargs = cast(Any, json_object("scheme_kwargs", self.scheme_kwargs))
         self.set = cast(Any, _assignments(self.set))
 

@@ -166,14 +166,14 @@ def in_double(checkpoint: Path, text: str) -> float:
     return logits.softmax(-1)[0, model.config.label2id["acceptable"]].item()
 
 
-@pytest.mark.parametrize("best", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("is_fast", [True, False])
 @pytest.mark.parametrize("asked", [{}, {"bf16": False}, {"bf16": True}, {"device": "cpu"}])
-def test_training_picks_bfloat16_where_the_machine_has_it_and_can_be_refused(monkeypatch, tmp_path, best, asked):
-    monkeypatch.setattr("hf_posenc.training.recipe.best_dtype", lambda device=None: best)
+def test_training_picks_bfloat16_where_the_machine_has_it_and_can_be_refused(monkeypatch, tmp_path, is_fast, asked):
+    monkeypatch.setattr("hf_posenc.training.recipe.is_bf16_fast", lambda on_cpu: is_fast)
     model = SimpleNamespace(config=SimpleNamespace(hidden_size=32, problem_type="regression"))
     encoded = {"train": {"input_ids": [[1]] * 9}}
     recipe = make_recipe(Options(output=str(tmp_path), **asked), model, [0], encoded)
-    assert recipe.bf16 == asked.get("bf16", best == torch.bfloat16)
+    assert recipe.bf16 == asked.get("bf16", is_fast)
 
 
 def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_path):
@@ -203,20 +203,14 @@ def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_pat
         (("predict", "CHECKPOINT", "a", "--top-k", "x"), "Invalid value for '--top-k': "),
         (("--foo",), "No such option: --foo. `hf-posenc --help` lists what there is."),
         (("trian",), "No such command 'trian'. Did you mean 'train'? `hf-posenc --help` lists what there is."),
-        (("predict", "CHECKPOINT"), "Give texts to classify, or --data"),
         (("predict", "CHECKPOINT", "a", "--data", "b"), "and not both"),
         (("predict", "CHECKPOINT", "--data", "-"), "'-' has an unknown suffix. Accepted: .csv, .tsv"),
-        (("evaluate", "CHECKPOINT"), "Missing option '--data'. `hf-posenc evaluate --help` lists what there is."),
         (("predict", "CHECKPOINT", "a", "b", "--text-pair", "c"), "--text-pair goes with exactly one text"),
         (("predict", "CHECKPOINT", "a", "--device", "gpu"), "--device 'gpu' can't be used"),
         pytest.param(
             ("predict", "CHECKPOINT", "a", "--device", "cuda"),
             ". Leave it out, or give --device cpu.",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU"),
-        ),
-        (
-            ("train", "-o", "x", "--learning-rate", "5"),
-            "--learning-rate 5.0 is out of range. Give a number from 0 to 1",
         ),
         (
             ("train", "-o", "x", "--num-train-epochs", "3"),

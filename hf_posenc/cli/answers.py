@@ -196,6 +196,5 @@ def evaluate(
         for name, value in found.metrics.items():
             print(f"{name:<20}{value:>10.4f}")
     if errors is not None:
-        answers = [row.pop("answer") for row in found.errors]
-        written = prediction.write_answers(errors, found.errors, answers, classifier.known.label_names)
+        written = prediction.write_answers(errors, found.errors, found.answers, classifier.known.label_names)
         typer.echo(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", err=True)

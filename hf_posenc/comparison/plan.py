@@ -171,6 +171,8 @@ class Plan:
         layers = [*([_OF_GENERATED] if task.is_generated else []), self.options, task.options]
         for layer in layers:
             fields |= layer.get("set") or {}
+            if "max_steps" in layer:
+                options.pop("epochs", None)
             options |= layer
         return {**options, "set": fields}
 

@@ -60,9 +60,7 @@ def model_written(out: str | Path) -> Iterator[Path]:
     """
     out = Path(out)
     try:
-        with replaced_together(
-            out, earlier=lambda: [path.name for path in out.iterdir() if _is_of_a_model(path)]
-        ) as new:
+        with replaced_together(out, earlier=(path.name for path in out.glob("*") if _is_of_a_model(path))) as new:
             yield new
     except Exception as error:
         if (reason := disk_error(error)) is None:

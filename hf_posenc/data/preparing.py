@@ -4,7 +4,7 @@ import logging
 import math
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import chain
@@ -61,10 +61,6 @@ class PreparedData:
     labels: Labels
     splits: Mapping[str, Dataset]
     summary: DataSummary
-
-    def training_texts(self) -> Iterator[str]:
-        """Texts for a tokenizer to be trained on."""
-        return chain.from_iterable(zip(*texts_of(self.splits["train"]), strict=True))
 
     @property
     def trained_on(self) -> list[int]:
@@ -180,7 +176,7 @@ def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> 
     """Refuses training rows with one label, or with one that all or none have unless the labels are listed."""
     if labels.problem_type == "single_label_classification":
         if len({*targets}) == 1:
-            what = f"All {len(targets)} examples that are left to train on have the label {labels.names[targets[0]]!r}"
+            what = f"All {len(targets)} examples that are left to train on are of one class, {labels.names[targets[0]]!r}"
             raise UserError(f"{what}. Give others, a greater --max-rows, or the right column with --label-column.")
         if odd := [name for number, name in enumerate(labels.names) if number not in {*targets}]:
             what = f"None of the {len(targets)} training rows has the label {', '.join(map(repr, odd[:5]))}"

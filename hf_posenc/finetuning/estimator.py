@@ -214,21 +214,18 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's names
         """Trains on texts X and labels y, anew whenever it is called."""
         require_labels(y)
-        rows, kind, task = inputs_of(X), type_of_target(y, input_name="y"), "classification"
+        rows, several = inputs_of(X), type_of_target(y, input_name="y") == "multilabel-indicator"
         check_classification_targets(y)
         check_consistent_length(rows, y)
         labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
-        if kind == "multilabel-indicator":
+        if several:
             self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))
-            values, names = [np.flatnonzero(row).tolist() for row in labels], ClassLabel(names=self._names)
-            self._fit(rows, names_of(X), values, List(names), task)
+            values = [np.flatnonzero(row).tolist() for row in labels]
         else:
-            labels = column_or_1d(labels, warn=True)
-            self.classes_ = np.unique(labels)
-            if len(self.classes_) < 2:
-                raise UserError(f"All texts have only one class, {self._names[0]!r}. Give at least two classes.")
-            values, names = np.searchsorted(self.classes_, labels).tolist(), ClassLabel(names=self._names)
-            self._fit(rows, names_of(X), values, names, task)
+            self.classes_, numbers = np.unique(column_or_1d(labels, warn=True), return_inverse=True)
+            values = numbers.tolist()
+        names = ClassLabel(names=self._names)
+        self._fit(rows, names_of(X), values, List(names) if several else names, "classification")
         # The checkpoint has names of labels alone; these are the labels as they were given.
         note(self.model_.config, classes=self.classes_.tolist())
         return self

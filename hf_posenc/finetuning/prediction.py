@@ -1,6 +1,5 @@
 """Answers of a checkpoint to texts, its scores on labelled rows, and files of answers beside the input's columns."""
 
-import contextlib
 import csv
 import json
 import math
@@ -151,10 +150,6 @@ def predict(
         yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=least, top_k=top_k)[0]
 
 
-_ADDED = ("line", "answer")
-"""What stands beside the columns of a row that is answered wrongly."""
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """What an evaluation found.
@@ -164,7 +159,8 @@ class Evaluation:
         examples: how many rows were scored.
         data: what was read, used and left out.
         cut: how many texts were cut, in words; empty if none was.
-        errors: the rows whose label is wrong, with all columns of the file and the answer.
+        errors: the rows whose label is wrong, with all columns of the file and `line`.
+        answers: to these rows.
     """
 
     metrics: dict[str, float]
@@ -172,6 +168,7 @@ class Evaluation:
     data: DataSummary
     cut: str
     errors: list[dict[str, Any]]
+    answers: list[dict[str, Any]]
 
 
 def evaluate(
@@ -210,20 +207,15 @@ def evaluate(
     metrics = loss_and_metrics(loss, logits, labels)
     differ = (predictions_from_logits(logits, kind) != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
-    given = answers_from_logits(logits[wrong], classifier.known.label_names, kind) if wrong else []
+    given = answers_from_logits(logits[wrong], classifier.known.label_names, kind)
     lines = {line: row for row, line in enumerate(table[LINE][:])}
     rows = [table[lines[part[LINE][number]]] for number in wrong]
-    errors = [
-        {input_name(name, _ADDED): value for name, value in row.items() if name != LINE}
-        | {"line": row[LINE], "answer": answer}
-        for row, answer in zip(rows, given, strict=True)
-    ]
+    errors = [_joined(row, {"line": row.pop(LINE)}) for row in rows]
     cut = cut_texts_in_words(truncated, classifier.tokenizer)
-    return Evaluation(metrics, len(part), prepared.summary, cut, errors)
+    return Evaluation(metrics, len(part), prepared.summary, cut, errors, given)
 
 
 _WRITTEN = (".csv", ".jsonl", ".parquet")
-_BETWEEN_LABELS = "|"
 _NESTED = {"probabilities": "probability", "predictions": "prediction"}
 """Keys of answers with a value for each name, and what their columns begin with."""
 
@@ -262,15 +254,6 @@ def flat_answer(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return flat
 
 
-@contextlib.contextmanager
-def _writable(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        why = disk_error(error) or one_line(error)
-        raise UserError(f"{path!r} can't be written: {why}. Name another file, or write .jsonl.") from error
-
-
 def write_answers(
     path: str, rows: Iterable[dict[str, Any]], answers: Iterable[dict[str, Any]], names: Sequence[str]
 ) -> int:
@@ -285,20 +268,24 @@ def write_answers(
     Returns:
         The number of rows.
     """
-    kind = Path(path).suffix.lower()
-    with _writable(path), written_whole(path) as temporary:
-        if kind == ".jsonl":
-            lines = [f"{json_line(row, answer)}\n" for row, answer in zip(rows, answers, strict=True)]
-            temporary.write_text("".join(lines), encoding="utf-8", newline="")
-            return len(lines)
-        flat = [_joined(row, flat_answer(answer, names)) for row, answer in zip(rows, answers, strict=True)]
-        if kind == ".parquet":
-            pd.DataFrame(flat, dtype=object).to_parquet(temporary)
-        else:  # with all cells in quotes a cell of several lines is read again, whatever ends a line in it
-            cells = [{name: _cell(value) for name, value in row.items()} for row in flat]
-            frame = pd.DataFrame(cells, dtype=object)
-            frame.to_csv(temporary, index=False, quoting=csv.QUOTE_ALL, lineterminator="\n")
-        return len(flat)
+    kind, both = Path(path).suffix.lower(), zip(rows, answers, strict=True)
+    try:
+        with written_whole(path) as temporary:
+            if kind == ".jsonl":
+                written = [f"{json_line(row, answer)}\n" for row, answer in both]
+                temporary.write_text("".join(written), encoding="utf-8", newline="")
+                return len(written)
+            flat = [_joined(row, flat_answer(answer, names)) for row, answer in both]
+            if kind == ".parquet":
+                pd.DataFrame(flat, dtype=object).to_parquet(temporary)
+            else:  # with all cells in quotes a cell of several lines is read again, whatever ends a line in it
+                cells = [{name: _cell(value) for name, value in row.items()} for row in flat]
+                frame = pd.DataFrame(cells, dtype=object)
+                frame.to_csv(temporary, index=False, quoting=csv.QUOTE_ALL, lineterminator="\n")
+            return len(flat)
+    except (OSError, pa.ArrowException) as error:
+        why = disk_error(error) or one_line(error)
+        raise UserError(f"{path!r} can't be written: {why}. Name another file, or write .jsonl.") from error
 
 
 def json_line(row: dict[str, Any], answer: dict[str, Any]) -> str:
@@ -313,5 +300,5 @@ def _joined(row: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
 def _cell(value: Any) -> Any:
     """One value: several labels are joined, other lists and objects are JSON."""
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return _BETWEEN_LABELS.join(value)
+        return "|".join(value)
     return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value

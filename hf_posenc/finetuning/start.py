@@ -1,13 +1,14 @@
 """The tokenizer and the model that a training starts from: new, converted, or one of our checkpoints."""
 
 import tempfile
+from itertools import chain
 from typing import Any, cast
 
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion.convert import convert
 from ..data.labels import Labels
-from ..data.preparing import PreparedData
+from ..data.preparing import PreparedData, texts_of
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, check_tokens, load_tokenizer, train_tokenizer
 from ..errors import UserError, check_local, user_errors
 from ..model.package_config import PosEncConfig, did_you_mean
@@ -200,7 +201,8 @@ def _new_tokenizer(options: Options, prepared: PreparedData) -> PreTrainedTokeni
             raise UserError(f"--set {next(iter(settings))} is for a tokenizer that is trained. Leave it out.")
         return load_tokenizer(options.tokenizer)
     length = options.max_length or options.assigned.get("max_position_embeddings") or DEFAULT_MAX_LENGTH
-    return train_tokenizer(prepared.training_texts(), model_max_length=length, **settings)
+    texts = chain.from_iterable(texts_of(prepared.splits["train"]))
+    return train_tokenizer(texts, model_max_length=length, **settings)
 
 
 def _new_encoder(options: Options, config: Any, tokenizer: PreTrainedTokenizerBase, labels: Labels) -> PreTrainedModel:

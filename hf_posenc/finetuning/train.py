@@ -22,7 +22,7 @@ from .. import files
 from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
 from ..data.sources import read
-from ..errors import UserError
+from ..errors import UserError, user_errors
 from ..options import Options
 from ..quiet import without_bars
 from ..training import run_folder
@@ -100,23 +100,26 @@ def train(
     loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
     report = begin_report(model, prepared, encoded, cut, options, tokenizer)
-    report.notes += [*notes, *loss.sentences(prepared.labels.names)]
+    report.notes += notes
+    if loss.weights is not None:
+        weights = zip(prepared.labels.names, loss.weights.tolist(), strict=True)
+        report.notes.append(f"Class weights: {', '.join(f'{name} {weight:.3g}' for name, weight in weights)}.")
     report.notes += check_memory(
         model, [*map(len, encoded["train"]["input_ids"])], recipe, chosen=options.batch_size is not None
     )
-    report.processes = process.num_processes
     if baselines and process.is_main_process:
         tests = {PREFIXES[split]: part for split, part in parts.items()}
         report.baselines = baseline_scores((texts, targets), tests, report.problem_type)
-    with run_folder.guarded(output):  # the Trainer makes the folder
+    with run_folder.guarded(output), user_errors():  # the Trainer makes the folder
         trainer = make_trainer(model, tokenizer, encoded, recipe, loss, console)
         report.recipe = _in_words(trainer, options)
         process.wait_for_everyone()  # all have seen that the folder is free
         if resumed is not None:
             report.notes.append(f"Goes on from {resumed.name}.")
         elif process.is_main_process:
-            deleted = run_folder.begin(output, begun_with, overwrite=options.overwrite)
-            report.notes += [f"Deleted of the run that is replaced: {', '.join(deleted)}."] * bool(deleted)
+            if deleted := run_folder.delete_checkpoints(output) if options.overwrite else []:
+                report.notes.append(f"Deleted of the run that is replaced: {', '.join(deleted)}.")
+            files.write_json(Path(output) / run_folder.OPTIONS_NAME, begun_with)
     report.show_start(console)
     _fit(trainer, report, recipe, resumed)
     _score(report, trainer, encoded)
@@ -157,15 +160,20 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         save_model: called with a folder by all processes, saves weights, code and tokenizer there.
         trained_on: the marks of the training texts.
     """
-    is_main = PartialState().is_main_process
-    with run_folder.guarded(output), run_folder.finished(output, is_main=is_main) as folder:
-        save_model(str(folder))
-        if not is_main:
-            return
-        report.draw(folder)
-        files.write_text(folder / "README.md", report.card())
-        np.save(folder / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
-        files.write_json(folder / run_folder.RESULTS_NAME, report.to_dict())
+    is_main, folder = PartialState().is_main_process, Path(output)
+    with (
+        run_folder.guarded(folder),
+        files.replaced_together(folder, is_main, run_folder.files_of_run(folder)) as new,
+    ):
+        save_model(str(new))
+        if is_main:
+            report.draw(new)
+            files.write_text(new / "README.md", report.card())
+            np.save(new / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
+            names = sorted([run_folder.RESULTS_NAME, *(path.name for path in new.iterdir())])
+            files.write_json(new / run_folder.RESULTS_NAME, {**report.to_dict(), "files": names})
+    if is_main:
+        run_folder.delete_checkpoints(folder)
 
 
 def _in_words(trainer: RunTrainer, options: Options) -> dict[str, Any]:

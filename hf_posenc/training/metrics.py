@@ -187,13 +187,6 @@ class ClassificationLoss:
     label_smoothing: float = 0.0
     label_scale: float = 1.0
 
-    def sentences(self, names: Sequence[str]) -> list[str]:
-        """The class weights in a sentence; none where there are none."""
-        if self.weights is None:
-            return []
-        weights = (f"{name} {weight:.3g}" for name, weight in zip(names, self.weights.tolist(), strict=True))
-        return [f"Class weights: {', '.join(weights)}."]
-
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
         """The loss of a model's outputs."""
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]

@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 import torch
 from datasets import Dataset
+from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from ..errors import UserError, dashed, one_line
-from ..machine import best_dtype
+from ..errors import UserError, dashed, user_errors
 from ..model.position_base import PositionScheme
 from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
 from .metrics import METRICS
@@ -100,32 +100,21 @@ def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int
     return min(max(math.ceil(steps / math.ceil(examples / batch_size)), fewest), most)
 
 
-def default_word_factor(is_trained: bool, seen: float) -> float:
-    """How many times the learning rate new word embeddings get: 15 / sqrt(seen), from 1 to 4.
+def defaults_of_language(seen: float, examples: int, problem_type: str) -> tuple[float, float]:
+    """What a new encoder needs that has read so little: a factor for new word embeddings, and label smoothing.
 
-    A rare word must leave its random start in a few steps, or it stays noise. In a small
-    vocabulary such a rate makes words alike before the model can tell them apart.
-
-    Args:
-        is_trained: whether it starts from a checkpoint.
-        seen: tokens per vocabulary entry.
-    """
-    return 1.0 if is_trained else round(min(max(15 / math.sqrt(max(seen, 1)), 1.0), 4.0), 2)
-
-
-def default_smoothing(is_trained: bool, seen: float, examples: int, problem_type: str) -> float:
-    """The share of a label's probability that is spread over all labels: .1 for a new encoder on few rows of language.
-
-    It hinders what is learned after a plateau.
+    Word embeddings get 15 / sqrt(seen) times the learning rate, from 1 to 4. A rare word must leave its random start in
+    a few steps, or it stays noise. In a small vocabulary such a rate makes words alike before the model can tell them
+    apart. The share of a label's probability that is spread over all labels is .1 on few rows of language. It hinders
+    what is learned after a plateau.
 
     Args:
-        is_trained: whether it starts from a checkpoint.
         seen: tokens per vocabulary entry.
         examples: of the training split.
         problem_type: the task.
     """
-    is_few = not is_trained and seen < MANY and examples <= FEW
-    return 0.1 if is_few and problem_type == "single_label_classification" else 0.0
+    is_few = seen < MANY and examples <= FEW and problem_type == "single_label_classification"
+    return round(min(max(15 / math.sqrt(max(seen, 1)), 1.0), 4.0), 2), 0.1 if is_few else 0.0
 
 
 def make_recipe(
@@ -148,6 +137,7 @@ def make_recipe(
     validates, problem_type = "validation" in encoded, str(model.config.problem_type)
     examples = len(encoded["train"]["input_ids"])
     seen = sum(map(len, encoded["train"]["input_ids"])) / len(tokenizer)
+    word_rate, smoothing = (1.0, 0.0) if is_trained else defaults_of_language(seen, examples, problem_type)
     values: dict[str, Any] = {
         "output_dir": options.output,
         "per_device_train_batch_size": options.batch_size or 32,
@@ -166,12 +156,12 @@ def make_recipe(
         "one_cycle": options.schedule == "one-cycle",
         "patience": options.patience,
         "position_rate": options.position_rate,
-        "label_smoothing_factor": default_smoothing(is_trained, seen, examples, problem_type),
+        "word_rate": word_rate if options.word_rate is None else options.word_rate,
+        "label_smoothing_factor": smoothing,
         **_hardware(options, chosen),
     }
     if options.learning_rate is None:
         values["learning_rate"] = default_learning_rate(is_trained, model.config.hidden_size, options.lora)
-    values["word_rate"] = default_word_factor(is_trained, seen) if options.word_rate is None else options.word_rate
     if options.patience is not None and not validates:
         raise UserError(f"--patience {options.patience} needs evaluations. Give --validation, or a --validation-share.")
     asked = chosen.get("eval_strategy", "epoch")
@@ -183,10 +173,8 @@ def make_recipe(
     if best.removeprefix("eval_") not in ("loss", *known):
         raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
     values |= {"metric_for_best_model": best, "greater_is_better": best.removeprefix("eval_") not in ("loss", "mse")}
-    try:
+    with user_errors():
         recipe = Recipe(**{**values, **chosen})
-    except (ValueError, TypeError, ImportError) as error:
-        raise UserError(one_line(error)) from error
     batch = recipe.train_batch_size * recipe.world_size * recipe.gradient_accumulation_steps
     recipe.num_train_epochs = options.epochs or default_epochs(is_trained, seen, examples, batch)
     apart = math.ceil(recipe.num_train_epochs / MOST_EVALUATIONS)
@@ -215,6 +203,14 @@ def trains_on_cpu(options: Options) -> bool:
     return options.device == "cpu" or not torch.accelerator.is_available()
 
 
+def is_bf16_fast(on_cpu: bool) -> bool:
+    """Whether the hardware multiplies bfloat16: AVX512-BF16, AMX, or a GPU; emulated it is slower than float32."""
+    if on_cpu:
+        asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(getattr(torch.cpu, name, bool)() for name in asked)
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
 def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
     """Device and precision."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -226,7 +222,7 @@ def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
         raise UserError("--set fp16=true needs a GPU. Use --bf16, which works on a CPU too.")
     bf16 = options.bf16
     if bf16 is None:
-        bf16 = not chosen.get("fp16") and best_dtype("cpu" if on_cpu else None) == torch.bfloat16
+        bf16 = not chosen.get("fp16") and is_bf16_fast(on_cpu)
     # `use_cpu`: else TrainingArguments refuses bf16, and each of several processes trains alone.
     return {"use_cpu": on_cpu, "bf16": bf16, "dataloader_pin_memory": not on_cpu}
 
@@ -282,18 +278,15 @@ def check_memory(model: PreTrainedModel, lengths: Sequence[int], recipe: Recipe,
     largest = sorted(lengths)[-size:]
     weights, texts = step_bytes(model, largest)
     free = _free(recipe.device)
-    needs = f"A step has up to {sum(largest):,} tokens, which take about {_size(weights + texts)}"
+    needs = f"A step has up to {sum(largest):,} tokens, which take about {tqdm.format_sizeof(weights + texts, 'B')}"
+    there = f"{tqdm.format_sizeof(free, 'B')} are free."
     if weights + texts <= free:
-        return [f"{needs}; {_size(free)} are free."]
+        return [f"{needs}; {there}"]
     fits = max(1, int(size * (free - weights) / texts)) if free > weights else 1
     way_out = f"--batch-size {fits} --set gradient_accumulation_steps={-(-size // fits)}, or a smaller --max-length"
     if weights + texts > _REFUSED_ABOVE * free and not chosen:
-        raise UserError(f"{needs}, and {_size(free)} are free. Give {way_out}; --batch-size {size} tries it.")
-    return [f"{needs}; {_size(free)} are free.", f"That may not fit. Give {way_out}."]
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+        raise UserError(f"{needs}, and {there} Give {way_out}; --batch-size {size} tries it.")
+    return [f"{needs}; {there}", f"That may not fit. Give {way_out}."]
 
 
 def _free(device: Any) -> int:

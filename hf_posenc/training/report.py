@@ -131,7 +131,6 @@ class Report:
     calibration: Calibration | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float | None = None
-    processes: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """The content of `results.json`."""
@@ -334,14 +333,14 @@ def begin_report(
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without local folders: the results file is published with the model."""
 
-    def plain(value: Any) -> Any:
+    def without_folder(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: plain(item) for name, item in value.items()}
+            return plain_options(value)
         is_path = isinstance(value, str) and len(Path(value).parts) > 1
         is_here = is_path and (value.startswith(("/", "~", "./", "../")) or Path(value).exists())
         return Path(value).name if is_here else value
 
-    return {name: plain(value) for name, value in options.items()}
+    return {name: without_folder(value) for name, value in options.items()}
 
 
 def _say(console: Console, *lines: str) -> None:

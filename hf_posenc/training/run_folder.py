@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .. import files
+from ..checkpoint_files import open_weights, weight_files
 from ..errors import Diverged, Interrupted, UserError, check_writable, disk_error, is_main_process, one_line
 from ..files import CHECKPOINT, REPLACED
 from ..quiet import errors_alone
@@ -65,8 +66,17 @@ def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
 
 
 def _whole(folder: Path) -> list[Path]:
-    """The checkpoints that were written to their end, by step."""
-    return [path for path in checkpoints(folder) if _read(path / _STATE).get("global_step")]
+    """The checkpoints that were written to their end, and whose weights open, by step."""
+
+    def is_whole(path: Path) -> bool:
+        with contextlib.suppress(UserError):
+            for name in weight_files(path):
+                with open_weights(path / name):
+                    pass
+            return bool(_read(path / _STATE).get("global_step"))
+        return False
+
+    return list(filter(is_whole, checkpoints(folder)))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -101,38 +111,29 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
                 f"--resume: the run in {output!r} was begun with {name}={before.get(name)!r}, now it is "
                 f"{now.get(name)!r}. Resume with what it began with, or train elsewhere."
             )
-    if whole := _whole(folder):
-        return whole[-1]
-    logger.warning(f"No whole checkpoint in {output!r}: training starts at the beginning.")
-    return None
+    whole = _whole(folder)
+    if damaged := [path.name for path in checkpoints(folder) if path not in whole]:
+        logger.warning(f"Not whole, and passed over: {', '.join(damaged)} in {output!r}.")
+    if not whole:
+        logger.warning(f"No whole checkpoint in {output!r}: training starts at the beginning.")
+        return None
+    state = _read(whole[-1] / _STATE)
+    if best := state.get("best_model_checkpoint"):  # as the folder was called then
+        files.write_json(whole[-1] / _STATE, {**state, "best_model_checkpoint": str(folder / Path(best).name)})
+    return whole[-1]
 
 
-def begin(output: str, options: Mapping[str, Any], *, overwrite: bool) -> list[str]:
-    """Makes the folder and writes into it what a resumed run is compared with.
-
-    Returns:
-        The checkpoints of the run that is replaced, which are deleted.
-    """
-    deleted = checkpoints(output) if overwrite else []
+def delete_checkpoints(output: str | Path) -> list[str]:
+    """Deletes the checkpoints of a run; returns their names."""
+    deleted = checkpoints(output)
     for path in deleted:
         shutil.rmtree(path)
-    files.write_json(Path(output) / OPTIONS_NAME, options)
     return [path.name for path in deleted]
 
 
-@contextlib.contextmanager
-def finished(output: str | Path, *, is_main: bool = True) -> Iterator[Path]:
-    """A temporary folder whose files replace those of the folder's earlier run, all or none; checkpoints go last."""
-    folder = Path(output)
-    earlier = [name for name in _read(folder / RESULTS_NAME).get("files", []) if Path(name).name == name]
-    with files.replaced_together(folder, is_main, lambda: [*earlier, OPTIONS_NAME]) as temporary:
-        yield temporary
-        if is_main:
-            results = _read(temporary / RESULTS_NAME)
-            names = sorted({RESULTS_NAME, *(path.name for path in temporary.iterdir())})
-            files.write_json(temporary / RESULTS_NAME, {**results, "files": names})
-    for path in checkpoints(folder) if is_main else ():
-        shutil.rmtree(path)
+def files_of_run(folder: Path) -> list[str]:
+    """The files that a finished run left in a folder, and that of an unfinished one."""
+    return [OPTIONS_NAME, *(name for name in _read(folder / RESULTS_NAME).get("files", []) if Path(name).name == name)]
 
 
 def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:

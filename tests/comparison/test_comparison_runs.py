@@ -385,7 +385,7 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
         ({"data": "colours", "options": {"label_column": "class"}}, "no column 'class'"),
         ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
         ({"data": "many"}, "'many' is multi label classification, which has no accuracy"),
-        ({"data": "alike"}, "All 64 examples that are left to train on have the label 'good'"),
+        ({"data": "alike"}, "All 64 examples that are left to train on are of one class, 'good'"),
         ({"data": "unseen"}, "purple"),
         ({"data": "unlabelled"}, "its data for 'test' has no labels"),
         ({"data": "untested"}, "has nothing to test on"),

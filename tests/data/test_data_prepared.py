@@ -253,7 +253,7 @@ def test_the_first_rows_are_trained_on_and_keep_their_lines(tmp_path):
     assert train["text"][:] == [f"the box arrived late {line - 2}" for line in train[LINE][:]]
     assert "the first 5 training rows used" in data.summary.line
     with pytest.raises(
-        UserError, match="All 1 examples .* label 'x'. Give .*, a greater --max-rows, or the right column"
+        UserError, match="All 1 examples .* class, 'x'. Give .*, a greater --max-rows, or the right column"
     ):
         prepared(tmp_path / "a.csv", max_rows=1)
 

@@ -220,12 +220,12 @@ def test_it_works_in_a_pipeline_cross_validation_and_a_grid_search() -> None:
 
 def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> None:
     texts, labels = data(32)
-    estimator = quick(max_steps=1, schedule="cosine")
+    estimator = quick(epochs=None, max_steps=1, schedule="cosine")
     assert clone(estimator).get_params() == estimator.get_params()
     assert {"max_steps": 1, "schedule": "cosine"}.items() <= clone(estimator).get_params().items()
     assert "max_steps=1" in repr(estimator)
     assert "word_rate" not in estimator.get_params()
-    search = GridSearchCV(quick(max_steps=1), {"word_rate": [1.0, 2.0]}, cv=2).fit(texts, labels)
+    search = GridSearchCV(quick(epochs=None, max_steps=1), {"word_rate": [1.0, 2.0]}, cv=2).fit(texts, labels)
     assert search.best_estimator_.word_rate == search.best_params_["word_rate"]
     assert len(search.best_estimator_.report_.history) > 0
     assert search.best_estimator_.get_params()["max_steps"] == 1
@@ -255,7 +255,7 @@ def test_a_clone_has_the_parameters_and_a_pickle_the_predictions() -> None:
         (["a", 5], ["x", "y"], "Text 1 is 5"),
         ([("a", "b"), "c"], ["x", "y"], "Text 1 is 'c'"),
         (["a", "b"], ["x"], r"inconsistent numbers of samples: \[2, 1\]"),
-        (["a", "b"], ["x", "x"], "only one class, 'x'"),
+        (["a", "b"], ["x", "x"], "are of one class, 'x'"),
         ([], [], "no texts"),
         (["a", "b", "c"], ["x", None, "y"], "None: the label of text 1"),
         (["a", "b", "c"], [0.5, 1.5, math.nan], "None: the label of text 2"),

@@ -90,7 +90,7 @@ def check(monkeypatch, tmp_path):
 
 
 def test_what_a_step_takes_is_said_and_a_batch_size_that_fits_where_it_may_not(check):
-    assert re.fullmatch(r"A step has up to 3,200 tokens, which take about \d+ MB; \d+ MB are free\.", check(0.9))
+    assert re.fullmatch(r"A step has up to 3,200 tokens, which take about [\d.]+MB; [\d.]+MB are free\.", check(0.9))
     assert "That may not fit." in check(1.15)
     assert "That may not fit." in check(2.0, chosen=True)
     with pytest.raises(UserError, match=r"--batch-size \d+ .* --batch-size 32 tries it\."):

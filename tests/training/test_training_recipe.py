@@ -18,8 +18,7 @@ from hf_posenc.training.recipe import (
     Recipe,
     default_epochs,
     default_learning_rate,
-    default_smoothing,
-    default_word_factor,
+    defaults_of_language,
     make_recipe,
 )
 from hf_posenc.training.trainer import RunTrainer
@@ -52,8 +51,10 @@ def test_the_fewer_examples_the_more_epochs(is_trained: bool, seen: float, examp
 
 
 def test_rare_words_learn_faster_and_wider_encoders_and_checkpoints_slower():
-    assert [default_word_factor(False, seen) for seen in (2, 56, 225, 10_000)] == [4.0, 2.0, 1.0, 1.0]
-    assert default_word_factor(True, 2) == 1.0
+    one_label = "single_label_classification"
+    factors = [defaults_of_language(seen, 160, one_label)[0] for seen in (2, 56, 225, 10_000)]
+    assert factors == [4.0, 2.0, 1.0, 1.0]
+    assert recipe(pretrained="folder", seen=2.0).word_rate == 1.0
     assert [default_learning_rate(False, width) for width in (128, 512, 768)] == [1e-3, 5e-4, 1e-4]
     assert [default_learning_rate(True, width) for width in (128, 512, 768)] == [1e-4, 1e-4, 5e-5]
     assert default_learning_rate(True, 384, lora=True) == pytest.approx(1e-3)
@@ -77,7 +78,7 @@ def test_labels_are_smoothed_where_rows_of_language_are_few(given, smoothing):
 
 
 def test_labels_of_more_rows_than_were_measured_are_not_smoothed():
-    values = [default_smoothing(False, 16.0, rows, "single_label_classification") for rows in (3_000, 3_001)]
+    values = [defaults_of_language(16.0, rows, "single_label_classification")[1] for rows in (3_000, 3_001)]
     assert values == [0.1, 0.0]
 
 
@@ -116,7 +117,7 @@ def test_what_is_given_stays_and_the_rest_is_chosen(given: dict[str, Any], expec
     assert {name: getattr(made, name) for name in expected} == expected
 
 
-OURS = ["learning_rate", "output_dir", "use_cpu", "seed", "push_to_hub", "hub_token", "bf16_full_eval"]
+OURS = ["learning_rate", "output_dir", "use_cpu", "seed", "push_to_hub", "hub_token", "bf16_full_eval", "num_train_epochs"]
 OURS += ["position_embedding_type", "position_embedding_kwargs"]
 
 
@@ -124,6 +125,7 @@ OURS += ["position_embedding_type", "position_embedding_kwargs"]
     ("given", "message"),
     [
         *(({"set": {name: 1}}, f"--set {name} can't be set: see the options") for name in OURS),
+        ({"set": {"adam_bet1": 1}}, "--set adam_bet1: neither TrainingArguments nor PosEncConfig has such a field"),
         ({"set": {"hidden_dropout": 1}}, "--set hidden_dropout: neither TrainingArguments nor PosEncConfig has such"),
         ({"set": {"num_labels": 3}}, "--set num_labels: neither"),
         *(

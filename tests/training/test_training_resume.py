@@ -124,6 +124,7 @@ def test_a_run_that_was_killed_resumes_to_the_same_end(whole, files, tmp_path, k
     assert pickles == ({"optimizer.pt", "scheduler.pt", "rng_state.pth"} if point else set())
     if options is BEST:  # FSDP leaves no config beside its weights
         (folder / f"checkpoint-{point}" / "config.json").unlink()
+        folder = folder.rename(tmp_path / "renamed")
     console = Console(file=StringIO(), width=200)
     train(folder, console, **files, **options, resume=True)
     assert (f"Goes on from checkpoint-{point}." in console.file.getvalue()) == bool(point)
@@ -149,14 +150,20 @@ def test_low_rank_changes_resume_to_the_same_end(whole, files, tmp_path, killed)
 
 @pytest.mark.promise("Resuming", "Resuming passes over a checkpoint that wasn't written to its end")
 @pytest.mark.parametrize(
-    "damage", [Path.unlink, *(lambda path, text=text: path.write_text(text) for text in ("", "{}", '{"a'))]
+    "damage",
+    [
+        Path.unlink,
+        *(lambda path, text=text: path.write_text(text) for text in ("", "{}", '{"a')),
+        lambda path: path.with_name("model.safetensors").write_text("cut short"),
+    ],
 )
-def test_a_checkpoint_without_its_last_file_is_passed_over(tmp_path, damage):
+def test_a_checkpoint_without_its_last_file_is_passed_over(tmp_path, damage, caplog):
     write_json(tmp_path / "run.json", {"seed": 1})
     for step in (4, 16, 20):
         write_json(tmp_path / f"checkpoint-{step}" / "trainer_state.json", {"global_step": step})
     damage(tmp_path / "checkpoint-20" / "trainer_state.json")
     assert resume_point(str(tmp_path), {"seed": 1}).name == "checkpoint-16"
+    assert "Not whole, and passed over: checkpoint-20 in" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -271,7 +278,7 @@ def test_a_folder_that_is_taken_is_refused(tmp_path, there, overwrite, message):
     ("change", "message"),
     [
         ({"scheme": "wavy"}, "'wavy' is unknown"),
-        ({"text_column": "body"}, "has no column 'body'"),
+        ({"text_column": "body"}, "no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with --tex"),
         ({"class_weights": '{"a": 1}'}, "--class-weights"),
         ({"patience": 2, "validation": None, "validation_share": 0.0}, "--patience 2 needs evaluations"),
         ({"metric_for_best_model": "bleu"}, "--set metric_for_best_model=bleu isn't measured here. Choose loss, acc"),

@@ -89,7 +89,8 @@ def options(output: Path | str, **values: Any) -> Options:
     sizes = {} if own.get("pretrained") else SIZES
     both = {"save_strategy": "no", "disable_tqdm": True, **sizes, **given}
     chosen = {name: value for name, value in both.items() if value is not None}
-    return Options.of(**{**SMALL, "output": str(output), **own, "set": chosen})
+    small = {name: value for name, value in SMALL.items() if name != "epochs" or own.get("max_steps") is None}
+    return Options.of(**{**small, "output": str(output), **own, "set": chosen})
 
 
 def train(
