@@ -3,12 +3,15 @@
 Every table maps our name of a weight to theirs, so that one table serves both directions.
 """
 
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from ..tasks import TASKS
 
@@ -134,8 +137,6 @@ class Family:
 
     Attributes:
         model_type: what config.json calls it.
-        class_prefix: what its class names begin with.
-        prefix: under which its heads hold the encoder.
         heads: for each task, our name of each linear layer or norm of the head, and theirs.
         decoder_bias: where the decoder's bias is, if not at the decoder.
         fields: our name of a field of the configuration, and theirs, where it has another one.
@@ -146,7 +147,6 @@ class Family:
         foreign: how names begin that belong to heads which PosEnc hasn't.
         biases: whether its norms, and the dense layer of its heads, have biases. If not, ours are zero.
         old_fields: names of fields in older configurations, and today's, whose value must be the same.
-        pooler: whether the encoder has one, which a bare encoder can be made without.
         first_row: of its table of positions, position 0's. None: the row after the padding token's number.
         schemes: by `position_embedding_type`, what its class needs besides; first that of its checkpoints, unless they
             name another one.
@@ -158,8 +158,6 @@ class Family:
     """
 
     model_type: str
-    class_prefix: str
-    prefix: str
     heads: dict[str, dict[str, str]]
     decoder_bias: str | None = None
     fields: dict[str, str] = field(default_factory=dict)
@@ -170,7 +168,6 @@ class Family:
     foreign: tuple[str, ...] = ()
     biases: bool = True
     old_fields: dict[str, str] = field(default_factory=dict)
-    pooler: bool = False
     first_row: int | None = 0
     schemes: Mapping[str, Needs] = field(default_factory=lambda: _LEARNED)
     needed: Needs = field(default_factory=lambda: {"embedding_size": (None,)})
@@ -240,9 +237,19 @@ class Family:
         """How many rows of its table of positions stand before that of position 0; `config` is ours or theirs."""
         return int(config.pad_token_id) + 1 if self.first_row is None else self.first_row
 
-    def class_name(self, task: str) -> str:
+    def model_class(self, task: str) -> Any:
         """transformers' class of its models for a task."""
-        return self.class_prefix + TASKS[task]
+        return getattr(transformers, str(MODEL_MAPPING_NAMES[self.model_type]).removesuffix("Model") + TASKS[task])
+
+    @property
+    def prefix(self) -> str:
+        """Under which its heads hold the encoder."""
+        return f"{self.model_class('feature-extraction').base_model_prefix}."
+
+    def without_pooler(self, task: str) -> dict[str, bool]:
+        """The argument by which a bare encoder is made without a pooler, where its class has one."""
+        has_one = "add_pooling_layer" in inspect.signature(self.model_class(task)).parameters
+        return {"add_pooling_layer": False} if has_one else {}
 
     def encoder_names(self, config: Any) -> dict[str, str]:
         """Our name -> their name of each weight of the encoder, without prefixes. `config` is ours."""
@@ -317,37 +324,26 @@ def _kinds(layer: str, config: Any) -> tuple[str, ...]:
     return _KINDS if has_bias else ("weight",)
 
 
-def _by_type(*families: Family) -> dict[str, Family]:
-    return {family.model_type: family for family in families}
-
-
 _ROBERTA: dict[str, Any] = {
-    "prefix": "roberta.",
     "heads": _ROBERTA_HEADS,
     "decoder_bias": "lm_head.bias",
-    "pooler": True,
     "first_row": None,
     "lm_act": "gelu",
 }
 _DISTILBERT_CLASSIFIER = {"classifier.dense": "pre_classifier", "classifier.out_proj": "classifier"}
 
-FAMILIES = _by_type(
+_ALL = (
     Family(
         "bert",
-        "Bert",
-        "bert.",
         _BERT_HEADS,
         decoder_bias="cls.predictions.bias",
-        pooler=True,
         counts_tokens=False,
     ),
-    Family("roberta", "Roberta", **_ROBERTA),
-    Family("xlm-roberta", "XLMRoberta", **_ROBERTA),
-    Family("camembert", "Camembert", **_ROBERTA),
+    Family("roberta", **_ROBERTA),
+    Family("xlm-roberta", **_ROBERTA),
+    Family("camembert", **_ROBERTA),
     Family(
         "distilbert",
-        "DistilBert",
-        "distilbert.",
         {
             "fill-mask": {
                 "lm_head.dense": "vocab_transform",
@@ -376,8 +372,6 @@ FAMILIES = _by_type(
     ),
     Family(
         "electra",
-        "Electra",
-        "electra.",
         {
             **_SUMMARY_HEADS,
             "fill-mask": {
@@ -393,8 +387,6 @@ FAMILIES = _by_type(
     ),
     Family(
         "roformer",
-        "RoFormer",
-        "roformer.",
         _SUMMARY_HEADS,
         decoder_bias="cls.predictions.bias",
         fields={"classifier_dropout": "hidden_dropout_prob"},
@@ -404,20 +396,15 @@ FAMILIES = _by_type(
     ),
     Family(
         "jina_embeddings_v3",
-        "JinaEmbeddingsV3",
-        "roberta.",
         {task: head for task, head in _ROBERTA_HEADS.items() if task != "multiple-choice"},
         decoder_bias="lm_head.bias",
         layer=_JINA_LAYER,
         layers="layers",
-        pooler=True,
         schemes=_HALF_SPLIT,
         lm_act="gelu",
     ),
     Family(
         "nomic_bert",
-        "NomicBert",
-        "nomic_bert.",
         {
             "fill-mask": _NOMIC_LM,
             "text-classification": _POOLED,
@@ -436,14 +423,11 @@ FAMILIES = _by_type(
             "rotary_emb_base": "rope_theta",
             "rotary_emb_fraction": "partial_rotary_factor",
         },
-        pooler=True,
         schemes=_HALF_SPLIT,
         needed={**_GATED, **_NO_BIASES},
     ),
     Family(
         "modernbert",
-        "ModernBert",
-        "model.",
         {
             "fill-mask": {
                 "lm_head.dense": "head.dense",
@@ -473,8 +457,6 @@ FAMILIES = _by_type(
     ),
     Family(
         "gte",
-        "Gte",
-        "gte.",
         {
             "fill-mask": _ROBERTA_LM,
             "text-classification": _POOLED,
@@ -482,20 +464,16 @@ FAMILIES = _by_type(
         },
         layer=_GATED_LAYER,
         layers="layers",
-        pooler=True,
         schemes=_HALF_SPLIT,
         needed=_GATED,
         lm_act="gelu",
     ),
     Family(
         "mpnet",
-        "MPNet",
-        "mpnet.",
         _ROBERTA_HEADS,
         decoder_bias="lm_head.bias",
         fields={"classifier_dropout": "hidden_dropout_prob"},
         layer=_MPNET_LAYER,
-        pooler=True,
         first_row=2,
         # It counts positions from token 1 as padding, whatever its configuration says.
         schemes={"learned+t5": {**_T5, "learned.dropout": (0.0,), "pad_token_id": (1,)}, "t5": _T5},
@@ -503,4 +481,5 @@ FAMILIES = _by_type(
         token_types=False,
     ),
 )
+FAMILIES = {family.model_type: family for family in _ALL}
 """The architectures that can be converted, and exported to: where several hold a scheme, the first that fits."""

@@ -193,8 +193,7 @@ def _load_family(source: Source, family: Family, wanted: str | None, seed: int) 
         theirs.num_labels = 2  # start and end: some classes refuse another head's
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
     in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
-    bare = {"add_pooling_layer": False} if family.pooler and in_class == "feature-extraction" else {}
-    cls = getattr(transformers, family.class_name(in_class))
+    cls, bare = family.model_class(in_class), family.without_pooler(in_class)
     read = read_in_class(source, cls, theirs, family.prefix, seed, **bare)
     read.state = family.split(read.state)
     encoder, head = family.encoder_names(config), family.head_names(task)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -96,9 +95,10 @@ def to_native(
     if not family.biases:
         fields |= dict.fromkeys(("norm_bias", "classifier_bias"), _needs_biases(checkpoint))
     theirs: Any = CONFIG_MAPPING[family.model_type](**fields)
-    model = _empty(family, theirs, task)
-    written = _weights(checkpoint, family, theirs, task)
-    written = family.join(written)
+    with without_warnings(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        model = family.model_class(task)(theirs, **family.without_pooler(task)).eval()
+    written = family.join(_weights(checkpoint, family, theirs, task))
     expected = {key for key in model.state_dict() if not key.endswith(("position_ids", "token_type_ids"))}
     if not family.biases:
         written = {key: value for key, value in written.items() if key in expected or bool(value.any())}
@@ -226,15 +226,6 @@ def _merges_types(family: Family, config: Any) -> bool:
     return bool(config.type_vocab_size) and not family.token_types
 
 
-def _empty(family: Family, theirs: Any, task: str) -> Any:
-    """A new model of the family; a bare encoder without the pooler, where its class allows that."""
-    bare = task == "feature-extraction" and family.pooler
-    cls: Any = getattr(transformers, family.class_name(task))
-    with without_warnings(), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        return cls(theirs, **({"add_pooling_layer": False} if bare else {})).eval()
-
-
 def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str) -> dict[str, Tensor]:
     """Their name -> weight, in float32."""
     config = checkpoint.config
@@ -274,8 +265,8 @@ def _notes(family: Family, config: Any, task: str) -> list[str]:
     if _merges_types(family, config):
         first = "" if config.type_vocab_size == 1 else " Pairs of texts, whose second has type 1, aren't the same."
         notes.append(f"{name} has no token types: type 0 is merged into the word embeddings.{first}")
-    makers = inspect.signature(getattr(transformers, family.class_name(task))).parameters
-    if task == "feature-extraction" and family.pooler and makers["add_pooling_layer"].default:
+    pooler = inspect.signature(family.model_class(task)).parameters.get("add_pooling_layer")
+    if pooler is not None and pooler.default:
         notes.append(f"The encoder has no pooler: transformers warns that it starts {name}'s at random.")
     dropout = family.fields.get("classifier_dropout")
     if dropout == "hidden_dropout_prob" and config.classifier_dropout not in (None, config.hidden_dropout_prob):

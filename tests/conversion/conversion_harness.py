@@ -52,7 +52,7 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         values |= {"id2label": {0: "no", 1: "maybe", 2: "yes"}, "label2id": {"no": 0, "maybe": 1, "yes": 2}}
     config = transformers.CONFIG_MAPPING[family](**{**values, **changes})
     torch.manual_seed(3)
-    model = getattr(transformers, FAMILIES[family].class_name(task))(config)
+    model = FAMILIES[family].model_class(task)(config)
     model = perturb(model, 0.1).eval()
     if family == "roformer":  # its sines aren't weights: perturbed, they would be another model's
         table = model.base_model.encoder.embed_positions

@@ -161,7 +161,7 @@ def exported(tmp_path_factory):
 @pytest.mark.parametrize(("name", "scheme", "task"), CASES)
 def test_transformers_own_class_computes_the_same(name, scheme, task, exported, tmp_path):
     result, expected, case = exported[repr((name, scheme, task, {}))]
-    assert result["class"] == FAMILIES[name].class_name(task)
+    assert result["class"] == FAMILIES[name].model_class(task).__name__
     assert_same(result["outputs"], expected, case["batches"])
     assert result["ids"] == tiny_tokenizer(tmp_path)(case["texts"])["input_ids"]
     files = {path.name for path in Path(case["folder"]).iterdir()}
@@ -437,7 +437,7 @@ def test_fine_tuned_weights_go_back_to_their_class(name, training, tmp_path):
         transformers.BertTokenizer(vocab={**words, "[UNK]": 0, "[PAD]": 1}).save_pretrained(tmp_path / name)
     train(Options.of(pretrained=str(tmp_path / name), **training), baselines=False)
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
-    assert report.architecture == FAMILIES[name].class_name("text-classification")
+    assert report.architecture == FAMILIES[name].model_class("text-classification").__name__
     assert report.largest_difference <= 1e-5
 
 
