@@ -10,7 +10,7 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test lint pytest test-all mutations test-floor format cards model-cards clean benchmark speed gpu
+.PHONY: help install quickstart test lint pytest test-all mutations test-floor format docs cards model-cards clean benchmark speed gpu
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -18,7 +18,7 @@ help:
 $(INSTALLED): pyproject.toml Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TRANSFORMERS)" -e ".[dev,lint]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TRANSFORMERS)" -e ".[dev,docs,lint]"
 	touch $@
 
 install: $(INSTALLED) ## a virtual environment with everything
@@ -65,6 +65,9 @@ format: $(INSTALLED) ## let ruff rewrite
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(INSTALLED) ## the site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 cards: model-cards
 
 model-cards: $(INSTALLED) ## the model cards, and the tables in README, docs and speed page, from the code and the committed results
@@ -72,4 +75,4 @@ model-cards: $(INSTALLED) ## the model cards, and the tables in README, docs and
 	$(BIN)/python -m model_cards.make_pages
 
 clean: ## remove what the commands made
-	rm -rf .venv .venv-floor runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-floor runs build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

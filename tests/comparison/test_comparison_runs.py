@@ -164,7 +164,6 @@ def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, preten
     assert execute(plan, tmp_path, console=console).done == ["probes-t5-seed0"]
 
 
-@pytest.mark.promise("Files", "Processes that compare in one folder share its runs, each trained once")
 def test_processes_on_one_folder_share_its_runs(tmp_path, pretended):
     _, made = pretended
     plan = toy(schemes=["none", "rope", "t5"])
@@ -239,7 +238,6 @@ def test_shared_texts_are_said_and_data_that_has_changed_is_refused(tmp_path, pr
         execute(plan, tmp_path / "results", console=quiet())
 
 
-@pytest.mark.promise("Resuming", "An interrupted comparison resumes and ends in the same results")
 def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
     plan = toy(schemes=["rope"])
     execute(plan, tmp_path / "whole", console=quiet())

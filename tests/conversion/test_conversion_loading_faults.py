@@ -194,7 +194,6 @@ def test_a_missing_shard_is_named(tmp_path):
         convert(tmp_path)
 
 
-@pytest.mark.promise("Trust", "A pickle that you ask for is read as weights alone")
 @pytest.mark.parametrize("content", [[torch.ones(2)], torch.ones(2), {0: torch.ones(2)}, "text", None])
 def test_a_pickle_that_holds_no_weights_by_name_is_refused(content, tmp_path):
     tiny_source(tmp_path)

@@ -25,7 +25,6 @@ def test_a_folder_that_holds_the_source_is_never_replaced(source):
     assert (source / "model.safetensors").is_file()
 
 
-@pytest.mark.promise("Files", "Files that aren't part of a model are never deleted by a conversion")
 def test_what_is_no_part_of_a_model_is_never_deleted(source, tmp_path):
     convert(source, tmp_path / "out", measure=False)
     convert(source, tmp_path / "out", overwrite=True, measure=False)  # a model alone is replaced
@@ -70,7 +69,6 @@ def test_a_link_stays_one_and_its_target_is_written(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "target"]
 
 
-@pytest.mark.promise("Files", "A conversion that fails leaves the model that was there")
 @pytest.mark.parametrize("failing", ["save_pretrained", "replace"])
 def test_a_conversion_that_fails_leaves_the_model_before_it(source, tmp_path, monkeypatch, failing):
     def full(*args, **kwargs):

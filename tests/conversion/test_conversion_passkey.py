@@ -77,7 +77,7 @@ def test_a_share_counts_all_seeds_with_wilsons_interval():
 def test_the_words_of_the_guide_are_what_was_measured():  # its table: test_benchmark.py
     root = Path(__file__).parents[2]
     parts = json.loads((root / "model_cards/results/passkey.json").read_text())["parts"]
-    guide = " ".join((root / "docs/pretrained-weights.md").read_text().split())
+    guide = " ".join((root / "docs/long-inputs.md").read_text().split())
 
     def found(way, length):
         return "".join(parts[f"{way}/{length}/{seed}"]["found"] for seed in range(passkey.SEEDS[length]))

@@ -189,7 +189,6 @@ def digits_apart(folder):
         yield name
 
 
-@pytest.mark.promise("Trust", "A tokenizer whose ids have changed is refused unless you ask for it")
 def test_a_tokenizer_that_gives_other_ids_than_its_file_is_refused_and_shown(tmp_path):
     source = tmp_path / "source"
     tiny_source(source, "roberta", vocab_size=500)

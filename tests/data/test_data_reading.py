@@ -140,7 +140,6 @@ def test_shared_data_sets_are_read_and_numbered(name):
 # ---- names and files -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("Files", "A file name is never read as a pattern")
 @pytest.mark.parametrize("name", ["rows?.csv", "rows[1].csv", "ro*s.csv", "a{b}.csv", "[1]/rows.csv", "a::b.csv"])
 def test_a_name_is_no_pattern(tmp_path, name):
     (tmp_path / "[1]").mkdir()

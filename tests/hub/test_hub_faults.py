@@ -89,7 +89,6 @@ def test_ctrl_c_says_what_is_there(hub: Hub, checkpoint: Path, monkeypatch: pyte
         send(checkpoint)
 
 
-@pytest.mark.promise("Tokens", "An error never repeats a token")
 @pytest.mark.parametrize("token", [STRANGER, READER])
 def test_a_wrong_token_is_not_repeated_in_the_message(hub: Hub, checkpoint: Path, token: str) -> None:
     hub.fail("POST", "/repos/create", 401, message=f"{token} isn't known")
@@ -237,7 +236,6 @@ def test_a_folder_that_nobody_could_load_or_should_read_is_refused(hub: Hub, che
     assert not hub.repos or nothing_is_published(hub)
 
 
-@pytest.mark.promise("Trust", "An index of shards can't name files outside its folder")
 @pytest.mark.parametrize("shard", ["../other/model.safetensors", "/etc/passwd", 5, None])
 def test_an_index_that_leads_elsewhere_is_not_followed(tmp_path: Path, shard: Any) -> None:
     model = tiny_model("rope", "PosEncForSequenceClassification")
@@ -250,7 +248,6 @@ def test_an_index_that_leads_elsewhere_is_not_followed(tmp_path: Path, shard: An
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "mine")
 
 
-@pytest.mark.promise("Trust", "A pickle is never loaded unless you ask for it")
 def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path: Path) -> None:
     model = tiny_model("rope", "PosEncForSequenceClassification")
     model.save_pretrained(tmp_path)
@@ -262,7 +259,6 @@ def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path: Path) -> None:
     assert torch.equal(loaded.classifier.out_proj.weight, model.classifier.out_proj.weight)
 
 
-@pytest.mark.promise("Trust", "Changed code never runs without trust")
 def test_changed_code_is_never_run_without_trust(hub: Hub, checkpoint: Path) -> None:
     with (checkpoint / "modeling_posenc.py").open("a") as file:
         file.write("import sys\nsys.modules['was_run'] = sys\n")

@@ -85,7 +85,6 @@ def test_the_modules_of_a_sentence_transformer_are_published(hub: Hub, checkpoin
     assert done.left_out == ("notes.txt", "training_args.bin")
 
 
-@pytest.mark.promise("Tokens", "`publish` sends files of a fixed list alone, and names those that it leaves out")
 def test_no_other_file_of_the_folder_is_sent(hub: Hub, checkpoint: Path, unverified: None) -> None:
     before = set(publish(checkpoint, "me/mine", token=WRITER).files)
     for name in KEPT_HERE:
@@ -267,10 +266,6 @@ def test_what_a_loader_may_read_or_run_is_foreign(name: str) -> None:
         refuse_unknown_files([*HARMLESS, *sent, name], sent)
 
 
-@pytest.mark.promise(
-    "Tokens",
-    "A repository that holds other people's files that would be loaded is refused before anything is sent",
-)
 @pytest.mark.parametrize("create_pr", [False, True])
 def test_files_that_would_be_loaded_beside_it_are_refused_before_anything_is_sent(
     hub: Hub, tmp_path: Path, unverified: None, create_pr: bool
@@ -286,7 +281,6 @@ def test_files_that_would_be_loaded_beside_it_are_refused_before_anything_is_sen
     assert hub.made("PUT", "/put/") == []
 
 
-@pytest.mark.promise("Tokens", "The check after publishing never runs foreign code, and has no token")
 def test_foreign_code_that_came_with_the_commit_is_never_loaded(
     hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

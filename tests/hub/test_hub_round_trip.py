@@ -84,7 +84,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(hub, folder, commits, done.stdout + done.stderr, first)
 
 
-@pytest.mark.promise("Trust", "The commit that a model card pins is what is loaded, even if others push later")
 @pytest.mark.parametrize("push", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stranger_gets_the_authors_outputs_of_the_commit_that_is_pinned(world: World, name: str, push: int) -> None:
@@ -154,7 +153,6 @@ def test_pipelines_load_by_name(world: World) -> None:
     assert world.first.answer("own pipeline")["class"] == "PosEncForSequenceClassification"
 
 
-@pytest.mark.promise("Tokens", "No token is published, printed or sent to the storage")
 def test_no_token_is_published_printed_or_sent_to_the_storage(world: World) -> None:
     no_token_lies_in(world.hub)
     assert WRITER not in world.printed

@@ -20,7 +20,6 @@ from hf_posenc.model.scheme_factory import own_arguments
 from hf_posenc.model.scheme_table import LearnedPosition
 
 
-@pytest.mark.promise("Bounds", "An invalid config value is refused with the accepted ones")
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -234,11 +233,6 @@ def test_a_scheme_is_built_for_the_model_alone(monkeypatch):
     assert built == [9]
 
 
-@pytest.mark.promise(
-    "Bounds",
-    "A field set later is checked as in the constructor: names and choices at once, sizes when a model is built or "
-    "the config saved",
-)
 @pytest.mark.parametrize("scheme", BUILTIN)
 def test_a_field_set_later_counts_as_in_the_constructor(scheme):
     """Also for what the scheme's arguments are derived from, and for the scheme itself."""

@@ -137,7 +137,6 @@ def any_layer(text: str) -> str:
     return re.sub(r"\.(\d+|\{[^}]*\})\.", ".*.", text)
 
 
-@pytest.mark.promise("Bounds", "A damaged safetensors file is read as its header says, or refused")
 @OPTIONS
 @given(mutant=mutated_files(), auto=st.booleans())
 def test_a_mutated_safetensors_file_is_read_as_it_says_or_refused(

@@ -31,10 +31,6 @@ def no_remote_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.get_class_in_module", refuse)
 
 
-@pytest.mark.promise(
-    "Trust",
-    "Where hf_posenc is installed, its own classes load a checkpoint, not the checkpoint's files",
-)
 @pytest.mark.parametrize("options", [{}, {"trust_remote_code": True}, {"trust_remote_code": False}], ids=str)
 @pytest.mark.usefixtures("no_remote_code")
 @pytest.mark.parametrize(("scheme", "head"), ALL_HEADS)
@@ -75,7 +71,6 @@ def test_a_pipeline_takes_the_local_classes(checkpoints: Checkpoints) -> None:
     assert pipe("the cat")[0]["label"] in ("bad", "fair", "good")
 
 
-@pytest.mark.promise("Trust", "A checkpoint's code runs only with `trust_remote_code=True`, and the refusal is real")
 def test_the_refusal_of_remote_code_is_real(no_remote_code: None, checkpoints: Checkpoints) -> None:
     # The control of this file: what `no_remote_code` watches is what a checkpoint's own code comes through.
     from transformers.dynamic_module_utils import get_class_from_dynamic_module

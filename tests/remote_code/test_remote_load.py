@@ -54,7 +54,6 @@ def test_strangers_have_no_hf_posenc_and_the_second_the_oldest_transformers_that
     assert not [job for job, answer in strangers[1].jobs.items() if "error" in answer]
 
 
-@pytest.mark.promise("Trust", "Without `trust_remote_code=True` a stranger's load asks, and runs nothing")
 def test_a_stranger_is_asked_for_trust(first_stranger: Report) -> None:
     # The control of all that follows: the code does come from the folder.
     assert "trust_remote_code=True" in first_stranger.jobs["no trust"]["message"]
@@ -69,7 +68,6 @@ def test_every_model_class_is_tested() -> None:
     }
 
 
-@pytest.mark.promise("Numbers", "Strangers who load a checkpoint get the same outputs")
 @every_saved
 def test_a_stranger_gets_the_same_outputs(
     checkpoints: Checkpoints, strangers: tuple[Report, Report, Report], scheme: str, head: str, source: str, who: int
@@ -204,7 +202,6 @@ def test_a_configuration_alone_builds_a_new_model_with_a_users_own_scheme(first_
     assert first_stranger.answer(f"own {name}/config")["class"] == HEAD
 
 
-@pytest.mark.promise("Trust", "The code of a custom scheme needs trust, with or without hf_posenc installed")
 @pytest.mark.parametrize("name", OWN)
 def test_where_hf_posenc_is_installed_the_code_of_a_users_own_scheme_needs_trust(
     strangers: tuple[Report, Report, Report], name: str

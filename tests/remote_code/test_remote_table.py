@@ -39,7 +39,6 @@ class Mine(PositionScheme):
 """
 
 
-@pytest.mark.promise("Trust", "A checkpoint carries the model's code and that of its own schemes, and nothing else")
 @pytest.mark.parametrize("scheme", [*BUILTIN, "learned+t5"])
 def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme: str) -> None:
     classes = {base for name in scheme.split("+") for base in SCHEMES[name].__mro__}
@@ -121,7 +120,6 @@ def added(model: Any) -> Tensor:
     return model.base_model.position.embed(torch.zeros(1, 6, 4), SimpleNamespace(positions=PLACES))
 
 
-@pytest.mark.promise("Trust", "Checkpoints whose schemes have one name are never mixed up")
 def test_schemes_of_one_name_are_never_mixed_up(tmp_path: Path) -> None:
     folders = [author(tmp_path / str(step), step) for step in (1, 2)]
     models = [PosEncModel.from_pretrained(folder, trust_remote_code=True) for folder in folders]
@@ -206,7 +204,6 @@ def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(
     assert set(config.code_files()) == {path.name for path in tmp_path.glob("*.py")}
 
 
-@pytest.mark.promise("Files", "A scheme is never saved over its own source")
 def test_a_scheme_is_not_saved_over_its_own_source(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(MINE.replace("from .mine_step import STEP\n", "STEP = 1\n"))

@@ -196,10 +196,6 @@ def test_the_command_is_the_function_and_one_seed_gives_one_result(order, tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.promise(
-    "Numbers",
-    "Final scores are float32, and those of a later evaluation, whatever precision the training had",
-)
 @pytest.mark.parametrize("bf16", [True, False])
 def test_final_scores_are_float32_and_those_of_an_evaluation(order, tmp_path, computed_in, bf16):
     run = train(tmp_path / "run", **order, bf16=bf16)

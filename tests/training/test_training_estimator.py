@@ -80,7 +80,6 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     assert "# model\n" in (tmp_path / "model" / "README.md").read_text()
 
 
-@pytest.mark.promise("Numbers", "An estimator's answers are float32, whatever precision the training had")
 @pytest.mark.parametrize("bf16", [True, False])
 def test_answers_are_float32_whatever_the_training_was(tmp_path: Path, bf16: bool) -> None:
     texts, labels = data()

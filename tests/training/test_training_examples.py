@@ -279,7 +279,6 @@ def test_what_was_trained_in_bfloat16_answers_everywhere(
     assert answer["label"] == hf_posenc.load(tmp_path / "run").predict(["who slept"])[0]
 
 
-@pytest.mark.promise("Numbers", "Both example scripts end in the same model in two processes as in one")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "launch", "state"),

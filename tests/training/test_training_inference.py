@@ -137,7 +137,6 @@ def test_in_bfloat16_the_layers_run_in_it_and_the_logits_are_float32(tokenizer: 
     assert 1e-4 < np.abs(rounded - exact).max() < 0.1
 
 
-@pytest.mark.promise("Numbers", "Weights stored in half precision answer in float32")
 def test_weights_stored_in_half_precision_answer_and_are_scored_in_float32(tokenizer: Any, tmp_path: Path) -> None:
     model, folder = model_of("texts").to(torch.bfloat16), tmp_path / "half"
     model.save_pretrained(folder)

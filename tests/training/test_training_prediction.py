@@ -44,11 +44,6 @@ def with_weights(checkpoint: Path, folder: Path, change: Callable[[dict], object
     return folder
 
 
-@pytest.mark.promise(
-    "Numbers",
-    "`hf-posenc` and `hf_posenc.load` never answer from a checkpoint that lacks weights (`from_pretrained` reports "
-    "them as for every model)",
-)
 @pytest.mark.parametrize("lost", ["classifier.out_proj.weight", "model.layers.0.attention.query.weight"])
 def test_a_checkpoint_that_lacks_weights_never_answers(checkpoint: Path, tmp_path: Path, lost: str) -> None:
     folder = with_weights(checkpoint, tmp_path / "lost", lambda weights: weights.pop(lost))
@@ -62,9 +57,6 @@ def test_a_checkpoint_that_lacks_weights_never_answers(checkpoint: Path, tmp_pat
             answer()
 
 
-@pytest.mark.promise(
-    "Numbers", "`hf-posenc` and `hf_posenc.load` never answer from a checkpoint that has weights of another model"
-)
 def test_a_checkpoint_with_weights_of_another_model_never_answers(checkpoint: Path, tmp_path: Path) -> None:
     folder = tmp_path / "half"
     shutil.copytree(checkpoint, folder)
@@ -75,7 +67,6 @@ def test_a_checkpoint_with_weights_of_another_model_never_answers(checkpoint: Pa
         load_classifier(str(folder))
 
 
-@pytest.mark.promise("Numbers", "`hf-posenc` and `hf_posenc.load` never answer from weights that hold NaN or infinity")
 def test_weights_that_are_no_numbers_never_answer(checkpoint: Path, tmp_path: Path) -> None:
     folder = with_weights(
         checkpoint, tmp_path / "diverged", lambda weights: weights["classifier.out_proj.bias"].fill_(math.nan)
@@ -378,7 +369,6 @@ def test_numbers_stay_numbers(run, checkpoint, tmp_path):
     assert pd.read_parquet(tmp_path / "out.parquet")["id"].iloc[-2] == 2.5
 
 
-@pytest.mark.promise("Files", "A prediction that fails or is interrupted leaves the existing file as it was")
 @pytest.mark.parametrize(("error", "expected_code"), [(UserError("no more"), 2), (KeyboardInterrupt(), 130)])
 def test_a_run_that_stops_leaves_the_file_that_was_there(run, checkpoint, tmp_path, monkeypatch, error, expected_code):
     source, output = write(tmp_path / "in.jsonl"), tmp_path / "out.jsonl"

@@ -102,7 +102,6 @@ def killed(call_at):
 # ---- resuming -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("Resuming", "A run that was killed resumes and ends in the weights of one that never stopped")
 @pytest.mark.parametrize(
     ("options", "step", "point"),
     [
@@ -148,7 +147,6 @@ def test_low_rank_changes_resume_to_the_same_end(whole, files, tmp_path, killed)
     assert_same_weights(expected, folder)
 
 
-@pytest.mark.promise("Resuming", "Resuming passes over a checkpoint that wasn't written to its end")
 @pytest.mark.parametrize(
     "damage",
     [
@@ -211,7 +209,6 @@ def test_what_is_no_unfinished_run_is_not_resumed(whole, files, tmp_path):
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("Resuming", "A run that Ctrl-C stopped resumes and ends in the weights of one that never stopped")
 @pytest.mark.parametrize(
     ("moment", "step", "times", "point"),
     [
@@ -246,7 +243,6 @@ def test_ctrl_c_ends_the_command_with_one_line_and_130(files, tmp_path, call_at,
 # ---- a folder that is taken -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("Files", "A run begins in no folder where another has begun")
 @pytest.mark.parametrize(
     ("there", "overwrite", "message"),
     [
@@ -307,8 +303,6 @@ def test_a_run_that_fails_before_its_first_checkpoint_leaves_no_run(files, tmp_p
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.promise("Files", "`--overwrite` deletes no file that isn't the run's")
-@pytest.mark.promise("Files", "`--overwrite` keeps the old run until the new one is complete, which can be resumed")
 def test_until_the_new_run_is_whole_the_old_one_stays(whole, files, tmp_path, call_at):
     (whole / "notes.txt").write_text("mine")
     (whole / "adapter_config.json").write_text("{}")  # which the old run wrote
@@ -336,7 +330,6 @@ def _full(*args, **kwargs):
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.promise("Files", "A run that can't be written, or diverges, changes nothing of the one that it replaces")
 @pytest.mark.parametrize(
     ("target", "message"),
     [
@@ -367,7 +360,6 @@ def test_a_run_whose_end_could_not_be_written_goes_on_from_its_last_checkpoint(w
     assert_same_weights(whole, tmp_path / "run")
 
 
-@pytest.mark.promise("Files", "A model is replaced by a complete one or not at all")
 def test_what_is_replaced_is_whole_whichever_move_fails(tmp_path, monkeypatch):
     replace = os.replace
     for failing in range(20):
@@ -397,7 +389,6 @@ def test_what_is_replaced_is_whole_whichever_move_fails(tmp_path, monkeypatch):
         assert not list(folder.glob(".replaced-*"))
 
 
-@pytest.mark.promise("Tokens", "Published results name no folder of your machine")
 def test_results_name_files_without_their_folders(whole, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "clients").mkdir()
@@ -414,7 +405,6 @@ def test_results_name_files_without_their_folders(whole, tmp_path, monkeypatch):
 # ---- weights that are no numbers ------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("Numbers", "Training that diverges stops, and leaves no checkpoint of NaN")
 @pytest.mark.parametrize("evaluated", [True, False])
 def test_a_training_that_diverges_ends_before_it_is_scored_or_saved(tmp_path, files, evaluated):
     options = {"save_strategy": "epoch", "epochs": 4, "optim": "sgd", "learning_rate": 1.0, "max_grad_norm": 0}
@@ -425,7 +415,6 @@ def test_a_training_that_diverges_ends_before_it_is_scored_or_saved(tmp_path, fi
     assert not (tmp_path / "run").exists()  # a smaller rate may have its name
 
 
-@pytest.mark.promise("Numbers", "The last checkpoint before training diverged is kept and named")
 @pytest.mark.parametrize("save_steps", [4, 100])
 def test_the_last_checkpoint_before_it_diverged_is_kept_and_named(tmp_path, files, call_at, save_steps):
     call_at("on_step_end", 6, lambda model: next(model.parameters()).data.fill_(float("nan")))

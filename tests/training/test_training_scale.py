@@ -70,8 +70,6 @@ CASES: dict[str, Any] = {
 """What starts them, and options of the run; the low-rank updates are of pretrained weights of a regression."""
 
 
-@pytest.mark.promise("Numbers", "Two processes end in the weights where one with the same global batch ends")
-@pytest.mark.promise("Numbers", "Two processes choose the best weights of one, also with `--pretrained` and `--lora`")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_end_where_one_ends(order: dict[str, str], tmp_path: Path, case: str) -> None:
