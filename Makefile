@@ -10,7 +10,7 @@ WORKERS ?= 2
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: help install quickstart test lint pytest test-all mutations test-floor format docs cards model-cards clean benchmark speed gpu
+.PHONY: help install quickstart test lint pytest test-all mutations test-floor format docs cards model-cards clean benchmark speed gpu notebooks
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -67,6 +67,9 @@ format: $(INSTALLED) ## let ruff rewrite
 
 docs: $(INSTALLED) ## the site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+notebooks: $(INSTALLED) ## run the tutorials anew, and keep them with their output; needs the weights of MiniLM
+	$(BIN)/python -m model_cards.make_notebooks
 
 cards: model-cards
 

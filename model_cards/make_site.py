@@ -7,7 +7,9 @@ relative to the file in the repository: a page that is linked joins the site, an
 import os
 import re
 from pathlib import Path
+from typing import Any
 
+import nbformat
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -19,22 +21,26 @@ _LINK = re.compile(rf"{_CODE}|(\]\()([^)\s:]+?)(#[^)\s]*)?(?=\))", re.DOTALL | r
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds what pages link to outside `docs/`, and what those link to."""
-    waiting = [ROOT / "docs" / file.src_uri for file in files.documentation_pages()]
+    """Adds the notebooks as pages; what pages link to outside `docs/`, and what those link to."""
+    for notebook in sorted((ROOT / "docs").rglob("*.ipynb")):
+        content = _as_markdown(nbformat.read(notebook, as_version=4))
+        files.append(File.generated(config, _place(notebook.with_suffix(".md")), content=content))
+    waiting = list(files.documentation_pages())
     while waiting:
         page = waiting.pop()
-        for link in _LINK.finditer(page.read_text(encoding="utf-8")):
-            path = _linked(page, link[2]) if link[2] else page
+        source = _source(page)
+        for link in _LINK.finditer(page.content_string):
+            path = _linked(source, link[2]) if link[2] else source
             if path.is_file() and files.get_file_from_path(_place(path)) is None:
                 files.append(File.generated(config, _place(path), abs_src_path=str(path)))
-                waiting += [path] if path.suffix == ".md" else []
+                waiting += [file for file in files if file.src_uri == _place(path) and path.suffix == ".md"]
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Makes links relative to the page's place in the site."""
     place = page.file.src_uri
-    source = Path(page.file.abs_src_path or ROOT / "docs" / place)
+    source = _source(page.file)
 
     def rewritten(link: re.Match[str]) -> str:
         if not link[2]:
@@ -43,6 +49,25 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{link[1]}{os.path.relpath(target, os.path.dirname(place) or '.')}{link[3] or ''}"
 
     return _LINK.sub(rewritten, markdown)
+
+
+def _as_markdown(notebook: Any) -> str:
+    """A page of the site: text, code, and what it showed."""
+    parts = []
+    for cell in notebook.cells:
+        parts.append(cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```")
+        for output in cell.get("outputs", ()):
+            shown = output.get("data", {})
+            if "image/png" in shown:
+                parts.append(f'<img alt="What the cell drew" src="data:image/png;base64,{shown["image/png"].strip()}">')
+            else:
+                parts.append(f"```text\n{(shown.get('text/plain') or output.text).rstrip()}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _source(file: File) -> Path:
+    """Where a page of the site stands in the repository."""
+    return Path(file.abs_src_path or ROOT / "docs" / file.src_uri)
 
 
 def _linked(page: Path, link: str) -> Path:
