@@ -34,8 +34,9 @@ lint: $(INSTALLED) ## ruff, mypy and import-linter alone
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-pytest: $(INSTALLED) ## the tests alone
+pytest: $(INSTALLED) ## the tests alone, and the examples in docstrings
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(MARK)"
+	$(BIN)/python -m pytest --doctest-modules hf_posenc
 
 test-all: MARK = not gpu
 test-all: test ## the slow tests too

@@ -37,7 +37,29 @@ if TYPE_CHECKING:
     from .model.position_rotated import RotatedPosition
     from .model.position_vectors import sinusoidal_table
     from .model.scheme_factory import make_scheme
-    from .model.scheme_table import SCHEMES
+    from .model.scheme_table import (
+        SCHEMES,
+        AlibiPosition,
+        CablePosition,
+        DebertaPosition,
+        DualTrianglePosition,
+        FirePosition,
+        FourierPosition,
+        KerplePosition,
+        LearnedPosition,
+        LSPEPosition,
+        MLPBiasPosition,
+        NoPosition,
+        PoPEPosition,
+        RelativeKeyPosition,
+        RelativeKeyQueryPosition,
+        RotaryPosition,
+        SinusoidalPosition,
+        T5Position,
+        ToeplitzPosition,
+        TupePosition,
+        WindowPosition,
+    )
     from .model.unpadding import Tokens
     from .optimizer import scale_position_learning_rates
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
@@ -66,7 +88,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted(_MODULES)
 
 
 def _register_adapters(constants: ModuleType) -> None:

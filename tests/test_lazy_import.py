@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from common import BUILTIN
 
 import hf_posenc
+from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.names import known_schemes
 
 HEAVY = """
@@ -91,9 +93,19 @@ def test_the_table_of_schemes_is_full_though_it_is_imported_first(printed):
     assert printed["the table"].splitlines()[0].split() == sorted(known_schemes())
 
 
-def test_every_public_name_is_there():
-    for name in hf_posenc.__all__:
-        assert getattr(hf_posenc, name) is not None
-        assert name in dir(hf_posenc)
+PUBLIC = """
+    PosEncConfig PosEncModel PosEncPreTrainedModel PRESETS PosEncForSequenceClassification PosEncForMaskedLM
+    PosEncForTokenClassification PosEncForQuestionAnswering PosEncForMultipleChoice
+    fit load PosEncClassifier PosEncRegressor convert ConversionReport export ExportReport
+    PositionScheme AddedPosition RotatedPosition DistanceBias Tokens register_scheme make_scheme SCHEMES
+    check_scheme SCHEME_CHECKS CheckReport CheckResult apply_rotary sinusoidal_table scale_position_learning_rates
+"""
+"""What docs/stability.md promises, beside the classes of the schemes."""
+
+
+def test_every_public_name_is_there_and_dir_shows_no_other():
+    schemes = {SCHEMES[name].__name__ for name in BUILTIN}
+    assert set(dir(hf_posenc)) == set(hf_posenc.__all__) == {*PUBLIC.split(), *schemes}
+    assert all(getattr(hf_posenc, name) is not None for name in hf_posenc.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = hf_posenc.nonsense

@@ -12,7 +12,7 @@ import contextlib
 import random
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
+from numpy.typing import ArrayLike
 from pandas import isna
 from rich.console import Console
 from scipy.sparse import issparse
@@ -47,36 +48,63 @@ _OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encodi
 """Options that say nothing of texts in memory."""
 
 
-def fit(texts: Any, labels: Any, **parameters: Any) -> "PosEncClassifier | PosEncRegressor":
+def fit(
+    texts: Sequence[str] | Sequence[tuple[str, str]],
+    labels: ArrayLike,
+    *,
+    pretrained: str | None = None,
+    scheme: str | None = None,
+    task: str | None = None,
+    baseline: bool = True,
+    **options: Any,
+) -> "PosEncClassifier | PosEncRegressor":
     """Trains a classifier, or for real numbers a regressor, on texts in memory.
 
+    ```python
+    >>> import hf_posenc
+    >>> things = ("film", "book", "play", "song", "game", "meal", "walk", "talk")
+    >>> texts = [f"a {word} {thing}" for thing in things for word in ("good", "bad")]
+    >>> fitted = hf_posenc.fit(texts, ["yes", "no"] * 8, max_steps=20)
+    >>> print(fitted.predict(["a good show", "a bad show"]))
+    ['yes' 'no']
+
+    ```
+
     Args:
-        texts: strings, or pairs of strings.
+        texts: strings, pairs of strings, or a data frame with a column or two of them.
         labels: one per text: strings, whole numbers or truth values; for several labels per text an array (n, C) of 0
             and 1, or a data frame, whose columns name them; real numbers for a regression.
-        **parameters: those of `PosEncClassifier`. `baseline` is True here, for the warning where a linear model
-            does better.
+        pretrained: a checkpoint to start from, a folder or Hub name. None: a small encoder, from scratch.
+        scheme: the positional scheme. None: that of `pretrained`, or `rope`.
+        task: `classification` or `regression`, where the labels could be either.
+        baseline: train linear models too, and warn where one is better.
+        **options: others of `hf-posenc train`, as for `PosEncClassifier`.
+
+    Returns:
+        The fitted estimator: `predict` and `score` take texts, `save` writes a checkpoint.
 
     Raises:
         UserError: texts, labels or an option aren't accepted.
     """
     require_labels(labels)
-    task = "regression" if type_of_target(labels) == "continuous" else "classification"
+    guess = "regression" if type_of_target(labels) == "continuous" else "classification"
     kinds: dict[str, Any] = {"classification": PosEncClassifier, "regression": PosEncRegressor}
-    return kinds[Options.of(task=parameters.pop("task", None)).task or task](**{"baseline": True, **parameters}).fit(
-        texts, labels
-    )
+    estimator = kinds[Options.of(task=task).task or guess]
+    return estimator(baseline=baseline, pretrained=pretrained, scheme=scheme, **options).fit(texts, labels)
 
 
 def load(
     folder: str | Path, *, backend: str | None = None, device: str = "cpu"
 ) -> "PosEncClassifier | PosEncRegressor":
-    """A `PosEncClassifier` or `PosEncRegressor` of what `save`, `hf-posenc train` or `hf-posenc export` wrote.
+    """Reads what `save`, `hf-posenc train` or `hf-posenc export` wrote.
 
     Args:
         folder: of the model, or its name on the Hub.
         backend: `torch`, `onnx` or `openvino`. None: the fastest installed that the folder has files for.
         device: for `torch`: where it runs.
+
+    Returns:
+        A fitted `PosEncClassifier` or `PosEncRegressor`.
 
     Raises:
         UserError: there is no such folder, it holds no classifier, or the backend can't run it.

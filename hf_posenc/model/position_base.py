@@ -6,8 +6,7 @@ Two layouts. *Token layout* holds real tokens only: (1, T, ...), or (B, S, ...) 
 treats all but the last axes as one. *Padded layout* is (B, S, ...), one row per sequence, as a bias needs it; the
 encoder masks what a scheme returns for empty places, and passes a single row, (1, S), where all rows are alike.
 
-Each hook gets `tokens`, a `Tokens` in the hook's own layout: `positions` (int64, 0-based in each sequence), `is_first`,
-`sequence`, `lengths`, `input_ids`, `hidden_states`, and in padded layout `distances()`, p_j - p_i.
+Each hook gets `tokens`, a `Tokens` in the hook's own layout.
 """
 
 from typing import Any, ClassVar
@@ -27,27 +26,25 @@ class PositionScheme(nn.Module):
     `token_rms` and `rope_parameters` (filled from the config by name), then its own arguments with defaults
     (`config.position_embedding_kwargs`). Weights live in `nn.Linear` / `nn.Embedding` children; there are no buffers:
     constants are recomputed in float32 from Python numbers, so that loading can't leave them uninitialised.
+
+    Attributes:
+        name: what `config.position_embedding_type` calls the scheme.
+        shift_invariant: adding one number to all positions changes nothing. None: not declared, or it depends.
+        order_blind: the encoder is blind to word order on purpose. `check_scheme` tests both declarations.
+        max_length: the number of positions that the scheme has. None: it takes any.
+        query_scale: a factor on the query besides 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms.
+        learning_rate_factor: the learning rate of the scheme's parameters as a multiple of the encoder's, see
+            `hf_posenc.optimizer`: 1 for vectors that are added or go through a matrix, 10 for vectors that are
+            multiplied with queries and for networks whose output is added to attention logits, 30 for numbers that are
+            added themselves.
     """
 
     name: ClassVar[str]
-    """What `config.position_embedding_type` calls the scheme."""
-
     shift_invariant: bool | None = None
-    """Whether adding one number to all positions changes nothing. None: not declared, or it depends."""
-
     order_blind: bool = False
-    """Whether the encoder is blind to word order on purpose. `check_scheme` tests both declarations."""
-
     max_length: int | None = None
-    """Number of positions that the scheme has, or None if it takes any."""
-
     query_scale: float = 1.0
-    """Factor on the query besides 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms."""
-
     learning_rate_factor: float = 1.0
-    """Learning rate of the scheme's parameters as a multiple of the encoder's, see `hf_posenc.optimizer`: 1 for vectors
-    that are added or go through a matrix, 10 for vectors that are multiplied with queries and for networks whose output
-    is added to attention logits, 30 for numbers that are added themselves."""
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Adds positions, (S,) or (B, S), to embeddings, (S, D) or (B, S, D): x + e(p). None: 0, 1, 2, ...

@@ -13,14 +13,14 @@ from .unpadding import Tokens
 class DistanceBias(PositionScheme):
     """A scheme whose bias is a function of head and distance: b_h(i, j) = f_h(p_j - p_i).
 
-    Subclass it and write `of_distance`; `bias` and `layer_bias` follow. The function runs once for each
-    distinct distance: 2 S - 1 of S tokens, not S^2.
+    Subclass it and write `of_distance`, which runs once for each distinct distance: 2 S - 1 of S tokens, not S^2.
+
+    Attributes:
+        per_layer: each layer has a bias of its own. False: one for all, computed once per forward.
     """
 
     shift_invariant = True
-
     per_layer: bool = False
-    """Whether each layer has a bias of its own. False: one for all, computed once per forward."""
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """f at each distance p_j - p_i: int64 (R,) -> (R, H or 1), floating-point. `layer` is 0 unless `per_layer`."""

@@ -15,13 +15,14 @@ class RotatedPosition(PositionScheme):
 
     R(p) turns pair i of a head's first r entries by a_i(p), (a, b) -> (a cos - b sin, a sin + b cos); what is behind
     them stays. Where angles are linear in p, q'_m . k'_n depends on n - m alone: declare `shift_invariant = True`.
+
+    Attributes:
+        interleaved: pairs are (x_{2i}, x_{2i+1}), as in RoFormer, not (x_i, x_{i+r/2}), as in GPT-NeoX and Llama.
+        attention_factor: a factor on cos and sin, as in YaRN.
     """
 
     interleaved: bool = False
-    """Pairs are (x_{2i}, x_{2i+1}), as in RoFormer, instead of (x_i, x_{i+r/2}), as in GPT-NeoX and Llama."""
-
     attention_factor: float = 1.0
-    """Factor on cos and sin, as in YaRN."""
 
     def angles(self, positions: Tensor) -> Tensor:
         """Returns the angle of each pair at each position, in radians: int64 (...) -> float32 (..., r/2)."""

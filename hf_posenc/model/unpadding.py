@@ -44,30 +44,32 @@ class Tokens(Movable):
     Axes: B sequences, S places, D hidden width; (...) is (B, S), or (1, T) where the batch is unpadded, or (1, S) for
     what is the same in every row of padded layout. A hook reads `positions`, `is_first`, `sequence`, `lengths`,
     `input_ids`, `hidden_states` and `distances()`, and calls `in_order` and `from_order`; the rest is the encoder's.
+
+    Attributes:
+        positions: int64 (...): 0-based in each sequence, or the caller's `position_ids`; 0 at padding.
+        rank: int64 (...): each token's place in its sequence, in the order of the input; -1 at padding.
+        sequence: int64 (...): which sequence each token belongs to, counted over the batch; -1 at padding.
+        num_sequences: N, empty rows included. More than B where rows are packed; 0 where nobody can tell.
+        longest: no sequence has more tokens than this.
+        positions_are_aranges: positions are 0, 1, 2, ... within each sequence.
+        position_range: no position is smaller or larger. None: nobody can tell, as in a traced graph.
+        may_be_packed: rows may hold several sequences: in a traced graph, where `position_ids` are given.
+        has_rows: False for the tokens of an unpadded batch, (1, T).
+        ids, hidden, rows: `input_ids` and `hidden_states` in token layout; in padded layout, what lays them out.
     """
 
     positions: Tensor
-    """int64 (...): 0-based in each sequence, or the caller's `position_ids`; 0 at padding."""
     rank: Tensor
-    """int64 (...): each token's place in its sequence, in the order of the input; -1 at padding."""
     sequence: Tensor
-    """int64 (...): which sequence each token belongs to, counted over the batch; -1 at padding."""
     num_sequences: int
-    """N: sequences in the batch, empty rows included. More than B where rows are packed; 0 where nobody can tell."""
     longest: int
-    """No sequence has more tokens than this."""
     positions_are_aranges: bool
-    """Whether positions are 0, 1, 2, ... within each sequence."""
     position_range: tuple[int, int] | None = None
-    """No position is smaller or larger than these. None: nobody can tell, as in a traced graph."""
     may_be_packed: bool = False
-    """Whether rows may hold several sequences: in a traced graph, where `position_ids` are given."""
     has_rows: bool = True
-    """False for the tokens of an unpadded batch, (1, T)."""
     ids: Tensor | None = None
     hidden: Tensor | None = None
     rows: "Rows | None" = None
-    """In padded layout: what lays the two above out, which are in token layout."""
 
     @classmethod
     def from_positions(cls, positions: Tensor, input_ids: Any = None, hidden_states: Any = None) -> "Tokens":

@@ -68,7 +68,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         for path in (ROOT / "hf_posenc").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {"hf_posenc/__init__.py", "hf_posenc/model/modeling_posenc.py"} <= sources
+    assert {"hf_posenc/py.typed", "hf_posenc/model/modeling_posenc.py"} <= sources
     assert names - metadata == sources
     assert any(name.endswith("licenses/LICENSE") for name in metadata)
     assert any(name.endswith("licenses/hf_posenc/data/blimp_order/README.md") for name in metadata)
