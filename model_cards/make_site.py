@@ -71,9 +71,8 @@ def _source(file: File) -> Path:
 
 
 def _linked(page: Path, link: str) -> Path:
-    """The file that a link leads to; of a folder its README."""
-    path = Path(os.path.normpath(page.parent / link))
-    return path / "README.md" if path.is_dir() else path
+    """The file that a link leads to."""
+    return Path(os.path.normpath(page.parent / link))
 
 
 def _place(path: Path) -> str:
