@@ -60,20 +60,27 @@ def _write(
 
 @dataclass
 class ExportReport:
-    """What was exported, and how exactly."""
+    """What was exported, and how exactly.
+
+    Attributes:
+        checkpoint, out: the folder that was read, and the one that was written.
+        target, architecture: the format, and the class that loads it.
+        largest_difference: from PyTorch in float32; see `parity.largest_difference`.
+        batches: how many were compared.
+        megabytes: of the model's files, without tokenizer.
+        max_length: where the table of positions ends. None: no limit.
+        notes: other remarks.
+        int8: what int8 costs and gains, an `Int8Report`. None: it is float32.
+    """
 
     checkpoint: str
     out: str
     target: str
     architecture: str
     largest_difference: float
-    """From PyTorch in float32; see `parity.largest_difference`."""
     batches: int
-    """That were compared."""
     megabytes: float
-    """Of the model's files, without tokenizer."""
     max_length: int | None
-    """Where the table of positions ends. None: no limit."""
     notes: list[str] = field(default_factory=list)
     int8: Int8Report | None = None
 
@@ -120,6 +127,9 @@ def export(
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
         progress: is told each step in a line.
+
+    Returns:
+        What was written and how it compares.
 
     Raises:
         UserError: the target is unknown or its packages are missing; the checkpoint can't be read or has no tokenizer;

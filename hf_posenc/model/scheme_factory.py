@@ -59,8 +59,9 @@ def find_scheme(config: Any, name: str) -> Any:
 def make_scheme(config: Any) -> PositionScheme:
     """Builds what a config names: one scheme, or several in one.
 
-    All arguments that it was built with, defaults too, are written back into the config, so that a later change of a
-    default can't alter an old checkpoint.
+    Args:
+        config: a `PosEncConfig`. All arguments that the scheme was built with, defaults too, are written back into it,
+            so that a later change of a default can't alter an old checkpoint.
 
     Raises:
         ValueError: a scheme or one of its arguments doesn't exist, or an argument is out of range.

@@ -53,15 +53,21 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one check."""
+    """The result of one check.
+
+    Attributes:
+        name: of the check.
+        outcome: `passed`, `failed` or `skipped`.
+        message: what was measured and what usually causes it, why the check was skipped, or nothing if it passed.
+        seconds: how long it took.
+        error: what it raised, with its traceback.
+    """
 
     name: str
     outcome: Outcome
     message: str
-    """What was measured and what usually causes it, why the check was skipped, or nothing if it passed."""
     seconds: float
     error: Exception | None = None
-    """What the check raised, with its traceback."""
 
     @property
     def ok(self) -> bool:
@@ -71,7 +77,12 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The record of `check_scheme`: one result per check, in order. `str(report)` has all."""
+    """The record of `check_scheme`. `str(report)` has all.
+
+    Attributes:
+        scheme: what was checked.
+        results: one per check, in order.
+    """
 
     scheme: str
     results: tuple[CheckResult, ...]
