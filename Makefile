@@ -67,7 +67,7 @@ format: $(INSTALLED) ## let ruff rewrite
 	$(BIN)/ruff format .
 
 docs: $(INSTALLED) ## the site, into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 notebooks: $(INSTALLED) ## run the tutorials anew, and keep them with their output; needs the weights of MiniLM
 	$(BIN)/python -m model_cards.make_notebooks

@@ -14,7 +14,7 @@
 # # Classify your own texts
 #
 # From a csv to a classifier that says how good it is. Two minutes on a laptop without a GPU. You need hf_posenc in this
-# environment ([Install](../../README.md#install)) and its extra `plots`.
+# environment ([Install](../index.md#install)) and its extra `plots`.
 
 # %%
 import tempfile

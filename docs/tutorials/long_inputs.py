@@ -86,7 +86,7 @@ assert batch["input_ids"].shape[1] == 1024
 #
 # The share of queries that find the one text that states their passkey, by the length of the texts; chance is .02. It is
 # one made task, with 50 to 150 queries; bars are 95 % intervals. `rope` was healed for 200 steps on eight film
-# reviews each. [Pretrained weights](../pretrained-weights.md#one-sentence-in-a-long-text) has the whole table.
+# reviews each. [Longer inputs](../long-inputs.md#one-sentence-in-a-long-text) has the whole table.
 
 # %%
 parts = json.loads(Path("../../model_cards/results/passkey.json").read_text())["parts"]
