@@ -309,17 +309,14 @@ def fit_words(
     model: Any = Ridge() if problem_type == "regression" else LogisticRegression(C=10.0, max_iter=100)
     if problem_type == "multi_label_classification":
         model = OneVsRestClassifier(model)
-    fitted = make_pipeline(FunctionTransformer(_as_rows), ColumnTransformer(columns, sparse_threshold=1.0), model)
+    as_rows = FunctionTransformer(lambda texts: np.array(texts, dtype=object).T)
+    fitted = make_pipeline(as_rows, ColumnTransformer(columns, sparse_threshold=1.0), model)
     rows = _sample(texts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a rough fit will do
         warnings.filterwarnings("ignore", "Label .* is present in all training examples")
         warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
         return fitted.fit([[column[row] for row in rows] for column in texts], np.asarray(labels)[rows])
-
-
-def _as_rows(texts: Texts) -> np.ndarray:
-    return np.array(texts, dtype=object).T
 
 
 def _sample(texts: Texts) -> np.ndarray:

@@ -277,7 +277,8 @@ def check_memory(model: PreTrainedModel, lengths: Sequence[int], recipe: Recipe,
     size = recipe.train_batch_size
     largest = sorted(lengths)[-size:]
     weights, texts = step_bytes(model, largest)
-    free = _free(recipe.device)
+    is_cuda = recipe.device.type == "cuda"
+    free = torch.cuda.mem_get_info(recipe.device)[0] if is_cuda else psutil.virtual_memory().available
     needs = f"A step has up to {sum(largest):,} tokens, which take about {tqdm.format_sizeof(weights + texts, 'B')}"
     there = f"{tqdm.format_sizeof(free, 'B')} are free."
     if weights + texts <= free:
@@ -287,8 +288,3 @@ def check_memory(model: PreTrainedModel, lengths: Sequence[int], recipe: Recipe,
     if weights + texts > _REFUSED_ABOVE * free and not chosen:
         raise UserError(f"{needs}, and {there} Give {way_out}; --batch-size {size} tries it.")
     return [f"{needs}; {there}", f"That may not fit. Give {way_out}."]
-
-
-def _free(device: Any) -> int:
-    """Bytes of memory that are free where a model is trained."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
