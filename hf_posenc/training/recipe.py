@@ -19,7 +19,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError, dashed, user_errors
 from ..model.position_base import PositionScheme
-from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
+from ..options import COUNT, POSITIVE, SEED, SHARE, Options, Range, check_range, whole_number
 from .metrics import METRICS
 
 MANY = 200
@@ -39,10 +39,9 @@ _OWN = {
     *("prediction_loss_only", "batch_eval_metrics", "eval_do_concat_batches"),  # no metrics could be computed
 }
 """Fields that `--set` can't name: they have options of their own, or follow from them."""
-_SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
 _NOT_NEGATIVE = Range("a number from 0", lambda value: 0 <= value < math.inf)
 _RANGES = {
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), _SHARE),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), SHARE),
     **dict.fromkeys(("adam_epsilon", "max_grad_norm", "warmup_steps", "weight_decay"), _NOT_NEGATIVE),
     **dict.fromkeys(("eval_steps", "logging_steps", "save_steps"), POSITIVE),
     **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size", "save_total_limit"), COUNT),
