@@ -97,6 +97,7 @@ def train(
     loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
     report = begin_report(model, prepared, encoded, cut, options, tokenizer)
+    report.processes = process.num_processes
     report.notes += notes
     if loss.weights is not None:
         weights = zip(prepared.labels.names, loss.weights.tolist(), strict=True)

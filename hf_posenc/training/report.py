@@ -131,6 +131,7 @@ class Report:
     calibration: Calibration | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float | None = None
+    processes: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """The content of `results.json`."""
