@@ -17,11 +17,6 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def version_line() -> str:
-    """The versions that a result depends on, as a card names them: `torch 2.13.0, ...`."""
-    return ", ".join(f"{name} {number}" for name, number in versions().items())
-
-
 @functools.cache
 def versions() -> dict[str, str]:
     """The versions that a result depends on, of the packages that are installed."""

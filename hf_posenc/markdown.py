@@ -7,6 +7,8 @@ from typing import Any
 
 import jinja2
 
+from .machine import versions
+
 _MARKUP = re.compile(r"[\\`*\[\]<>#|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.|:(?=//)")
 """Characters that Markdown or GitHub may read as markup; an underscore between letters isn't."""
 
@@ -44,7 +46,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[Any]], align: st
 
 
 def render(template: Path, **values: Any) -> str:
-    """Fills a Jinja template; `plain` and `code` are its filters, and it calls `markdown_table`."""
+    """Fills a Jinja template; `plain` and `code` are its filters; it has `versions`, and calls `markdown_table`."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template.parent),
         undefined=jinja2.StrictUndefined,
@@ -53,4 +55,5 @@ def render(template: Path, **values: Any) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(plain=plain, code=code)
-    return environment.get_template(template.name).render(markdown_table=markdown_table, **values)
+    line = ", ".join(f"{name} {number}" for name, number in versions().items())
+    return environment.get_template(template.name).render(markdown_table=markdown_table, versions=line, **values)

@@ -33,7 +33,7 @@ COUNT = whole_number(1)
 LENGTH = whole_number(3)  # [CLS], a token of the text, [SEP]
 SEED = whole_number(0, 2**32 - 1)
 POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
-_SHARE = Range("a share from 0 to below 1", lambda value: 0 <= value < 1)
+SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
 _RATE = Range("a number from 0 to 1", lambda value: 0 <= value <= 1)
 _FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
 
@@ -115,7 +115,7 @@ class Options:
     data_config: DataConfigOption = None
     validation: Annotated[str | None, _option("File, or a split of --data.")] = None
     test: Annotated[str | None, _option("The same, to be scored at the end.")] = None
-    validation_share: Annotated[float, _SHARE, _option("Of training rows, if none is given. [0.1]")] = 0.1
+    validation_share: Annotated[float, SHARE, _option("Of training rows, if none is given. [0.1]")] = 0.1
     max_rows: Annotated[int | None, COUNT, _option("Train on the first rows alone.")] = None
     text_column: TextColumnOption = None
     join: JoinOption = None

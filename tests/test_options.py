@@ -35,7 +35,7 @@ def test_the_command_line_has_every_option_with_a_help():
         ({"epochs": "3"}, "--epochs 3 is out of range. Give a positive number"),
         ({"patience": True}, "--patience True is out of range"),
         ({"max_length": 2}, "--max-length 2 is out of range. Give a whole number from 3."),
-        ({"validation_share": 1}, "--validation-share 1 is out of range. Give a share from 0 to below 1"),
+        ({"validation_share": 1}, "--validation-share 1 is out of range. Give a number from 0 to below 1"),
         ({"learning_rate": float("nan")}, "--learning-rate nan is out of range. Give a number from 0 to 1"),
         ({"word_rate": 1e4}, "--word-rate 10000.0 is out of range. Give a number from 0 to 1000"),
         ({"task": "words"}, "--task 'words' is unknown. Choose one of classification, regression."),

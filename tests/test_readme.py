@@ -188,7 +188,7 @@ def test_the_launched_command_starts_as_many_processes_as_it_says(reader):
     done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     folder = arguments[arguments.index("-o") + 1]
-    assert json.loads((reader / folder / "results.json").read_text())["recipe"]["num_devices"] == 2
+    assert json.loads((reader / folder / "results.json").read_text())["processes"] == 2
 
 
 RUN_BLOCKS = """

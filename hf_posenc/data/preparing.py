@@ -176,7 +176,9 @@ def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> 
     """Refuses training rows with one label, or with one that all or none have unless the labels are listed."""
     if labels.problem_type == "single_label_classification":
         if len({*targets}) == 1:
-            what = f"All {len(targets)} examples that are left to train on are of one class, {labels.names[targets[0]]!r}"
+            what = (
+                f"All {len(targets)} examples that are left to train on are of one class, {labels.names[targets[0]]!r}"
+            )
             raise UserError(f"{what}. Give others, a greater --max-rows, or the right column with --label-column.")
         if odd := [name for number, name in enumerate(labels.names) if number not in {*targets}]:
             what = f"None of the {len(targets)} training rows has the label {', '.join(map(repr, odd[:5]))}"

@@ -54,7 +54,7 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
             table.validate(full=True)
             return as_table(Dataset(table), str(path))
     lines = _lines_of(path, options.encoding)
-    places: list[int] | None = None
+    places: list[int] = []
     if kind in _DELIMITERS:
         columns, places = _read_delimited(path, kind, lines, options)
     elif kind in ("json", "jsonl"):
@@ -67,15 +67,12 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
             try:
                 arrays.append(pa.array(cells))
             except (pa.ArrowInvalid, pa.ArrowTypeError):
-                there = [(row, cell) for row, cell in enumerate(cells) if cell is not None]
-                odd = [(row, cell) for row, cell in there if type(cell) is not type(there[0][1])]
-                if not odd or places is None:
+                there = {row: cell for row, cell in enumerate(cells) if cell is not None}
+                usual = next(iter(there.values()))
+                if (row := next((row for row in there if type(there[row]) is not type(usual)), None)) is None:
                     raise
-                row, cell = odd[0]
-                where_it_is = f"{'row' if kind == 'json' else 'line'} {places[row]}"
-                raise ValueError(
-                    f"{where_it_is} has {cell!r:.40}, where others have such as {there[0][1]!r:.40}."
-                ) from None
+                place = f"{'row' if kind == 'json' else 'line'} {places[row]}"
+                raise ValueError(f"{place} has {there[row]!r:.40}, where others have such as {usual!r:.40}.") from None
     with readable(repr(str(path)), "Give each column a name of its own."):
         dataset = Dataset(pa.table(arrays, [name for name, _ in columns]))
     kind = "csv" if kind in _DELIMITERS else kind
@@ -89,7 +86,7 @@ def kind_of(path: Path) -> str:
 
 
 def as_table(
-    dataset: Dataset, source: str, kind: str = "datasets", places: Sequence[int] | None = None, lines: int = 0
+    dataset: Dataset, source: str, kind: str = "datasets", places: Sequence[int] = (), lines: int = 0
 ) -> Dataset:
     """A data set with a column `__line__`, and with what was read of it in words.
 
@@ -97,7 +94,7 @@ def as_table(
         dataset: the rows.
         source: what messages call it.
         kind: the suffix of its file; of a .tsv, too, csv: its cells have no types.
-        places: where its rows stand. None: they are numbered.
+        places: where its rows stand; none: they are numbered.
         lines: how many its file has, where that is one of lines.
 
     Raises:

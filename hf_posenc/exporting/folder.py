@@ -10,7 +10,6 @@ from ..conversion.sentence_modules import read_modules, write_modules
 from ..errors import UserError, is_local
 from ..files import write_json
 from ..finetuning.loading import position_limit
-from ..machine import version_line
 from ..markdown import render
 from ..model.package_config import PosEncConfig
 from ..tasks import task_of
@@ -126,6 +125,5 @@ def write_card(report: "ExportReport", model: PreTrainedModel, staging: Path) ->
         source=None if is_local(report.checkpoint) else report.checkpoint,
         task=task_of(type(model).__name__),
         scheme=getattr(model.config, "position_embedding_type", None),
-        versions=version_line(),
     )
     (staging / "README.md").write_text(text, encoding="utf-8")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import UserError, one_line
+from ..data.reading import readable
+from ..errors import UserError
 from ..files import sha256
 from .loading import position_limit
 
@@ -121,20 +122,13 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
         also = f" It holds one for {' and '.join(graphs)}." if graphs else ""
         way_out = f"Write one with `hf-posenc export CHECKPOINT -o OUT --to {name}`."
         raise UserError(f"{str(folder)!r} has no {GRAPHS[name]}.{also} {way_out}")
-    path = graphs[name]
-    try:
+    path, damaged = graphs[name], "The file is damaged (copy the folder or export anew), or a scheme of your own"
+    with readable(repr(str(path)), f"{damaged} uses an operation that the runtime lacks (write it with others)."):
         recorded = _recorded(folder)
         for file, digest in recorded.get("files", {}).items():
             if sha256(folder / file) != digest:
                 raise ValueError(f"{file} isn't what was exported")
         inputs, run, streams = _open_onnx(path, bf16) if name == "onnx" else _open_openvino(path, bf16, throughput)
-    except UserError:
-        raise
-    except Exception as error:  # each runtime has its own kinds
-        raise UserError(
-            f"{str(path)!r} can't be used: {one_line(error)[:200]}. The file is damaged (copy the folder or export "
-            "anew), or a scheme of your own uses an operation that the runtime lacks (write it with others)."
-        ) from error
     unknown = sorted(set(inputs) - set(INPUTS))
     if unknown or "input_ids" not in inputs:
         raise UserError(

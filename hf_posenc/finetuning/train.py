@@ -1,6 +1,5 @@
 """The road from a file to a checkpoint: read, prepare, start, encode, train, report."""
 
-import contextlib
 import hashlib
 import json
 import time
@@ -81,9 +80,7 @@ def train(
     console = (console or Console()) if process.is_main_process else Console(quiet=True)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
     config = check_start(options)
-    is_here = tables is not None or Path(str(options.data)).exists()  # what comes from the Hub is fetched once
-    with contextlib.nullcontext() if is_here else process.main_process_first():
-        tables = read(options) if tables is None else tables
+    tables = read(options) if tables is None else tables
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
     prepared = prepare(tables, options, knowledge(config, str(options.pretrained)))
@@ -100,6 +97,7 @@ def train(
     loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
     report = begin_report(model, prepared, encoded, cut, options, tokenizer)
+    report.processes = process.num_processes
     report.notes += notes
     if loss.weights is not None:
         weights = zip(prepared.labels.names, loss.weights.tolist(), strict=True)

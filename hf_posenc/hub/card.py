@@ -6,7 +6,6 @@ from pathlib import Path
 from huggingface_hub import ModelCard, ModelCardData
 
 from hf_posenc.errors import UserError, one_line
-from hf_posenc.machine import version_line
 from hf_posenc.markdown import render
 from hf_posenc.model.configuration_posenc import MINIMUM_TRANSFORMERS
 from hf_posenc.tasks import CLASSES
@@ -55,7 +54,6 @@ def published_card(checkpoint: Checkpoint, repo_id: str, revision: str) -> str:
         own_code=checkpoint.own_code,
         limit=model.base_model.position.max_length,
         picture=checkpoint.picture,
-        versions=version_line(),
         minimum=MINIMUM_TRANSFORMERS,
     )
     card.text = f"{text}\n\n{_BEGIN}\n{loading}{_END}\n"

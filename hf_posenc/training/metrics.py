@@ -18,9 +18,8 @@ import numpy as np
 import torch
 from datasets import Features, List, Value
 from scipy.special import expit, softmax
-from scipy.stats import ConstantInputWarning, pearsonr, spearmanr
+from scipy.stats import pearsonr, spearmanr
 from sklearn.compose import ColumnTransformer
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, mean_squared_error
@@ -55,19 +54,18 @@ class _Metric(evaluate.Metric):
         )
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        return {self.key: float(self.function(references, predictions))}
+        return {self.key: self.of(references, predictions)}
 
-
-def _matthews(references: Any, predictions: Any) -> float:
-    with warnings.catch_warnings():  # one label alone gives 0, as it should
-        warnings.filterwarnings("ignore", "A single label was found")
-        return matthews_corrcoef(references, predictions)
+    @classmethod
+    def of(cls, references: Any, predictions: Any) -> float:
+        """The value; 0 of a correlation where nothing varies, of which scikit-learn and scipy warn."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return float(np.nan_to_num(cls.function(references, predictions)))
 
 
 def _correlation(function: Callable[..., Any], references: Any, predictions: Any) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConstantInputWarning)
-        return float(np.nan_to_num(function(predictions, references).statistic)) if len(predictions) > 1 else 0.0
+    return function(predictions, references).statistic if len(predictions) > 1 else 0.0
 
 
 def _metric(key: str, function: Callable[..., Any], description: str, *, real_valued: bool = False) -> type[_Metric]:
@@ -88,7 +86,7 @@ MacroF1 = _metric(
 )
 Matthews = _metric(
     "matthews_correlation",
-    _matthews,
+    matthews_corrcoef,
     "Correlation of predicted and right labels, 0 for guessing whatever the balance (Matthews 1975; Gorodkin 2004).",
 )
 MSE = _metric("mse", mean_squared_error, "Mean squared error.", real_valued=True)
@@ -164,7 +162,7 @@ def score(predictions: Any, references: Any, problem_type: str) -> dict[str, flo
     predictions, references = (np.asarray(values).astype(kind) for values in (predictions, references))
     if problem_type == "regression":
         predictions, references = predictions.ravel(), references.ravel()
-    return {metric.key: float(metric.function(references, predictions)) for metric in METRICS[problem_type]}
+    return {metric.key: metric.of(references, predictions) for metric in METRICS[problem_type]}
 
 
 @dataclass(eq=False)
@@ -309,17 +307,12 @@ def fit_words(
     model: Any = Ridge() if problem_type == "regression" else LogisticRegression(C=10.0, max_iter=100)
     if problem_type == "multi_label_classification":
         model = OneVsRestClassifier(model)
-    fitted = make_pipeline(FunctionTransformer(_as_rows), ColumnTransformer(columns, sparse_threshold=1.0), model)
+    as_rows = FunctionTransformer(lambda texts: np.array(texts, dtype=object).T)
+    fitted = make_pipeline(as_rows, ColumnTransformer(columns, sparse_threshold=1.0), model)
     rows = _sample(texts)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a rough fit will do
-        warnings.filterwarnings("ignore", "Label .* is present in all training examples")
-        warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")
+        warnings.simplefilter("ignore")  # a rough fit will do, and labels may be rare or in all rows
         return fitted.fit([[column[row] for row in rows] for column in texts], np.asarray(labels)[rows])
-
-
-def _as_rows(texts: Texts) -> np.ndarray:
-    return np.array(texts, dtype=object).T
 
 
 def _sample(texts: Texts) -> np.ndarray:

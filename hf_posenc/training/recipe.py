@@ -19,7 +19,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError, dashed, user_errors
 from ..model.position_base import PositionScheme
-from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
+from ..options import COUNT, POSITIVE, SEED, SHARE, Options, Range, check_range, whole_number
 from .metrics import METRICS
 
 MANY = 200
@@ -39,10 +39,9 @@ _OWN = {
     *("prediction_loss_only", "batch_eval_metrics", "eval_do_concat_batches"),  # no metrics could be computed
 }
 """Fields that `--set` can't name: they have options of their own, or follow from them."""
-_SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
 _NOT_NEGATIVE = Range("a number from 0", lambda value: 0 <= value < math.inf)
 _RANGES = {
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), _SHARE),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), SHARE),
     **dict.fromkeys(("adam_epsilon", "max_grad_norm", "warmup_steps", "weight_decay"), _NOT_NEGATIVE),
     **dict.fromkeys(("eval_steps", "logging_steps", "save_steps"), POSITIVE),
     **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size", "save_total_limit"), COUNT),
@@ -277,7 +276,8 @@ def check_memory(model: PreTrainedModel, lengths: Sequence[int], recipe: Recipe,
     size = recipe.train_batch_size
     largest = sorted(lengths)[-size:]
     weights, texts = step_bytes(model, largest)
-    free = _free(recipe.device)
+    is_cuda = recipe.device.type == "cuda"
+    free = torch.cuda.mem_get_info(recipe.device)[0] if is_cuda else psutil.virtual_memory().available
     needs = f"A step has up to {sum(largest):,} tokens, which take about {tqdm.format_sizeof(weights + texts, 'B')}"
     there = f"{tqdm.format_sizeof(free, 'B')} are free."
     if weights + texts <= free:
@@ -287,8 +287,3 @@ def check_memory(model: PreTrainedModel, lengths: Sequence[int], recipe: Recipe,
     if weights + texts > _REFUSED_ABOVE * free and not chosen:
         raise UserError(f"{needs}, and {there} Give {way_out}; --batch-size {size} tries it.")
     return [f"{needs}; {there}", f"That may not fit. Give {way_out}."]
-
-
-def _free(device: Any) -> int:
-    """Bytes of memory that are free where a model is trained."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available

@@ -18,7 +18,7 @@ from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix, precision_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.preparing import DataSummary, PreparedData
-from ..machine import version_line, versions
+from ..machine import versions
 from ..markdown import markdown_table, plain, render
 from ..options import Options
 from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
@@ -131,6 +131,7 @@ class Report:
     calibration: Calibration | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     seconds: float | None = None
+    processes: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """The content of `results.json`."""
@@ -299,7 +300,6 @@ class Report:
             report=self,
             place=HERE,
             hyperparameters=[(name, plain(value)) for name, value in trained.items() if value is not None],
-            versions=version_line(),
         )
 
 

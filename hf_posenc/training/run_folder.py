@@ -104,7 +104,7 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
             f"--resume: {output!r} holds no unfinished run. Leave --resume out; a finished one is trained further with "
             "--pretrained."
         )
-    now = json.loads(json.dumps(dict(options), default=str))
+    now = files.finite(options)
     for name in now.keys() | before.keys():
         if name not in _MAY_DIFFER and before.get(name) != now.get(name):
             raise UserError(
@@ -156,7 +156,9 @@ def guarded(output: str | Path) -> Iterator[None]:
         raise Interrupted(what_is_left(output)) from interrupt
     except Exception as error:
         if is_main_process() and not _whole(Path(output)):
-            _forget(Path(output))
+            (Path(output) / OPTIONS_NAME).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the folder holds something, or isn't there
+                Path(output).rmdir()
         if isinstance(error, Diverged):
             raise Diverged(f"{one_line(error)} What is left: {what_is_left(output, diverged=True)}") from error
         reason = None if isinstance(error, UserError) else disk_error(error)
@@ -166,13 +168,6 @@ def guarded(output: str | Path) -> Iterator[None]:
             f"Writing to {str(output)!r} failed: {reason}. Make room or name another --output. What is left: "
             f"{what_is_left(output)}"
         ) from error
-
-
-def _forget(folder: Path) -> None:
-    """Deletes what marks a run, and the folder if that is all it held."""
-    (folder / OPTIONS_NAME).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # it holds something, or isn't there
-        folder.rmdir()
 
 
 def what_is_left(output: str | Path, *, diverged: bool = False) -> str:

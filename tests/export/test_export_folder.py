@@ -134,10 +134,10 @@ def test_a_changed_a_cut_and_a_missing_file_are_named(exported, tmp_path):
 @pytest.mark.slow
 def test_a_graph_that_is_none_is_named_without_a_manifest_too(exported, tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"no graph")
-    with pytest.raises(UserError, match="model.onnx' can't be used.*The file is damaged"):
+    with pytest.raises(UserError, match="model.onnx' can't be read.*The file is damaged"):
         open_backend(tmp_path, "onnx")
     (tmp_path / "openvino_model.xml").write_text("<net/>")
-    with pytest.raises(UserError, match="openvino_model.xml' can't be used.*The file is damaged"):
+    with pytest.raises(UserError, match="openvino_model.xml' can't be read.*The file is damaged"):
         open_backend(tmp_path, "openvino")
 
 

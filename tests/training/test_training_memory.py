@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from transformers import TrainingArguments
@@ -76,7 +77,7 @@ def check(monkeypatch, tmp_path):
 
     def run(times: float, chosen: bool = False) -> str:
         free = int(sum(memory.step_bytes(model, [100] * 32)) / times)
-        monkeypatch.setattr(memory, "_free", lambda device: free)
+        monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
         said = " ".join(memory.check_memory(model, [10] * 500 + [100] * 32, arguments, chosen=chosen))
         if "--batch-size" in said:
             size, steps = map(int, re.findall(r"--batch-size (\d+) --set gradient_accumulation_steps=(\d+)", said)[0])

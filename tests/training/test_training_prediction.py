@@ -185,11 +185,6 @@ def test_what_is_answered_again_keeps_no_earlier_probability_under_its_name(run,
         assert {f"input_{name}" for name in answer[first.partition(".")[2]]} | {"input_input_label"} <= set(row)
 
 
-def test_a_threshold_is_for_several_labels(run, checkpoint):
-    code, _, err = run("predict", checkpoint, "a text", "--threshold", "0.9")
-    assert (code, "--threshold 0.9 is for several labels per text" in err) == (2, True)
-
-
 @pytest.mark.parametrize(
     ("name", "place"),
     [("in.csv", "line 3"), ("in.jsonl", "line 2"), ("in.parquet", "row 2")],
@@ -280,14 +275,6 @@ def test_joined_texts_are_joined_by_every_way_in_and_calibrated_when_asked(run, 
         model.predict([["a", "b", "c"]])
 
 
-def test_a_model_without_a_temperature_is_not_calibrated(run, checkpoint):
-    code, _, err = run("predict", checkpoint, "a text", "--calibrated")
-    assert (code, "has no temperature to calibrate by: `hf-posenc train` fits one on validation rows" in err) == (
-        2,
-        True,
-    )
-
-
 def test_lists_and_objects_are_json_in_a_csv(run, checkpoint, tmp_path):
     row = {"text": "who saw karla", "numbers": [1, 2], "more": {"name": "Zoë"}, "tags": ["x", "y"]}
     source = write_jsonl(tmp_path / "in.jsonl", [row])
@@ -320,6 +307,8 @@ def test_pairs_of_a_file_and_of_the_command_line_are_pairs(run, checkpoint, tmp_
             (checkpoint, "--data", source, *columns),
             "trained on single texts (text), and the data has text and text_pair",
         ),
+        ((checkpoint, "who saw", "--threshold", "0.9"), "--threshold 0.9 is for several labels per text"),
+        ((checkpoint, "who saw", "--calibrated"), "has no temperature to calibrate by: `hf-posenc train` fits one on"),
         ((checkpoint, "who saw", "--split", "test"), "--split 'test' is for --data, and texts are given"),
         ((checkpoint, "who saw", "--delimiter", ";"), "--delimiter ';' is for --data, and texts are given"),
         ((checkpoint, "--data", source, "--split", "test"), "is a file. Leave it out"),
@@ -332,12 +321,10 @@ def test_pairs_of_a_file_and_of_the_command_line_are_pairs(run, checkpoint, tmp_
 
 def test_semicolons_between_columns_are_said(run, checkpoint, tmp_path):
     (tmp_path / "in.csv").write_text('id;text\n1;who saw karla\n2;"b; c"\n')
-    code, _, err = run("predict", checkpoint, "--data", tmp_path / "in.csv", "-o", tmp_path / "out.csv")
+    words = ("predict", checkpoint, "--data", tmp_path / "in.csv", "-o", tmp_path / "out.csv")
+    code, _, err = run(*words)
     assert (code, "or say --delimiter ';'." in err) == (2, True)
-    assert (
-        run("predict", checkpoint, "--data", tmp_path / "in.csv", "-o", tmp_path / "out.csv", "--delimiter", ";")[0]
-        == 0
-    )
+    assert run(*words, "--delimiter", ";")[0] == 0
     assert [(row["id"], row["text"]) for row in read(tmp_path / "out.csv")] == [("1", "who saw karla"), ("2", "b; c")]
 
 

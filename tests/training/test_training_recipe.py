@@ -117,7 +117,16 @@ def test_what_is_given_stays_and_the_rest_is_chosen(given: dict[str, Any], expec
     assert {name: getattr(made, name) for name in expected} == expected
 
 
-OURS = ["learning_rate", "output_dir", "use_cpu", "seed", "push_to_hub", "hub_token", "bf16_full_eval", "num_train_epochs"]
+OURS = [
+    "learning_rate",
+    "output_dir",
+    "use_cpu",
+    "seed",
+    "push_to_hub",
+    "hub_token",
+    "bf16_full_eval",
+    "num_train_epochs",
+]
 OURS += ["position_embedding_type", "position_embedding_kwargs"]
 
 

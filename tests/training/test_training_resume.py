@@ -274,7 +274,10 @@ def test_a_folder_that_is_taken_is_refused(tmp_path, there, overwrite, message):
     ("change", "message"),
     [
         ({"scheme": "wavy"}, "'wavy' is unknown"),
-        ({"text_column": "body"}, "no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with --tex"),
+        (
+            {"text_column": "body"},
+            "no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with --tex",
+        ),
         ({"class_weights": '{"a": 1}'}, "--class-weights"),
         ({"patience": 2, "validation": None, "validation_share": 0.0}, "--patience 2 needs evaluations"),
         ({"metric_for_best_model": "bleu"}, "--set metric_for_best_model=bleu isn't measured here. Choose loss, acc"),

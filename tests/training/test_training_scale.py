@@ -81,7 +81,7 @@ def test_two_processes_end_where_one_ends(order: dict[str, str], tmp_path: Path,
     train(tmp_path / "one", **options, baselines=True)
     printed = in_processes([*launch, *TRAIN, *command(tmp_path / "two", **{**options, "batch_size": 8})])
     first, second = (results(tmp_path / name) for name in ("one", "two"))
-    assert [run["recipe"].get("num_devices") for run in (first, second)] == [None, 2]
+    assert [first["processes"], second["processes"]] == [1, 2]
     for name, value in first["metrics"].items():
         if name.endswith(("loss", "eval_accuracy", "pearson")):
             assert second["metrics"][name] == pytest.approx(value, abs=1e-4), name
