@@ -1,6 +1,6 @@
 """Runs the notebooks of docs/tutorials, which are written as scripts with cells, and keeps them with their output.
 
-    python -m model_cards.make_notebooks
+python -m model_cards.make_notebooks
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Fills the tables between marks in README.md, docs/ and model_cards/: schemes, scores, speed, conversions, commands.
+"""Fills the tables between marks in README.md, docs/ and model_cards/, and draws the picture that README shows.
 
 python -m model_cards.make_pages
 """
@@ -18,14 +18,13 @@ from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.describe import describe_schemes
+from hf_posenc.schemes.plots import save_figure
 from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, rows_table
 from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
 from model_cards.studies.conversion import long_table, long_words, table
+from model_cards.studies.passkey import figure as passkey_figure
 from model_cards.studies.passkey import table as passkey_table
 from model_cards.studies.recipe import few_table, pretrained_table, scratch_table, stock_gap
-
-IN_README = ("none", "learned", "rope")
-"""The schemes in README's table of scores."""
 
 
 def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
@@ -54,7 +53,6 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             "schemes": cost_table(speeds["_schemes"]),
             "memory": memory_table([speeds["_2048"], speeds["_8192"]]),
         },
-        root / "README.md": {"scores": few_scores(compared["practitioner_3000"]), "schemes": short_table()},
         root / "docs" / "serving.md": {"file": file_speeds(speeds["_serving"])},
         root / "docs" / "positions.md": {"schemes": scheme_table()},
         root / "docs" / "speed.md": {"speed": f"{ratio_table(speeds[''])}\n\n{machine_line(speeds[''])}"},
@@ -99,13 +97,6 @@ def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
 def scores(comparison: Comparison) -> str:
     """All scores at the train length."""
     return comparison.score_table(comparison.columns(comparison.plan.home_length))
-
-
-def few_scores(comparison: Comparison) -> str:
-    """The means over groups of tasks, and one task, of a few schemes."""
-    comparison.order = [scheme for scheme in comparison.order if scheme in IN_README]
-    columns = comparison.columns(comparison.plan.home_length)
-    return comparison.score_table([c for c in columns if c.title == "blimp_order" or c.title.startswith("mean: ")])
 
 
 # Speed
@@ -257,6 +248,7 @@ def main() -> None:
     """The command."""
     for path, text in render_pages().items():
         write_text(path, text)
+    save_figure(passkey_figure(read_results(FOLDER, "passkey")), FOLDER.parent / "docs" / "passkey.png")
 
 
 if __name__ == "__main__":

@@ -9,14 +9,17 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
+from common import BUILTIN
 from remote_code_harness import tiny_tokenizer
 from transformers import BertConfig, BertModel
 
-from hf_posenc import cli
+from hf_posenc import SCHEME_CHECKS, cli
 from hf_posenc.comparison import read_plan
 from hf_posenc.training.recipe import LEAST
+from model_cards.studies.parts import minilm_folder
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -29,6 +32,7 @@ EXAMPLES = {
     page: re.findall(r"^```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", text, re.DOTALL | re.MULTILINE)
     for page, text in PAGES.items()
 }
+MINILM, HERE = "sentence-transformers/all-MiniLM-L6-v2", minilm_folder()
 EXAMPLES = {page: examples for page, examples in EXAMPLES.items() if examples}
 COMMANDS = {
     page: [
@@ -46,7 +50,9 @@ RUN_ELSEWHERE = {
     "make quickstart": "tests/comparison/test_comparison_cli.py, in a slow test; the target is checked below",
     "make test": "this is it; the target is checked below",
     "make gpu": "needs a GPU; tests/test_gpu_target.py, and the target is checked below",
+    "git clone https://example.org/hf_posenc && cd hf_posenc": "a placeholder, checked below",
     "pip install torch": "needs a network; the name is checked below",
+    "pip install torch && pip install -e .": "needs a network; the name is checked below",
     "pip install -e .": "is how this is installed",
     "hf-posenc plot rope -o rope.png": "tests/schemes/test_plots.py, which needs matplotlib",
     "hf-posenc plot runs/mine -o mine.png": "tests/schemes/test_plots.py, which needs matplotlib",
@@ -195,7 +201,7 @@ RUN_BLOCKS = """
 import contextlib, io, json, os, sys, traceback
 printed = {}
 for page, codes in json.load(sys.stdin).items():
-    os.makedirs(page)
+    os.makedirs(page, exist_ok=True)
     with contextlib.chdir(page):
         for code in codes:
             with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -208,11 +214,19 @@ print(json.dumps(printed))
 """
 
 
+def runnable(page):
+    """The examples of a page: without real weights not the one that starts from them."""
+    return [(code, output) for code, output in EXAMPLES[page] if HERE is not None or MINILM not in code]
+
+
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
     """What the Python blocks print, by page: one process, a folder for each page, own names for each block."""
-    codes = json.dumps({page: [code for code, _ in examples] for page, examples in EXAMPLES.items()})
+    codes = json.dumps({page: [code for code, _ in runnable(page)] for page in EXAMPLES})
     folder = tmp_path_factory.mktemp("pages")
+    if HERE is not None:  # in the place of its name on the Hub
+        (folder / "README.md" / MINILM).parent.mkdir(parents=True)
+        (folder / "README.md" / MINILM).symlink_to(HERE)
     command = [sys.executable, "-c", RUN_BLOCKS]
     done = subprocess.run(command, input=codes, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
@@ -222,7 +236,7 @@ def printed(tmp_path_factory):
 @pytest.mark.slow  # trains, converts and draws, page by page
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_python_blocks_print_what_stands_below_them(page, printed):
-    assert printed[page] == [output for _, output in EXAMPLES[page]]
+    assert printed[page] == [output for _, output in runnable(page)]
 
 
 def test_what_is_installed_is_what_the_project_is_called():
@@ -273,8 +287,30 @@ def test_relative_links_lead_to_a_file_and_a_heading(page):
         assert not anchor or anchor in _anchors(target_path.read_text()), target
 
 
-def test_the_readme_counts_the_schemes():
-    table = README.partition("<!-- generated: schemes -->")[2].partition("<!-- end -->")[0]
-    names = re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)[1:]  # without the head
-    assert names[0] == "none"
-    assert f"Choose one of {len(names) - 1} schemes" in README
+def test_the_readme_names_every_scheme_once():
+    table = README.partition("## Schemes")[2].partition("##")[0].replace("`position_embedding_type`", "")
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(BUILTIN)
+    assert f"held to {len(SCHEME_CHECKS)} checks" in README
+    assert len(README.splitlines()) < 95
+
+
+def test_the_numbers_in_the_readme_are_those_of_the_tables():
+    found = (ROOT / "docs" / "long-inputs.md").read_text().partition("<!-- generated: passkey -->")[2]
+    for way in ("`rope-dynamic`", "windows of 512, mean", "first 512 tokens"):
+        (row,) = [line for line in found.splitlines() if line.startswith(f"| {way} |")]
+        assert row.split("|")[-2].strip().replace("0.", ".") in README, way  # at 4,096 tokens
+    rows = pd.read_csv(ROOT / "model_cards" / "results" / "practitioner_3000" / "results.csv")
+    scores = rows[rows.task == "blimp_order"].groupby("scheme").score.mean()
+    for way in ("word pairs", "rope", "none"):
+        assert f"{scores[way]:.3f}".lstrip("0") in README, way
+    file = ROOT / "model_cards" / "results" / "benchmark_on_amd-epyc-family-25-model-17.json"
+    rows = [row for row in json.loads(file.read_text())["rows"] if row["mode"] == "training"]
+    speed = {row["work"]: f"{row['ratio']:.1f}" for row in rows if row["contender"] == "rope"}
+    assert f"{speed['sst2']} times as fast where batches are half padding, " in README
+    assert f"{speed['sst2_sorted']} to {speed['8x128']} times elsewhere" in README
+
+
+def test_the_address_is_one_placeholder():
+    """Until the repository is public; a release is refused with it."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert f"git clone {urls['Repository']} " in README

@@ -80,6 +80,14 @@ WAYS = {
     "rope-yarn": Way("healed", "yarn"),
 }
 
+SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "rope-dynamic": ("rope, healed,\nwith dynamic scaling", {"marker": "o", "color": "tab:blue"}),
+    "windows of 512, mean": ("mean over windows\nof 512 tokens", {"marker": "s", "color": "tab:orange"}),
+    "learned-tile": ("its table repeated", {"marker": "^", "color": "tab:green"}),
+    "first 512 tokens": ("cut at 512 tokens", {"marker": "v", "color": "0.35"}),
+}
+"""The ways in the figure, and how each looks."""
+
 
 def passkeys(tokenizer: Any, length: int, seed: int) -> tuple[list[list[int]], list[list[int]]]:
     """Queries, and the texts that answer them, as token ids with [CLS] and [SEP]; each text has `length` tokens."""
@@ -204,6 +212,31 @@ def table(results: dict[str, Any]) -> str:
         if any(found.values()):
             rows.append((name if " " in name else f"`{name}`", *(_share(found[length]) for length in SEEDS)))
     return markdown_table(("", *(f"{length:,}" for length in SEEDS)), rows)
+
+
+def figure(results: dict[str, Any]) -> Any:
+    """The same shares of the ways in `SHOWN`, by length, with their intervals as bars."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    made = Figure(figsize=(7, 3.4), layout="constrained")
+    axes = made.subplots()
+    lengths = [length for length in SEEDS if length >= TRAINED]
+    for name, (label, style) in SHOWN.items():
+        answers = {length: found for length in lengths if (found := _found(results, name, length))}
+        ends = [binomtest(found.count("1"), len(found)).proportion_ci(method="wilson") for found in answers.values()]
+        shares = [found.count("1") / len(found) for found in answers.values()]
+        bars = [[abs(share - end[side]) for share, end in zip(shares, ends, strict=True)] for side in (0, 1)]
+        axes.errorbar([*answers], shares, yerr=bars, label=label, capsize=3, **style)
+    axes.axhline(1 / TEXTS, color="0.6", linewidth=1)
+    axes.text(lengths[0], 1 / TEXTS, "chance", color="0.4", va="bottom", fontsize="small")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{length:,}" for length in lengths], minor=False)
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.set(xlabel="tokens of a text", ylabel="queries that find their text", ylim=(0, 1))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return made
 
 
 def _found(results: dict[str, Any], name: str, length: int) -> str:
