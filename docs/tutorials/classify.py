@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Classify your own texts
 #
-# From a csv to a classifier that says how good it is. Two minutes on a laptop without a GPU. You need hf_posenc in this
-# environment ([Install](../index.md#install)) and its extra `plots`.
+# From a csv to a classifier that says how good it is. Two minutes on a laptop without a GPU. You need hf_posenc in
+# this environment ([Install](../index.md#install)) and its extra `plots`.
 
 # %%
 import tempfile
@@ -29,8 +29,8 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## The data
 #
-# Your file needs a column of texts and a column of labels. Here 4,000 sentences of BLiMP stand in for it, which come with
-# the package. Each is there twice, with the same words in two orders, of which only one is English. A model that can't
+# Your file needs a column of texts and a column of labels. Here 4,000 sentences of BLiMP stand in for it, which come
+# with the package. They are in pairs of the same words in two orders, of which only one is English: a model that can't
 # see word order guesses.
 
 # %%
@@ -42,8 +42,8 @@ rows.head(4)
 # %% [markdown]
 # ## Train
 #
-# `fit` takes texts and labels. Nothing else has to be said: it sets a tenth of the texts aside, keeps the epoch that does
-# best on them, and compares the result with linear models, which see words, and pairs of neighbouring words.
+# `fit` takes texts and labels. Nothing else has to be said: it sets a tenth of the texts aside, keeps the epoch that
+# does best on them, and compares the result with linear models, which see words, and pairs of neighbouring words.
 #
 # This trains a small encoder from scratch. With real data start from pretrained weights instead:
 # `hf_posenc.fit(texts, labels, pretrained="sentence-transformers/all-MiniLM-L6-v2")`.

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # MiniLM beyond 512 tokens
 #
-# all-MiniLM-L6-v2 has a table of 512 positions and cuts what is longer. This notebook puts RoPE in the table's place, heals
-# the model on a little text, and lets it read 1,024 tokens. Two minutes on a laptop; a real healing takes longer, and
-# the last figure shows what that gives.
+# all-MiniLM-L6-v2 has a table of 512 positions and cuts what is longer. This notebook puts RoPE in the table's place,
+# heals the model on a little text, and lets it read 1,024 tokens. Two minutes on a laptop; a real healing takes
+# longer, and the last figure shows what that gives.
 
 # %%
 import json
@@ -48,9 +48,9 @@ report
 # %% [markdown]
 # ## Another scheme, healed
 #
-# One command swaps the scheme, heals at the lengths that the original can read, then extends. Healing needs texts, but no
-# labels: the model learns to give the original's hidden states. 30 steps on short sentences are a taste; 300 steps
-# on texts like yours are the usual dose.
+# One command swaps the scheme, heals at the lengths that the original can read, then extends. Healing needs texts,
+# but no labels: the model learns to give the original's hidden states. 30 steps on short sentences are a taste; 300
+# steps on texts like yours are the usual dose.
 
 # %%
 examples = Path(hf_posenc.__file__).parent / "data" / "blimp_order"
@@ -84,8 +84,8 @@ assert batch["input_ids"].shape[1] == 1024
 # %% [markdown]
 # ## What a real healing gives
 #
-# The share of queries that find the one text that states their passkey, by the length of the texts; chance is .02. It is
-# one made task, with 50 to 150 queries; bars are 95 % intervals. `rope` was healed for 200 steps on eight film
+# The share of queries that find the one text that states their passkey, by the length of the texts; chance is .02. It
+# is one made task, with 50 to 150 queries; bars are 95 % intervals. `rope` was healed for 200 steps on eight film
 # reviews each. [Longer inputs](../long-inputs.md#one-sentence-in-a-long-text) has the whole table.
 
 # %%

@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Your own scheme
 #
-# An idea for a positional scheme, from the first line to a checkpoint that strangers load: written, checked, compared with
-# `none` and `rope`, shared. [Your own scheme](../own-scheme.md) has all hooks.
+# An idea for a positional scheme, from the first line to a checkpoint that strangers load: written, checked, compared
+# with `none` and `rope`, shared. [Your own scheme](../own-scheme.md) has all hooks.
 
 # %%
 import sys
@@ -31,8 +31,8 @@ sys.path.insert(0, str(folder))
 # %% [markdown]
 # ## One file, one class
 #
-# A scheme travels with its checkpoints, so it stands in a file of its own. This one is a bias on the attention logits: a
-# learned slope per head on log(1 + distance), for keys on the left and on the right.
+# A scheme travels with its checkpoints, so it stands in a file of its own. This one is a bias on the attention
+# logits: a learned slope per head on log(1 + distance), for keys on the left and on the right.
 
 # %%
 (folder / "log_slopes.py").write_text('''
@@ -53,16 +53,16 @@ class LogSlopes(DistanceBias):
     def of_distance(self, distance, layer):  # int64 (R,) -> (R, H)
         return -self.slopes((distance > 0).long()) * distance.abs().float().log1p()[:, None]
 ''')
-from log_slopes import LogSlopes  # noqa: E402
+from log_slopes import LogSlopes
 
 hf_posenc.register_scheme(LogSlopes)
 
 # %% [markdown]
 # ## Checked
 #
-# The suite holds a scheme to what the encoder, the Trainer and the Hub rely on: padding and packing don't change answers,
-# gradients flow, a saved model is the same. Each fault comes with its usual cause. All checks take half a minute; here
-# are the quick ones.
+# The suite holds a scheme to what the encoder, the Trainer and the Hub rely on: padding and packing don't change
+# answers, gradients flow, a saved model is the same. Each fault comes with its usual cause. All checks take half a
+# minute; here are the quick ones.
 
 # %%
 quick = [name for name in hf_posenc.SCHEME_CHECKS if name not in ("export", "remote_code")]
@@ -87,12 +87,12 @@ for scheme in ("none", "rope", "log_slopes"):
 #
 # ## Compared
 #
-# The same encoder, data and steps; only the scheme differs. One seed, 2,000 sentences of BLiMP and few steps show how it
-# is done, not which is best: `hf-posenc compare --data blimp_order --schemes none,rope,log_slopes --scheme-file
+# The same encoder, data and steps; only the scheme differs. One seed, 2,000 sentences of BLiMP and few steps show how
+# it is done, not which is best: `hf-posenc compare --data blimp_order --schemes none,rope,log_slopes --scheme-file
 # log_slopes.py --seeds 5` runs five, and tests the differences.
 
 # %%
-import pandas as pd  # noqa: E402
+import pandas as pd
 
 examples = Path(hf_posenc.__file__).parent / "data" / "blimp_order"
 train = pd.read_json(examples / "train.jsonl.gz", lines=True).head(2000)
