@@ -4,9 +4,8 @@ Axes: B sequences, S places in the longest one, T tokens, D hidden width, H head
 
 Two layouts. *Token layout* holds real tokens only: (1, T, ...), or (B, S, ...) when the batch isn't unpadded; a scheme
 treats all but the last axes as one. *Padded layout* is (B, S, ...), one row per sequence, as a bias needs it; the
-encoder masks what a scheme returns for empty places, and passes a single row, (1, S), where all rows are alike.
-
-Each hook gets `tokens`, a `Tokens` in the hook's own layout.
+encoder masks what a scheme returns for empty places, and passes a single row, (1, S), where all rows are alike. Each
+hook gets `tokens`, a `Tokens` in its own layout.
 """
 
 from typing import Any, ClassVar
