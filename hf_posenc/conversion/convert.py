@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.tokenizer import check_tokens as check_tokenizer
@@ -61,7 +60,6 @@ def convert(
     overwrite: bool = False,
     measure: bool = True,
     seed: int = 0,
-    console: Console | None = None,
     **healing: Any,
 ) -> tuple[PreTrainedModel, ConversionReport]:
     """Makes a PosEnc model of a pretrained checkpoint, and measures how well it agrees with it.
@@ -94,7 +92,6 @@ def convert(
         overwrite: replace the model in `out`.
         measure: measure agreement. False saves time and a second model's memory.
         seed: of everything random.
-        console: where a healing prints its progress. None: standard output.
         healing: settings of `Healing`, such as `max_steps`. While it heals, checkpoints lie in `OUT.healing`, from
             which the same call goes on after Ctrl-C.
 
@@ -140,7 +137,7 @@ def convert(
         report.before = agreement()
     healed_in = None if out is None else Path(f"{Path(out)}.healing")
     if heal is not None:
-        options: dict[str, Any] = {"tokenizer": tokenizer, "healing": settings, "folder": healed_in, "console": console}
+        options: dict[str, Any] = {"tokenizer": tokenizer, "healing": settings, "folder": healed_in}
         _heal(report, model, original, training, agreement, options)
         config, changed = target_config(model, None, None, None, *length)
         if changed:

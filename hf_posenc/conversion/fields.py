@@ -190,7 +190,7 @@ _TRANSLATED = frozenset(
         *("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "embedding_size", "head_dim", "layer_types"),
         *("position_embedding_type", "rope_parameters", "rope_theta", "rope_scaling", "relative_attention_num_buckets"),
         *("global_rope_theta", "local_rope_theta", "global_attn_every_n_layers", "local_attention", "norm_eps"),
-        *("norm_bias", "decoder_bias", "classifier_bias", "classifier_activation", "rotary_scaling_factor", *SAME),
+        *("norm_bias", "decoder_bias", "classifier_bias", "classifier_activation", *SAME),
         *("summary_type", "summary_use_proj", "summary_activation", *_CANT, *_BIASES),
     )
 )

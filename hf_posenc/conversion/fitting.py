@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from sklearn.linear_model import Ridge
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -147,13 +148,11 @@ def _least_squares(part: Any, last: nn.Linear, wanted: Tensor, weight: Tensor) -
     handle.remove()
     hidden = inputs[0].double()
     mean = (weight[:, None] * hidden).sum(0) / weight.sum()
-    root = weight.double().sqrt()[:, None]
-    a, b = (hidden - mean) * root, (wanted / getattr(part, "scale", 1.0)).double() * root
-    gram = a.T @ a
-    gram += _RIDGE.get(part.name, 1e-6) * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
-    solution = torch.linalg.solve(gram, a.T @ b)
-    last.weight.copy_(solution.T)
-    last.bias.copy_(-(mean @ solution))
+    size = (weight[:, None] * (hidden - mean).square()).sum(0).mean()
+    ridge = Ridge(_RIDGE.get(part.name, 1e-6) * float(size), solver="cholesky")
+    ridge.fit(hidden, (wanted / getattr(part, "scale", 1.0)).double(), weight)
+    last.weight.copy_(torch.from_numpy(ridge.coef_))
+    last.bias.copy_(torch.from_numpy(ridge.intercept_))
 
 
 def fold_constants(base: Any, left: Tensor, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:

@@ -124,9 +124,7 @@ class Healing:
 
     def __post_init__(self) -> None:
         for name, accepts in _RANGES.items():
-            value = getattr(self, name)
-            # True is 1 in Python, and means something else here.
-            check_range(f"{name}={value!r}", "" if isinstance(value, bool) else value, accepts)
+            check_range(f"{name}={getattr(self, name)!r}", getattr(self, name), accepts)
 
 
 def default_rate(hidden_size: int) -> float:
@@ -142,7 +140,6 @@ def heal(
     tokenizer: PreTrainedTokenizerBase,
     healing: Healing,
     folder: Path | None = None,
-    console: Console | None = None,
 ) -> dict[str, Any]:
     """Trains `model`, in place, to reproduce the original's hidden states; see the module.
 
@@ -153,7 +150,6 @@ def heal(
         tokenizer: of both.
         healing: the settings.
         folder: of checkpoints, from which the same healing goes on. The caller removes it. None: there are none.
-        console: where progress is printed. None: standard output.
 
     Returns:
         A record: texts, steps, seconds, losses, settings, and the machine.
@@ -172,7 +168,7 @@ def heal(
     limit = original.config.max_position_embeddings
     rows = encode(tokenizer, texts, min(healing.max_length or limit, limit))
     check_tokens(rows, model.config.vocab_size)
-    steps, console = texts_by_step(rows, special_tokens(tokenizer), healing), console or Console()
+    steps, console = texts_by_step(rows, special_tokens(tokenizer), healing), Console()
     body, teacher = cast(Any, model).base_model, cast(Any, original).base_model
     embeddings = body.embeddings.word_embeddings.weight
     with ExitStack() as closing:

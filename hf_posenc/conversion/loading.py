@@ -348,12 +348,6 @@ def _notes(config: PosEncConfig, theirs: Any, task: str) -> list[str]:
             "that silently and runs it with absolute positions, so that its numbers are wrong; here it has its "
             "relative positions, as in transformers up to 4.57."
         )
-    if scaling := getattr(theirs, "rotary_scaling_factor", None):
-        notes.append(
-            f"The checkpoint has rotary_scaling_factor={scaling!r}, with which Nomic's own code stretches RoPE for "
-            "texts longer than in training. transformers ignores it, and so does this: extension='dynamic' does the "
-            "like."
-        )
     labels = [str(name) for name in (theirs.id2label or {}).values()]
     if len(set(labels)) < len(labels) and task in ("text-classification", "token-classification"):
         notes.append("Several labels have the same name: each has its number added to it.")

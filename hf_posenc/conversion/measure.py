@@ -104,11 +104,13 @@ def _groups(rows: Sequence[Row], *models: Any) -> Iterator[list[Row]]:
         yield [{name: ids for name, ids in row.items() if has_types or name == "input_ids"} for row in some]
 
 
-def _hidden(model: Any, rows: list[Row]) -> list[Tensor]:
-    """The last hidden states at real tokens, (S, D) of each text."""
-    batch = pad_rows(rows, model.config.pad_token_id)
-    states = model.base_model(**batch).last_hidden_state.float()
-    return [state[: len(row["input_ids"])] for state, row in zip(states, rows, strict=True)]
+def _hidden(model: Any, rows: Sequence[Row], other: Any) -> list[Tensor]:
+    """The last hidden states at real tokens, (S, D) of each text, as another model may read them too."""
+    hidden = []
+    for some in _groups(rows, model, other):
+        states = model.base_model(**pad_rows(some, model.config.pad_token_id)).last_hidden_state.float()
+        hidden += [state[: len(row["input_ids"])] for state, row in zip(states, some, strict=True)]
+    return hidden
 
 
 @torch.no_grad()
@@ -124,8 +126,7 @@ def compare(
         special: tokens that stay where they are when others are swapped, for `order_r2`.
     """
     rows = sorted(rows, key=lambda row: len(row["input_ids"]))  # less padding
-    ours = [state for some in _groups(rows, model, original) for state in _hidden(model, some)]
-    theirs = [state for some in _groups(rows, model, original) for state in _hidden(original, some)]
+    ours, theirs = _hidden(model, rows, original), _hidden(original, rows, model)
     off, wanted = torch.cat(ours) - torch.cat(theirs), torch.cat(theirs)
     means, expected = (torch.stack([state.mean(0) for state in states]) for states in (ours, theirs))
     return Agreement(
@@ -161,16 +162,17 @@ def order_r2(model: Any, original: Any, rows: Sequence[Row], special: Container[
     pairs = [(row, swapped) for row, swapped in pairs if row["input_ids"] != swapped["input_ids"]]
     if not pairs:
         return None
-    before, after = (
-        [
-            torch.stack([s.double().sum(0) for group in _groups(some, model, original) for s in _hidden(each, group)])
-            for each in (model, original)
-        ]
-        for some in zip(*pairs, strict=True)
-    )
-    change, expected = after[0] - before[0], after[1] - before[1]
+
+    def sums(each: Any, other: Any) -> tuple[Tensor, Tensor]:
+        """Of the texts as they are, and swapped: (n, D) both."""
+        kinds = zip(*pairs, strict=True)
+        before, after = (torch.stack([s.double().sum(0) for s in _hidden(each, some, other)]) for some in kinds)
+        return before, after
+
+    (before, after), (first, second) = sums(model, original), sums(original, model)
+    change, expected = after - before, second - first
     size = expected.square().sum()
-    if size <= 1e-10 * before[1].square().sum():  # less is rounding
+    if size <= 1e-10 * first.square().sum():  # less is rounding
         return None
     return float(1 - (change - expected).square().sum() / size)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -43,14 +44,9 @@ class Source:
 
     def tensors(self, part: str) -> dict[str, Tensor]:
         """The weights whose names hold a text, by their names in the files, in float32."""
-        if self.is_pickled:
-            state = _unpickled(self.folder, self.name)
-            return {key: value.float() for key, value in state.items() if part in key}
-        found: dict[str, Tensor] = {}
-        for name in weight_files(self.folder):
-            with open_weights(self.folder / name) as file:
-                found |= {key: file.get_tensor(key).float() for key in file.keys() if part in key}  # noqa: SIM118
-        return found
+        paths = [self.folder / name for name in weight_files(self.folder)]
+        files = [_unpickled(self.folder, self.name)] if self.is_pickled else map(load_file, paths)
+        return {key: value.float() for state in files for key, value in state.items() if part in key}
 
 
 def open_source(source: str, folder: Path, raw: dict[str, Any], allow_pickle: bool) -> Source:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoint_files import open_weights, weight_files
 from ..conversion.families import FAMILIES, POOLED, SOURCE, Family
 from ..conversion.fields import SAME, summary
 from ..conversion.loading import check_known
@@ -69,15 +68,6 @@ def what_holds(checkpoint: PreTrainedModel, folder: Path) -> dict[str, bool]:
         "padded_left": native.counts_tokens and CLASSES[type(checkpoint).__name__] not in POOLED,
         "pairs": has_types,
     }
-
-
-def stored_dtype(folder: Path) -> torch.dtype:
-    """That of all weights in a checkpoint's folder; float32 if they differ."""
-    kinds = set()
-    for name in weight_files(folder):
-        with open_weights(folder / name) as file:
-            kinds |= {file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118  (not a dict)
-    return {frozenset({"BF16"}): torch.bfloat16, frozenset({"F16"}): torch.float16}.get(frozenset(kinds), torch.float32)
 
 
 @torch.no_grad()

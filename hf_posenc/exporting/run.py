@@ -12,7 +12,7 @@ from ..conversion.families import FAMILIES
 from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..conversion.output import check_free, load_tokenizer, model_written
-from ..conversion.sources import find_folder, read_config
+from ..conversion.sources import find_folder, open_source, read_config
 from ..errors import UserError
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..finetuning.loading import input_length, load_any
@@ -20,7 +20,7 @@ from ..quiet import without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
 from .int8 import Int8Report, from_texts, quantize_graph, read_labelled
-from .native import stored_dtype, what_holds, write
+from .native import what_holds, write
 from .parity import LARGEST, Batch, batches, largest_difference
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def _write(
 ) -> Written:
     """Writes the checkpoint in `folder` into `staging`."""
     if to == "native":
-        notes = write(model, tokenizer, staging, like=like, dtype=stored_dtype(folder))
+        notes = write(model, tokenizer, staging, like=like, dtype=open_source(str(folder), folder, {}, False).dtype)
         compared = batches(model, tokenizer, **what_holds(model, staging))
         return Written(notes, torch_backend(load_any(str(staging))), compared, LARGEST / 10)
     notes = write_graph(to, model, tokenizer, staging)

@@ -11,7 +11,8 @@ from safetensors.torch import load, save_file
 from transformers import BertTokenizer
 
 from hf_posenc.conversion.families import FAMILIES
-from hf_posenc.exporting.native import stored_dtype, to_native
+from hf_posenc.conversion.sources import open_source
+from hf_posenc.exporting.native import to_native
 from hf_posenc.finetuning.loading import load_any
 
 SIZES = {
@@ -76,7 +77,7 @@ def edit_weights(source: Path, change):
 
 def exported(folder: Path, like: str | None = None):
     """The checkpoint in a folder as a model of transformers' own."""
-    return to_native(load_any(str(folder)), like, stored_dtype(folder))[0]
+    return to_native(load_any(str(folder)), like, open_source(str(folder), folder, {}, False).dtype)[0]
 
 
 def tiny_tokenizer(folder: Path, **options) -> BertTokenizer:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData, constants
+from huggingface_hub import constants
 from remote_code_harness import BATCH, TEXTS, outputs, tiny_config, tiny_model, tiny_tokenizer
 from safetensors.torch import save_file
 
@@ -42,26 +42,13 @@ def main(folder: Path) -> None:
         keep(f"{name}-2", model)
         commits[f"{name}-2"] = model.push_to_hub(f"me/{name}").oid
     train_and_publish(folder)
-    api = HfApi()
-    # Later code that fails: only a pinned `code_revision` loads.
-    api.upload_file(
-        path_or_fileobj=b"raise RuntimeError('newer')\n", path_in_repo="modeling_posenc.py", repo_id="me/rope"
-    )
     model = tiny_model("t5", HEAD)
-    keep("private", model)
-    model.push_to_hub("me/private", private=True)
-    model.push_to_hub("me/private", revision="v2")
-    commits["pull"] = model.push_to_hub("me/private", create_pr=True, commit_message="again", tags=["new"]).pr_revision
+    model.push_to_hub("me/pushed")
     model.save_pretrained(folder / "saved")  # so its code lies there already, and is sent all the same
     model.save_pretrained(folder / "saved", push_to_hub=True, repo_id="me/saved")
     tiny_config("recency").save_pretrained(folder / "config")
     tiny_config("recency").save_pretrained(folder / "config", push_to_hub=True, repo_id="me/config")
     PosEncConfig.from_pretrained(folder / "config").push_to_hub("me/config-2")
-    results = [EvalResult("text-classification", "mine", "mine", "accuracy", 0.5)]
-    data = ModelCardData(license="apache-2.0", model_name="config", eval_results=results)
-    card = str(ModelCard(f"---\n{data.to_yaml()}\n---\n# Mine\n")).encode()  # its push_to_hub asks the real Hub
-    api.upload_file(path_or_fileobj=card, path_in_repo="README.md", repo_id="me/config")
-    commits["files"] = api.list_repo_files("me/config")
     (folder / "commits.json").write_text(json.dumps(commits))
 
 

@@ -128,11 +128,6 @@ def _pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-def _outside(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../etc/passwd"}}))
-
-
 def _shard_that_is_a_pickle(folder: Path) -> None:
     weights = load((folder / "model.safetensors").read_bytes())
     (folder / "model.safetensors").unlink()
@@ -151,15 +146,10 @@ def _with(number: float) -> Callable[[Path], None]:
     return spoil
 
 
-def _head(change: Callable[[torch.Tensor], torch.Tensor] | None) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        weights, name = load((folder / "model.safetensors").read_bytes()), "classifier.out_proj.weight"
-        head = weights.pop(name)
-        save_file(
-            {**weights, **({name: change(head)} if change else {})}, folder / "model.safetensors", {"format": "pt"}
-        )
-
-    return spoil
+def _headless(folder: Path) -> None:
+    weights = load((folder / "model.safetensors").read_bytes())
+    del weights["classifier.out_proj.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -168,21 +158,16 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "config.json").rename(f / "adapter_config.json"),
         r"holds a PEFT adapter .*merge_and_unload\(\)",
     ),
-    "a weight of another shape": (_head(lambda head: head[:, :5].contiguous()), "mismatch"),
-    "a weight lost": (_head(None), "lacks weights, which would be random: classifier.out_proj.weight"),
+    "a weight lost": (_headless, "lacks weights, which would be random: classifier.out_proj.weight"),
     "weights cut off": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:999]),
         "The weights of .* are damaged",
     ),
-    "half a config": (lambda f: (f / "config.json").write_text('{"model_type":'), "config.json can't be read"),
-    "a list": (lambda f: (f / "config.json").write_text("[]"), "config.json holds no JSON object"),
     "another model": (lambda f: _edit(f, model_type="bert"), "is a bert model, not a PosEnc one.*hf upload OWNER/NAME"),
     "only a pickle": (_pickled, "no model.safetensors, and pickles run code.*save_pretrained it"),
-    "a path outside": (_outside, "names '../../etc/passwd', which is no safetensors file"),
     "a pickle for a shard": (_shard_that_is_a_pickle, "names 'weights.bin', which is no safetensors file"),
     "no code": (lambda f: _edit(f, auto_map={}), "config.json has no auto_map, by which"),
     "code elsewhere": (lambda f: _edit(f, auto_map={"AutoModel": "a/b--x.Y"}), "auto_map names 'a/b--x.Y', which"),
-    "a strange module": (lambda f: _edit(f, auto_map={"AutoModel": "../x.Y"}), "auto_map names '../x.Y', which"),
     "a file of code lost": (lambda f: (f / "position_learned.py").unlink(), "FileNotFoundError: .*position_learned.py"),
     "changed code": (
         lambda f: (f / "position_learned.py").open("a").write("# mine\n"),
@@ -190,21 +175,10 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no such class": (lambda f: _edit(f, architectures=["Other"]), "holds Other, which has no known head"),
     "a wrong type": (lambda f: _edit(f, hidden_size="big"), "hidden_size"),
-    "infinity": (_with(float("inf")), "weights with NaN or infinity, classifier.out_proj.bias among them"),
     "NaN": (_with(float("nan")), "weights with NaN or infinity, classifier.out_proj.bias among them"),
     "weights that overflow": (_with(3e38), "Its output holds NaN or infinity"),
     "a broken card": (lambda f: (f / "README.md").write_text("---\na: [\n---\nx"), "has broken metadata"),
     "a link out of the folder": (lambda f: (f / "LICENSE").symlink_to("/etc/hostname"), "LICENSE' is a link out of"),
-    "a map of numbers": (
-        lambda f: _edit(f, auto_map={"AutoModel": 5}),
-        "auto_map names 5, which isn't the model's code",
-    ),
-    "a list for a map": (lambda f: _edit(f, auto_map=["a"]), "ValueError: "),
-    "no map": (lambda f: _edit(f, auto_map=None), "config.json has no auto_map"),
-    "one class": (
-        lambda f: _edit(f, architectures="PosEncModel"),
-        "which has no known head",
-    ),
     "a tokenizer cut off": (
         lambda f: (f / "tokenizer.json").write_text('{"a"'),
         "Nothing was published",
@@ -217,10 +191,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a tokenizer with code": (
         lambda f: (f / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["tok.Tok", null]}}'),
-        "tokenizer has code of its own",
-    ),
-    "a tokenizer with code elsewhere": (
-        lambda f: (f / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["a/b--tok.Tok", null]}}'),
         "tokenizer has code of its own",
     ),
 }
