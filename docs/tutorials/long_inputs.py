@@ -96,7 +96,7 @@ ways = {
     "learned-tile": "its table repeated, unhealed",
     "rope-dynamic": "healed rope, dynamic",
 }
-figure, axes = plt.subplots(figsize=(7, 4))
+figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 for way, name in ways.items():
     lengths, shares, bars = [], [], []
     for length in (512, 1024, 2048, 4096):
@@ -111,5 +111,5 @@ for way, name in ways.items():
 axes.set_xscale("log", base=2, subs=[])
 axes.set_xticks([512, 1024, 2048, 4096], ["512", "1,024", "2,048", "4,096"])
 axes.set(xlabel="tokens of a text", ylabel="queries that find their text", ylim=(0, 1))
-axes.legend(frameon=False)
+axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()

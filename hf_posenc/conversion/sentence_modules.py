@@ -80,6 +80,9 @@ def read_modules(
         files[PROMPTS] = (folder / PROMPTS).read_bytes()
     for path in sorted(folder.glob("sentence_*_config.json"))[:1]:  # in older ones the name holds the encoder's
         values = read_json(path, source, dict)
+        if (expansion := values.get("query_expansion")) and not expansion.get("attend"):  # ColBERT's
+            reason = "its queries end in tokens that nobody attends to, at which this encoder has no states"
+            return {}, [f"{_LOST} {reason} (query_expansion with attend=False)."]
         if longest is not None and "max_seq_length" in values:
             values["max_seq_length"] = longest
         files[_LENGTH] = json.dumps(values, indent=2).encode()

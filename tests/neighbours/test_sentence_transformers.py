@@ -216,6 +216,25 @@ def test_splade_and_colbert_stay_what_they_are(name: str, head: Any, tmp_path: P
         torch.testing.assert_close(found[place], found["source"], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("attend", [True, False])
+def test_a_colbert_whose_queries_are_expanded_stays_one_or_says_why_not(attend: bool, tmp_path: Path) -> None:
+    if (kind := getattr(sentence_transformers, "MultiVectorEncoder", None)) is None:
+        pytest.skip("this sentence-transformers has no MultiVectorEncoder")
+    made = kind(str(bert(tmp_path / "bert", BertModel)), device="cpu")
+    made[0].query_expansion = {"strategy": "fixed", "attend": attend, "length": 12, "token": "[UNK]"}
+    made.save_pretrained(str(tmp_path / "source"))
+    _, report = convert(tmp_path / "source", tmp_path / "out", measure=False)
+    assert (tmp_path / "out" / "modules.json").exists() == attend
+    if attend:
+        ours, theirs = (
+            kind(str(tmp_path / place), device="cpu").encode_query(TEXTS[:2]) for place in ("out", "source")
+        )
+        for our, their in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(torch.as_tensor(our), torch.as_tensor(their), atol=1e-5, rtol=0)
+    else:
+        assert "nobody attends to" in report.notes[-1]
+
+
 @pytest.mark.parametrize("content", ["{}", "[1]", "["])
 def test_a_damaged_list_of_modules_is_named(content: str, tmp_path: Path) -> None:
     source = other(tmp_path / "source", PLAIN)
