@@ -1,0 +1,276 @@
+"""`PosEncConfig`: everything that shapes a PosEnc encoder, checked before a weight is allocated."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers.utils.versions import require_version
+
+POSENC_VERSION = "1.0.0"
+"""The version of the code in this folder; recorded in every checkpoint as `posenc_version`."""
+
+MINIMUM_TRANSFORMERS = "5.17"
+
+# Before any import that an older transformers can't satisfy: its user gets one sentence instead of a traceback.
+require_version(_needed := f"transformers>={MINIMUM_TRANSFORMERS}", f'Upgrade with: pip install -U "{_needed}"')
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from .position_math import PROBABILITY, Check, one_of, positive, require, whole
+from .scheme_table import AUGMENTATIONS, SCHEMES
+
+if TYPE_CHECKING:
+    # Never run, but found by what copies a checkpoint's code: so the files of the model lie beside this one.
+    from .modeling_posenc import PosEncModel  # noqa: F401
+
+AUTO_MAP = {
+    "AutoConfig": "configuration_posenc.PosEncConfig",
+    "AutoModel": "modeling_posenc.PosEncModel",
+    "AutoModelForMaskedLM": "modeling_posenc.PosEncForMaskedLM",
+    "AutoModelForSequenceClassification": "modeling_posenc.PosEncForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_posenc.PosEncForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_posenc.PosEncForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_posenc.PosEncForMultipleChoice",
+}
+
+MAX_POSITIONS = 2**24
+"""Positions above this aren't exact in float32, in which angles and distances are computed."""
+
+_FINITE: Check = (lambda value: abs(value) < float("inf"), "is out of range. It must be a finite number.")
+
+
+def _field(default: Any, check: Check) -> Any:
+    return field(default=default, metadata={"check": check})
+
+
+@strict
+class PosEncConfig(PreTrainedConfig):
+    """Configuration of a PosEnc encoder: a BERT-shaped body whose positional scheme is one value.
+
+    Args:
+        vocab_size (int): number of tokens in the vocabulary.
+        hidden_size (int): D, width of the hidden states; a multiple of `num_attention_heads`.
+        num_hidden_layers (int): number of layers.
+        num_attention_heads (int): H; each head is d = D/H wide.
+        intermediate_size (int): width of the feed-forward layer.
+        hidden_act (str): activation of the feed-forward layer, a name of `transformers.activations.ACT2FN`.
+        mlp_gated (bool): a gated feed-forward network, output(act(intermediate(x)) * up(x)) (Shazeer 2020, arXiv
+            2002.05202); with `silu` it is SwiGLU.
+        attention_bias (bool): whether the linear layers of attention have biases.
+        mlp_bias (bool): whether those of the feed-forward network have; of a gated one the output layer alone.
+        hidden_dropout_prob (float): dropout after the embeddings, the attention output and the feed-forward output.
+        attention_probs_dropout_prob (float): dropout on attention probabilities. 0 keeps PyTorch's fused kernels.
+        layer_norm_eps (float): epsilon of the LayerNorms.
+        initializer_range (float): standard deviation of the initial weights.
+        max_position_embeddings (int): number of positions of schemes that have a table (`learned`), at most 2^24.
+            The other schemes take any length.
+        type_vocab_size (int): number of token types (sentence A / B). 0: the model has none, `token_type_ids` are
+            ignored.
+        pad_token_id (int): the padding token; its embedding is zero and gets no gradient.
+        embedding_size (int, optional): width of the embeddings, projected to `hidden_size` as in ELECTRA. None: as
+            wide as the hidden states.
+        position_embedding_type (str): the positional scheme; `hf_posenc.SCHEMES` lists them.
+        position_embedding_kwargs (dict, optional): what the scheme's constructor takes beyond the sizes in this
+            config. A model writes all that it was built with back, defaults too, so that its checkpoint records it.
+        rope_parameters (dict, optional): for `rope` alone, in the form of transformers v5: `rope_type` (`default`,
+            `linear`, `dynamic`, `yarn`, `longrope`, `llama3`, `proportional`), `rope_theta`, `partial_rotary_factor`
+            and the type's own keys: see `RotaryPosition`. A model writes all of them back.
+        position_augmentation (str): how training changes positions, once per sequence and batch; evaluation never does.
+            `none`; `shift`: all by the same random number (SHAPE, Kiyono et al. 2021, arXiv 2109.05644); `random`: a
+            random sample, in order, of all positions below `position_augmentation_length` (Ruoss et al. 2023, arXiv
+            2305.16843), so that long texts have no position that training hasn't seen. A shift has no effect on
+            schemes that use distances alone. Without hf_posenc a checkpoint has the one that it was saved with.
+        position_augmentation_length (int, optional): augmented positions lie below it. None:
+            `max_position_embeddings`. No training sequence may be longer.
+        norm_position (str): `pre` each block and the end, `pre_but_first` (ModernBERT: not the first) or `post` (BERT).
+        scale_embeddings (bool): multiply token embeddings by sqrt(D), as in Vaswani et al. 2017, arXiv 1706.03762.
+        classifier_pooling (str): how a sequence becomes one vector: `mean` or `max` over its tokens, `cls` for its
+            first token. Padding never counts.
+        classifier_hidden_act (str, optional): activation of a dense layer between pooling and classifier (`tanh` as
+            in BERT, `gelu`, `relu`, ...). None: no such layer.
+        classifier_dropout (float, optional): dropout before the classifier. None: `hidden_dropout_prob`.
+        label_mean (float): mean m of the numbers that a regression was trained on. Its logits are z s + m, where the
+            last layer gives z, and its loss is the squared error in standard units, ((logits - labels) / s)^2. Used
+            where `problem_type` is `regression`, for all outputs alike.
+        label_scale (float): standard deviation s of these numbers.
+        tie_word_embeddings (bool): masked LM: the decoder shares the token embedding.
+        unpad_inputs (bool): compute on real tokens only. False: on the whole padded batch (same results, slower).
+        posenc_version (str, optional): the version of the code that wrote the checkpoint.
+
+    Raises:
+        ValueError: a value is out of range. The message names the value and what is accepted.
+        StrictDataclassFieldValidationError: a value has the wrong type.
+    """
+
+    model_type = "posenc"
+    # Tensor parallelism, as `tp_plan="auto"` reads it: heads are split, so a bias for all heads is an error.
+    base_model_tp_plan = {f"layers.*.{name}": "rowwise" for name in ("attention.dense", "output")}
+    base_model_tp_plan |= {f"layers.*.attention.{name}": "colwise" for name in ("query", "key", "value")}
+    base_model_tp_plan |= {"layers.*.intermediate": "colwise"}
+
+    vocab_size: int = _field(30522, whole(1, 2**28))
+    hidden_size: int = _field(768, whole(1, 2**17))
+    num_hidden_layers: int = _field(12, whole(1, 2**12))
+    num_attention_heads: int = _field(12, whole(1, 2**12))
+    intermediate_size: int = _field(3072, whole(1, 2**20))
+    hidden_act: str = _field("gelu", one_of(*ACT2FN))
+    mlp_gated: bool = False
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    hidden_dropout_prob: float | int = _field(0.1, PROBABILITY)
+    attention_probs_dropout_prob: float | int = _field(0.0, PROBABILITY)
+    layer_norm_eps: float = _field(1e-12, positive())
+    initializer_range: float = _field(0.02, positive())
+    max_position_embeddings: int = _field(512, whole(1, MAX_POSITIONS))
+    type_vocab_size: int = _field(2, whole(0, 2**20))
+    pad_token_id: int | None = 0
+    embedding_size: int | None = _field(None, whole(1, 2**17))
+    position_embedding_type: str = "rope"
+    position_embedding_kwargs: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    position_augmentation: str = _field("none", one_of("none", *AUGMENTATIONS))
+    position_augmentation_length: int | None = _field(None, whole(1, MAX_POSITIONS))
+    norm_position: str = _field("pre", one_of("pre", "pre_but_first", "post"))
+    scale_embeddings: bool = False
+    classifier_pooling: str = _field("mean", one_of("mean", "cls", "max"))
+    classifier_hidden_act: str | None = _field(None, one_of(*ACT2FN))
+    classifier_dropout: float | int | None = _field(None, PROBABILITY)
+    problem_type: str | None = _field(  # type: ignore[assignment]  # transformers lets any word pass
+        None, one_of("regression", "single_label_classification", "multi_label_classification")
+    )
+    label_mean: float | int = _field(0.0, _FINITE)
+    label_scale: float | int = _field(1.0, positive())
+    tie_word_embeddings: bool = True
+    unpad_inputs: bool = True
+    posenc_version: str | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        # All heads, not the saved class alone: a classifier's checkpoint must load through AutoModel too. A map that
+        # came with the file is kept: it names the repository of the code.
+        self.auto_map = dict(kwargs.pop("auto_map", None) or AUTO_MAP)
+        super().__post_init__(**kwargs)
+        if self.mlp_gated:
+            self.base_model_tp_plan = self.base_model_tp_plan | {"layers.*.up": "colwise"}  # type: ignore[misc]
+        self.posenc_version = self.posenc_version or POSENC_VERSION
+        self.check()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Checks a field as the constructor does. Any other name may be set too, as on every transformers config."""
+        check = self.__dataclass_fields__[name].metadata.get("check") if name in self.__dataclass_fields__ else None
+        if check is not None and value is not None:
+            require(name, value, check)
+        super().__setattr__(name, value)
+
+    def validate_rope(self) -> None:
+        """Does nothing: the scheme itself checks `rope_parameters`, and raises where transformers would warn."""
+
+    def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Leaves `rope_parameters` as they are; PreTrainedConfig's own would fill them for every scheme."""
+        return kwargs
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """The configuration of a file, with `kwargs` in place of its values; a new scaling of RoPE keeps the angles."""
+        scaling, trained = kwargs.get("rope_parameters") or {}, config_dict.get("rope_parameters") or {}
+        if "rope_parameters" in kwargs and isinstance(scaling, dict):
+            of_angles = ("rope_theta", "partial_rotary_factor", "local_rope_theta", "global_attn_every_n_layers")
+            kept = {key: value for key, value in trained.items() if key in of_angles}
+            kept |= {key: value for key, value in scaling.items() if value is not None}
+            config_dict = {**config_dict, "rope_parameters": kept or None}
+            del kwargs["rope_parameters"]
+        return super().from_dict(config_dict, **kwargs)
+
+    def check(self) -> None:
+        """Checks the fields against each other: the constructor does, and the model and `save_pretrained` do it again.
+
+        The scheme and its arguments are checked when the model is built.
+
+        Raises:
+            ValueError: fields contradict each other.
+        """
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} isn't a multiple of num_attention_heads={self.num_attention_heads}. "
+                "Change one of them."
+            )
+        self.check_padding()
+
+    def check_padding(self) -> None:
+        """Checks the padding token; at each call of a model too, since the Trainer sets the tokenizer's later.
+
+        Raises:
+            ValueError: it is outside the vocabulary.
+        """
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id} is outside the vocabulary of {self.vocab_size} tokens. Give the "
+                "tokenizer's, or None if it has no padding token. If the tokenizer has grown, so must the model: "
+                "model.resize_token_embeddings(len(tokenizer))."
+            )
+
+    def find_scheme(self, name: str) -> Any:
+        """The class of a scheme that the table of this code lacks: hf_posenc, where it is installed, finds it.
+
+        Raises:
+            ValueError: there is none.
+        """
+        raise ValueError(
+            f"position_embedding_type={name!r} isn't in this checkpoint's scheme_table.py, which has "
+            f"{', '.join(SCHEMES) or 'none'}. Choose one of these, or install hf_posenc, which has all schemes."
+        )
+
+    def code_files(self) -> dict[str, str]:
+        """The code of a checkpoint, by file name: this file and all that it imports, which lie beside it."""
+        files = [Path(__file__), *map(Path, get_relative_import_files(__file__))]
+        return {file.name: file.read_text(encoding="utf-8") for file in files}
+
+    def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Writes config.json and the code that it needs, stamped with this code's version."""
+        self.check()
+        files = self.code_files()
+        self.posenc_version = POSENC_VERSION
+        self.auto_map = dict(AUTO_MAP)  # the code lies beside the file, wherever the config came from
+        Path(save_directory).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            Path(save_directory, name).write_bytes(text.encode())
+        super().save_pretrained(str(save_directory), push_to_hub=push_to_hub, **kwargs)
+
+    def _get_files_timestamps(self, working_dir: Any) -> dict[str, float]:
+        """When each file was changed, without the code: transformers uploads what was changed after this call."""
+        code = self.code_files()
+        return {name: time for name, time in super()._get_files_timestamps(working_dir).items() if name not in code}
+
+    @classmethod
+    def load_context(cls, source: Any, arguments: dict[str, Any]) -> AbstractContextManager[Any]:
+        """Entered while weights are loaded. hf_posenc, where it is installed, checks the checkpoint's files here."""
+        return nullcontext()
+
+    def check_scheme(self, scheme: Any) -> None:
+        """Called when a scheme is built, where hf_posenc, if it is installed, refuses what couldn't be saved."""
+
+    def prepare_to_save(self, model: Any) -> None:
+        """Called before a model is saved, where hf_posenc, if it is installed, refuses what can't be loaded again."""
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of token and added positional embeddings."""
+        return self.embedding_size if self.embedding_size is not None else self.hidden_size
+
+    @property
+    def head_dropout(self) -> float:
+        """Dropout before the classifier."""
+        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
+
+    @property
+    def augmentation_length(self) -> int:
+        """Augmented positions lie below this."""
+        return self.position_augmentation_length or self.max_position_embeddings
+
+    @property
+    def token_rms(self) -> float:
+        """Root mean square of the token embeddings at the start; added schemes start with the same."""
+        return self.initializer_range * (self.embedding_width**0.5 if self.scale_embeddings else 1.0)

@@ -1,0 +1,722 @@
+"""The PosEnc encoder, top to bottom: embeddings, attention, layer, model, heads.
+
+The positional scheme is one module (`model.position`) that the encoder calls in three places: at the input (`embed`),
+on queries and keys (`rotary`, `rotate`) and on the attention logits (`bias`, `layer_bias`). Nothing here knows which
+scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, faster ones (see `attention.Plain`).
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, modeling_outputs
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils.generic import can_return_tuple
+
+from .attention import (
+    ForwardAttention,
+    backend_of,
+    check_bias,
+    check_reentrant,
+    choose_attention,
+    dropout_of,
+    eager_attention_forward,
+    kernels,
+)
+from .configuration_posenc import PosEncConfig
+from .position_base import PositionScheme, check_length
+from .position_math import accumulation_dtype, linear_dtype, tracing
+from .scheme_factory import independent_generator, make_scheme
+from .scheme_table import AUGMENTATIONS
+from .unpadding import TokenLayout, Tokens
+
+Outputs = tuple[Tensor | None, Tensor]
+
+PLACES = ("attention_mask", "position_ids", "seq_idx", "cu_seq_lens_q")
+OPTIONS = {*PLACES, "token_type_ids", "num_items_in_batch", "output_attentions", "output_hidden_states"}
+OPTIONS |= {"max_length_q", "max_length_k", "cu_seq_lens_k"}
+"""What a call takes besides its input: where tokens are, and more; flash attention's collators give keys' lengths."""
+
+
+class PosEncEmbeddings(nn.Module):
+    """Token, type and added positional embeddings, normalised: input layout -> token layout."""
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__()
+        width = config.embedding_width
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.dropout = kernels.Dropout(config.hidden_dropout_prob)
+        self.projection = nn.Linear(width, config.hidden_size) if config.embedding_size is not None else None
+        self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        token_type_ids: Tensor | None,
+        layout: TokenLayout,
+        embed: Callable[[Tensor, Tokens], Tensor],
+    ) -> Tensor:
+        """Token ids (B, S), or embeddings (B, S, E), and types (B, S) -> hidden states in token layout."""
+        # In input layout, for what hooks into the word embeddings: NEFTune's noise, attributions.
+        words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        hidden_states = layout.unpad(words)
+        if self.scale != 1.0:
+            hidden_states = hidden_states * self.scale
+        if self.token_type_embeddings is not None:
+            # Through the module, not its weight: accelerate loads offloaded weights when a module is called.
+            types = layout.tokens.positions.new_zeros(1)
+            if token_type_ids is not None:
+                types = layout.unpad(token_type_ids.expand(layout.shape))
+            hidden_states = hidden_states + self.token_type_embeddings(types)
+        if layout.index is None:  # zero at padding, so that no NaN there meets a weight of zero in attention or pooling
+            hidden_states = layout.pad(hidden_states)
+        hidden_states = embed(hidden_states, layout.tokens)
+        if hidden_states is None:
+            raise ValueError("The scheme's embed returns None. Give the hidden states back, with positions added.")
+        hidden_states = self.dropout(self.norm(hidden_states))
+        return hidden_states if self.projection is None else kernels.apply_linear(self.projection, hidden_states)
+
+
+class PosEncAttention(nn.Module):
+    """Multi-head self-attention: project, attend, dense. `attention.py` has `attend`."""
+
+    is_causal = False
+
+    def __init__(self, config: PosEncConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        size, bias = config.hidden_size, config.attention_bias
+        self.query, self.key, self.value, self.dense = (nn.Linear(size, size, bias=bias) for _ in range(4))
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)  # of the probabilities; `attend` reads it
+
+    def forward(self, hidden_states: Tensor, attend: ForwardAttention) -> tuple[Tensor, Tensor | None]:
+        """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
+        x = hidden_states.to(linear_dtype(hidden_states))  # once: autocast would do it for each of the three
+        projections = (kernels.apply_linear(layer, x) for layer in (self.query, self.key, self.value))
+        q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
+        interface = ALL_ATTENTION_FUNCTIONS.get_interface(attend.name, eager_attention_forward)
+        out, weights = attend(self, interface, q, k, v, hidden_states)
+        return kernels.apply_linear(self.dense, out.flatten(-2)), weights
+
+
+class PosEncLayer(GradientCheckpointingLayer):
+    """One encoder layer: attention and a feed-forward network, each with dropout, a residual and a LayerNorm.
+
+    Pre-norm: x + f(norm(x)), with or without the very first norm. Post-norm (BERT): norm(x + f(x)).
+    """
+
+    def __init__(self, config: PosEncConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.pre_norm = config.norm_position != "post"
+        self.attention = PosEncAttention(config, layer_idx)
+        skips = config.norm_position == "pre_but_first" and not layer_idx  # the embeddings are normalised
+        self.attention_norm = nn.Identity() if skips else nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        size, width, gated = config.hidden_size, config.intermediate_size, config.mlp_gated
+        self.intermediate = nn.Linear(size, width, bias=config.mlp_bias and not gated)
+        self.up = nn.Linear(size, width, bias=False) if gated else None
+        self.activation = ACT2FN[config.hidden_act]
+        self.output = nn.Linear(width, size, bias=config.mlp_bias)
+        self.output_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = kernels.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: Tensor, attend: ForwardAttention) -> tuple[Tensor, Tensor | None]:
+        """Hidden states in token layout -> the same, and the attention probabilities or None."""
+        if self.pre_norm:
+            attended, weights = self.attention(self.attention_norm(hidden_states), attend)
+            hidden_states = self._residual(hidden_states, attended)
+            return self._residual(hidden_states, self._feed_forward(self.output_norm(hidden_states))), weights
+        attended, weights = self.attention(hidden_states, attend)
+        hidden_states = self.attention_norm(self._residual(hidden_states, attended))
+        return self.output_norm(self._residual(hidden_states, self._feed_forward(hidden_states))), weights
+
+    def _residual(self, hidden_states: Tensor, update: Tensor) -> Tensor:
+        # Under autocast their dtypes differ, and adding unequal dtypes is slow.
+        return hidden_states + self.dropout(update).to(hidden_states.dtype)
+
+    def _feed_forward(self, hidden_states: Tensor) -> Tensor:
+        inner = self.activation(kernels.apply_linear(self.intermediate, hidden_states))
+        return kernels.apply_linear(
+            self.output, inner if self.up is None else inner * kernels.apply_linear(self.up, hidden_states)
+        )
+
+
+class PosEncPreTrainedModel(PreTrainedModel):
+    """What all PosEnc models share: initialisation, saving, the attention backends."""
+
+    config_class = PosEncConfig
+    config: PosEncConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _input_embed_layer = "word_embeddings"
+    _no_split_modules = ["PosEncEmbeddings", "PosEncLayer"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+    # The losses here average over `num_items_in_batch` where the Trainer gives it.
+    accepts_loss_kwargs = True
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """The attention that runs for a request; transformers asks when a model is built and when it is changed."""
+        backend_of(requested_attention or "eager")  # refuses with a reason
+        return super().get_correct_attn_implementation(requested_attention, is_init_check)
+
+    def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
+        function = kwargs.get("gradient_checkpointing_func")  # a partial one; without use_reentrant it is reentrant
+        if function is not None and function.keywords.get("use_reentrant") is not False:
+            check_reentrant(self._scheme, torch.zeros(1, 2, self.config.hidden_size, device=self.device))
+        super()._set_gradient_checkpointing(*args, **kwargs)
+
+    @torch.no_grad()
+    def initialize_weights(self) -> None:
+        """Initialises what wasn't loaded; the scheme last, with a separate random generator.
+
+        Transformers never calls `_init_weights` on a module without direct parameters, so a scheme made of children
+        couldn't initialise itself there. The separate generator makes all other weights equal whatever the scheme.
+        """
+        scheme = self._scheme
+        pending = not getattr(scheme, "_is_hf_initialized", False)
+        for module in scheme.modules():
+            module._is_hf_initialized = True  # type: ignore[assignment]
+        super().initialize_weights()
+        if pending:
+            with independent_generator():
+                for module in scheme.modules():  # a scheme without init_weights is initialised as everything else
+                    self._init_weights(module)
+            with independent_generator(), init.guard_torch_init_functions():
+                scheme.init_weights(self.config.initializer_range)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Loads a checkpoint; one with a custom scheme needs `trust_remote_code=True`.
+
+        Only safetensors are read: other weights are pickles, which run code. `use_safetensors=False` reads them.
+
+        Raises:
+            ValueError: the checkpoint's scheme is code that isn't trusted, or a file is damaged.
+            OSError: it has no safetensors, or doesn't exist; or what else transformers raises.
+        """
+        kwargs.setdefault("use_safetensors", True)
+        with cls.config_class.load_context(pretrained_model_name_or_path, kwargs):
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Writes weights and config, and with the config the code, including that of a custom scheme.
+
+        Raises:
+            ValueError: the code can't travel, or the config was changed after the model was built. Nothing is written.
+        """
+        self.config.prepare_to_save(self)
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    @property
+    def _scheme(self) -> PositionScheme:
+        return cast(PositionScheme, self.base_model.position)
+
+    def _encode(self, **inputs: Any) -> tuple[Tensor, TokenLayout, dict[str, Any]]:
+        """Runs the encoder for a head: hidden states (B, S, D), where their tokens are, and what else is returned."""
+        layout = self.model.make_layout(**inputs)
+        outputs = self.model(**inputs, layout=layout, return_dict=True)
+        optional_outputs = {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
+        return outputs.last_hidden_state, layout, optional_outputs
+
+
+class PosEncModel(PosEncPreTrainedModel):
+    """The bare encoder: token ids to hidden states."""
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        config.check()  # it may have been changed since it was made
+        with independent_generator():
+            position = make_scheme(config)  # first: it may refuse its arguments
+        self.embeddings = PosEncEmbeddings(config)
+        self.layers = nn.ModuleList([PosEncLayer(config, index) for index in range(config.num_hidden_layers)])
+        pre_norm = config.norm_position != "post"
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else None
+        self.position = position
+        self._config_when_built = copy.deepcopy(config)
+        check_bias(config._attn_implementation, self.position)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        layout: TokenLayout | None = None,
+        **kwargs: Any,
+    ) -> modeling_outputs.BaseModelOutput:
+        """Runs the encoder on tokens.
+
+        Args:
+            input_ids (Tensor): token ids (B, S).
+            attention_mask (Tensor): (B, S), 1 at tokens and 0 at padding, on either side. None: all are tokens.
+            token_type_ids (Tensor): (B, S). None: all 0.
+            position_ids (Tensor): (B, S), 0-based. None: counted from the mask. A row of several aranges from its
+                smallest position is packed (see `TokenLayout.from_batch`).
+            inputs_embeds (Tensor): (B, S, E) instead of `input_ids`.
+            seq_idx (Tensor): (B, S), the sequence of each token in packed rows.
+            cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a batch of one row.
+            max_length_q (int): the longest of these sequences; with it a GPU's host doesn't wait for the borders, nor
+                checks them.
+            layout (TokenLayout): what `make_layout` has made of the same arguments, for those who need it too, as the
+                heads do. None: it is made here.
+            output_hidden_states (bool): return the embeddings' and each layer's hidden states too, padded; each is a
+                part of the graph, and costs a copy or two.
+            output_attentions (bool): return each layer's probabilities (B, H, S, S) too; they are computed with
+                padding, by eager attention.
+
+        Returns:
+            BaseModelOutput: `last_hidden_state` (B, S, D), zero at padding; `hidden_states` and `attentions` if asked.
+
+        Raises:
+            ValueError: shapes don't fit, an argument isn't taken, or a position is past the end of the scheme's table.
+        """
+        wants_attentions = self._is_requested("output_attentions", kwargs)
+        wants_hidden = self._is_requested("output_hidden_states", kwargs)
+        if layout is None:
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
+            inputs |= {"inputs_embeds": inputs_embeds, "seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
+            layout = self.make_layout(**inputs, **kwargs)
+        hidden_states = self.embeddings(input_ids, inputs_embeds, token_type_ids, layout, self.position.embed)
+        has_dropout = any(dropout_of(layer.attention) for layer in self.layers)
+        attend = choose_attention(self.config, self.position, layout, hidden_states, has_dropout, wants_attentions)
+        all_hidden_states: list[Tensor] = []
+        attentions = []
+        for layer in self.layers:
+            if wants_hidden:  # the next layer continues from what is returned, so that gradients reach it
+                all_hidden_states.append(layout.pad(hidden_states))
+                hidden_states = layout.unpad(all_hidden_states[-1])
+            hidden_states, weights = layer(hidden_states, attend)
+            attentions.append(weights)
+        hidden_states = layout.pad(hidden_states if self.norm is None else self.norm(hidden_states))
+        all_hidden_states.append(hidden_states)
+        return modeling_outputs.BaseModelOutput(
+            last_hidden_state=hidden_states,
+            hidden_states=tuple(all_hidden_states) if wants_hidden else None,
+            attentions=tuple(attentions) if wants_attentions else None,
+        )
+
+    def make_layout(
+        self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **kwargs: Any
+    ) -> TokenLayout:
+        """Finds where the tokens of an input are: see `TokenLayout.from_batch`. Checks it before a kernel runs.
+
+        The arguments are those of `forward`, and so are the errors.
+        """
+        x = self._check_input(input_ids, inputs_embeds)
+        for name, value in kwargs.items():
+            if name not in OPTIONS and value is not None and value is not False:
+                raise ValueError(
+                    f"PosEncModel takes no {name!r} and would ignore it. Leave it out, or give one of those that "
+                    "help(PosEncModel.forward) lists."
+                )
+        # Attention probabilities are (B, H, S, S), so they are computed on the padded tokens.
+        unpad = self.config.unpad_inputs or backend_of(self.config._attn_implementation or "eager").takes_tokens
+        unpad = unpad and not self._is_requested("output_attentions", kwargs)
+        if unpad and self.training and any(hasattr(weight, "grad_sample") for weight in self.parameters()):
+            raise ValueError(
+                "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
+                "config. Without padding a batch is one row."
+            )
+        where = {name: kwargs.get(name) for name in PLACES}
+        layout = TokenLayout.from_batch(x, **where, max_length=kwargs.get("max_length_q"), unpad=unpad)
+        tokens = layout.tokens
+        places = tokens.position_range or (None if tokens.may_be_packed else (0, layout.shape[1] - 1))
+        if places is not None:  # the length of a traced row that may be packed says nothing
+            check_length(self.position, *places)
+        augment = AUGMENTATIONS.get(self.config.position_augmentation)
+        # Positions that the caller gave are left alone.
+        if self.training and augment is not None and tokens.positions_are_aranges:
+            layout.tokens = augment(tokens, self.config.augmentation_length)
+        return layout
+
+    def _check_input(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """The one that was given, if its shape fits."""
+        self.config.check_padding()
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give exactly one of input_ids (B, S) and inputs_embeds (B, S, D).")
+        x: Any = inputs_embeds if input_ids is None else input_ids
+        name, width = ("input_ids", ()) if inputs_embeds is None else ("inputs_embeds", (self.config.embedding_width,))
+        if not isinstance(x, Tensor) or x.dim() < 2 or tuple(x.shape[2:]) != width:
+            fault = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+            raise ValueError(
+                f"{name} {fault}; give {f'(B, S, {width[0]})' if width else '(B, S)'}. For one text: "
+                "tensor.unsqueeze(0). For lists: return_tensors='pt' in the tokenizer's call."
+            )
+        if not tracing() and 0 in x.shape[:2]:
+            way_out = "Leave empty batches out. A text without a token may be a row of padding."
+            raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. {way_out}")
+        return x
+
+    def _is_requested(self, output: str, options: dict[str, Any]) -> bool:
+        return bool(getattr(self.config, output) if options.get(output) is None else options[output])
+
+
+class PosEncHead(PosEncPreTrainedModel):
+    """A head with `labels`: `_outputs` makes loss and logits of the hidden states."""
+
+    output_class: Any
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Encodes and predicts; the arguments are those of `PosEncModel`, and `labels`: see the head's `_outputs`."""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        inputs |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
+        hidden_states, layout, optional_outputs = self._encode(**inputs, **kwargs)
+        loss, logits = self._outputs(hidden_states, layout, labels, kwargs.get("num_items_in_batch"))
+        return self.output_class(loss=loss, logits=logits, **optional_outputs)
+
+    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
+        """Hidden states (B, S, D), labels, and by how many to divide the loss -> loss or None, and logits.
+
+        Of heads that answer for each token: `labels` (B, S), the right class or token id, or -100 where there is
+        nothing to predict; logits (B, S, C), zero at padding.
+        """
+        logits = self._scores(layout.unpad(hidden_states))
+        return token_loss(logits, labels, layout, count), layout.pad(logits)
+
+    def _scores(self, hidden_states: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class PosEncClassificationHead(nn.Module):
+    """An optional dense layer, dropout and a linear layer on pooled sequences: (N, D) -> (N, outputs).
+
+    One module, under the name `classifier`: PEFT saves what has that name, and nothing beside it.
+    """
+
+    def __init__(self, config: PosEncConfig, outputs: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size) if config.classifier_hidden_act else None
+        self.activation = ACT2FN[config.classifier_hidden_act] if config.classifier_hidden_act else None
+        self.dropout = kernels.Dropout(config.head_dropout)
+        self.out_proj = nn.Linear(config.hidden_size, outputs)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """Scores each sequence."""
+        if self.dense is not None and self.activation is not None:
+            pooled = self.activation(self.dense(pooled))
+        return self.out_proj(self.dropout(pooled))
+
+
+class PosEncPooledHead(PosEncHead):
+    """The encoder with a classification head on the pooled sequence."""
+
+    def __init__(self, config: PosEncConfig, outputs: int) -> None:
+        super().__init__(config)
+        self.num_labels = outputs
+        self.model = PosEncModel(config)
+        self.classifier = PosEncClassificationHead(config, outputs)
+        self.post_init()
+
+    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
+        """No loss, and the classifier's scores of each sequence (N, outputs)."""
+        return None, self.classifier(layout.pool(hidden_states, self.config.classifier_pooling))
+
+
+class PosEncForSequenceClassification(PosEncPooledHead):
+    """The encoder with a classifier (or a regressor) on each pooled sequence."""
+
+    output_class = modeling_outputs.SequenceClassifierOutput
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config, cast(int, config.num_labels))
+
+    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
+        """Classifies each sequence.
+
+        Args:
+            hidden_states, layout, count: see `PosEncHead`.
+            labels (Tensor): (B,) whole numbers: one of C classes; (B, C) real numbers: several of C classes at once;
+                (B,) or (B, C) real numbers with `problem_type="regression"` or one label. For packed rows, one label
+                per sequence (N, ...).
+
+        Returns:
+            loss, and logits (B, C), or (N, C) for rows that hold N sequences in all; of a regression in the units of
+            the data.
+        """
+        _, logits = super()._outputs(hidden_states, layout, None, count)
+        if self.config.problem_type == "regression":  # in float32: bfloat16 has no number between 2000 and 2008
+            logits = logits.to(accumulation_dtype(logits)) * self.config.label_scale + self.config.label_mean
+        loss = None if labels is None else sequence_classification_loss(logits, labels, self.config, count)
+        return loss, logits
+
+
+class PosEncForMultipleChoice(PosEncPooledHead):
+    """The encoder with one score per choice, softmax over the choices."""
+
+    output_class = modeling_outputs.MultipleChoiceModelOutput
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config, 1)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> modeling_outputs.MultipleChoiceModelOutput:
+        """Scores each choice; inputs have an axis of choices: (B, C, S).
+
+        Args:
+            labels (Tensor): (B,), the number of the right choice.
+
+        Returns:
+            MultipleChoiceModelOutput: `logits` (B, C); `loss`.
+
+        Raises:
+            ValueError: the input has no axis of choices, or is packed.
+        """
+        x, axes = (inputs_embeds, 4) if input_ids is None else (input_ids, 3)
+        if x is None or x.dim() != axes:
+            shape = None if x is None else tuple(x.shape)
+            raise ValueError(f"Multiple choice takes input_ids (B, C, S) or inputs_embeds (B, C, S, D), not {shape}.")
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        flat = {name: t.flatten(0, 1) if t is not None and t.dim() > 2 else t for name, t in inputs.items()}
+        outputs = super().forward(**flat, return_dict=True, **kwargs)
+        if outputs.logits.shape[0] != x.shape[0] * x.shape[1]:
+            raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
+        logits = outputs.logits.view(-1, x.shape[1])
+        loss = None if labels is None else cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
+        return self.output_class(**{**outputs, "loss": loss, "logits": logits})
+
+
+class PosEncLMHead(nn.Module):
+    """A dense layer, a LayerNorm and the decoder: hidden states (..., D) -> logits (..., V)."""
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__()
+        width = config.embedding_width
+        self.dense = nn.Linear(config.hidden_size, width)
+        self.activation = ACT2FN[config.hidden_act]
+        self.layer_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.decoder = nn.Linear(width, config.vocab_size)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Predicts the token at each place."""
+        hidden_states = self.activation(kernels.apply_linear(self.dense, hidden_states))
+        return kernels.apply_linear(self.decoder, self.layer_norm(hidden_states))
+
+
+class PosEncForMaskedLM(PosEncHead):
+    """The encoder with BERT's masked-language-model head; the decoder shares the token embedding."""
+
+    output_class = modeling_outputs.MaskedLMOutput
+
+    _tied_weights_keys = {"lm_head.decoder.weight": "model.embeddings.word_embeddings.weight"}
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        self.model = PosEncModel(config)
+        self.lm_head = PosEncLMHead(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The decoder."""
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replaces the decoder."""
+        self.lm_head.decoder = new_embeddings  # type: ignore[assignment]
+
+    def _scores(self, hidden_states: Tensor) -> Tensor:
+        return self.lm_head(hidden_states)
+
+
+class PosEncForTokenClassification(PosEncHead):
+    """The encoder with a classifier on each token."""
+
+    output_class = modeling_outputs.TokenClassifierOutput
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = PosEncModel(config)
+        self.dropout = kernels.Dropout(config.head_dropout)
+        self.classifier = nn.Linear(config.hidden_size, cast(int, config.num_labels))
+        self.post_init()
+
+    def _scores(self, hidden_states: Tensor) -> Tensor:
+        return self.classifier(self.dropout(hidden_states))
+
+
+class PosEncForQuestionAnswering(PosEncPreTrainedModel):
+    """The encoder with two scores per token: for the start and for the end of the answer."""
+
+    # The Trainer counts `labels`, which this head doesn't have, so it must divide the loss itself.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: PosEncConfig) -> None:
+        super().__init__(config)
+        self.model = PosEncModel(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        **kwargs: Any,
+    ) -> modeling_outputs.QuestionAnsweringModelOutput:
+        """Scores the start and end of the answer; the arguments are those of `PosEncModel`, and the right ones.
+
+        Args:
+            start_positions (Tensor): (B,), place of the answer's first token in its row; past the end: no answer. For
+                packed rows: (N,), place in its sequence.
+            end_positions (Tensor): the same of its last token.
+
+        Returns:
+            QuestionAnsweringModelOutput: `start_logits` and `end_logits` (B, S), as low as can be at padding; for
+            packed rows (N, L), one row per sequence; `loss`, the mean of the two cross-entropies.
+        """
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
+        inputs |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
+        hidden_states, layout, optional_outputs = self._encode(**inputs, **kwargs)
+        scores = self.qa_outputs(hidden_states)
+        scores = layout.by_sequence(scores, fill=torch.finfo(scores.dtype).min)
+        start_logits, end_logits = (t.squeeze(-1).contiguous() for t in scores.split(1, dim=-1))
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            losses = []
+            for logits, target in ((start_logits, start_positions), (end_logits, end_positions)):
+                target = whole_numbers(target.view(-1, 1), logits.device)
+                # Past the end of the row, or at its padding: the answer was truncated away, and is ignored.
+                outside = (target < 0) | (target >= logits.shape[-1])
+                outside |= logits.gather(-1, target.masked_fill(outside, 0)) <= torch.finfo(logits.dtype).min
+                losses.append(cross_entropy(logits, target.masked_fill(outside, -100).squeeze(-1), None))
+            loss = (losses[0] + losses[1]) / 2
+        scores = {"start_logits": start_logits, "end_logits": end_logits}
+        return modeling_outputs.QuestionAnsweringModelOutput(loss=loss, **scores, **optional_outputs)
+
+
+def whole_numbers(labels: Tensor, device: torch.device) -> Tensor:
+    """Numbers of classes or places, int64.
+
+    Raises:
+        ValueError: they are real numbers, which would be cut.
+    """
+    if labels.is_floating_point():
+        raise ValueError(
+            f"Labels of {labels.dtype} can't be numbers of classes or places. Give whole numbers (int64). For real "
+            "numbers per sequence set config.problem_type='regression', or 'multi_label_classification' for (B, C)."
+        )
+    return labels.to(device=device, dtype=torch.int64)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    """Mean cross-entropy of (n, C) against (n,), ignoring -100; the sum over `num_items_in_batch` where that is given.
+
+    The mean over no label at all is 0, not NaN.
+    """
+    labels = whole_numbers(labels, logits.device)
+    total = nn.functional.cross_entropy(logits.to(accumulation_dtype(logits)), labels, reduction="sum")
+    return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
+
+
+def check_classes(logits: Tensor) -> None:
+    """Refuses a loss that is 0 whatever the weights.
+
+    Raises:
+        ValueError: there is one class.
+    """
+    if logits.shape[-1] == 1:
+        raise ValueError(
+            "With one class the cross-entropy is always 0, so nothing is learned. Set num_labels to 2 or more; for one "
+            "number per sequence problem_type='regression', for yes or no 'multi_label_classification'."
+        )
+
+
+def _mean(total: Tensor, count: Tensor | int, num_items_in_batch: Tensor | int | None) -> Tensor:
+    count = count if num_items_in_batch is None else num_items_in_batch
+    return total / (count.to(total.device) if isinstance(count, Tensor) else count)
+
+
+def token_loss(
+    logits: Tensor, labels: Tensor | None, layout: TokenLayout, num_items_in_batch: Tensor | int | None
+) -> Tensor | None:
+    """Cross-entropy of logits in token layout against labels (B, S); labels at padding don't count."""
+    if labels is None:
+        return None
+    if tuple(labels.shape) != layout.shape:
+        raise ValueError(
+            f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
+            "token, -100 where it doesn't count."
+        )
+    check_classes(logits)
+    if layout.mask is not None:
+        labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
+    return cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), num_items_in_batch)
+
+
+def sequence_classification_loss(
+    logits: Tensor, labels: Tensor, config: PosEncConfig, num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    """The loss that `config.problem_type` names; where it is None, the labels decide and it is set.
+
+    regression: mean of ((logits - labels) / label_scale)^2; single_label_classification: cross-entropy;
+    multi_label_classification: binary cross-entropy.
+
+    Raises:
+        ValueError: labels are real numbers where classes are wanted, or there is one class.
+    """
+    classes, kind = logits.shape[-1], config.problem_type
+    if kind is None:
+        several = labels.shape == logits.shape and (labels.is_floating_point() or labels.dtype == torch.bool)
+        kind = "multi_label_classification" if several else "single_label_classification"
+        kind = "regression" if classes == 1 else kind
+    if kind == "single_label_classification":
+        check_classes(logits)
+        loss = cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
+    else:
+        loss_of: Any = nn.functional.binary_cross_entropy_with_logits
+        precise = logits.to(accumulation_dtype(logits))
+        target = labels.reshape(logits.shape).to(precise)
+        if kind == "regression":
+            loss_of, precise, target = nn.functional.mse_loss, precise / config.label_scale, target / config.label_scale
+        loss = _mean(loss_of(precise, target, reduction="sum"), max(target.numel(), 1), num_items_in_batch)
+    config.problem_type = kind  # not before the labels have been found to fit
+    return loss

@@ -1,0 +1,142 @@
+"""Builds the positional scheme that a config names."""
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .position_base import PositionScheme
+from .scheme_table import SCHEMES
+
+SIZES = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
+"""Constructor arguments that a config fills by name."""
+
+
+def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
+    """The keys that `position_embedding_kwargs` may hold for a scheme, with the defaults."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(scheme.__init__).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in SIZES
+    }
+
+
+def scheme_kwargs(config: Any) -> dict[str, dict[str, Any]]:
+    """`position_embedding_kwargs` by scheme: those of a combination are keyed by its parts.
+
+    Raises:
+        ValueError: a key isn't a part, or its value isn't a dict.
+    """
+    names = config.position_embedding_type.split("+")
+    kwargs = dict(config.position_embedding_kwargs or {})
+    if len(names) == 1:
+        return {names[0]: kwargs}
+    for key, value in kwargs.items():
+        if key not in names or not isinstance(value, dict):
+            raise ValueError(
+                f"position_embedding_kwargs={{{key!r}: {value!r}}} doesn't fit {config.position_embedding_type!r}. The "
+                f"arguments of a combination are given by scheme: {{{names[0]!r}: {{...}}, {names[1]!r}: {{...}}}}."
+            )
+    return {name: dict(kwargs.get(name, {})) for name in names}
+
+
+def find_scheme(config: Any, name: str) -> Any:
+    """A scheme of the table, or the class that combines several, by their names joined by `+`; or one of the config's.
+
+    The table is first: the config may be another checkpoint's, with another scheme of the same name.
+
+    Raises:
+        ValueError: there is none, or something else under its name.
+    """
+    scheme = SCHEMES[name] if name in SCHEMES else config.find_scheme(name)
+    if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
+        raise ValueError(f"scheme_table.py: {name!r} is {scheme!r}, no PositionScheme. Save the checkpoint anew.")
+    return scheme
+
+
+def make_scheme(config: Any) -> PositionScheme:
+    """Builds what a config names: one scheme, or several in one.
+
+    Args:
+        config: a `PosEncConfig`. All arguments that the scheme was built with, defaults too, are written back into it,
+            so that a later change of a default can't alter an old checkpoint.
+
+    Raises:
+        ValueError: a scheme or one of its arguments doesn't exist, or an argument is out of range.
+    """
+    kwargs = scheme_kwargs(config)
+    parts = {name: _build(config, name, find_scheme(config, name), kwargs[name]) for name in kwargs}
+    if len(parts) == 1:
+        config.position_embedding_kwargs = next(iter(kwargs.values()))
+        return next(iter(parts.values()))
+    config.position_embedding_kwargs = kwargs
+    return find_scheme(config, config.position_embedding_type)(parts)
+
+
+def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[str, Any]) -> PositionScheme:
+    """Builds one scheme, and completes its arguments in `kwargs` and `config.rope_parameters`."""
+    accepted = own_arguments(scheme)
+    defaults = {key: value for key, value in accepted.items() if value is not inspect.Parameter.empty}
+    scaled = {key: config.token_rms for key in accepted if key == getattr(scheme, "token_scaled", None)}
+    kwargs.update({**defaults, **scaled, **kwargs})
+    for key, value in kwargs.items():
+        if isinstance(accepted.get(key), bool) and not isinstance(value, bool):
+            raise ValueError(f"position_embedding_kwargs[{key!r}]={value!r} is neither True nor False.")
+    sizes = _sizes(config, scheme)
+    try:
+        built = scheme(**sizes, **kwargs)
+    except TypeError as error:
+        raise ValueError(
+            f"position_embedding_kwargs={kwargs!r} doesn't fit {name!r}: {error}. "
+            f"Its arguments and defaults are {accepted}; a config fills {', '.join(SIZES)}."
+        ) from error
+    config.check_scheme(built)
+    limit = built.max_length
+    if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
+        raise ValueError(
+            f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
+            f"Make it {limit} or less, or raise max_position_embeddings."
+        )
+    built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
+    # The constructor resolves "None: as wide as ...".
+    kwargs.update({key: getattr(built, key, None) for key, value in kwargs.items() if value is None})
+    if "rope_parameters" in sizes:
+        config.rope_parameters = getattr(built, "rope_parameters", config.rope_parameters)
+    return built
+
+
+def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
+    """The arguments of a constructor that a config fills."""
+    sizes = {
+        # Schemes that add to the embeddings are as wide as the embeddings.
+        "hidden_size": config.embedding_width if overrides(scheme, "embed", "encodings") else config.hidden_size,
+        "head_dim": config.hidden_size // config.num_attention_heads,
+        "num_heads": config.num_attention_heads,
+        "num_layers": config.num_hidden_layers,
+        "max_positions": config.max_position_embeddings,
+        "token_rms": config.token_rms,
+        "rope_parameters": config.rope_parameters,
+    }
+    wanted = inspect.signature(scheme.__init__).parameters
+    return {name: size for name, size in sizes.items() if name in wanted}
+
+
+def overrides(scheme: type[PositionScheme], *methods: str) -> bool:
+    """Tells whether the scheme overrides one of these, whichever copy of the protocol's file it inherits from."""
+    own = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("position_base")]
+    return any(method in vars(base) for base in own for method in methods)
+
+
+@contextlib.contextmanager
+def independent_generator() -> Iterator[None]:
+    """Draws inside leave the random state outside unchanged: with one seed, only the scheme's weights differ."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        seed = int(torch.randint(2**62, (), device="cpu"))
+        # Not torch.manual_seed: it seeds every device, including those not forked here because they aren't in use yet.
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield
