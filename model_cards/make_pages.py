@@ -21,7 +21,7 @@ from hf_posenc.schemes.describe import describe_schemes
 from hf_posenc.schemes.plots import save_figure
 from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, rows_table
 from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
-from model_cards.studies.conversion import long_table, long_words, table
+from model_cards.studies.conversion import table
 from model_cards.studies.passkey import figure as passkey_figure
 from model_cards.studies.passkey import table as passkey_table
 from model_cards.studies.recipe import few_table, pretrained_table, scratch_table, stock_gap
@@ -62,7 +62,6 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             "healed": scores(compared["practitioner_pretrained"]),
         },
         root / "docs" / "long-inputs.md": {
-            "conversion_long": f"{long_words(converted)}\n\n{long_table(converted)}",
             "passkey": passkey_table(read_results(folder, "passkey")),
         },
         root / "docs" / "reference" / "command-line.md": {"commands": command_tables()},

@@ -13,11 +13,10 @@ import torch
 from conversion_harness import WORDS, edit, edit_weights, sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load, load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
-from transformers import AlbertConfig, AutoTokenizer, GPT2Config
+from transformers import AlbertConfig, GPT2Config
 
 from hf_posenc import cli
 from hf_posenc.conversion import convert, output
-from model_cards.studies.conversion import baseline
 
 
 @pytest.fixture
@@ -356,32 +355,3 @@ def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_ben
         part["after"]["order_r2"] for name, part in parts.items() if name.startswith("heal/") and "none" not in name
     ]
     assert f"was {min(healed):.2f} to {max(healed):.2f} with the losses above" in words
-
-
-def test_what_is_to_be_beaten_reads_the_tokens_that_a_model_reads(tmp_path):
-    folder = tmp_path / "colours"
-    folder.mkdir()
-    tiny_tokenizer(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(str(tmp_path))
-    first, second = WORDS[:2]
-    for split, count in (("train", 8), ("test", 4)):
-        made = [{"text": f"{first} {word}", "label": word} for word in (first, second, second)] * count
-        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in made))
-    whole = baseline("word pairs", tokenizer, tmp_path, "colours", max_length=8)
-    assert (whole["accuracy"], whole["train_examples"], whole["test_examples"]) == (1.0, 24, 12)
-    cut = baseline("word pairs", tokenizer, tmp_path, "colours", max_length=3, max_train=9)  # the first word alone
-    most = baseline("majority", tokenizer, tmp_path, "colours")
-    assert (cut["train_examples"], cut["accuracy"]) == (9, most["accuracy"])
-
-
-def test_words_say_nothing_about_their_order_and_word_pairs_do(tmp_path):
-    folder = tmp_path / "orders"
-    folder.mkdir()
-    tiny_tokenizer(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(str(tmp_path))
-    first, second = WORDS[:2]
-    rows = [{"text": f"{first} {second}", "label": "a"}, {"text": f"{second} {first}", "label": "b"}] * 10
-    for split in ("train", "test"):
-        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    measured = {what: baseline(what, tokenizer, tmp_path, "orders")["accuracy"] for what in ("words", "word pairs")}
-    assert measured == {"words": 0.5, "word pairs": 1.0}
