@@ -67,7 +67,7 @@ def load_model(
     Raises:
         UserError: it can't be read, or doesn't match its configuration.
     """
-    saved_with = list(config.architectures or [])
+    saved_with = [] if new_head else list(config.architectures or [])
     try:
         with errors_alone("transformers.modeling_utils"):  # not its table of missing weights
             model, loaded = getattr(transformers, auto_class(task)).from_pretrained(

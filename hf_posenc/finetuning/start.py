@@ -93,8 +93,7 @@ def start(
         UserError: an option isn't accepted, or the checkpoint can't be read, converted, or doesn't fit.
     """
     if options.pretrained is None:
-        tokenizer = _new_tokenizer(options, prepared)
-        return tokenizer, _new_encoder(options, config, tokenizer, prepared.labels), []
+        return *_new(options, prepared, config), []
     if not _needs_conversion(options, config):
         return _load(options, prepared, config, str(options.pretrained), options.revision)
     with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
@@ -162,13 +161,10 @@ def _load(
         notes.append(f"Attention dropout is 0 instead of {was:g}: --set attention_probs_dropout_prob={was:g} keeps it.")
         fields["attention_probs_dropout_prob"] = 0.0
     with user_errors():
-        for name, value in fields.items():
-            setattr(config, name, value)
+        config.update(fields)
     if has_head(config, CLASSIFIER):
         which, how = ("these", "trained further") if keeps_head else ("other", "learned anew")
         notes.append(f"{source} was trained for {which} labels: its classifier is {how}.")
-    if not keeps_head:  # what is in the files is another task's
-        config.architectures = [name for name in config.architectures or () if not name.endswith("Classification")]
     model = load_model(
         folder, config, revision=revision, trust_remote_code=options.trust_remote_code, new_head=not keeps_head
     )
@@ -194,22 +190,20 @@ def _config_fields(options: Options) -> dict[str, Any]:
     return {name: value for name, value in options.assigned.items() if name in _CONFIG}
 
 
-def _new_tokenizer(options: Options, prepared: PreparedData) -> PreTrainedTokenizerBase:
+def _new(options: Options, prepared: PreparedData, config: Any) -> tuple[PreTrainedTokenizerBase, PreTrainedModel]:
+    """A new encoder, and a tokenizer that is named or trained on the training texts."""
     settings = {name: value for name, value in options.assigned.items() if name in _OF_TOKENIZERS}
+    if options.tokenizer is not None and settings:
+        raise UserError(f"--set {next(iter(settings))} is for a tokenizer that is trained. Leave it out.")
     if options.tokenizer is not None:
-        if settings:
-            raise UserError(f"--set {next(iter(settings))} is for a tokenizer that is trained. Leave it out.")
-        return load_tokenizer(options.tokenizer)
-    length = options.max_length or options.assigned.get("max_position_embeddings") or DEFAULT_MAX_LENGTH
-    texts = chain.from_iterable(texts_of(prepared.splits["train"]))
-    return train_tokenizer(texts, model_max_length=length, **settings)
-
-
-def _new_encoder(options: Options, config: Any, tokenizer: PreTrainedTokenizerBase, labels: Labels) -> PreTrainedModel:
-    fields = {**_task(labels), "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+        tokenizer = load_tokenizer(options.tokenizer)
+    else:
+        length = options.max_length or options.assigned.get("max_position_embeddings") or DEFAULT_MAX_LENGTH
+        texts = chain.from_iterable(texts_of(prepared.splits["train"]))
+        tokenizer = train_tokenizer(texts, model_max_length=length, **settings)
+    fields = {**_task(prepared.labels), "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     if "max_position_embeddings" not in options.assigned:
         fields["max_position_embeddings"] = options.max_length or longest_input(tokenizer)
     with user_errors():
-        for name, value in fields.items():
-            setattr(config, name, value)
-        return AutoModelForSequenceClassification.from_config(config)
+        config.update(fields)
+        return tokenizer, AutoModelForSequenceClassification.from_config(config)

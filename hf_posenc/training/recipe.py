@@ -252,9 +252,8 @@ def step_bytes(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[int, int
     of_a_layer = tokens * (_OF_A_TOKEN[0] * config.hidden_size + _OF_A_TOKEN[1] * config.intermediate_size)
     if config.attention_probs_dropout_prob or has_logits:
         of_a_layer += pairs * config.num_attention_heads * _OF_A_PAIR
-    parameters = list(model.parameters())
-    trained = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
-    weights = _OF_A_WEIGHT * trained + 4 * (sum(parameter.numel() for parameter in parameters) - trained)
+    trained = model.num_parameters(only_trainable=True)
+    weights = _OF_A_WEIGHT * trained + 4 * (model.num_parameters() - trained)
     return weights, of_a_layer * config.num_hidden_layers
 
 

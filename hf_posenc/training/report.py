@@ -324,7 +324,7 @@ def begin_report(
         cut=dict(cut),
         max_length=tokenizer.model_max_length,
         vocab_size=len(tokenizer),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=model.num_parameters(),
         positional_parameters=sum(part.numel() for name, part in model.named_parameters() if ".position." in name),
         data=prepared.summary,
     )
