@@ -4,6 +4,7 @@ python -m model_cards.make_pages
 """
 
 import inspect
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             "pretrained": f"{pretrained_table(recipe)}\n\n{stock_gap(recipe)}",
         },
     }
-    return {page: fill_marks(page, page.read_text(encoding="utf-8"), filled) for page, filled in pages.items()}
+    rendered = {page: fill_marks(page, page.read_text(encoding="utf-8"), filled) for page, filled in pages.items()}
+    return {**rendered, root / "examples" / "space" / "results.md": space_results(folder)}
 
 
 def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
@@ -96,6 +98,17 @@ def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
 def scores(comparison: Comparison) -> str:
     """All scores at the train length."""
     return comparison.score_table(comparison.columns(comparison.plan.home_length))
+
+
+def space_results(folder: Path) -> str:
+    """The start of each report, table and sentences, under the question that its plan asks: all that a Space has."""
+    parts = ["<!-- Written by `make model-cards` from model_cards/results. -->\n"]
+    evidence = (folder / "evidence.md").read_text(encoding="utf-8")
+    for name, question in re.findall(r"^\| `(\w+)` \| (.+?) \|", evidence, re.MULTILINE):
+        report = (folder / "results" / name / "report.md").read_text(encoding="utf-8")
+        shown = report.partition("\n## Tests\n")[0].partition("\n\n")[2].replace("\n## ", "\n### ")
+        parts.append(f"## {question} ({name})\n\n" + re.sub(r"!\[.*\n+|In the picture .*?\. ", "", shown))
+    return "\n".join(parts)
 
 
 # Speed
