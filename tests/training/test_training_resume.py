@@ -123,7 +123,6 @@ def test_a_run_that_was_killed_resumes_to_the_same_end(whole, files, tmp_path, k
     assert pickles == ({"optimizer.pt", "scheduler.pt", "rng_state.pth"} if point else set())
     if options is BEST:  # FSDP leaves no config beside its weights
         (folder / f"checkpoint-{point}" / "config.json").unlink()
-        folder = folder.rename(tmp_path / "renamed")
     console = Console(file=StringIO(), width=200)
     train(folder, console, **files, **options, resume=True)
     assert (f"Goes on from checkpoint-{point}." in console.file.getvalue()) == bool(point)
@@ -354,13 +353,16 @@ def test_an_overwriting_run_that_fails_leaves_the_old_one(whole, files, target, 
     assert not [name for name in names(whole) if name.startswith(".")]
 
 
-def test_a_run_whose_end_could_not_be_written_goes_on_from_its_last_checkpoint(whole, files, tmp_path, monkeypatch):
+def test_a_run_whose_end_could_not_be_written_ends_in_its_best_weights_where_it_is_moved(files, tmp_path, monkeypatch):
+    expected = train(tmp_path / "expected", **files, **BEST)
+    assert expected.report.best["step"] < 30
     monkeypatch.setattr("hf_posenc.files.swap_in", _full)
-    with pytest.raises(UserError, match=r"Make room .*checkpoint-20'. The same command with --resume"):
-        train(tmp_path / "run", **files, **EVERY_4)
+    with pytest.raises(UserError, match=r"Make room .*checkpoint-30'. The same command with --resume"):
+        train(tmp_path / "run", **files, **BEST)
     monkeypatch.undo()
-    train(tmp_path / "run", **files, **EVERY_4, resume=True)
-    assert_same_weights(whole, tmp_path / "run")
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    train(moved, **files, **BEST, resume=True)
+    assert_same_weights(expected.output, moved)
 
 
 def test_what_is_replaced_is_whole_whichever_move_fails(tmp_path, monkeypatch):
