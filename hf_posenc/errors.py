@@ -67,12 +67,6 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
-def sentence(error: BaseException) -> str:
-    """The message of an error as a sentence with a full stop."""
-    text = one_line(error) or type(error).__name__
-    return text if text.endswith((".", "!", "?")) else f"{text}."
-
-
 _UNWRITTEN = re.compile(
     r"(?<=PermissionError: ).+|No space left on device|Not enough disk space|File too large|Disk quota exceeded"
     "|Read-only file system|PytorchStreamWriter failed|unexpected pos"

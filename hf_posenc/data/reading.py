@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, List
 
-from ..errors import UserError, sentence
+from ..errors import UserError, one_line
 from ..options import Options, refuse_given
 
 LINE = "__line__"
@@ -151,8 +151,8 @@ def readable(what: str, way_out: str) -> Iterator[None]:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        why = f"{cause.strerror}." if isinstance(cause, OSError) and cause.strerror else sentence(cause)
-        raise UserError(f"{what} can't be read: {why} {way_out}") from error
+        why = (isinstance(cause, OSError) and cause.strerror) or one_line(cause) or type(cause).__name__
+        raise UserError(f"{what} can't be read: {why.rstrip('.')}. {way_out}") from error
 
 
 def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
@@ -216,8 +216,8 @@ def _read_delimited(
             places.append(first)
     except csv.Error as error:
         raise UserError(
-            f"{path}, line {end + 1}: {sentence(error)} A quote that opens a cell must close it, and quotes inside are "
-            'written double (""), not \\". If quotes are letters in this file, say --quoting none.'
+            f"{path}, line {end + 1}: {one_line(error)}. A quote that opens a cell must close it, and quotes inside "
+            'are written double (""), not \\". If quotes are letters in this file, say --quoting none.'
         ) from error
     if joined and not_quoted:
         opens = f"{path}, line {joined}: a quote opens there and closes in a later line"

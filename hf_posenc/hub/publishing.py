@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import torch
 from huggingface_hub import CommitInfo, HfApi, get_token
 
-from hf_posenc.errors import Interrupted, UserError, one_line, sentence
+from hf_posenc.errors import Interrupted, UserError, one_line
 from hf_posenc.files import sha256, write_text
 from hf_posenc.isolated_load import Answer, load_isolated
 
@@ -123,8 +123,9 @@ def publish(
         outcome = getattr(error, "__notes__", ["Nothing was published."])[-1]
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"{repo_id}: {outcome}") from None
-        kind = "" if isinstance(error, UserError) or not one_line(error) else f"{type(error).__name__}: "
-        message, secret = f"{repo_id}: {kind}{sentence(error)} {outcome}", token or get_token()
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        text, secret = f"{repo_id}: {kind}{one_line(error)}".rstrip(" .:"), token or get_token()
+        message = f"{text}. {outcome}"
         raise UserError(message.replace(secret, "hf_...") if secret else message) from None
 
 
