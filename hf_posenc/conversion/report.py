@@ -145,6 +145,7 @@ def _percent(found: Agreement | None) -> str:
 
 
 def _pairs(values: dict[str, Any]) -> str:
+    """Values with their names, without those of a scheme and of what was carried over."""
     given = {name: value for name, value in values.items() if value is not None}
     shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in given.items()}
-    return ", ".join(f"{name} {value}" for name, value in shown.items())
+    return ", ".join(f"{value}" if name in ("scheme", "what") else f"{name} {value}" for name, value in shown.items())
