@@ -90,6 +90,9 @@ RUN_ELSEWHERE = {
     "test_training_examples.py",
     "python examples/run_ner.py --train_file words.jsonl --model runs/mlm-rope --output_dir runs/ner": "tests/training/"
     "test_training_examples.py",
+    "python -m build --wheel": "tests/remote_code/test_remote_wheel.py",
+    "uv run --find-links dist examples/train_uv.py --data mine.csv --output runs/mine": "tests/remote_code/"
+    "test_remote_wheel.py",
     "hf-posenc compare --plan quick -o results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc report results": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc publish runs/mine --repo-id me/mine": "tests/hub/test_hub_publish.py, which has a Hub",

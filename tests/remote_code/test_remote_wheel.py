@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -111,3 +112,40 @@ def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> No
         if MINILM not in code or (tmp_path / MINILM).exists():
             assert run(python, "-c", code, cwd=tmp_path) == output
     assert len(examples) == 2
+
+
+@pytest.fixture
+def uv(tmp_path: Path) -> dict[str, str]:
+    """The environment of a `uv run` that finds packages where pip does; skips without uv.
+
+    pip's folders of wheels go first: on a machine whose PyTorch came from one, uv doesn't download gigabytes for GPUs.
+    """
+    if not shutil.which("uv", path=Path(sys.executable).parent):
+        pytest.skip("uv isn't installed: it is in the extra dev.")
+    of_pip = run(sys.executable, "-m", "pip", "config", "list", cwd=tmp_path)
+    folders, indexes = (re.findall(rf"\.{key}='(.+)'", of_pip) for key in ("find-links", "index-url"))
+    places = [f'url = "{place}"\nformat = "flat"' for place in " ".join(folders).split()]
+    places += [f'url = "{index}"\ndefault = true' for index in indexes[:1]]
+    (tmp_path / "uv.toml").write_text("".join(f"[[index]]\n{place}\n" for place in places))
+    environment = clean_environment(tmp_path / "home")
+    return environment | {"UV_CONFIG_FILE": str(tmp_path / "uv.toml"), "UV_PYTHON": sys.executable}
+
+
+@pytest.mark.slow
+def test_one_command_of_uv_trains_with_the_wheel(wheel: Path, uv: dict[str, str], tmp_path: Path) -> None:
+    """uv makes an environment of what the script's header and the wheel's metadata name, and of nothing else."""
+    (tmp_path / "dist").mkdir()
+    shutil.copy(wheel, tmp_path / "dist")
+    # In a folder of its own, so that uv doesn't take the environment that it made for an older wheel.
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    rows = "".join(f"{word} film {n},{word}\n" for n in range(20) for word in ("good", "bad"))
+    (tmp_path / "mine.csv").write_text(f"text,label\n{rows}")
+    command = "uv run --find-links dist examples/train_uv.py --data mine.csv --output runs/mine"
+    words = [str(Path(sys.executable).parent / "uv"), *command.split()[1:], "--pretrained", "none", "--epochs", "1"]
+    done = subprocess.run(words, cwd=tmp_path, env=uv, capture_output=True, text=True, timeout=580)
+    if unreachable := re.search("Failed to fetch.*|.*error sending request.*", done.stderr):
+        pytest.skip(f"There is no package index: {unreachable[0]}")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "accuracy" in done.stdout
+    code = tiny_config("rope").code_files()
+    assert {path.name: path.read_text() for path in (tmp_path / "runs/mine").glob("*.py")} == code
