@@ -131,9 +131,9 @@ def check_tokens(
     if not other:
         return []
     row = min(other, key=lambda row: len(texts[row]))
-    before, now = expected[row], given[row]
-    first = next(at for at in range(len(before) + 1) if before[: at + 1] != now[: at + 1])
-    before, now = (" ".join(map(str, map(reference.id_to_token, ids[first:][:16]))) for ids in (before, now))
+    wanted, got = expected[row], given[row]
+    first = next(at for at in range(len(wanted) + 1) if wanted[: at + 1] != got[: at + 1])
+    before, now = (" ".join(map(str, map(reference.id_to_token, ids[first:][:16]))) for ids in (wanted, got))
     what = (
         f"The tokenizer gives other ids than its tokenizer.json for {len(other)} of {len(texts)} texts: "
         f"{texts[row][:60]!r} becomes, from token {first} on, {now} instead of {before}."

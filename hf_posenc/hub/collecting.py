@@ -21,6 +21,7 @@ from hf_posenc.finetuning.loading import load_any
 from hf_posenc.isolated_load import first_output
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.scheme_files import is_built_in
+from hf_posenc.quiet import without_bars
 from hf_posenc.tasks import CLASSES, auto_class
 
 CHECKSUMS = "SHA256SUMS"
@@ -58,6 +59,7 @@ class Checkpoint:
     """The token ids of `TEXT`; None without a tokenizer."""
 
 
+@without_bars()
 def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     """Copies the files to send into `folder`, and loads the model from there.
 

@@ -195,7 +195,10 @@ def test_a_tokenizer_that_gives_other_ids_than_its_file_is_refused_and_shown(tmp
         if name == "PreTrainedTokenizerFast":
             assert convert(source, measure=False)[1].tokenizer == ""
             continue
-        wrong = "gives other ids than its tokenizer.json for [0-9]+ of 200 texts: '.*' becomes, from token [0-9]+ on, (.*) instead of (.*)[.]"
+        wrong = (
+            "gives other ids than its tokenizer.json for [0-9]+ of 200 texts: '.*' becomes, from token [0-9]+ on, "
+            "(.*) instead of (.*)[.]"
+        )
         refuses(source, f"{wrong}.*--allow-other-tokens", tmp_path)
         _, report = convert(source, measure=False, allow_other_tokens=True)
         given, expected = re.search(wrong, report.tokenizer).groups()

@@ -151,7 +151,9 @@ def test_a_dry_run_writes_the_card_and_lists_the_files(
     monkeypatch.setattr(sys, "argv", ["hf-posenc", "publish", str(checkpoint), "--repo-id", "me/mine", "--dry-run"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    sent, stays, card = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    assert "Loading weights" not in err  # as a bar
+    sent, stays, card = out.splitlines()
     assert not ended.value.code
     assert sent.startswith("Would be sent: ")
     assert {"model.safetensors,", "SHA256SUMS,", "README.md"} <= set(sent.split())
