@@ -258,15 +258,6 @@ def test_gtes_own_names_and_prefix_are_understood_and_logits_scaled_by_the_lengt
         convert(tmp_path)
 
 
-@pytest.mark.parametrize("family", ["nomic_bert", "gte", "jina_embeddings_v3"])
-def test_fused_weights_under_data_parallels_names_are_compared_with_transformers_own(family, tmp_path):
-    theirs = tiny_source(tmp_path, family)
-    edit_weights(tmp_path, lambda state: {f"module.{key}": value for key, value in state.items()})
-    model, report = convert(tmp_path)
-    assert_same(model, theirs, "feature-extraction", theirs.config.pad_token_id)
-    assert report.exact.hidden_max < 1e-5
-
-
 def test_heads_of_another_width_than_the_hidden_size_gives_are_refused(tmp_path):
     tiny_source(tmp_path, "nomic_bert", head_dim=16)
     with pytest.raises(UserError, match=r"head_dim=16, and PosEnc's heads are .* = 32 / 4 wide"):
