@@ -156,10 +156,10 @@ def _load_posenc(source: Source, wanted: str | None, seed: int) -> Loaded:
     read = read_in_class(source, model_class(task), config, "model.", seed)
     encoder = {name: name for name in cast(Any, read.model).base_model.state_dict()}
     head = {name: name for name in read.state if name not in encoder}
-    fresh = _fresh(read, head, task, own, wanted is not None)
     heads = ("classifier.", "lm_head.", "qa_outputs.")
     reasons = {name: f"the head of {own}; this is {task}" for name in read.surplus if name.startswith(heads)}
-    return _place(source, read, config, task, encoder, head, fresh, reasons if own != task else {}, [], seed)
+    reasons = reasons if own != task else {}
+    return _place(source, read, config, task, own, wanted is not None, encoder, head, reasons, [], seed)
 
 
 _NO_HEAD_HERE = (
@@ -224,28 +224,10 @@ def _load_family(source: Source, family: Family, wanted: str | None, seed: int) 
         weight = read.state[f"{name.removesuffix('bias')}weight"]
         read.state[name] = weight.new_zeros(len(weight))
     reasons = {name: _reason_to_drop(family, name) for name in read.surplus} | reasons
-    fresh = _fresh(read, head, task, own, wanted is not None)
-    loaded = _place(source, read, config, task, encoder, head, fresh, reasons, notes, seed)
+    loaded = _place(source, read, config, task, own, wanted is not None, encoder, head, reasons, notes, seed)
     loaded.keys.used = sorted(set(loaded.keys.used) - zeros)
     loaded.original = None if is_relative else read.model
     return loaded
-
-
-def _fresh(read: InItsClass, head: dict[str, str], task: str, own: str | None, asked: bool) -> dict[str, str]:
-    """The weights of a head that start anew, by our names, each with the reason why the source's isn't kept.
-
-    Args:
-        read: the source.
-        head: their names by ours.
-        task: of the result.
-        own: the source's. None: its head isn't like ours. Only the pooler, and a whole masked-LM head, outlive a change
-            of task: other names mean another head in each.
-        asked: whether the task was asked for, which alone allows new weights.
-    """
-    if not asked or own == task or (own and task == "fill-mask" and not read.random & set(head.values())):
-        return {}
-    reason = f"the head of {own or 'another task'}; this is {task}"
-    return {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
 
 
 def _place(
@@ -253,9 +235,10 @@ def _place(
     read: InItsClass,
     config: PosEncConfig,
     task: str,
+    own: str | None,
+    asked: bool,
     encoder: dict[str, str],
     head: dict[str, str],
-    fresh: dict[str, str],
     reasons: Mapping[str, str | None],
     notes: list[str],
     seed: int,
@@ -267,9 +250,11 @@ def _place(
         read: its weights.
         config: of the model.
         task: of the model.
+        own: the source's. None: its head isn't like ours. Only the pooler, and a whole masked-LM head, outlive a change
+            of task: other names mean another head in each.
+        asked: whether the task was asked for, which alone allows new weights.
         encoder: their names by ours, without prefixes.
         head: the same of the head.
-        fresh: the weights of the head that start anew, see `_fresh`.
         reasons: why a weight without a place may be left out.
         notes: for the report.
         seed: of new weights.
@@ -277,6 +262,10 @@ def _place(
     Raises:
         UserError: a weight that the model needs isn't there or has another shape, or one that is there has no place.
     """
+    fresh: dict[str, str] = {}  # our names of new weights, each with the reason why the source's isn't kept
+    if asked and own != task and not (own and task == "fill-mask" and not read.random & set(head.values())):
+        reason = f"the head of {own or 'another task'}; this is {task}"
+        fresh = {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
     decoder = "lm_head.decoder.weight"
     if decoder in head and config.tie_word_embeddings:
         words = read.state[encoder["embeddings.word_embeddings.weight"]]
