@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Labels the texts of files on several processes or machines, with Ray Data.
 
-pip install "hf-posenc[ray]"
+pip install -e ".[ray]"
 python examples/ray_predict.py --checkpoint runs/mine --input texts.parquet --output labelled --actors 2
 python examples/ray_predict.py --checkpoint /shared/mine-openvino --input /shared/texts --output /shared/labelled \
     --actors 32 --address auto      # on a running cluster, whose machines have hf_posenc and see these folders

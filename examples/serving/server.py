@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """A classifier behind HTTP; texts that arrive within a few milliseconds of each other are answered in one batch.
 
-pip install "hf-posenc[export,serve]"
+pip install -e ".[export,serve]"
 python examples/serving/server.py runs/mine-openvino --port 8000
 curl localhost:8000/predict -H 'Content-Type: application/json' -d '{"inputs": ["A text to classify."]}'
 """

@@ -10,9 +10,9 @@ from .application import app, loading
 
 
 def train(**values: Any) -> None:
-    """Train a text classifier or regressor, and write a checkpoint that strangers load.
+    """Train a text classifier or regressor, and write a checkpoint that loads with transformers alone.
 
-    Best for 100 to 50,000 rows: --data FILE --pretrained all-MiniLM-L6-v2 (folder or Hub name). [Brackets]: the
+    Usually best with few rows: --data FILE --pretrained all-MiniLM-L6-v2 (folder or Hub name). [Brackets]: the
     default. On two GPUs: `torchrun --nproc_per_node 2 -m hf_posenc.cli train` and the same options.
     """
     options = Options(**values)

@@ -281,7 +281,7 @@ def _panels(titles: Sequence[str], wide: int, width: float, height: float) -> "F
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError('Reports need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
+        raise UserError("Reports need matplotlib. Install it: pip install matplotlib") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.subplots(-(-len(titles) // wide), wide, squeeze=False, sharey=wide > 1)
     for axes, title in zip_longest(figure.axes, titles):

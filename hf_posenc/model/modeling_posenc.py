@@ -387,7 +387,16 @@ class PosEncHead(PosEncPreTrainedModel):
         cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Encodes and predicts; the arguments are those of `PosEncModel`, and `labels`: see the head's `_outputs`."""
+        """Encodes and predicts; the arguments are those of `PosEncModel`, and the labels.
+
+        Args:
+            labels (Tensor, optional): of texts (B,), a class or a number each, or (B, C), several classes or numbers; of
+                packed rows one per sequence. Of tokens (B, S), a class or token id each; -100: none.
+
+        Returns:
+            loss, None without labels, and logits: (B, C), of packed rows one per sequence, or of tokens (B, S, C), zero
+            at padding.
+        """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
         inputs |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
@@ -396,11 +405,7 @@ class PosEncHead(PosEncPreTrainedModel):
         return self.output_class(loss=loss, logits=logits, **optional_outputs)
 
     def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
-        """Hidden states (B, S, D), labels, and by how many to divide the loss -> loss or None, and logits.
-
-        Of heads that answer for each token: `labels` (B, S), the right class or token id, or -100 where there is
-        nothing to predict; logits (B, S, C), zero at padding.
-        """
+        """Hidden states (B, S, D), labels, and by how many to divide the loss -> loss or None, and logits."""
         logits = self._scores(layout.unpad(hidden_states))
         return token_loss(logits, labels, layout, count), layout.pad(logits)
 

@@ -7,7 +7,7 @@ from .position_distance import DistanceBias
 
 
 class DualTrianglePosition(DistanceBias):
-    """Two masks: b_h(i, j) = 0 where j <= i for the first half of the heads, where j >= i for the others, else -10000.
+    """Half of the heads look left, half right: b_h(i, j) = 0 where j <= i (left) or j >= i (right), else -10000.
 
     A head that looks back can count what stands before, so order needs no positions, as in a causal decoder: Haviv et
     al. 2022, arXiv 2203.16634. Hallee and Gleghorn 2026, arXiv 2604.18603, give a side to each half of a head; here

@@ -33,7 +33,7 @@ class LSPEPosition(AddedPosition):
             the token embeddings. None: 1, the formula as published.
         base (float): the sinusoid's longest wavelength is 2 pi base.
         applies_to (str): `positions`: FFN(PE(p)), a function of the position alone. `embeddings`: x + s FFN(x + PE(p)),
-            a variant in circulation that sends the tokens through the network too, at a cost per token.
+            a variant that sends the tokens through the network too, at a cost per token.
         dropout: see `AddedPosition`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`pope`: polar coordinates, a query's entries say what to look for by their lengths, and where by their angles."""
+"""`pope`: RoPE whose angles don't depend on the content."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from .unpadding import Tokens
 
 
 class PoPEPosition(PositionScheme):
-    """Polar coordinates: q'_i . k'_j = sum over c of softplus(q_ic) softplus(k_jc) cos((j - i) f_c + a_hc).
+    """RoPE whose angles ignore the content: q'_i . k'_j = sum_c softplus(q_ic) softplus(k_jc) cos((j - i) f_c + a_hc).
 
     f_c = theta^(-c / d). Each of the d entries of q and k becomes a vector in a plane, its length softplus of the entry
     and its angle p f_c, to which keys add a learned a_hc. In `rope` what a pair of entries holds turns the pair too, so

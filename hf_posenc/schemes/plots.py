@@ -1,7 +1,7 @@
 """Plots of a positional scheme: what it adds, turns or biases, and what of order the model sees.
 
 Figures are plain `matplotlib.figure.Figure` objects; pyplot isn't imported and no setting is changed. They need
-matplotlib: `pip install "hf-posenc[plots]"`. All numbers come from the scheme's hooks and the model's own forward.
+matplotlib: `pip install matplotlib`. All numbers come from the scheme's hooks and the model's own forward.
 
 Axes in the shapes below: S positions, D hidden width, H heads, d = D/H.
 """
@@ -274,7 +274,7 @@ def _figure(panels: list[_Panel], title: str) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError('Plots need matplotlib. Install it with: pip install "hf-posenc[plots]"') from error
+        raise ImportError("Plots need matplotlib. Install it: pip install matplotlib") from error
     columns = 2 if len(panels) == 4 else len(panels)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.2 * columns + 0.6, 3.4 * rows + 0.3), layout="constrained")
