@@ -390,7 +390,7 @@ class PosEncHead(PosEncPreTrainedModel):
         """Encodes and predicts; the arguments are those of `PosEncModel`, and the labels.
 
         Args:
-            labels (Tensor, optional): of texts (B,), a class or a number each, or (B, C), several classes or numbers; of
+            labels (Tensor, optional): of texts (B,), a class or number each, or (B, C), several classes or numbers; of
                 packed rows one per sequence. Of tokens (B, S), a class or token id each; -100: none.
 
         Returns:
