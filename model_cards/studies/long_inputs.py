@@ -168,10 +168,10 @@ class Study:
                 validation_share=0.0,
                 set={"save_strategy": "no"},
             )
-            started = time.time()
+            started = time.process_time()
             trained = train(options, tables=tables, baselines=False, console=Console(file=io.StringIO()))
         result = {"accuracy": trained.report.metrics["test_accuracy"], "rate": options.learning_rate}
-        result |= {"seconds": round(time.time() - started, 1), "gigabytes": _peak()}
+        result |= {"core_seconds": round(time.process_time() - started, 1), "gigabytes": _peak()}
         if chosen.longest == TRAINED and not trial:
             result["windows"] = in_windows(trained, list(tables["test"]["text"]), list(tables["test"]["label"]))
         return result
@@ -221,7 +221,7 @@ def scores(results: dict[str, Any], name: str, row: str) -> list[float]:
 
 def table(results: dict[str, Any]) -> str:
     """Means over seeds with 95 % intervals, the gain over cutting on the mean of the sets, time and memory of a run."""
-    head = ("", *DATA, "gain over cutting, mean of both", "minutes a run", "GB")
+    head = ("", *DATA, "gain over cutting, mean of both", "core-minutes a run", "GB")
     rows = []
     for row, what in ROWS.items():
         of_sets = {name: scores(results, name, row) for name in DATA}
@@ -241,7 +241,7 @@ def table(results: dict[str, Any]) -> str:
         cost = ("", "")
         if runs and row in WAYS:
             memory = max((run["gigabytes"] or 0) for run in runs)
-            cost = (f"{fmean(run['seconds'] for run in runs) / 60:.1f}", f"{memory:.1f}" if memory else "")
+            cost = (f"{fmean(run['core_seconds'] for run in runs) / 60:.1f}", f"{memory:.1f}" if memory else "")
         rows.append((what, *cells, gain, *cost))
     return markdown_table(head, rows, "l" + "r" * (len(head) - 1))
 
