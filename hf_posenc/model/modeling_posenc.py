@@ -389,13 +389,8 @@ class PosEncHead(PosEncPreTrainedModel):
     ) -> Any:
         """Encodes and predicts; the arguments are those of `PosEncModel`, and the labels.
 
-        Args:
-            labels (Tensor, optional): of texts (B,), a class or number each, or (B, C), several classes or numbers; of
-                packed rows one per sequence. Of tokens (B, S), a class or token id each; -100: none.
-
-        Returns:
-            loss, None without labels, and logits: (B, C), of packed rows one per sequence, or of tokens (B, S, C), zero
-            at padding.
+        `labels`: of texts (B,), or of several classes or numbers (B, C); of tokens (B, S), -100: none. The loss is None
+        without labels; logits are (B, C), or of tokens (B, S, C), zero at padding; of packed rows, one per sequence.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
