@@ -4,11 +4,12 @@
     python -m model_cards.studies.long_inputs --table
 
 `SET/WAY/SEED` is one fine-tuning, by the default recipe for pretrained weights but for its rate, two epochs and the
-batch of 16 texts, so that all ways take the same steps; `SET/WAY/rate/R` tries a rate on half of the training rows and
-scores it on the last 200 of them. Models that read 512 tokens are scored twice, on texts that are cut and on windows:
-the mean of their probabilities over as few windows of 512 tokens as hold the text. `heal/rope` swaps `rope` in and
-heals it on unlabelled reviews at up to 512 tokens. Each part is written as it ends; a study that was stopped goes on
-with the next one. --rows and --tests take fewer rows (the first ones); --work keeps the models to start from.
+batch of 8 texts, so that all ways take the same steps. `SET/WAY/rate/R` tries a rate with cut texts, for all ways that
+start from the same weights, and scores it on the last 200 training rows, which no trial learns. Models that read 512
+tokens are scored twice, on texts that are cut and on windows: the mean of their probabilities over as few windows of
+512 tokens as hold the text. `heal/rope` swaps `rope` in and heals it on unlabelled reviews at up to 512 tokens. Each
+part is written as it ends; a study that was stopped goes on with the next one. --rows and --tests take fewer rows (the
+first ones); --work keeps the models to start from.
 """
 
 import argparse
@@ -64,6 +65,8 @@ WAYS = {
     "rope-cut": Way("rope"),
     "rope-dynamic": Way("rope", "dynamic", 2048),
 }
+TRIED = {"learned": "cut", "rope": "rope-cut"}
+"""The way whose rate all take that start from the same weights."""
 ROWS = {
     "word pairs": "TF-IDF of words and word pairs, a linear model",
     "cut": "its own table, texts cut at 512",
@@ -91,7 +94,7 @@ class Study:
         measure("heal/rope", self.heal)
         for name in DATA:
             measure(f"{name}/word pairs", functools.partial(self.linear, name))
-            for way in WAYS:
+            for way in TRIED.values():
                 for rate in RATES:
                     trial = functools.partial(self.fine_tune, name, way, 1_000_000, rate)
                     measure(f"{name}/{way}/rate/{rate:g}", trial)
@@ -134,11 +137,11 @@ class Study:
         return folder
 
     def splits(self, name: str, *, trial: bool) -> dict[str, Dataset]:
-        """Training and test rows; of a trial the first half of the training rows, and the last ones as its test."""
+        """Training and test rows; a trial's test are the last training rows."""
         rows, tests = (read_rows(self.data, name, split) for split in DATA[name])
-        rows, tests = rows[: self.rows], tests[: self.tests]
         if trial:
-            rows, tests = rows[: len(rows) // 2], rows[len(rows) // 2 :][-HELD_OUT:]
+            rows, tests = rows[:-HELD_OUT], rows[-HELD_OUT:]
+        rows, tests = rows[: self.rows], tests[: self.tests]
         return {
             split: as_table(Dataset.from_dict({key: [row[key] for row in kept] for key in ("text", "label")}), split)
             for split, kept in (("train", rows), ("test", tests))
@@ -161,7 +164,7 @@ class Study:
                 pretrained=str(start),
                 max_length=chosen.longest,
                 epochs=2,
-                batch_size=16,
+                batch_size=8,
                 learning_rate=rate or self.best_rate(name, way),
                 seed=seed,
                 validation_share=0.0,
@@ -177,8 +180,8 @@ class Study:
 
     def best_rate(self, name: str, way: str) -> float:
         """The rate whose trial was best; of two the one in the middle, or the smaller."""
-        parts = self.parts.read()["parts"]
-        scores = {rate: parts[f"{name}/{way}/rate/{rate:g}"]["accuracy"] for rate in (RATES[1], RATES[0], RATES[2])}
+        parts, tried = self.parts.read()["parts"], TRIED[WAYS[way].source]
+        scores = {rate: parts[f"{name}/{tried}/rate/{rate:g}"]["accuracy"] for rate in (RATES[1], RATES[0], RATES[2])}
         return max(scores, key=lambda rate: scores[rate])
 
 
