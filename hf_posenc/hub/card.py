@@ -53,7 +53,6 @@ def published_card(checkpoint: Checkpoint, repo_id: str, revision: str) -> str:
         config=model.config,
         own_code=checkpoint.own_code,
         limit=model.base_model.position.max_length,
-        picture=checkpoint.picture,
         minimum=MINIMUM_TRANSFORMERS,
     )
     card.text = f"{text}\n\n{_BEGIN}\n{loading}{_END}\n"

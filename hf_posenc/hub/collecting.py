@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import transformers
 from transformers.dynamic_module_utils import get_relative_import_files
-from transformers.utils import logging
 
 from hf_posenc.checkpoint_files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, weight_files
 from hf_posenc.conversion.sentence_modules import read_modules
@@ -25,9 +24,7 @@ from hf_posenc.quiet import without_bars
 from hf_posenc.tasks import CLASSES, auto_class
 
 CHECKSUMS = "SHA256SUMS"
-logger = logging.get_logger(__name__)
 
-PICTURE = "positions.png"
 TEXT = "Word order is one config value."
 """The text on which tokenizers are compared."""
 
@@ -54,7 +51,6 @@ class Checkpoint:
     left_out: tuple[str, ...]
     own_code: bool
     """Whether code isn't this hf_posenc's: that of a custom scheme, or another version's."""
-    picture: str | None
     token_ids: list[int] | None
     """The token ids of `TEXT`; None without a tokenizer."""
 
@@ -98,14 +94,12 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     if not output.isfinite().all():
         raise UserError("Its output holds NaN or infinity: its training diverged.")
     token_ids = _tokenize(folder, trusted)
-    picture = _draw(model, folder)
-    names += [picture] if picture else []
     sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in sorted(names))
     (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
     sent = (*sorted(names), CHECKSUMS)
     known = {"README.md", *(name.partition("/")[0] for name in sent)}
     left_out = tuple(sorted(path.name for path in source.iterdir() if path.name not in known))
-    return Checkpoint(folder, source, model, auto, input_ids, output, sent, left_out, own, picture, token_ids)
+    return Checkpoint(folder, source, model, auto, input_ids, output, sent, left_out, own, token_ids)
 
 
 def _read_config(source: Path) -> dict[str, Any]:
@@ -150,17 +144,3 @@ def _tokenize(folder: Path, remote: bool) -> list[int] | None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)
     check_tokens(tokenizer, str(folder))
     return tokenizer(TEXT)["input_ids"]
-
-
-def _draw(model: Any, folder: Path) -> str | None:
-    """A plot of the positions, if matplotlib is installed; what goes wrong is a warning, and no reason to fail."""
-    from hf_posenc.schemes.plots import plot_position, save_figure
-
-    try:
-        save_figure(plot_position(model.base_model), folder / PICTURE)
-    except ImportError:
-        return None
-    except Exception as error:
-        logger.warning(f"There is no picture of the positions: {type(error).__name__}: {error}")
-        return None
-    return PICTURE

@@ -25,7 +25,6 @@ _HARMLESS = re.compile(
     r"|\w*results\.json|trainer_state\.json|conversion\.json"
 )
 """Files that no loader reads. Any other file may be a tokenizer, an adapter or other weights."""
-_READ_FOLDERS = ("additional_chat_templates", "chat_templates", "custom_generate")
 _STALE = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?")
 """Weights of an earlier upload, which would be loaded instead of or beside the new ones."""
 _KEPT = (
@@ -64,12 +63,10 @@ def publish(
     """Publishes a checkpoint's folder, and loads it back.
 
     It sends weights (safetensors only), config, code, tokenizer, results, a sentence-transformer's modules, license,
-    plots of the positions and the confusion matrix, checksums and the card, by their names, and no other file of the
-    folder. Files of an earlier `publish` are replaced. A repository with other files that may be loaded,
-    or run, with the model is refused. The folder is loaded here before anything is sent. Afterwards the commit is
-    downloaded, and a fresh process, without hf_posenc or a token, loads it and compares outputs and
-    tokenizer. Only then is the card sent, which pins the commit. After an error, run it again: it sends what is
-    missing.
+    the confusion matrix, checksums and the card, by their names, and no other file of the folder, which is loaded here
+    first. Files of an earlier `publish` are replaced; a repository with other files that may be loaded, or run, with
+    the model is refused. Afterwards a fresh process, without hf_posenc or a token, loads the commit and compares what
+    it answers. Only then is the card sent, which pins the commit. After an error, run it again.
 
     Args:
         checkpoint: a folder that `save_pretrained` or training wrote.
@@ -196,7 +193,8 @@ def _is_harmless(name: str) -> bool:
     folder, slash, _ = name.partition("/")
     if not slash:
         return _HARMLESS.fullmatch(name) is not None
-    return folder.lower() not in _READ_FOLDERS and PurePosixPath(name).suffix.lower() != ".py" and "\\" not in name
+    is_read = folder.lower() in ("additional_chat_templates", "chat_templates", "custom_generate")
+    return not is_read and PurePosixPath(name).suffix.lower() != ".py" and "\\" not in name
 
 
 def verify(api: HfApi, repo_id: str, revision: str, sent: Checkpoint, place: Path) -> None:

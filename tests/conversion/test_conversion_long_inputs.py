@@ -45,9 +45,7 @@ def test_gains_are_paired_by_seed_over_both_sets(results):
 def test_the_rate_is_the_best_trials_and_of_equal_ones_the_middle(tmp_path):
     study = object.__new__(long_inputs.Study)
     for scores, best in (((0.6, 0.7, 0.8), 2e-4), ((0.7, 0.7, 0.6), 1e-4), ((0.7, 0.6, 0.7), 5e-5)):
-        trials = {
-            f"imdb/cut/rate/{rate:g}": part(score) for rate, score in zip(long_inputs.RATES, scores, strict=True)
-        }
+        trials = {f"imdb/cut/rate/{rate:g}": part(score) for rate, score in zip(long_inputs.RATES, scores, strict=True)}
         study.parts = SimpleNamespace(read=lambda trials=trials: {"parts": trials})
         assert study.best_rate("imdb", "tile") == best
 

@@ -9,7 +9,7 @@ import pytest
 from hub_server import Hub, no_token_lies_in
 from remote_code_harness import tiny_model, tiny_tokenizer
 
-from hf_posenc.hub import collecting, publishing
+from hf_posenc.hub import publishing
 
 
 @pytest.fixture
@@ -30,9 +30,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the check of the commit, which has tests of its own, and without a picture."""
+    """Without the check of the commit, which has tests of its own."""
     monkeypatch.setattr(publishing, "verify", lambda *_: None)
-    monkeypatch.setattr(collecting, "_draw", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

@@ -14,14 +14,13 @@ from safetensors.torch import load, save_file
 from transformers import AutoModelForSequenceClassification
 
 from hf_posenc.errors import UserError
-from hf_posenc.hub import collecting, publish, publishing
+from hf_posenc.hub import publish, publishing
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client waits a second and more before it tries again; and nothing has to be drawn here."""
+    """The client waits a second and more before it tries again."""
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
-    monkeypatch.setattr(collecting, "_draw", lambda *_: None)
 
 
 def send(folder: Path, **options: Any) -> Any:

@@ -47,7 +47,7 @@ def test_a_checkpoint_is_published_and_loaded_back(hub: Hub, checkpoint: Path, m
         assert Path(environment[home]).is_relative_to(Path(environment["HF_HUB_CACHE"]).parent)
     files = hub.files("me/mine")
     assert set(files) == {*done.files, ".gitattributes"}
-    assert {"README.md", "SHA256SUMS", "positions.png", "results.json", "tokenizer.json"} <= set(files)
+    assert {"README.md", "SHA256SUMS", "results.json", "tokenizer.json"} <= set(files)
     blob = hub.repos["me/mine"].commits[done.revision]["model.safetensors"]
     assert blob.sha256 == hashlib.sha256((checkpoint / "model.safetensors").read_bytes()).hexdigest()
     for line in files["SHA256SUMS"].decode().splitlines():
@@ -67,7 +67,6 @@ def test_a_checkpoint_is_published_and_loaded_back(hub: Hub, checkpoint: Path, m
     assert f"loaded commit `{done.revision}`" in text
     assert "at most 64 tokens: its positions are a table" in text
     assert "It needs transformers 5.17 or later; for optimum" in text
-    assert "![What the positions do](positions.png)" in text
 
 
 def test_the_modules_of_a_sentence_transformer_are_published(hub: Hub, checkpoint: Path, unverified: None) -> None:
