@@ -115,10 +115,5 @@ def _tidy(path: Path) -> list[str]:
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Without the exporters' remarks on versions, missing vision packages and their own steps."""
-    with (
-        silence(),
-        contextlib.redirect_stderr(io.StringIO()),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
+    with silence(), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
         yield

@@ -86,9 +86,7 @@ class Int8Report:
         )
         line += f"; ranges of activations from {self.calibrated_on}." if self.calibrated_on else "."
         if self.score is None:
-            line += (
-                "\nWarning: nothing says what int8 costs in accuracy. Measure it with --evaluate FILE, labelled data."
-            )
+            line += "\nWarning: nothing says what int8 costs in accuracy. Measure it with --evaluate FILE."
         return line
 
 

@@ -156,7 +156,7 @@ def require_packages(what: str, *packages: str) -> None:
     if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
         raise UserError(
             f"{what} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
-            f"pip install {' '.join(missing)}, or pip install 'hf-posenc[export]' for all formats."
+            f"pip install {' '.join(missing)}."
         )
 
 

@@ -138,7 +138,7 @@ def add_lora(model: PreTrainedModel) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise UserError("--lora needs PEFT, which isn't installed: pip install 'hf-posenc[lora]'.") from error
+        raise UserError("--lora needs PEFT, which isn't installed: pip install peft.") from error
     config = LoraConfig(
         r=_LORA_RANK,
         lora_alpha=2 * _LORA_RANK,
