@@ -116,7 +116,7 @@ class Study:
             max_length=TRAINED,
             overwrite=True,
         )
-        return {**report.to_dict(), "source": NAME}
+        return {name: value for name, value in report.to_dict().items() if name != "keys"} | {"source": NAME}
 
     def start(self, way: Way) -> Path:
         """The folder of the weights that a way starts from."""
