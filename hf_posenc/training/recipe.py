@@ -19,7 +19,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from ..errors import UserError, dashed, user_errors
 from ..model.position_base import PositionScheme
-from ..options import COUNT, POSITIVE, SEED, SHARE, Options, Range, check_range, whole_number
+from ..options import BOOLEAN, COUNT, POSITIVE, SEED, SHARE, Options, Range, check_range, whole_number
 from .metrics import METRICS
 
 MANY = 200
@@ -45,7 +45,9 @@ _RANGES = {
     **dict.fromkeys(("adam_epsilon", "max_grad_norm", "warmup_steps", "weight_decay"), _NOT_NEGATIVE),
     **dict.fromkeys(("eval_steps", "logging_steps", "save_steps"), POSITIVE),
     **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size", "save_total_limit"), COUNT),
+    **{item.name: BOOLEAN for item in fields(TrainingArguments) if item.type in (bool, bool | None)},
     "data_seed": SEED,
+    "do_lower_case": BOOLEAN,
     "dataloader_num_workers": whole_number(0),
     "vocab_size": COUNT,
 }
@@ -190,10 +192,10 @@ def trainer_fields(options: Options) -> dict[str, Any]:
     Raises:
         UserError: an option of ours sets it, or its value is out of range.
     """
-    for name in options.assigned.keys() & _RANGES:
-        check_range(f"--set {name}={options.assigned[name]}", options.assigned[name], _RANGES[name])
     if taken := next((name for name in options.assigned if name in _OWN or name.startswith("hub_")), None):
         raise UserError(f"--set {taken} can't be set: see the options that `hf-posenc train --help` lists.")
+    for name in options.assigned.keys() & _RANGES:
+        check_range(f"--set {name}={options.assigned[name]}", options.assigned[name], _RANGES[name])
     return {name: value for name, value in options.assigned.items() if name in FIELDS}
 
 

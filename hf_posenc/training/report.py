@@ -65,9 +65,14 @@ class Calibration:
 
 def calibrate(
     fitted: tuple[np.ndarray, np.ndarray], measured: tuple[np.ndarray, np.ndarray], split: str
-) -> Calibration:
-    """Fits a temperature to logits (n, C) and labels (n,), and measures it on others."""
+) -> Calibration | None:
+    """Fits a temperature to logits (n, C) and labels (n,), and measures it on others; None where all are right.
+
+    Then the least temperature is the best, and each answer to any text would be certain.
+    """
     logits, labels = np.asarray(fitted[0], dtype=np.float64), fitted[1].astype(int)
+    if (logits.argmax(1) == labels).all():
+        return None
 
     def loss(log_temperature: float) -> float:
         return -float(log_softmax(logits / math.exp(log_temperature), axis=1)[np.arange(len(labels)), labels].mean())

@@ -144,7 +144,7 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
             ["a", "b"],
             ["a", "z"],
             {},
-            "The test data has the label 'z' in row 2. Known are 'a', 'b': from the training data, the",
+            "The test data has the label 'z' in row 2. Known are 'a', 'b'. Write these, or say what 0,",
         ),
         (["a", "b"], [1, 2], {}, "the label '1' in row 1. Known are 'a', 'b'"),
         (
