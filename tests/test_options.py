@@ -61,11 +61,14 @@ def test_a_value_that_is_not_accepted_is_refused_with_what_is(values, message):
 
 
 def test_options_that_are_said_are_told_from_defaults_and_json_is_read():
-    words = ["weight-decay=0.1", "optim=sgd", 'rope_parameters={"a": 1}', "tf32=False", "bf16=true", "run_name=None"]
+    words = ["weight-decay=0.1", "optim=sgd", 'rope_parameters={"a": 1}', "tf32=False", "run_name=None"]
     options = Options(set=words, scheme_kwargs='{"std": 1}')
     assert options.assigned == {
-        **{"weight_decay": 0.1, "optim": "sgd", "rope_parameters": {"a": 1}},
-        **{"tf32": False, "bf16": True, "run_name": None},
+        "weight_decay": 0.1,
+        "optim": "sgd",
+        "rope_parameters": {"a": 1},
+        "tf32": False,
+        "run_name": None,
     }
     assert options.changed() == {"set": options.assigned, "scheme_kwargs": {"std": 1}}
     assert Options(**asdict(options)) == options

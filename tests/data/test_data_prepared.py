@@ -43,7 +43,7 @@ AB = ["a", "b"] * 10
             "premise, hypothesis and text could all be meant; no column is called label.*--text-column premise,hypoth",
         ),
         ({"the review": texts(3), "label": AB[:3]}, "--text-column 'the review'."),
-        ({"text;label": ["a b;x", "c d;y"]}, "write a first row of names, or say --delimiter ';'."),
+        ({"text;label": ["a b;x", "c d;y"]}, "It has text;label ('a b;x'). If a .csv has other columns, write a first"),
         ({f"c{number}": ["x"] for number in range(20)}, "It has c0 ('x'), .*, c11 ('x'), ... (20 columns). Say which"),
     ],
 )
