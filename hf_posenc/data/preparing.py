@@ -9,6 +9,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from datasets import Dataset, DatasetInfo, Features, List, Value, concatenate_datasets
@@ -171,23 +172,19 @@ def _take(part: Dataset, rows: list[int]) -> Dataset:
 
 def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> list[str]:
     """Doubts of labels that all or no training rows have; refuses them where several may apply and none is listed."""
-    names, rows = labels.names, f"the {len(targets):,} training rows"
-    if labels.problem_type == "single_label_classification":
-        if len({*targets}) == 1:
-            what = f"All {len(targets)} examples that are left to train on are of one class, {names[targets[0]]!r}"
-            raise UserError(f"{what}. Give others, a greater --max-rows, or the right column with --label-column.")
-        odd = [name for number, name in enumerate(names) if number not in {*targets}]
-        what = f"None of {rows} has the label"
-    elif labels.problem_type == "multi_label_classification":
-        counts = [sum(column) for column in zip(*targets, strict=True)]
-        odd = [name for name, count in zip(names, counts, strict=True) if count in (0, len(targets))]
-        what = f"All or none of {rows} have the label"
-        if odd and not are_listed:
-            way_out = f"Give other rows, or list all labels: --label-names {','.join(names)}"
-            raise UserError(f"{what} {', '.join(map(repr, odd[:5]))}: nothing can be learned of it. {way_out}.")
-    else:
+    if labels.problem_type == "regression":
         return []
-    return [f"{what} {', '.join(map(repr, odd[:5]))}: nothing is learned of it."] if odd else []
+    names, total, several = labels.names, len(targets), labels.problem_type == "multi_label_classification"
+    counts = np.sum(targets, axis=0) if several else np.bincount(targets, minlength=len(names))
+    odd = [name for name, count in zip(names, counts, strict=True) if count in (0, total)]
+    if not several and total in counts:
+        what = f"All {total} examples that are left to train on are of one class, {names[targets[0]]!r}"
+        raise UserError(f"{what}. Give others, a greater --max-rows, or the right column with --label-column.")
+    which = f"{'All or none' if several else 'None'} of the {total} training rows have the label"
+    what = f"{which} {', '.join(map(repr, odd[:5]))}: nothing"
+    if several and odd and not are_listed:
+        raise UserError(f"{what} can be learned of it. Give other rows, or list all: --label-names {','.join(names)}.")
+    return [f"{what} is learned of it."] if odd else []
 
 
 # ---- equal texts on one side -----------------------------------------------------------------------------------------

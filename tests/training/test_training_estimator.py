@@ -204,7 +204,7 @@ def test_labels_that_cannot_be_learned_and_texts_that_are_cut_are_warned_of() ->
         quick().fit(texts, marks)
     with pytest.warns(UserWarning, match=r"train texts \(100.0%\) have more than 4 tokens and were cut") as said:
         quick(max_length=4, label_names="a,b,c").fit(texts, ["ab"[mark] for mark in marks[:, 0]])
-    assert "training rows has the label 'c': nothing is learned of it." in " ".join(str(one.message) for one in said)
+    assert "training rows have the label 'c': nothing is learned of it." in " ".join(str(one.message) for one in said)
 
 
 def test_a_model_that_words_beat_is_warned_of() -> None:
