@@ -34,6 +34,7 @@ LENGTH = whole_number(3)  # [CLS], a token of the text, [SEP]
 SEED = whole_number(0, 2**32 - 1)
 POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
 SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
+BOOLEAN = Range("true or false", lambda value: isinstance(value, bool))
 _RATE = Range("a number from 0 to 1", lambda value: 0 <= value <= 1)
 _FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
 
@@ -41,7 +42,7 @@ _FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
 def check_range(spelt: str, value: Any, accepts: Range) -> None:
     """Raises a UserError if a value, spelt with its name, isn't one that is accepted; None always is."""
     try:
-        holds = value is None or (accepts.holds(value) and not isinstance(value, bool))
+        holds = value is None or (accepts.holds(value) and isinstance(value, bool) is (accepts is BOOLEAN))
     except TypeError:  # a string where a number is wanted, or a fraction where a whole one is
         holds = False
     if not holds:
@@ -102,7 +103,7 @@ class Options:
         scheme_kwargs: a dictionary, or JSON.
         class_weights: `balanced`, or a weight for each label as a dictionary or JSON.
         set: other fields of `transformers.TrainingArguments` or of the configuration, as a dictionary or as
-            `name=value`, where a value is JSON if it can be.
+            `name=value`, where a value is JSON, or True, False or None, if it can be.
 
     Raises:
         UserError: a value isn't accepted.
@@ -244,7 +245,7 @@ def _assignments(given: Any) -> dict[str, Any] | None:
         name = name.strip().replace("-", "_")
         if not equals or not name.isidentifier():
             raise UserError(f"--set {word!r} assigns nothing. Write --set weight_decay=0.01.")
-        assigned[name] = text
+        assigned[name] = {"True": True, "False": False, "None": None}.get(text, text)
         with contextlib.suppress(json.JSONDecodeError):
             assigned[name] = json.loads(text)
     return assigned or None

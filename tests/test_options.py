@@ -61,8 +61,15 @@ def test_a_value_that_is_not_accepted_is_refused_with_what_is(values, message):
 
 
 def test_options_that_are_said_are_told_from_defaults_and_json_is_read():
-    options = Options(set=["weight-decay=0.1", "optim=sgd", 'rope_parameters={"a": 1}'], scheme_kwargs='{"std": 1}')
-    assert options.assigned == {"weight_decay": 0.1, "optim": "sgd", "rope_parameters": {"a": 1}}
+    words = ["weight-decay=0.1", "optim=sgd", 'rope_parameters={"a": 1}', "tf32=False", "run_name=None"]
+    options = Options(set=words, scheme_kwargs='{"std": 1}')
+    assert options.assigned == {
+        "weight_decay": 0.1,
+        "optim": "sgd",
+        "rope_parameters": {"a": 1},
+        "tf32": False,
+        "run_name": None,
+    }
     assert options.changed() == {"set": options.assigned, "scheme_kwargs": {"std": 1}}
     assert Options(**asdict(options)) == options
 
@@ -74,6 +81,7 @@ def test_options_that_are_said_are_told_from_defaults_and_json_is_read():
         *((name, 0, "is out of range. Give a ") for name in ("eval_steps", "gradient_accumulation_steps")),
         ("adam_beta1", 2, "is out of range. Give a number from 0 to below 1."),
         ("adam_beta1", "a", "is out of range. Give a number from 0 to below 1."),
+        *((name, "no", "is out of range. Give true or false.") for name in ("load_best_model_at_end", "tf32")),
         ("output_dir", "x", "can't be set: see the options"),
         ("lr_scheduler_type", "cosine", "can't be set: see the options"),
         ("hub_model_id", "a/b", "can't be set: see the options"),

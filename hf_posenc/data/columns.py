@@ -188,16 +188,17 @@ def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[
     wanted, options = [], []
     for found, what, guess, option in (
         (texts, "text or sentence, nor a pair such as text and text_pair", longest, "--text-column"),
-        (labels, "label or labels", fewest or "NAME", "--label-column"),
+        (labels, "label or labels", fewest, "--label-column"),
     ):
         if len(found) != 1:
             several = " and ".join(", ".join(columns) for columns in found)
             wanted.append(f"{several} could all be meant" if found else f"no column is called {what}")
             options.append(f"{option} {shlex.quote(','.join(found[0]) if found else guess)}")
     cells = [f"{name} ({next((cell for cell in head[name] if cell is not None), None)!r:.40})" for name in names]
+    say = f" Say which: such as {' '.join(options)}." if fewest or len(labels) == 1 else ""  # one column can't be both
     return UserError(
-        f"{table.info.dataset_name}: {'; '.join(wanted)}. It has {_listed(cells)}. Say which: such as "
-        f"{' '.join(options)}. If a .csv has other columns, write a first row of names, or say --delimiter ';'."
+        f"{table.info.dataset_name}: {'; '.join(wanted)}. It has {_listed(cells)}.{say} If a .csv has other columns, "
+        "write a first row of names, or say --delimiter ';'."
     )
 
 

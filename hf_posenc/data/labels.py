@@ -285,7 +285,7 @@ def _of_a_model(column: _Column, trained: tuple[str, ...], problem_type: str, op
         return Labels(problem_type, numbers)
     raise UserError(
         f"The model has {len(trained)} labels without names (LABEL_0, ...), column {column.name!r} has {labels[:5]}. "
-        f"Name the model's labels in their order: --label-names {','.join(labels[:5])}."
+        f"Name the model's labels in the order of its outputs, perhaps not this one: --label-names {','.join(labels)}."
     )
 
 
@@ -321,7 +321,7 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
                 )
         elif unknown := [name for name in names if name not in numbers]:
             place = f"The {column.split} data has the label {unknown[0]!r} in {where(column.table, row)}"
-            raise UserError(f"{place}. Known are {listed}: from the training data, the model or --label-names.")
+            raise UserError(f"{place}. Known are {listed}. Write these, or say what 0, 1, ... mean: --label-names.")
         elif len({*names}) < len(names):
             place = f"The {column.split} data names a label twice in {where(column.table, row)}: {names}"
             raise UserError(f"{place}. List those that apply, not a 0 or 1 for each label.")

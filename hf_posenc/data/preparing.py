@@ -1,6 +1,5 @@
 """From the rows of all splits to what a run trains and scores on: a frozen `PreparedData`, and its token ids."""
 
-import logging
 import math
 import unicodedata
 from collections import Counter, defaultdict
@@ -10,6 +9,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from datasets import Dataset, DatasetInfo, Features, List, Value, concatenate_datasets
@@ -20,8 +20,6 @@ from ..options import Options
 from .columns import Columns, find_columns
 from .labels import Known, Labels, encode_labels, is_missing, standard_units
 from .reading import LINE, classes_of, counted, names_of, refuse_missing
-
-logger = logging.getLogger(__name__)
 
 TEXTS = ("text", "text_pair")
 """The columns of a prepared split that hold its texts."""
@@ -98,7 +96,7 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
     parts: dict[str, Dataset] = {}
     for split, table in tables.items():
         if trains and split == "test" and numbers["test"] is None:
-            logger.warning("The test split has no labels, so it isn't scored. `hf-posenc predict` labels it.")
+            doubts.append("The test split has no labels, so it isn't scored. `hf-posenc predict` labels it.")
             continue
         parts[split] = _usable_rows(split, table, texts[split], numbers[split], labels, options)
         left_out = len(table) - len(parts[split])
@@ -113,7 +111,7 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
             facts.append(f"the first {options.max_rows:,} training rows used")
         are_listed = bool(columns.one_hot or options.label_names or classes_of(first, columns.label))
         targets = parts["train"]["labels"][:]
-        _check_labels_vary(targets, labels, are_listed)
+        doubts += _check_labels_vary(targets, labels, are_listed)
         if labels.problem_type == "regression":
             mean, std = standard_units(targets)
             labels = replace(labels, mean=mean, std=std)
@@ -172,26 +170,21 @@ def _take(part: Dataset, rows: list[int]) -> Dataset:
     return Dataset(part.with_format("arrow")[:].take(rows), info=part.info)
 
 
-def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> None:
-    """Refuses training rows with one label, or with one that all or none have unless the labels are listed."""
-    if labels.problem_type == "single_label_classification":
-        if len({*targets}) == 1:
-            what = (
-                f"All {len(targets)} examples that are left to train on are of one class, {labels.names[targets[0]]!r}"
-            )
-            raise UserError(f"{what}. Give others, a greater --max-rows, or the right column with --label-column.")
-        if odd := [name for number, name in enumerate(labels.names) if number not in {*targets}]:
-            what = f"None of the {len(targets)} training rows has the label {', '.join(map(repr, odd[:5]))}"
-            logger.warning(f"{what}: nothing is learned of it.")
-    if labels.problem_type == "multi_label_classification":
-        counts = [sum(column) for column in zip(*targets, strict=True)]
-        odd = [name for name, count in zip(labels.names, counts, strict=True) if count in (0, len(targets))]
-        what = f"All or none of the {len(targets)} training rows have the label {', '.join(map(repr, odd[:5]))}"
-        if odd and not are_listed:
-            way_out = f"Give other rows, or list all labels: --label-names {','.join(labels.names)}"
-            raise UserError(f"{what}: nothing can be learned of it. {way_out}.")
-        if odd:
-            logger.warning(f"{what}: nothing is learned of it.")
+def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> list[str]:
+    """Doubts of labels that all or no training rows have; refuses them where several may apply and none is listed."""
+    if labels.problem_type == "regression":
+        return []
+    names, total, several = labels.names, len(targets), labels.problem_type == "multi_label_classification"
+    counts = np.sum(targets, axis=0) if several else np.bincount(targets, minlength=len(names))
+    odd = [name for name, count in zip(names, counts, strict=True) if count in (0, total)]
+    if not several and total in counts:
+        what = f"All {total} examples that are left to train on are of one class, {names[targets[0]]!r}"
+        raise UserError(f"{what}. Give others, a greater --max-rows, or the right column with --label-column.")
+    which = f"{'All or none' if several else 'None'} of the {total} training rows have the label"
+    what = f"{which} {', '.join(map(repr, odd[:5]))}: nothing"
+    if several and odd and not are_listed:
+        raise UserError(f"{what} can be learned of it. Give other rows, or list all: --label-names {','.join(names)}.")
+    return [f"{what} is learned of it."] if odd else []
 
 
 # ---- equal texts on one side -----------------------------------------------------------------------------------------

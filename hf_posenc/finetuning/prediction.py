@@ -136,7 +136,7 @@ def predict(
     if calibrated and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
         raise UserError(
             f"{classifier.name!r} has no temperature to calibrate by: `hf-posenc train` fits one on validation rows of "
-            "one label per text. Leave --calibrated out."
+            "one label per text, where some are answered wrongly. Leave --calibrated out."
         )
     if top_k is not None and problem_type == "regression":
         raise UserError(f"--top-k {top_k} is for labels, and {classifier.name!r} predicts numbers. Leave it out.")

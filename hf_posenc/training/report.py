@@ -65,9 +65,14 @@ class Calibration:
 
 def calibrate(
     fitted: tuple[np.ndarray, np.ndarray], measured: tuple[np.ndarray, np.ndarray], split: str
-) -> Calibration:
-    """Fits a temperature to logits (n, C) and labels (n,), and measures it on others."""
+) -> Calibration | None:
+    """Fits a temperature to logits (n, C) and labels (n,), and measures it on others; None where all are right.
+
+    Then the least temperature is the best, and each answer to any text would be certain.
+    """
     logits, labels = np.asarray(fitted[0], dtype=np.float64), fitted[1].astype(int)
+    if (logits.argmax(1) == labels).all():
+        return None
 
     def loss(log_temperature: float) -> float:
         return -float(log_softmax(logits / math.exp(log_temperature), axis=1)[np.arange(len(labels)), labels].mean())
@@ -139,16 +144,10 @@ class Report:
 
     def show_start(self, console: Console) -> None:
         """Prints what is known before the first step."""
-        doubts = self.data.doubts + [
-            f"{count:,} of {self.examples[split]:,} {split} texts ({count / self.examples[split]:.1%}) have more than "
-            f"{self.max_length:,} tokens and were cut: --max-length."
-            for split, count in self.cut.items()
-            if count
-        ]
         _say(
             console,
             f"Data  {self.data.line}",
-            *(f"Warning: {doubt}" for doubt in doubts),
+            *(f"Warning: {doubt}" for doubt in self.data.doubts),
             f"Model  positions: {self.position_embedding_type}; {self.parameters:,} parameters, of them positional "
             f"{self.positional_parameters:,} ({self.positional_parameters / self.parameters:.2%}); "
             f"{self.vocab_size:,} tokens, inputs of at most {self.max_length:,}",
@@ -259,7 +258,8 @@ class Report:
         rows = {name: [part[name] for part in scores.values()] for name in next(iter(scores.values()), {})}
         for baseline, values in self.baselines.items():
             cells = [values[f"{PREFIXES[split]}_{metric}"] for split in scores]
-            rows[f"{metric} of {baseline.replace('_', ' ')}"] = cells
+            constant = baseline == "majority" and metric == "mse"
+            rows[f"{metric} of {'the mean' if constant else baseline.replace('_', ' ')}"] = cells
         table = [(name, *map(digits, cells)) for name, cells in rows.items()]
         return markdown_table(("", *scores), table) if table else ""
 
@@ -313,6 +313,13 @@ def begin_report(
 ) -> Report:
     """What is known of a run before its first step."""
     pretrained, output = options.pretrained, Path(str(options.output)).resolve()
+    length, examples = tokenizer.model_max_length, {split: len(part) for split, part in encoded.items()}
+    doubts = prepared.summary.doubts + [
+        f"{count:,} of {examples[split]:,} {split} texts ({count / examples[split]:.1%}) have more than {length:,} "
+        "tokens and were cut: --max-length."
+        for split, count in cut.items()
+        if count
+    ]
     return Report(
         options=plain_options({**asdict(options), "data": options.data or "unknown", "output": str(output)}),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
@@ -320,13 +327,13 @@ def begin_report(
         problem_type=prepared.labels.problem_type,
         labels=prepared.labels.names,
         is_pair=prepared.columns.is_pair,
-        examples={split: len(part) for split, part in encoded.items()},
+        examples=examples,
         cut=dict(cut),
-        max_length=tokenizer.model_max_length,
+        max_length=length,
         vocab_size=len(tokenizer),
         parameters=model.num_parameters(),
         positional_parameters=sum(part.numel() for name, part in model.named_parameters() if ".position." in name),
-        data=prepared.summary,
+        data=DataSummary(prepared.summary.line, doubts),
     )
 
 

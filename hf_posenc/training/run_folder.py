@@ -177,5 +177,6 @@ def what_is_left(output: str | Path, *, diverged: bool = False) -> str:
     kept = f" The finished run in {str(output)!r} is as it was." if (folder / RESULTS_NAME).exists() else ""
     if not whole:
         return f"no checkpoint had been saved.{kept}"
-    way_out = "" if diverged else " The same command with --resume goes on from there."
+    resume = "--resume, without --overwrite," if kept else "--resume"
+    way_out = "" if diverged else f" The same command with {resume} goes on from there."
     return f"{str(whole[-1])!r}.{way_out}{kept}"

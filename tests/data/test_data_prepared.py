@@ -43,7 +43,7 @@ AB = ["a", "b"] * 10
             "premise, hypothesis and text could all be meant; no column is called label.*--text-column premise,hypoth",
         ),
         ({"the review": texts(3), "label": AB[:3]}, "--text-column 'the review'."),
-        ({"text;label": ["a b;x", "c d;y"]}, "write a first row of names, or say --delimiter ';'."),
+        ({"text;label": ["a b;x", "c d;y"]}, "It has text;label ('a b;x'). If a .csv has other columns, write a first"),
         ({f"c{number}": ["x"] for number in range(20)}, "It has c0 ('x'), .*, c11 ('x'), ... (20 columns). Say which"),
     ],
 )
@@ -240,10 +240,11 @@ def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
     ]
 
 
-def test_test_data_without_labels_is_left_out_and_that_is_said(tmp_path, caplog):
+def test_test_data_without_labels_is_left_out_and_that_is_said(tmp_path):
     train, test = write_csv(tmp_path / "a.csv", rows_with(AB)), write_csv(tmp_path / "b.csv", [{"text": "new one"}])
-    assert "test" not in prepared(train, test=test).splits
-    assert "The test split has no labels, so it isn't scored." in caplog.text
+    data = prepared(train, test=test)
+    assert "test" not in data.splits
+    assert data.summary.doubts == ["The test split has no labels, so it isn't scored. `hf-posenc predict` labels it."]
 
 
 def test_the_first_rows_are_trained_on_and_keep_their_lines(tmp_path):

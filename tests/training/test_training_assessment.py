@@ -176,7 +176,9 @@ def test_calibration_is_what_its_definition_says(classes: int):
     labels = np.array([draw.choice(classes, p=row) for row in softmax(logits, axis=1)])
     assert 0.03 > calibration_error(logits, labels) == pytest.approx(by_hand(logits, labels), abs=1e-12)
     fitted, measured = (3 * logits[:2000], labels[:2000]), (3 * logits[2000:], labels[2000:])
+    assert calibrate((fitted[0], fitted[0].argmax(1)), measured, "test") is None  # all right: answers without doubt
     found = calibrate(fitted, measured, "test")
+    assert found is not None
     assert found.temperature == pytest.approx(3, rel=0.1)  # the logits were three times too large
     assert 0.1 < found.before == pytest.approx(by_hand(*measured), abs=1e-12)
     assert 0.05 > found.after == pytest.approx(by_hand(measured[0] / found.temperature, measured[1]), abs=1e-12)

@@ -107,6 +107,7 @@ def test_the_report_counts_what_is_there(order, tmp_path):
     assert report.parameters == sum(parameter.numel() for parameter in run.model.parameters())
     assert (report.positional_parameters, report.vocab_size) == (32 * 32, len(run.tokenizer))
     assert (report.examples, report.cut) == ({"train": 160}, {"train": longer})
+    assert f"> {longer} of 160 train texts ({longer / 160:.1%}) have more than 32 tokens and were cut" in report.card()
 
 
 def test_several_labels_per_text(tmp_path):

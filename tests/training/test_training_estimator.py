@@ -197,6 +197,16 @@ def test_a_fit_prints_nothing_leaves_no_folder_and_no_other_randomness(
     assert " parameters, of them positional " in capfd.readouterr().out
 
 
+def test_labels_that_cannot_be_learned_and_texts_that_are_cut_are_warned_of() -> None:
+    texts, labels = data(32)
+    marks = np.array([[label == labels[0], False] for label in labels], dtype=int)
+    with pytest.warns(UserWarning, match="All or none of the .* training rows have the label '1'"):
+        quick().fit(texts, marks)
+    with pytest.warns(UserWarning, match=r"train texts \(100.0%\) have more than 4 tokens and were cut") as said:
+        quick(max_length=4, label_names="a,b,c").fit(texts, ["ab"[mark] for mark in marks[:, 0]])
+    assert "training rows have the label 'c': nothing is learned of it." in " ".join(str(one.message) for one in said)
+
+
 def test_a_model_that_words_beat_is_warned_of() -> None:
     texts = [f"{word} {number}" for number, word in enumerate(["good", "bad"] * 40)]
     with pytest.warns(UserWarning, match="A linear model on words is better: accuracy 1.000"):

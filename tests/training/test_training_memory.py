@@ -28,9 +28,10 @@ from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 def peak():  # not getrusage: its peak begins at that of the process that started this one
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 
-def step(length, texts, dropout):
+def step(length, texts, dropout, scheme):
     before = peak()
-    model = PosEncForSequenceClassification(PosEncConfig(**sizes, attention_probs_dropout_prob=dropout)).train()
+    config = PosEncConfig(**sizes, attention_probs_dropout_prob=dropout, position_embedding_type=scheme)
+    model = PosEncForSequenceClassification(config).train()
     optimizer = torch.optim.AdamW(model.parameters())
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -48,8 +49,9 @@ for case in cases:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
 """
-CASES = [(128, 32, 0.0), (512, 8, 0.0), (1500, 3, 0.0), (512, 4, 0.1)]
-"""Length, texts, dropout of attention."""
+CASES = [(128, 32, 0.0, "rope"), (512, 8, 0.0, "rope"), (1500, 3, 0.0, "rope"), (512, 4, 0.1, "rope")]
+CASES += [(1024, 2, 0.0, scheme) for scheme in ("alibi", "t5", "cable")]
+"""Length, texts, dropout of attention, scheme: with a bias for all layers, or by layer."""
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +66,9 @@ def taken():
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.parametrize("case", CASES)
 def test_the_formula_is_within_30_percent_of_what_a_step_takes(case, taken):
-    length, texts, dropout = case
-    model = PosEncForSequenceClassification(PosEncConfig(**SIZES, attention_probs_dropout_prob=dropout))
+    length, texts, dropout, scheme = case
+    config = PosEncConfig(**SIZES, attention_probs_dropout_prob=dropout, position_embedding_type=scheme)
+    model = PosEncForSequenceClassification(config)
     assert sum(memory.step_bytes(model, [length] * texts)) == pytest.approx(taken[case], rel=0.3)
 
 

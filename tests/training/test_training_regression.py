@@ -47,6 +47,7 @@ def test_prices_are_learned_far_better_than_by_their_mean_in_standard_units(run:
     assert run.report.metrics["test_loss"] == pytest.approx(run.report.metrics["test_mse"] / std**2, rel=1e-3)
     assert run.report.metrics["test_mse"] < 0.1 * run.report.baselines["majority"]["test_mse"]
     assert run.report.metrics["test_pearson"] > 0.95
+    assert "| mse of the mean | " in run.report.card()
 
 
 def test_the_answers_are_the_same_for_whoever_loads_the_checkpoint(run: TrainingResult) -> None:

@@ -313,7 +313,9 @@ def test_until_the_new_run_is_whole_the_old_one_stays(whole, files, tmp_path, ca
     (whole / "checkpoint-99").mkdir()
     call_at("on_step_begin", 6, press_ctrl_c)
     console = Console(file=StringIO(), width=200)
-    with pytest.raises(Interrupted, match=r"checkpoint-7'. .* The finished run in '.*whole' is as it was"):
+    with pytest.raises(
+        Interrupted, match=r"point-7'. .*, without --overwrite, .* The finished run in '.*whole' is as it was"
+    ):
         train(whole, console, **files, **OTHER, overwrite=True)
     assert "Deleted of the run that is replaced: checkpoint-99." in console.file.getvalue()
     assert before.items() <= snapshot(whole).items()
