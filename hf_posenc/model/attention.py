@@ -350,5 +350,5 @@ def backend_of(name: str) -> Backend:
     """
     if name in REFUSED:
         raise ValueError(f"attn_implementation={name!r} {REFUSED[name]}")
-    is_flash = name.startswith("flash_attention_") or ("/" in name and "flash" in name)
+    is_flash = name in {f"flash_attention_{version}" for version in (2, 3, 4)} or ("/" in name and "flash" in name)
     return BACKENDS["flash" if is_flash else name if name in ("eager", "sdpa") else "registered"]

@@ -27,13 +27,13 @@ class Movable:
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Copies it to another device (accelerate calls this between devices)."""
         moved = copy.copy(self)
-        vars(moved).update({name: _moved(value, *args, **kwargs) for name, value in vars(self).items()})
+        vars(moved).update({name: _to_device(value, *args, **kwargs) for name, value in vars(self).items()})
         return moved
 
 
-def _moved(value: Any, *args: Any, **kwargs: Any) -> Any:
+def _to_device(value: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_moved(item, *args, **kwargs) for item in value)
+        return type(value)(_to_device(item, *args, **kwargs) for item in value)
     return value.to(*args, **kwargs) if isinstance(value, (Tensor, Movable)) else value
 
 
@@ -89,8 +89,8 @@ class Tokens(Movable):
         tokens = cls(positions, rank, sequence, rows, length, False, ids=input_ids, hidden=hidden_states)
         if not have_fixed_shapes(positions) and positions.numel():
             same = (positions == rank).all()
-            counted, least, most = torch.stack((same.long(), *positions.aminmax())).tolist()
-            tokens.positions_are_aranges, tokens.position_range = bool(counted), (least, most)
+            are_aranges, least, most = torch.stack((same.long(), *positions.aminmax())).tolist()
+            tokens.positions_are_aranges, tokens.position_range = bool(are_aranges), (least, most)
         return tokens
 
     @property
@@ -281,14 +281,14 @@ class TokenLayout(Movable):
             exists.view(rows, -1)[:, 0] |= ~mask.any(-1)
         same, bounds = (tokens.positions == tokens.rank.clamp(min=0)).all(), tokens.positions.aminmax()
         facts = (same, exists.sum(), held.sum(), held.max(), *bounds)
-        counted, count, real, longest, least, most = torch.stack([fact.long() for fact in facts]).tolist()
+        are_aranges, count, real, longest, least, most = torch.stack([fact.long() for fact in facts]).tolist()
         if tokens.may_be_packed:
             number = (exists.cumsum(0) - 1)[sequence]
             tokens.sequence = number if mask is None else number.masked_fill(~mask, -1)
             held = held[exists.nonzero_static(size=count).squeeze(1)]
         tokens.num_sequences, tokens.longest, tokens.position_range = count, longest, (least, most)
         tokens.may_be_packed = self.packed
-        tokens.positions_are_aranges = bool(counted) and (self.packed or not from_caller)
+        tokens.positions_are_aranges = bool(are_aranges) and (self.packed or not from_caller)
         self.counts, self.num_tokens, self.mask = held, real, None if real == sequence.numel() else mask
 
     @property
@@ -340,18 +340,18 @@ class TokenLayout(Movable):
         layout = self.without_padding()
         return Rows(layout).lay_out(layout.unpad(x), fill)
 
-    def pool(self, x: Tensor, how: str) -> Tensor:
+    def pool(self, x: Tensor, pooling: str) -> Tensor:
         """One vector per sequence: input layout (B, S, D) -> (N, D). Padding never counts; an empty sequence gives 0.
 
         Args:
             x: hidden states.
-            how: `mean`, `max` or `cls` (the first token of each sequence).
+            pooling: `mean`, `max` or `cls` (the first token of each sequence).
         """
         real = self.by_sequence(torch.ones_like(x[..., 0], dtype=torch.bool) if self.mask is None else self.mask)
-        x = self.by_sequence(x, torch.finfo(x.dtype).min if how == "max" else 0.0)
-        if how == "cls":
+        x = self.by_sequence(x, torch.finfo(x.dtype).min if pooling == "max" else 0.0)
+        if pooling == "cls":
             pooled = x[torch.arange(x.shape[0], device=x.device), real.to(torch.int64).argmax(-1)]
-        elif how == "max":
+        elif pooling == "max":
             pooled = x.amax(1)
         else:
             total = x.sum(1, dtype=accumulation_dtype(x))
@@ -456,7 +456,7 @@ class Runs(Movable):
     def pick(self, bias: Tensor) -> list[Tensor]:
         """(1 or n, H, L, L) -> (1 or m, H, w, w) of each run."""
         rows = [bias] * len(self.shapes) if bias.shape[0] == 1 else [bias.index_select(0, rows) for rows in self.rows]
-        return [own[:, :, :width, :width] for own, (_, width) in zip(rows, self.shapes, strict=True)]
+        return [run_bias[:, :, :width, :width] for run_bias, (_, width) in zip(rows, self.shapes, strict=True)]
 
     def split(self, x: Tensor) -> list[Tensor]:
         """Token layout (1, T, ...) -> (m, w, ...) of each run."""
