@@ -101,14 +101,10 @@ class Tokens(Movable):
     @property
     def lengths(self) -> Tensor:
         """int64 (...): the largest position + 1 of the sequence that each token belongs to."""
-        positions = self.positions.expand_as(self.sequence)
-        if not self.has_rows:
-            return last_positions(positions, self.sequence, self.num_sequences)[self.sequence] + 1
-        if self.may_be_packed:
-            same = self.sequence[:, :, None] == self.sequence[:, None, :]
-            return positions[:, None, :].masked_fill(~same, 0).amax(-1) + 1
-        last = positions.masked_fill(self.sequence < 0, 0).amax(-1, keepdim=True)
-        return (last + 1).expand_as(positions)
+        positions = self.positions.expand_as(self.sequence).masked_fill(self.sequence < 0, 0)
+        count = positions.numel() if self.may_be_packed else self.num_sequences  # a traced graph leaves gaps
+        last = last_positions(positions, self.sequence, count)
+        return last[self.sequence.clamp(min=0)] + 1
 
     @property
     def input_ids(self) -> Tensor | None:
@@ -498,7 +494,7 @@ def _assign_sequences(
     seen = place + 1 if mask is None else mask.cumsum(-1)  # real tokens of the row, up to each place
     sequence, rank = row.expand(shape), seen - 1
     if starts is not None:
-        before = torch.where(starts, rank if mask is None else seen - mask.long(), 0).cummax(-1).values
+        before = torch.where(starts, rank if mask is None else seen - mask.long(), 0).cummax(-1)[0]
         sequence, rank = row * shape[1] + (starts | (place == 0)).cumsum(-1) - 1, rank - before
     positions = rank if position_ids is None else position_ids
     if mask is not None:
@@ -553,12 +549,8 @@ def _starts_in_positions(position_ids: Tensor, mask: Tensor | None) -> Tensor:
     """True where a sequence starts, if a row's real tokens are exactly several aranges from its smallest position."""
     real = torch.ones_like(position_ids, dtype=torch.bool) if mask is None else mask
     least = position_ids.masked_fill(~real, torch.iinfo(torch.int64).max).amin(-1, keepdim=True)
-    # The position of the previous real token in the row: the last real place before this one.
-    place = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
-    last = torch.where(real, place, -1).cummax(-1).values
-    previous = torch.cat((torch.full_like(last[:, :1], -1), last[:, :-1]), -1)
-    follows = (previous >= 0) & (position_ids == position_ids.gather(-1, previous.clamp(min=0)) + 1)
     starts = real & (position_ids == least)
-    arange_rows = (starts | follows | ~real).all(-1)
-    packed_rows = arange_rows & (starts.sum(-1) > 1)
-    return starts & packed_rows.unsqueeze(-1)
+    rank = real.cumsum(-1) - 1
+    since_start = rank - torch.where(starts, rank, 0).cummax(-1)[0]
+    is_arange = ((position_ids - least == since_start) | ~real).all(-1, keepdim=True)
+    return starts & is_arange & (starts.sum(-1, keepdim=True) > 1)

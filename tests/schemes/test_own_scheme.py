@@ -162,6 +162,12 @@ class WithList(Sound):
         self.parts = [nn.Linear(1, 1) for _ in range(num_layers)]
 
 
+class WithDict(Sound):
+    def __init__(self, *, num_layers):
+        super().__init__()
+        self.parts = {layer: nn.Linear(1, 1) for layer in range(num_layers)}
+
+
 class WithHookForChild(Sound):
     def __init__(self):
         super().__init__()
@@ -172,7 +178,8 @@ class WithHookForChild(Sound):
     ("scheme", "message"),
     [
         (WithBuffer, "WithBuffer.table is a buffer.*Compute it from Python numbers"),
-        (WithList, "WithList.parts is a Python list of modules, whose weights nobody would .*nn.ModuleList"),
+        (WithList, "WithList.parts is a Python list or dict of modules, whose weights nobody would .*nn.ModuleList"),
+        (WithDict, "WithDict.parts is a Python list or dict of modules, whose weights nobody would .*nn.ModuleDict"),
         (WithHookForChild, "WithHookForChild.bias is a child with the name of a hook. Rename it"),
     ],
 )
