@@ -67,7 +67,7 @@ class ForwardAttention(Movable):
         if scheme.uses("layer_bias"):
             row_q, row_k = (self.row_tokens.rows.lay_out(t).transpose(1, 2) for t in (q, k))
             bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_idx)
-            _check_axes(scheme, "layer_bias", bias, row_q.shape[1])
+            _check_axes(scheme, "layer_bias", bias, *row_q.shape[1:3])
             masks = add_bias(masks, self.runs, bias, self.dtype)
         if scheme.uses("rotate"):
             q, k = scheme.rotate(q, k, self.state, layer.layer_idx)
@@ -134,9 +134,10 @@ def choose_attention(
             rows = Rows(layout)
             if _is_biased(scheme):
                 attention.row_tokens = rows.tokens()
-            if attention.row_tokens is not None and scheme.uses("bias"):
+            if scheme.uses("bias"):
                 attention.bias = scheme.bias(replace(attention.row_tokens, hidden=x))
-                _check_axes(scheme, "bias", attention.bias, config.num_attention_heads)
+                shape = config.num_attention_heads, attention.row_tokens.positions.shape[-1]
+                _check_axes(scheme, "bias", attention.bias, *shape)
             several = name == "sdpa" and on_cpu and layout.index is not None
             attention.runs = runs = Runs(layout.counts) if several and layout.counts is not None else rows
             attention.masks = add_bias(runs.masks, runs, attention.bias, attention.dtype)
@@ -184,9 +185,10 @@ def add_bias(masks: Masks, runs: Rows | Runs, bias: Tensor | None, dtype: torch.
     return added
 
 
-def _check_axes(scheme: PositionScheme, hook: str, bias: Tensor | None, heads: int) -> None:
-    if bias is not None and (bias.dim() != 4 or bias.shape[1] not in (1, heads)):
-        raise ValueError(f"{scheme.name!r}: {hook} returns {tuple(bias.shape)}. Give (1 or B, {heads} or 1, S, S).")
+def _check_axes(scheme: PositionScheme, hook: str, bias: Tensor | None, heads: int, length: int) -> None:
+    axes = () if bias is None or tracing() else tuple(bias.shape)
+    if axes and (len(axes) != 4 or axes[1] not in (1, heads) or not {*axes[2:]} <= {1, length}):
+        raise ValueError(f"{scheme.name!r}: {hook} returns {axes}. Give (1 or B, {heads} or 1, S, S), S = {length}.")
 
 
 def _aligned(bias: Tensor) -> Tensor:

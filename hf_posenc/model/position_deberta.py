@@ -91,8 +91,5 @@ class DebertaPosition(PositionScheme):
         return vectors.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0)
 
     def init_weights(self, std: float) -> None:
-        """Normal: R with the scheme's own standard deviation, the projections with the model's."""
+        """Normal, R with the scheme's own standard deviation."""
         init.normal_(self.embedding.weight, std=self.std)
-        for linear in (*(self.keys or ()), *(self.queries or ())):
-            init.normal_(linear.weight, std=std)
-            init.zeros_(linear.bias)

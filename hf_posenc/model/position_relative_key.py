@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .position_base import PositionScheme
 from .position_distance import gather_by_distance
@@ -47,11 +46,6 @@ class RelativeKeyPosition(PositionScheme):
             keys = torch.matmul(k, vectors.flip(0).T)
             bias = bias + gather_by_distance(keys, tokens, max_distance).transpose(-1, -2)
         return bias / q.shape[-1] ** 0.5
-
-    def init_weights(self, std: float) -> None:
-        """Normal, with the model's standard deviation."""
-        for weight in self.tables.parameters():
-            init.normal_(weight, std=std)
 
 
 class RelativeKeyQueryPosition(RelativeKeyPosition):

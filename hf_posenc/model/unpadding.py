@@ -11,6 +11,7 @@ A scheme's hooks read a `Tokens`, in the hook's own layout; the encoder keeps a 
 import copy
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -80,13 +81,10 @@ class Tokens(Movable):
             input_ids: int64 (B, S). None: `inputs_embeds` were given.
             hidden_states: what q and k are projected from, (B, S, D).
         """
-        rows, length = (1 if positions.dim() == 1 else positions.shape[0]), positions.shape[-1]
-        if hidden_states is not None and hidden_states.dim() == positions.dim() + 1 > 2:
-            rows = hidden_states.shape[0]
+        *rows, length = positions.shape if hidden_states is None else hidden_states.shape[:-1]
         rank = torch.arange(length, device=positions.device).expand_as(positions)
-        sequence = torch.arange(rows, device=positions.device).unsqueeze(-1).expand(rows, length)
-        sequence = sequence[0] if positions.dim() == 1 else sequence
-        tokens = cls(positions, rank, sequence, rows, length, False, ids=input_ids, hidden=hidden_states)
+        sequence = torch.arange(math.prod(rows), device=positions.device).view(*rows, 1).expand(*rows, length)
+        tokens = cls(positions, rank, sequence, math.prod(rows), length, False, ids=input_ids, hidden=hidden_states)
         if not have_fixed_shapes(positions) and positions.numel():
             same = (positions == rank).all()
             are_aranges, least, most = torch.stack((same.long(), *positions.aminmax())).tolist()
@@ -218,13 +216,8 @@ class TokenLayout(Movable):
 
         Args:
             x: token ids (B, S), or embeddings (B, S, E).
-            attention_mask: (B, S), nonzero at real tokens. None: all are real.
-            position_ids: (B, S), (1, S) or (S,). A row whose real tokens hold exactly several aranges from its smallest
-                position, such as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other order is that of one sequence.
-            seq_idx: (B, S), the number of the sequence that each place belongs to, for packed rows.
-            cu_seq_lens_q: (N + 1,), borders of the sequences of a batch of one row, as an alternative to `seq_idx`.
-            max_length: the longest sequence between these borders. On a GPU both are then taken as they are, and the
-                host doesn't wait for it.
+            attention_mask, position_ids, seq_idx, cu_seq_lens_q: as in `PosEncModel.forward`.
+            max_length: the longest sequence between the borders, if it is known: `max_length_q` there.
             unpad: compute on real tokens only, where there is padding or packing.
 
         Raises:

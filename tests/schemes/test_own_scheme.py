@@ -193,6 +193,7 @@ def test_a_buffer_a_list_of_modules_and_a_child_named_like_a_hook_are_refused(mo
     [
         (PositionScheme, "bias", ones(1, 3, 5, 5), "returns (1, 3, 5, 5). Give (1 or B, 2 or 1, S, S)"),
         (PositionScheme, "layer_bias", ones(1, 3, 5, 5), "returns (1, 3, 5, 5). Give (1 or B, 2 or 1, S, S)"),
+        (PositionScheme, "bias", ones(1, 1, 6, 6), "returns (1, 1, 6, 6). Give (1 or B, 2 or 1, S, S), S = 5"),
         (PositionScheme, "embed", None, "embed returns None. Give the hidden states back"),
         (DistanceBias, "of_distance", ones(1, 9), "Mine.of_distance returns (1, 9) for 9 distances. Give (R, H)"),
         (DistanceBias, "of_distance", ones(9), "Mine.of_distance returns (9,) for 9 distances. Give (R, H)"),
