@@ -472,48 +472,37 @@ class PosEncForSequenceClassification(PosEncPooledHead):
 
 
 class PosEncForMultipleChoice(PosEncPooledHead):
-    """The encoder with one score per choice, softmax over the choices."""
+    """The encoder with one score per choice, softmax over the choices.
+
+    Inputs have an axis of choices, (B, C, S); `labels` (B,) hold the number of the right one; logits are (B, C).
+    """
 
     output_class = modeling_outputs.MultipleChoiceModelOutput
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config, 1)
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> modeling_outputs.MultipleChoiceModelOutput:
-        """Scores each choice; inputs have an axis of choices: (B, C, S).
-
-        Args:
-            labels (Tensor): (B,), the number of the right choice.
-
-        Returns:
-            MultipleChoiceModelOutput: `logits` (B, C); `loss`.
+    def _encode(self, **inputs: Any) -> tuple[Tensor, TokenLayout, dict[str, Any]]:
+        """Runs the encoder with a row for each choice: hidden states (B, C, S, D).
 
         Raises:
             ValueError: the input has no axis of choices, or is packed.
         """
-        x, axes = (inputs_embeds, 4) if input_ids is None else (input_ids, 3)
+        x, axes = (inputs["inputs_embeds"], 4) if inputs["input_ids"] is None else (inputs["input_ids"], 3)
         if x is None or x.dim() != axes:
             shape = None if x is None else tuple(x.shape)
             raise ValueError(f"Multiple choice takes input_ids (B, C, S) or inputs_embeds (B, C, S, D), not {shape}.")
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        flat = {name: t.flatten(0, 1) if t is not None and t.dim() > 2 else t for name, t in inputs.items()}
-        outputs = super().forward(**flat, return_dict=True, **kwargs)
-        if outputs.logits.shape[0] != x.shape[0] * x.shape[1]:
+        flat = {name: t.flatten(0, 1) if isinstance(t, Tensor) and t.dim() > 2 else t for name, t in inputs.items()}
+        hidden_states, layout, optional_outputs = super()._encode(**flat)
+        if layout.packed:
             raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
-        logits = outputs.logits.view(-1, x.shape[1])
-        loss = None if labels is None else cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
-        return self.output_class(**{**outputs, "loss": loss, "logits": logits})
+        return hidden_states.unflatten(0, x.shape[:2]), layout, optional_outputs
+
+    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
+        """Scores the choices: loss, and logits (B, C)."""
+        _, scores = super()._outputs(hidden_states.flatten(0, 1), layout, None, count)
+        logits = scores.view(hidden_states.shape[:2])
+        return None if labels is None else cross_entropy(logits, labels, count), logits
 
 
 class PosEncLMHead(nn.Module):

@@ -360,12 +360,11 @@ class Rows(Movable):
     def __init__(self, layout: TokenLayout) -> None:
         tokens, mask = layout.tokens, layout.mask
         self.layout, self.shape = layout, (tokens.num_sequences, tokens.longest)
-        self.is_full = layout.num_tokens == tokens.num_sequences * tokens.longest  # tokens in order, without a gap
         self.index: Tensor | None = None  # int64 (T,) in an unpadded batch: place of each token in the flattened rows
         if layout.index is not None and layout.counts is not None:
             self.index = (tokens.sequence * tokens.longest + tokens.rank)[0]
             place = torch.arange(tokens.longest, device=self.index.device)
-            mask = None if self.is_full else place < layout.counts.unsqueeze(-1)
+            mask = place < layout.counts.unsqueeze(-1)
         self.masks: list[Tensor | None] = [mask]
         """bool: which keys each query attends to, (B, 1, 1, S), or (B, 1, S, S) with borders. None: all."""
         if tokens.may_be_packed:
@@ -390,9 +389,7 @@ class Rows(Movable):
 
     def lay_out(self, x: Tensor, fill: float = 0) -> Tensor:
         """Token layout -> padded layout, with `fill` at empty places of an unpadded batch."""
-        if self.index is None:
-            return x
-        return x.reshape(*self.shape, *x.shape[2:]) if self.is_full else _scatter(x[0], self.index, self.shape, fill)
+        return x if self.index is None else _scatter(x[0], self.index, self.shape, fill)
 
     def pick(self, bias: Tensor) -> list[Tensor]:
         """The bias of each run: the whole."""
@@ -404,10 +401,7 @@ class Rows(Movable):
 
     def join(self, parts: list[Tensor]) -> Tensor:
         """Undoes `split`."""
-        if self.index is None:
-            return parts[0]
-        x = parts[0].flatten(0, 1)
-        return (x if self.is_full else x.index_select(0, self.index)).unsqueeze(0)
+        return parts[0] if self.index is None else parts[0].flatten(0, 1).index_select(0, self.index).unsqueeze(0)
 
 
 class Runs(Movable):
