@@ -102,13 +102,7 @@ def choose_attention(
 ) -> ForwardAttention:
     """Chooses the backend of this forward, and computes what all its layers share: mask, bias and rotary state.
 
-    Args:
-        config: names the backend.
-        scheme: the positional scheme; its `rotary` and `bias` are called here, once.
-        layout: where the tokens are.
-        x: their hidden states, in token layout.
-        has_dropout: whether some layer drops probabilities.
-        wants_weights: whether the probabilities are wanted.
+    The scheme's `rotary` and `bias` are called here, once, with x, what layer 0 gets, in token layout.
 
     Raises:
         ValueError: the backend can't take the scheme's bias.

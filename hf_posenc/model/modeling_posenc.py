@@ -400,9 +400,23 @@ class PosEncHead(PosEncPreTrainedModel):
         return self.output_class(loss=loss, logits=logits, **optional_outputs)
 
     def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
-        """Hidden states (B, S, D), labels, and by how many to divide the loss -> loss or None, and logits."""
+        """Hidden states (B, S, D), labels, and by how many to divide the loss -> loss or None, and logits.
+
+        Here of each token, with labels (B, S), which don't count at padding.
+        """
         logits = self._scores(layout.unpad(hidden_states))
-        return token_loss(logits, labels, layout, count), layout.pad(logits)
+        if labels is None:
+            return None, layout.pad(logits)
+        if tuple(labels.shape) != layout.shape:
+            raise ValueError(
+                f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
+                "token, -100 where it doesn't count."
+            )
+        check_classes(logits)
+        if layout.mask is not None:
+            labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
+        loss = cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), count)
+        return loss, layout.pad(logits)
 
     def _scores(self, hidden_states: Tensor) -> Tensor:
         raise NotImplementedError
@@ -662,23 +676,6 @@ def check_classes(logits: Tensor) -> None:
 def _mean(total: Tensor, count: Tensor | int, num_items_in_batch: Tensor | int | None) -> Tensor:
     count = count if num_items_in_batch is None else num_items_in_batch
     return total / (count.to(total.device) if isinstance(count, Tensor) else count)
-
-
-def token_loss(
-    logits: Tensor, labels: Tensor | None, layout: TokenLayout, num_items_in_batch: Tensor | int | None
-) -> Tensor | None:
-    """Cross-entropy of logits in token layout against labels (B, S); labels at padding don't count."""
-    if labels is None:
-        return None
-    if tuple(labels.shape) != layout.shape:
-        raise ValueError(
-            f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
-            "token, -100 where it doesn't count."
-        )
-    check_classes(logits)
-    if layout.mask is not None:
-        labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
-    return cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), num_items_in_batch)
 
 
 def sequence_classification_loss(
