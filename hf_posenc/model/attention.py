@@ -66,11 +66,11 @@ class ForwardAttention(Movable):
         scheme, masks = self.scheme, self.masks
         if scheme.uses("layer_bias"):
             row_q, row_k = (self.row_tokens.rows.lay_out(t).transpose(1, 2) for t in (q, k))
-            bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_idx)
+            bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_number)
             _check_axes(scheme, "layer_bias", bias, *row_q.shape[1:3])
             masks = add_bias(masks, self.runs, bias, self.dtype)
         if scheme.uses("rotate"):
-            q, k = scheme.rotate(q, k, self.state, layer.layer_idx)
+            q, k = scheme.rotate(q, k, self.state, layer.layer_number)
         attention = self
         if self.backend is BACKENDS["varlen"] and (q.shape[-1] % 8 or q.shape[-1] > 256):
             attention = self._padded()

@@ -94,7 +94,7 @@ class PosEncAttention(nn.Module):
     def __init__(self, config: PosEncConfig, layer_idx: int) -> None:
         super().__init__()
         self.config = config
-        self.layer_idx = layer_idx
+        self.layer_number = layer_idx  # PEFT renumbers `layer_idx` in replicas, which use their origin's position
         self.head_dim = config.hidden_size // config.num_attention_heads
         size, bias = config.hidden_size, config.attention_bias
         self.query, self.key, self.value, self.dense = (nn.Linear(size, size, bias=bias) for _ in range(4))
