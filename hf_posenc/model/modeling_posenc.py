@@ -703,6 +703,6 @@ def sequence_classification_loss(
         target = labels.reshape(logits.shape).to(precise)
         if kind == "regression":
             loss_of, precise, target = nn.functional.mse_loss, precise / config.label_scale, target / config.label_scale
-        loss = _mean(loss_of(precise, target, reduction="sum"), max(target.numel(), 1), num_items_in_batch)
+        loss = _mean(loss_of(precise, target, reduction="sum"), target.numel(), num_items_in_batch)
     config.problem_type = kind  # not before the labels have been found to fit
     return loss

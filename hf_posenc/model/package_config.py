@@ -424,8 +424,8 @@ class PosEncConfig(CheckpointConfig):
             ValueError: loaded again, the weights would compute something else; or see `code_files`.
         """
         body = model.base_model
-        _config_when_built = {name: getattr(body._config_when_built, name) for name in _BUILT_WITH}
-        for name, built in {**_config_when_built, "num_hidden_layers": len(body.layers)}.items():
+        as_built = {name: getattr(body._config_when_built, name) for name in _BUILT_WITH}
+        for name, built in {**as_built, "num_hidden_layers": len(body.layers)}.items():
             value = getattr(self, name)
             if value != built:
                 raise ValueError(
