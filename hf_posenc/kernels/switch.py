@@ -16,16 +16,14 @@ def set_enabled(enabled: bool) -> None:
 
 
 def takes(x: Tensor) -> bool:
-    """Whether the kernels are on, and `x` is an ordinary eager tensor on the CPU."""
-    return _enabled and x.device.type == "cpu" and is_plain_tensor(x)
+    """Whether the kernels are on, and `x` is an ordinary tensor on the CPU.
 
-
-def is_plain_tensor(x: Tensor) -> bool:
-    """True for an ordinary eager tensor: no compile, tracing, function transform or dispatch mode.
-
-    False where this PyTorch can't say: its own operations work in all of them.
+    So not in a compiler, tracing, a function transform or a dispatch mode; nor where this PyTorch can't say: its own
+    operations work in all of them.
     """
-    if type(x) is not Tensor or torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if not _enabled or x.device.type != "cpu" or type(x) is not Tensor:
+        return False
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     try:
         transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0

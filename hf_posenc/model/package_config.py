@@ -96,29 +96,9 @@ def _gather_rope(values: dict[str, Any], trained: dict[str, Any] | None = None) 
         values["rope_parameters"] = given
 
 
-def _override_scheme(values: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Another scheme than the file's: the arguments of the file's don't apply."""
-    scheme = values.get("position_embedding_type")
-    if overrides.get("position_embedding_type", scheme) != scheme:
-        for name in ("position_embedding_kwargs", *_ROPE_NAMES):
-            values.pop(name, None)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
-
-
 def _is_newer(version: Any) -> bool:
-    return isinstance(version, str) and _release(version) > _release(POSENC_VERSION)
-
-
-def _warn_of_other_version(written_by: Any) -> None:
-    if _is_newer(written_by):
-        logger.warning(
-            f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
-            "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
-            "process that doesn't import hf_posenc)."
-        )
+    here, other = ([int(number) for number in re.findall(r"\d+", str(text))[:3]] for text in (POSENC_VERSION, version))
+    return other > here
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
@@ -165,21 +145,13 @@ def scheme_names(position_embedding_type: str) -> list[str]:
 
 
 def _has_modules(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and any(isinstance(item, nn.Module) for item in value)
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return any(isinstance(item, nn.Module) for item in values)
 
 
 def takes_rope_parameters(scheme: Any) -> bool:
     """Whether a scheme takes `config.rope_parameters`."""
     return "rope_parameters" in inspect.signature(scheme.__init__).parameters
-
-
-def _check_argument(scheme: str, name: str, value: Any, accepted: dict[str, Any]) -> None:
-    if name not in accepted:
-        takes = ", ".join(accepted) or "none; leave position_embedding_kwargs out"
-        raise ValueError(
-            f"position_embedding_kwargs[{name!r}]={value!r} is no argument of {scheme!r}. "
-            f"{did_you_mean(name, accepted)}It takes {takes}. Sizes and rope_parameters are fields of the config."
-        )
 
 
 @strict
@@ -271,14 +243,22 @@ class PosEncConfig(CheckpointConfig):
         misspelt field is said. A scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
         """
         values, own = dict(config_dict), _fields()
-        _override_scheme(values, kwargs)
+        scheme = values.get("position_embedding_type")
+        if kwargs.get("position_embedding_type", scheme) != scheme:
+            for name in ("position_embedding_kwargs", *_ROPE_NAMES):
+                values.pop(name, None)
         _gather_rope(kwargs, values.get("rope_parameters"))
         values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own and name != "rope_parameters"}
         unknown = {name: values.pop(name) for name in list(values) if not _is_known(name)}
         for name in unknown:
             if hint := did_you_mean(name, own, cutoff=0.8):
                 logger.warning_once(f"The configuration's {name!r} has no effect. {hint.strip()}")
-        _warn_of_other_version(values.get("posenc_version"))
+        if _is_newer(written_by := values.get("posenc_version")):
+            logger.warning(
+                f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
+                "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
+                "process that doesn't import hf_posenc)."
+            )
         result = super().from_dict(values, **kwargs)
         config: Any = result[0] if isinstance(result, tuple) else result
         if loading := _loading.get():
@@ -312,8 +292,15 @@ class PosEncConfig(CheckpointConfig):
         schemes = {name: self.find_scheme(name) for name in names if not self._is_deferred(name)}
         kwargs = scheme_kwargs(self)
         for name, scheme in schemes.items():
+            accepted = own_arguments(scheme)
             for key, value in kwargs[name].items():
-                _check_argument(name, key, value, own_arguments(scheme))
+                if key not in accepted:
+                    takes = ", ".join(accepted) or "none; leave position_embedding_kwargs out"
+                    raise ValueError(
+                        f"position_embedding_kwargs[{key!r}]={value!r} is no argument of {name!r}. "
+                        f"{did_you_mean(key, accepted)}It takes {takes}. Sizes and rope_parameters are fields of the "
+                        "config."
+                    )
         if self.rope_parameters is None or len(schemes) < len(names):
             return
         if not any(map(takes_rope_parameters, schemes.values())):
@@ -415,16 +402,15 @@ class PosEncConfig(CheckpointConfig):
         """Refuses a scheme whose state a checkpoint wouldn't hold, or whose child hides a hook.
 
         Raises:
-            ValueError: it has a buffer, modules in a Python list, or a child with the name of a hook.
+            ValueError: it has a buffer, modules in a Python list or dict, or a child with the name of a hook.
         """
-        attributes = [attribute for module in scheme.modules() for attribute in vars(module).items()]
+        attributes = [item for part in scheme.modules() for item in vars(part).items() if item[0] != "_modules"]
         children = [child for child, _ in scheme.named_children()]
         faults = {
             "a buffer, which loading would leave uninitialised. Compute it from Python numbers in the hook that needs "
             "it": [name for name, _ in scheme.named_buffers()],
-            "a Python list of modules, whose weights nobody would train, move or save. Make it an nn.ModuleList": [
-                name for name, value in attributes if _has_modules(value)
-            ],
+            "a Python list or dict of modules, whose weights nobody would train, move or save. Make it an "
+            "nn.ModuleList or nn.ModuleDict": [name for name, value in attributes if _has_modules(value)],
             "a child with the name of a hook. Rename it": [name for name in children if hasattr(PositionScheme, name)],
         }
         for what, names in faults.items():
@@ -438,8 +424,8 @@ class PosEncConfig(CheckpointConfig):
             ValueError: loaded again, the weights would compute something else; or see `code_files`.
         """
         body = model.base_model
-        _config_when_built = {name: getattr(body._config_when_built, name) for name in _BUILT_WITH}
-        for name, built in {**_config_when_built, "num_hidden_layers": len(body.layers)}.items():
+        as_built = {name: getattr(body._config_when_built, name) for name in _BUILT_WITH}
+        for name, built in {**as_built, "num_hidden_layers": len(body.layers)}.items():
             value = getattr(self, name)
             if value != built:
                 raise ValueError(

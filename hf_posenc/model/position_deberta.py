@@ -61,28 +61,28 @@ class DebertaPosition(PositionScheme):
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
         """c2p and p2c logits: q and k (B, H, S, d) -> (B, H, S, S)."""
         limit = self.max_distance
-        reach = limit if tokens.max_distance is None else tokens.max_distance
+        max_distance = limit if tokens.max_distance is None else tokens.max_distance
         index = torch.arange(2 * limit, device=q.device)
-        if reach < limit:  # nothing is clipped: the vectors in reach alone
-            index = index[limit - reach : limit + reach + 1]
+        if max_distance < limit:  # nothing is clipped: the vectors in reach alone
+            index = index[limit - max_distance : limit + max_distance + 1]
         relative = self.embedding(index)
         bias = None
         if self.keys is not None:
             # Each query's row by j - i, which grows as the vectors' i - j falls.
             keys = self._heads(self.keys[layer](relative)).flip(-1)
-            bias = self._gather(torch.matmul(q, keys), tokens, reach, 1)
+            bias = self._gather(torch.matmul(q, keys), tokens, max_distance, 1)
         if self.queries is not None:
             queries = self._heads(self.queries[layer](relative))
-            p2c = self._gather(torch.matmul(k, queries), tokens, reach, 0).transpose(-1, -2)
+            p2c = self._gather(torch.matmul(k, queries), tokens, max_distance, 0).transpose(-1, -2)
             bias = p2c if bias is None else bias + p2c
         assert bias is not None
         return bias * (self.query_scale * q.shape[-1] ** -0.5)
 
-    def _gather(self, logits: Tensor, tokens: Tokens, reach: int, least: int) -> Tensor:
+    def _gather(self, logits: Tensor, tokens: Tokens, max_distance: int, least: int) -> Tensor:
         """(B, H, S, R) by distance -> (B, H, S, S); where clipped, columns start at `least` - max_distance."""
         limit = self.max_distance
-        if reach < limit:
-            return gather_by_distance(logits, tokens, reach)
+        if max_distance < limit:
+            return gather_by_distance(logits, tokens, max_distance)
         place = tokens.distances().clamp(least - limit, least + limit - 1) + limit - least
         return logits.gather(-1, place.unsqueeze(1).expand(*logits.shape[:2], -1, -1))
 
@@ -91,8 +91,5 @@ class DebertaPosition(PositionScheme):
         return vectors.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0)
 
     def init_weights(self, std: float) -> None:
-        """Normal: R with the scheme's own standard deviation, the projections with the model's."""
+        """Normal, R with the scheme's own standard deviation."""
         init.normal_(self.embedding.weight, std=self.std)
-        for linear in (*(self.keys or ()), *(self.queries or ())):
-            init.normal_(linear.weight, std=std)
-            init.zeros_(linear.bias)

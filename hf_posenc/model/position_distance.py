@@ -56,7 +56,7 @@ class DistanceBias(PositionScheme):
 
 
 def per_distinct_distance(function: Callable[[Tensor], Tensor], tokens: Tokens) -> Tensor:
-    """`function(p_j - p_i)`, computed once for each distance in reach and gathered.
+    """`function(p_j - p_i)`, computed once for each distance that occurs, and gathered.
 
     L tokens have 2 L - 1 distances, not L^2 pairs. Learned biases evaluate their network or table on the distances
     alone, and their gradient is summed by distance in one pass, along diagonals where positions are consecutive.
@@ -68,35 +68,35 @@ def per_distinct_distance(function: Callable[[Tensor], Tensor], tokens: Tokens) 
     Returns:
         (1 or B, H, S, S).
     """
-    reach, positions = tokens.max_distance, tokens.positions
-    if reach is None:
+    max_distance, positions = tokens.max_distance, tokens.positions
+    if max_distance is None:
         distance = tokens.distances()
         return function(distance.flatten()).unflatten(0, distance.shape).permute(0, 3, 1, 2)
     if tokens.rows_share_positions:
-        reach = positions.shape[1] - 1
-        table = function(torch.arange(-reach, reach + 1, device=positions.device))
+        max_distance = positions.shape[1] - 1
+        table = function(torch.arange(-max_distance, max_distance + 1, device=positions.device))
         # Row i holds columns j - i + S - 1 for j = 0 .. S - 1: each window of S columns, from the last to the first.
         return table.T.unfold(1, positions.shape[1], 1).flip(1).unsqueeze(0)
     distance = tokens.distances()
-    if 2 * reach + 1 > distance.numel():  # few positions, far apart, as a random sample is
+    if 2 * max_distance + 1 > distance.numel():  # few positions, far apart, as a random sample is
         distinct, index = distance.unique(return_inverse=True)
         return nn.functional.embedding(index, function(distinct)).permute(0, 3, 1, 2)
-    table = function(torch.arange(-reach, reach + 1, device=positions.device)).T.contiguous()
-    flat = table.index_select(1, (distance + reach).flatten())
+    table = function(torch.arange(-max_distance, max_distance + 1, device=positions.device)).T.contiguous()
+    flat = table.index_select(1, (distance + max_distance).flatten())
     return flat.unflatten(1, distance.shape).transpose(0, 1)
 
 
-def gather_by_distance(x: Tensor, tokens: Tokens, reach: int) -> Tensor:
+def gather_by_distance(x: Tensor, tokens: Tokens, max_distance: int) -> Tensor:
     """Takes, of each query's row, the column of each key's distance: (B, H, S, R) -> (B, H, S, S).
 
     Args:
-        x: columns hold distances p_j - p_i from -reach to reach, R = 2 reach + 1.
+        x: columns hold distances p_j - p_i from -max_distance to max_distance, R = 2 max_distance + 1.
         tokens: in padded layout.
-        reach: at least the largest distance.
+        max_distance: at least the largest distance.
     """
     length = x.shape[-2]
     if tokens.max_distance is not None and tokens.rows_share_positions and x.shape[-1] == 2 * length - 1 > 1:
         # Each row starts one column left of the row above. In rows that are shorter by one, all start at the same.
         return x.flatten(-2)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 2))[..., :length]
-    index = (tokens.distances() + reach).unsqueeze(1)
+    index = (tokens.distances() + max_distance).unsqueeze(1)
     return x.gather(-1, index.expand(*x.shape[:2], -1, -1))

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .position_base import PositionScheme
 from .position_distance import gather_by_distance
@@ -38,19 +37,15 @@ class RelativeKeyPosition(PositionScheme):
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor:
         """q.E (+ k.E), over sqrt(d): q and k (B, H, S, d) -> (B, H, S, S)."""
         limit = self.max_length or 0
-        reach = limit - 1 if tokens.max_distance is None else tokens.max_distance
+        max_distance = limit - 1 if tokens.max_distance is None else tokens.max_distance
         # From the largest distance i - j to the least, so that j - i grows along the columns.
-        vectors = self.tables[layer](torch.arange(limit - 1 + reach, limit - 2 - reach, -1, device=q.device))
-        bias = gather_by_distance(torch.matmul(q, vectors.T), tokens, reach)
+        distances = torch.arange(max_distance, -max_distance - 1, -1, device=q.device)
+        vectors = self.tables[layer](distances + limit - 1)
+        bias = gather_by_distance(torch.matmul(q, vectors.T), tokens, max_distance)
         if self.with_keys:
             keys = torch.matmul(k, vectors.flip(0).T)
-            bias = bias + gather_by_distance(keys, tokens, reach).transpose(-1, -2)
+            bias = bias + gather_by_distance(keys, tokens, max_distance).transpose(-1, -2)
         return bias / q.shape[-1] ** 0.5
-
-    def init_weights(self, std: float) -> None:
-        """Normal, with the model's standard deviation."""
-        for weight in self.tables.parameters():
-            init.normal_(weight, std=std)
 
 
 class RelativeKeyQueryPosition(RelativeKeyPosition):

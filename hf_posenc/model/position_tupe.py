@@ -71,12 +71,5 @@ class TupePosition(PositionScheme):
         return torch.where(is_first[:, None, :, None], row.to(bias.dtype), bias)
 
     def init_weights(self, std: float) -> None:
-        """Normal: the table with the scheme's own standard deviation, the rest with the model's."""
+        """Normal, the table with the scheme's own standard deviation."""
         init.normal_(self.embedding.weight, std=self.std)
-        init.ones_(self.norm.weight)
-        init.zeros_(self.norm.bias)
-        for linear in (self.query, self.key):
-            init.normal_(linear.weight, std=std)
-            init.zeros_(linear.bias)
-        if self.first is not None:
-            init.normal_(self.first.weight, std=std)

@@ -109,21 +109,22 @@ def test_a_gated_body_gives_the_padded_eager_numbers_of_float64_by_every_backend
         assert (error.mean() if dtype in ("autocast", "bfloat16") else error.max()) < allowed
 
 
-def test_a_registered_attention_with_flash_in_its_name_gets_a_mask(monkeypatch):
+@pytest.mark.parametrize("name", ["my_flash_thing", "flash_attention_of_mine"])
+def test_a_registered_attention_with_flash_in_its_name_gets_a_mask(name, monkeypatch):
     seen = []
 
     def flashy(module, q, k, v, mask, **how):
         seen.append(mask)
         return attention.eager_attention_forward(module, q, k, v, mask, **how)
 
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, "my_flash_thing", flashy)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._local_mapping, name, flashy)
     model = encoder("rope", unpad_inputs=False)
     expected = model(IDS, attention_mask=MASK).last_hidden_state
-    model.config._attn_implementation = "my_flash_thing"
+    model.config._attn_implementation = name
     torch.testing.assert_close(model(IDS, attention_mask=MASK).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
     assert seen[0].dtype == torch.bool
-    with pytest.raises(ValueError, match="'my_flash_thing' takes no bias"):
-        attention.check_bias("my_flash_thing", MADE["alibi"])
+    with pytest.raises(ValueError, match=f"'{name}' takes no bias"):
+        attention.check_bias(name, MADE["alibi"])
     for name in ("flash_attention_2", "flash_attention_3", "flash_attention_4", "kernels-community/flash-attn2"):
         assert attention.backend_of(name) is attention.BACKENDS["flash"]
     for name in ("varlen", "flash", "registered"):  # rows of the table that no name asks for

@@ -36,7 +36,6 @@ from hf_posenc.model.scheme_table import LearnedPosition
         ({"classifier_dropout": float("nan")}, "classifier_dropout=nan is out of range"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps=0.0 is out of range. It must be a positive number"),
         ({"initializer_range": -0.02}, "initializer_range=-0.02"),
-        ({"label_mean": float("nan")}, "label_mean=nan is out of range. It must be a finite number"),
         ({"label_scale": 0}, "label_scale=0 is out of range. It must be a positive number"),
         ({"label_scale": 2.0}, "label_scale=2.0 are for a regression, and problem_type is None. Give problem_type="),
         ({"pad_token_id": 200}, "pad_token_id=200 is outside the vocabulary of 101 tokens"),

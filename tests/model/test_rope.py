@@ -170,7 +170,7 @@ def test_lengths_are_those_of_each_sequence():
         lengths = batch.pad(batch.tokens.lengths.unsqueeze(-1)).squeeze(-1)
         assert lengths.tolist() == [[3, 3, 3, 0, 2, 2, 0], [0] * 7, [0] + [11] * 6]
     batch = TokenLayout.from_batch(mask[[0, 2]], mask[[0, 2]], unpad=False)
-    assert batch.tokens.lengths.tolist() == [[5] * 7, [6] * 7]
+    assert (batch.tokens.lengths * mask[[0, 2]]).tolist() == [[5, 5, 5, 0, 5, 5, 0], [0] + [6] * 6]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -104,3 +104,14 @@ def test_a_merged_adapter_reaches_strangers(tmp_path: Path) -> None:
 def outputs_of(model: torch.nn.Module) -> torch.Tensor:
     with torch.no_grad():
         return model(**BATCH).logits
+
+
+def test_a_replicated_layer_keeps_its_origins_part_of_the_scheme() -> None:
+    model = tiny_model("relative_key", HEAD).eval()
+    layers = model.model.layers
+    model.model.layers = torch.nn.ModuleList([layers[0], layers[1], layers[1]])
+    expected = outputs(model, BATCH)
+    model.model.layers = layers
+    replicated = peft.get_peft_model(model, peft.LoraConfig(layer_replication=[[0, 2], [1, 2]])).eval()
+    assert len(replicated.base_model.model.model.layers) == 3
+    assert_same_outputs(outputs(replicated.base_model.model, BATCH), expected)

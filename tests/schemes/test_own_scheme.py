@@ -162,6 +162,12 @@ class WithList(Sound):
         self.parts = [nn.Linear(1, 1) for _ in range(num_layers)]
 
 
+class WithDict(Sound):
+    def __init__(self, *, num_layers):
+        super().__init__()
+        self.parts = {layer: nn.Linear(1, 1) for layer in range(num_layers)}
+
+
 class WithHookForChild(Sound):
     def __init__(self):
         super().__init__()
@@ -172,7 +178,8 @@ class WithHookForChild(Sound):
     ("scheme", "message"),
     [
         (WithBuffer, "WithBuffer.table is a buffer.*Compute it from Python numbers"),
-        (WithList, "WithList.parts is a Python list of modules, whose weights nobody would .*nn.ModuleList"),
+        (WithList, "WithList.parts is a Python list or dict of modules, whose weights nobody would .*nn.ModuleList"),
+        (WithDict, "WithDict.parts is a Python list or dict of modules, whose weights nobody would .*nn.ModuleDict"),
         (WithHookForChild, "WithHookForChild.bias is a child with the name of a hook. Rename it"),
     ],
 )
@@ -186,6 +193,7 @@ def test_a_buffer_a_list_of_modules_and_a_child_named_like_a_hook_are_refused(mo
     [
         (PositionScheme, "bias", ones(1, 3, 5, 5), "returns (1, 3, 5, 5). Give (1 or B, 2 or 1, S, S)"),
         (PositionScheme, "layer_bias", ones(1, 3, 5, 5), "returns (1, 3, 5, 5). Give (1 or B, 2 or 1, S, S)"),
+        (PositionScheme, "bias", ones(1, 1, 6, 6), "returns (1, 1, 6, 6). Give (1 or B, 2 or 1, S, S), S = 5"),
         (PositionScheme, "embed", None, "embed returns None. Give the hidden states back"),
         (DistanceBias, "of_distance", ones(1, 9), "Mine.of_distance returns (1, 9) for 9 distances. Give (R, H)"),
         (DistanceBias, "of_distance", ones(9), "Mine.of_distance returns (9,) for 9 distances. Give (R, H)"),
