@@ -215,7 +215,7 @@ def scheme_table() -> str:
 
 
 def _lower(text: str) -> str:
-    return text[0].lower() + text[1:]
+    return text[0].lower() + text[1:] if text.split()[0].istitle() else text
 
 
 def attention_table() -> str:
