@@ -104,7 +104,7 @@ def space_results(folder: Path) -> str:
     """The start of each report, table and sentences, under the question that its plan asks: all that a Space has."""
     parts = ["<!-- Written by `make model-cards` from model_cards/results. -->\n"]
     evidence = (folder / "evidence.md").read_text(encoding="utf-8")
-    for name, question in re.findall(r"^\| `(\w+)` \| (.+?) \|", evidence, re.MULTILINE):
+    for name, question in re.findall(r"^\| \[`(\w+)`\].*? \| (.+?) \|", evidence, re.MULTILINE):
         report = (folder / "results" / name / "report.md").read_text(encoding="utf-8")
         shown = report.partition("\n## Tests\n")[0].partition("\n\n")[2].replace("\n## ", "\n### ")
         parts.append(f"## {question} ({name})\n\n" + re.sub(r"!\[.*\n+|In the picture .*?\. ", "", shown))
@@ -215,7 +215,7 @@ def scheme_table() -> str:
 
 
 def _lower(text: str) -> str:
-    return text[0].lower() + text[1:]
+    return text[0].lower() + text[1:] if text.split()[0].istitle() else text
 
 
 def attention_table() -> str:

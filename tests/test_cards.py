@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 from hf_posenc.comparison import Comparison
 from hf_posenc.comparison.statistics import group_scores
 from hf_posenc.schemes.describe import describe_schemes
-from model_cards import make_cards
+from model_cards import make_cards, make_pages
 
 FOLDER = make_cards.FOLDER
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -46,7 +46,10 @@ def test_the_folder_holds_cards_pictures_and_a_short_page_of_all():
     assert len(PAGE.splitlines()) <= 120
     prose = re.sub(r"```.*?```|<!-- generated.*?<!-- end -->|\]\([^)]*\)", "", PAGE, flags=re.DOTALL)
     assert max(len(sentence.split()) for sentence in re.split(r"[.:](?=\s)|\||\n\n|\n- ", prose)) <= 30
+    in_space = (FOLDER.parent / "examples/space/results.md").read_text(encoding="utf-8")
+    assert in_space == make_pages.space_results(FOLDER)
     for report in FOLDER.glob("results/*/report.md"):
+        assert f" ({report.parent.name})\n" in in_space
         assert f"](results/{report.parent.name}/report.md)" in (FOLDER / "evidence.md").read_text()
 
 

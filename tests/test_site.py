@@ -76,6 +76,10 @@ def test_every_page_is_at_most_three_clicks_away(site):
 def test_the_reference_has_every_public_name_and_there_is_a_page_for_each_scheme(site):
     anchors = set().union(*(page.anchors for path, page in site.items() if "reference" in path.parts))
     assert {f"hf_posenc.{name}" for name in hf_posenc.__all__} <= anchors
+    texts = [path.read_text(encoding="utf-8") for path in site if "reference" in path.parts]
+    returned = [part for text in texts for part in re.findall("Returns:.*?</ul>", text, re.DOTALL)]
+    assert returned  # and none is cut where a line of its docstring ends
+    assert all(part.count("<li") == 1 for part in returned)
     assert set(BUILTIN) <= {path.parent.name for path in site if "model_cards" in path.parts}
 
 

@@ -49,8 +49,8 @@ report
 # ## Another scheme, healed
 #
 # One command swaps the scheme, heals at the lengths that the original can read, then extends. Healing needs texts,
-# but no labels: the model learns to give the original's hidden states. 30 steps on short sentences are a taste; 300
-# steps on texts like yours are the usual dose.
+# but no labels: the model learns to give the original's hidden states. 30 steps on short sentences are a taste: on
+# texts like yours take the default, 2,000.
 
 # %%
 examples = Path(hf_posenc.__file__).parent / "data" / "blimp_order"

@@ -61,8 +61,8 @@ hf_posenc.register_scheme(LogSlopes)
 # ## Checked
 #
 # The suite holds a scheme to what the encoder, the Trainer and the Hub rely on: padding and packing don't change
-# answers, gradients flow, a saved model is the same. Each fault comes with its usual cause. All checks take half a
-# minute; here are the quick ones.
+# answers, gradients flow, a saved model is the same. Each fault comes with its usual cause. Export and
+# remote code take longest; here are the quick ones.
 
 # %%
 quick = [name for name in hf_posenc.SCHEME_CHECKS if name not in ("export", "remote_code")]

@@ -41,7 +41,7 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     values.pop("about", None)  # of a built-in plan
     for name, option in (("tasks", "data"), ("schemes", "schemes")):
         if not values.get(name):
-            raise UserError(f"The plan names no {name}. Give {name}: [...] in the file, or --{option}.")
+            raise UserError(f"There are no {name}. Give --{option}, or {name}: [...] in a plan.")
     if isinstance(seeds := values.get("seeds"), int):
         check_range(f"The plan's number of seeds {seeds}", seeds, whole_number(1, 10_000))
         values["seeds"] = tuple(range(seeds))

@@ -81,7 +81,7 @@ def fit(
         **options: others of `hf-posenc train`, as for `PosEncClassifier`.
 
     Returns:
-        The fitted estimator: `predict` and `score` take texts, `save` writes a checkpoint.
+        The fitted estimator; `predict` and `score` take texts, `save` writes a checkpoint.
 
     Raises:
         UserError: texts, labels or an option aren't accepted.

@@ -36,7 +36,7 @@ def test_options_replace_the_plans(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "names no tasks"),
+        ([], "There are no tasks. Give --data, or tasks: [...] in a plan"),
         (["--plan", "nowhere.yaml"], "There is no plan 'nowhere.yaml'"),
         (["--plan", "quick", "--schemes", "ropee"], "Did you mean 'rope'?"),
         (["--plan", "quick", "--seeds", "many"], "Invalid value for '--seeds': "),

@@ -97,8 +97,8 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tasks": []}, "names no tasks. Give tasks: [...] in the file, or --data"),
-        ({"schemes": None}, "names no schemes"),
+        ({"tasks": []}, "There are no tasks. Give --data"),
+        ({"schemes": None}, "There are no schemes"),
         ({"options": None}, "The plan has options: None. Field"),
         ({"seeds": 1.5}, "The plan has seeds: 1.5. Field"),
         ({"seeds": True}, "The plan's number of seeds True is out of range"),

@@ -66,11 +66,11 @@ class ForwardAttention(Movable):
         scheme, masks = self.scheme, self.masks
         if scheme.uses("layer_bias"):
             row_q, row_k = (self.row_tokens.rows.lay_out(t).transpose(1, 2) for t in (q, k))
-            bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_idx)
-            _check_axes(scheme, "layer_bias", bias, row_q.shape[1])
+            bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_number)
+            _check_axes(scheme, "layer_bias", bias, *row_q.shape[1:3])
             masks = add_bias(masks, self.runs, bias, self.dtype)
         if scheme.uses("rotate"):
-            q, k = scheme.rotate(q, k, self.state, layer.layer_idx)
+            q, k = scheme.rotate(q, k, self.state, layer.layer_number)
         attention = self
         if self.backend is BACKENDS["varlen"] and (q.shape[-1] % 8 or q.shape[-1] > 256):
             attention = self._padded()
@@ -102,13 +102,7 @@ def choose_attention(
 ) -> ForwardAttention:
     """Chooses the backend of this forward, and computes what all its layers share: mask, bias and rotary state.
 
-    Args:
-        config: names the backend.
-        scheme: the positional scheme; its `rotary` and `bias` are called here, once.
-        layout: where the tokens are.
-        x: their hidden states, in token layout.
-        has_dropout: whether some layer drops probabilities.
-        wants_weights: whether the probabilities are wanted.
+    The scheme's `rotary` and `bias` are called here, once, with x, what layer 0 gets, in token layout.
 
     Raises:
         ValueError: the backend can't take the scheme's bias.
@@ -134,9 +128,10 @@ def choose_attention(
             rows = Rows(layout)
             if _is_biased(scheme):
                 attention.row_tokens = rows.tokens()
-            if attention.row_tokens is not None and scheme.uses("bias"):
+            if scheme.uses("bias"):
                 attention.bias = scheme.bias(replace(attention.row_tokens, hidden=x))
-                _check_axes(scheme, "bias", attention.bias, config.num_attention_heads)
+                shape = config.num_attention_heads, attention.row_tokens.positions.shape[-1]
+                _check_axes(scheme, "bias", attention.bias, *shape)
             several = name == "sdpa" and on_cpu and layout.index is not None
             attention.runs = runs = Runs(layout.counts) if several and layout.counts is not None else rows
             attention.masks = add_bias(runs.masks, runs, attention.bias, attention.dtype)
@@ -184,9 +179,10 @@ def add_bias(masks: Masks, runs: Rows | Runs, bias: Tensor | None, dtype: torch.
     return added
 
 
-def _check_axes(scheme: PositionScheme, hook: str, bias: Tensor | None, heads: int) -> None:
-    if bias is not None and (bias.dim() != 4 or bias.shape[1] not in (1, heads)):
-        raise ValueError(f"{scheme.name!r}: {hook} returns {tuple(bias.shape)}. Give (1 or B, {heads} or 1, S, S).")
+def _check_axes(scheme: PositionScheme, hook: str, bias: Tensor | None, heads: int, length: int) -> None:
+    axes = () if bias is None or tracing() else tuple(bias.shape)
+    if axes and (len(axes) != 4 or axes[1] not in (1, heads) or not {*axes[2:]} <= {1, length}):
+        raise ValueError(f"{scheme.name!r}: {hook} returns {axes}. Give (1 or B, {heads} or 1, S, S), S = {length}.")
 
 
 def _aligned(bias: Tensor) -> Tensor:
@@ -350,5 +346,5 @@ def backend_of(name: str) -> Backend:
     """
     if name in REFUSED:
         raise ValueError(f"attn_implementation={name!r} {REFUSED[name]}")
-    is_flash = name.startswith("flash_attention_") or ("/" in name and "flash" in name)
+    is_flash = name in {f"flash_attention_{version}" for version in (2, 3, 4)} or ("/" in name and "flash" in name)
     return BACKENDS["flash" if is_flash else name if name in ("eager", "sdpa") else "registered"]

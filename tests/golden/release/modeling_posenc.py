@@ -94,7 +94,7 @@ class PosEncAttention(nn.Module):
     def __init__(self, config: PosEncConfig, layer_idx: int) -> None:
         super().__init__()
         self.config = config
-        self.layer_idx = layer_idx
+        self.layer_number = layer_idx  # PEFT renumbers `layer_idx` in replicas, which use their origin's position
         self.head_dim = config.hidden_size // config.num_attention_heads
         size, bias = config.hidden_size, config.attention_bias
         self.query, self.key, self.value, self.dense = (nn.Linear(size, size, bias=bias) for _ in range(4))
@@ -268,8 +268,8 @@ class PosEncModel(PosEncPreTrainedModel):
             input_ids (Tensor): token ids (B, S).
             attention_mask (Tensor): (B, S), 1 at tokens and 0 at padding, on either side. None: all are tokens.
             token_type_ids (Tensor): (B, S). None: all 0.
-            position_ids (Tensor): (B, S), 0-based. None: counted from the mask. A row of several aranges from its
-                smallest position is packed (see `TokenLayout.from_batch`).
+            position_ids (Tensor): (B, S), (1, S) or (S,), 0-based. None: counted from the mask. A row of several
+                aranges from its smallest position, as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other is one sequence.
             inputs_embeds (Tensor): (B, S, E) instead of `input_ids`.
             seq_idx (Tensor): (B, S), the sequence of each token in packed rows.
             cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a batch of one row.
@@ -387,7 +387,11 @@ class PosEncHead(PosEncPreTrainedModel):
         cu_seq_lens_q: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Encodes and predicts; the arguments are those of `PosEncModel`, and `labels`: see the head's `_outputs`."""
+        """Encodes and predicts; the arguments are those of `PosEncModel`, and the labels.
+
+        `labels`: of texts (B,), or of several classes or numbers (B, C); of tokens (B, S), -100: none. The loss is None
+        without labels; logits are (B, C), or of tokens (B, S, C), zero at padding; of packed rows, one per sequence.
+        """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
         inputs |= {"seq_idx": seq_idx, "cu_seq_lens_q": cu_seq_lens_q}
@@ -398,11 +402,21 @@ class PosEncHead(PosEncPreTrainedModel):
     def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
         """Hidden states (B, S, D), labels, and by how many to divide the loss -> loss or None, and logits.
 
-        Of heads that answer for each token: `labels` (B, S), the right class or token id, or -100 where there is
-        nothing to predict; logits (B, S, C), zero at padding.
+        Here of each token, with labels (B, S), which don't count at padding.
         """
         logits = self._scores(layout.unpad(hidden_states))
-        return token_loss(logits, labels, layout, count), layout.pad(logits)
+        if labels is None:
+            return None, layout.pad(logits)
+        if tuple(labels.shape) != layout.shape:
+            raise ValueError(
+                f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
+                "token, -100 where it doesn't count."
+            )
+        check_classes(logits)
+        if layout.mask is not None:
+            labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
+        loss = cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), count)
+        return loss, layout.pad(logits)
 
     def _scores(self, hidden_states: Tensor) -> Tensor:
         raise NotImplementedError
@@ -472,48 +486,37 @@ class PosEncForSequenceClassification(PosEncPooledHead):
 
 
 class PosEncForMultipleChoice(PosEncPooledHead):
-    """The encoder with one score per choice, softmax over the choices."""
+    """The encoder with one score per choice, softmax over the choices.
+
+    Inputs have an axis of choices, (B, C, S); `labels` (B,) hold the number of the right one; logits are (B, C).
+    """
 
     output_class = modeling_outputs.MultipleChoiceModelOutput
 
     def __init__(self, config: PosEncConfig) -> None:
         super().__init__(config, 1)
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> modeling_outputs.MultipleChoiceModelOutput:
-        """Scores each choice; inputs have an axis of choices: (B, C, S).
-
-        Args:
-            labels (Tensor): (B,), the number of the right choice.
-
-        Returns:
-            MultipleChoiceModelOutput: `logits` (B, C); `loss`.
+    def _encode(self, **inputs: Any) -> tuple[Tensor, TokenLayout, dict[str, Any]]:
+        """Runs the encoder with a row for each choice: hidden states (B, C, S, D).
 
         Raises:
             ValueError: the input has no axis of choices, or is packed.
         """
-        x, axes = (inputs_embeds, 4) if input_ids is None else (input_ids, 3)
+        x, axes = (inputs["inputs_embeds"], 4) if inputs["input_ids"] is None else (inputs["input_ids"], 3)
         if x is None or x.dim() != axes:
             shape = None if x is None else tuple(x.shape)
             raise ValueError(f"Multiple choice takes input_ids (B, C, S) or inputs_embeds (B, C, S, D), not {shape}.")
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        inputs |= {"position_ids": position_ids, "inputs_embeds": inputs_embeds}
-        flat = {name: t.flatten(0, 1) if t is not None and t.dim() > 2 else t for name, t in inputs.items()}
-        outputs = super().forward(**flat, return_dict=True, **kwargs)
-        if outputs.logits.shape[0] != x.shape[0] * x.shape[1]:
+        flat = {name: t.flatten(0, 1) if isinstance(t, Tensor) and t.dim() > 2 else t for name, t in inputs.items()}
+        hidden_states, layout, optional_outputs = super()._encode(**flat)
+        if layout.packed:
             raise ValueError("Multiple choice can't take packed rows: give each choice a row of its own.")
-        logits = outputs.logits.view(-1, x.shape[1])
-        loss = None if labels is None else cross_entropy(logits, labels, kwargs.get("num_items_in_batch"))
-        return self.output_class(**{**outputs, "loss": loss, "logits": logits})
+        return hidden_states.unflatten(0, x.shape[:2]), layout, optional_outputs
+
+    def _outputs(self, hidden_states: Tensor, layout: TokenLayout, labels: Tensor | None, count: Any) -> Outputs:
+        """Scores the choices: loss, and logits (B, C)."""
+        _, scores = super()._outputs(hidden_states.flatten(0, 1), layout, None, count)
+        logits = scores.view(hidden_states.shape[:2])
+        return None if labels is None else cross_entropy(logits, labels, count), logits
 
 
 class PosEncLMHead(nn.Module):
@@ -675,23 +678,6 @@ def _mean(total: Tensor, count: Tensor | int, num_items_in_batch: Tensor | int |
     return total / (count.to(total.device) if isinstance(count, Tensor) else count)
 
 
-def token_loss(
-    logits: Tensor, labels: Tensor | None, layout: TokenLayout, num_items_in_batch: Tensor | int | None
-) -> Tensor | None:
-    """Cross-entropy of logits in token layout against labels (B, S); labels at padding don't count."""
-    if labels is None:
-        return None
-    if tuple(labels.shape) != layout.shape:
-        raise ValueError(
-            f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
-            "token, -100 where it doesn't count."
-        )
-    check_classes(logits)
-    if layout.mask is not None:
-        labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
-    return cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), num_items_in_batch)
-
-
 def sequence_classification_loss(
     logits: Tensor, labels: Tensor, config: PosEncConfig, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
@@ -717,6 +703,6 @@ def sequence_classification_loss(
         target = labels.reshape(logits.shape).to(precise)
         if kind == "regression":
             loss_of, precise, target = nn.functional.mse_loss, precise / config.label_scale, target / config.label_scale
-        loss = _mean(loss_of(precise, target, reduction="sum"), max(target.numel(), 1), num_items_in_batch)
+        loss = _mean(loss_of(precise, target, reduction="sum"), target.numel(), num_items_in_batch)
     config.problem_type = kind  # not before the labels have been found to fit
     return loss

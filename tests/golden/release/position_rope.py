@@ -71,13 +71,6 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
         else:
             require(f"rope_parameters: {key}", value, _CHECKS.get(key, positive()))
     parameters |= {key: x for key, x in optional.items() if x is not None and key not in parameters}
-    _check_together(parameters)
-    if rope_type == "longrope" and "factor" not in parameters:
-        parameters["factor"] = max(1.0, (max_positions or parameters[_LENGTH]) / parameters[_LENGTH])
-    return parameters
-
-
-def _check_together(parameters: dict[str, Any]) -> None:
     for less, more in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
         if less in parameters and not parameters[less] < parameters[more]:
             raise ValueError(
@@ -86,6 +79,9 @@ def _check_together(parameters: dict[str, Any]) -> None:
     for one, other in (("mscale", "mscale_all_dim"), _LOCAL):
         if (one in parameters) != (other in parameters):
             raise ValueError(f"rope_parameters: {one} and {other} act together. Give both or neither.")
+    if rope_type == "longrope" and "factor" not in parameters:
+        parameters["factor"] = max(1.0, (max_positions or parameters[_LENGTH]) / parameters[_LENGTH])
+    return parameters
 
 
 class _FrequencySettings:  # a namespace couldn't be compiled

@@ -11,6 +11,7 @@ A scheme's hooks read a `Tokens`, in the hook's own layout; the encoder keeps a 
 import copy
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,13 +28,13 @@ class Movable:
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """Copies it to another device (accelerate calls this between devices)."""
         moved = copy.copy(self)
-        vars(moved).update({name: _moved(value, *args, **kwargs) for name, value in vars(self).items()})
+        vars(moved).update({name: _to_device(value, *args, **kwargs) for name, value in vars(self).items()})
         return moved
 
 
-def _moved(value: Any, *args: Any, **kwargs: Any) -> Any:
+def _to_device(value: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_moved(item, *args, **kwargs) for item in value)
+        return type(value)(_to_device(item, *args, **kwargs) for item in value)
     return value.to(*args, **kwargs) if isinstance(value, (Tensor, Movable)) else value
 
 
@@ -80,17 +81,14 @@ class Tokens(Movable):
             input_ids: int64 (B, S). None: `inputs_embeds` were given.
             hidden_states: what q and k are projected from, (B, S, D).
         """
-        rows, length = (1 if positions.dim() == 1 else positions.shape[0]), positions.shape[-1]
-        if hidden_states is not None and hidden_states.dim() == positions.dim() + 1 > 2:
-            rows = hidden_states.shape[0]
+        *rows, length = positions.shape if hidden_states is None else hidden_states.shape[:-1]
         rank = torch.arange(length, device=positions.device).expand_as(positions)
-        sequence = torch.arange(rows, device=positions.device).unsqueeze(-1).expand(rows, length)
-        sequence = sequence[0] if positions.dim() == 1 else sequence
-        tokens = cls(positions, rank, sequence, rows, length, False, ids=input_ids, hidden=hidden_states)
+        sequence = torch.arange(math.prod(rows), device=positions.device).view(*rows, 1).expand(*rows, length)
+        tokens = cls(positions, rank, sequence, math.prod(rows), length, False, ids=input_ids, hidden=hidden_states)
         if not have_fixed_shapes(positions) and positions.numel():
             same = (positions == rank).all()
-            counted, least, most = torch.stack((same.long(), *positions.aminmax())).tolist()
-            tokens.positions_are_aranges, tokens.position_range = bool(counted), (least, most)
+            are_aranges, least, most = torch.stack((same.long(), *positions.aminmax())).tolist()
+            tokens.positions_are_aranges, tokens.position_range = bool(are_aranges), (least, most)
         return tokens
 
     @property
@@ -101,14 +99,10 @@ class Tokens(Movable):
     @property
     def lengths(self) -> Tensor:
         """int64 (...): the largest position + 1 of the sequence that each token belongs to."""
-        positions = self.positions.expand_as(self.sequence)
-        if not self.has_rows:
-            return last_positions(positions, self.sequence, self.num_sequences)[self.sequence] + 1
-        if self.may_be_packed:
-            same = self.sequence[:, :, None] == self.sequence[:, None, :]
-            return positions[:, None, :].masked_fill(~same, 0).amax(-1) + 1
-        last = positions.masked_fill(self.sequence < 0, 0).amax(-1, keepdim=True)
-        return (last + 1).expand_as(positions)
+        positions = self.positions.expand_as(self.sequence).masked_fill(self.sequence < 0, 0)
+        count = positions.numel() if self.may_be_packed else self.num_sequences  # a traced graph leaves gaps
+        last = last_positions(positions, self.sequence, count)
+        return last[self.sequence.clamp(min=0)] + 1
 
     @property
     def input_ids(self) -> Tensor | None:
@@ -222,13 +216,8 @@ class TokenLayout(Movable):
 
         Args:
             x: token ids (B, S), or embeddings (B, S, E).
-            attention_mask: (B, S), nonzero at real tokens. None: all are real.
-            position_ids: (B, S), (1, S) or (S,). A row whose real tokens hold exactly several aranges from its smallest
-                position, such as 0 1 2 0 1 or 2 3 4 2 3, is packed; any other order is that of one sequence.
-            seq_idx: (B, S), the number of the sequence that each place belongs to, for packed rows.
-            cu_seq_lens_q: (N + 1,), borders of the sequences of a batch of one row, as an alternative to `seq_idx`.
-            max_length: the longest sequence between these borders. On a GPU both are then taken as they are, and the
-                host doesn't wait for it.
+            attention_mask, position_ids, seq_idx, cu_seq_lens_q: as in `PosEncModel.forward`.
+            max_length: the longest sequence between the borders, if it is known: `max_length_q` there.
             unpad: compute on real tokens only, where there is padding or packing.
 
         Raises:
@@ -281,14 +270,14 @@ class TokenLayout(Movable):
             exists.view(rows, -1)[:, 0] |= ~mask.any(-1)
         same, bounds = (tokens.positions == tokens.rank.clamp(min=0)).all(), tokens.positions.aminmax()
         facts = (same, exists.sum(), held.sum(), held.max(), *bounds)
-        counted, count, real, longest, least, most = torch.stack([fact.long() for fact in facts]).tolist()
+        are_aranges, count, real, longest, least, most = torch.stack([fact.long() for fact in facts]).tolist()
         if tokens.may_be_packed:
             number = (exists.cumsum(0) - 1)[sequence]
             tokens.sequence = number if mask is None else number.masked_fill(~mask, -1)
             held = held[exists.nonzero_static(size=count).squeeze(1)]
         tokens.num_sequences, tokens.longest, tokens.position_range = count, longest, (least, most)
         tokens.may_be_packed = self.packed
-        tokens.positions_are_aranges = bool(counted) and (self.packed or not from_caller)
+        tokens.positions_are_aranges = bool(are_aranges) and (self.packed or not from_caller)
         self.counts, self.num_tokens, self.mask = held, real, None if real == sequence.numel() else mask
 
     @property
@@ -340,18 +329,18 @@ class TokenLayout(Movable):
         layout = self.without_padding()
         return Rows(layout).lay_out(layout.unpad(x), fill)
 
-    def pool(self, x: Tensor, how: str) -> Tensor:
+    def pool(self, x: Tensor, pooling: str) -> Tensor:
         """One vector per sequence: input layout (B, S, D) -> (N, D). Padding never counts; an empty sequence gives 0.
 
         Args:
             x: hidden states.
-            how: `mean`, `max` or `cls` (the first token of each sequence).
+            pooling: `mean`, `max` or `cls` (the first token of each sequence).
         """
         real = self.by_sequence(torch.ones_like(x[..., 0], dtype=torch.bool) if self.mask is None else self.mask)
-        x = self.by_sequence(x, torch.finfo(x.dtype).min if how == "max" else 0.0)
-        if how == "cls":
+        x = self.by_sequence(x, torch.finfo(x.dtype).min if pooling == "max" else 0.0)
+        if pooling == "cls":
             pooled = x[torch.arange(x.shape[0], device=x.device), real.to(torch.int64).argmax(-1)]
-        elif how == "max":
+        elif pooling == "max":
             pooled = x.amax(1)
         else:
             total = x.sum(1, dtype=accumulation_dtype(x))
@@ -371,12 +360,11 @@ class Rows(Movable):
     def __init__(self, layout: TokenLayout) -> None:
         tokens, mask = layout.tokens, layout.mask
         self.layout, self.shape = layout, (tokens.num_sequences, tokens.longest)
-        self.is_full = layout.num_tokens == tokens.num_sequences * tokens.longest  # tokens in order, without a gap
         self.index: Tensor | None = None  # int64 (T,) in an unpadded batch: place of each token in the flattened rows
         if layout.index is not None and layout.counts is not None:
             self.index = (tokens.sequence * tokens.longest + tokens.rank)[0]
             place = torch.arange(tokens.longest, device=self.index.device)
-            mask = None if self.is_full else place < layout.counts.unsqueeze(-1)
+            mask = place < layout.counts.unsqueeze(-1)
         self.masks: list[Tensor | None] = [mask]
         """bool: which keys each query attends to, (B, 1, 1, S), or (B, 1, S, S) with borders. None: all."""
         if tokens.may_be_packed:
@@ -401,9 +389,7 @@ class Rows(Movable):
 
     def lay_out(self, x: Tensor, fill: float = 0) -> Tensor:
         """Token layout -> padded layout, with `fill` at empty places of an unpadded batch."""
-        if self.index is None:
-            return x
-        return x.reshape(*self.shape, *x.shape[2:]) if self.is_full else _scatter(x[0], self.index, self.shape, fill)
+        return x if self.index is None else _scatter(x[0], self.index, self.shape, fill)
 
     def pick(self, bias: Tensor) -> list[Tensor]:
         """The bias of each run: the whole."""
@@ -415,10 +401,7 @@ class Rows(Movable):
 
     def join(self, parts: list[Tensor]) -> Tensor:
         """Undoes `split`."""
-        if self.index is None:
-            return parts[0]
-        x = parts[0].flatten(0, 1)
-        return (x if self.is_full else x.index_select(0, self.index)).unsqueeze(0)
+        return parts[0] if self.index is None else parts[0].flatten(0, 1).index_select(0, self.index).unsqueeze(0)
 
 
 class Runs(Movable):
@@ -456,7 +439,7 @@ class Runs(Movable):
     def pick(self, bias: Tensor) -> list[Tensor]:
         """(1 or n, H, L, L) -> (1 or m, H, w, w) of each run."""
         rows = [bias] * len(self.shapes) if bias.shape[0] == 1 else [bias.index_select(0, rows) for rows in self.rows]
-        return [own[:, :, :width, :width] for own, (_, width) in zip(rows, self.shapes, strict=True)]
+        return [run_bias[:, :, :width, :width] for run_bias, (_, width) in zip(rows, self.shapes, strict=True)]
 
     def split(self, x: Tensor) -> list[Tensor]:
         """Token layout (1, T, ...) -> (m, w, ...) of each run."""
@@ -498,7 +481,7 @@ def _assign_sequences(
     seen = place + 1 if mask is None else mask.cumsum(-1)  # real tokens of the row, up to each place
     sequence, rank = row.expand(shape), seen - 1
     if starts is not None:
-        before = torch.where(starts, rank if mask is None else seen - mask.long(), 0).cummax(-1).values
+        before = torch.where(starts, rank if mask is None else seen - mask.long(), 0).cummax(-1)[0]
         sequence, rank = row * shape[1] + (starts | (place == 0)).cumsum(-1) - 1, rank - before
     positions = rank if position_ids is None else position_ids
     if mask is not None:
@@ -553,12 +536,8 @@ def _starts_in_positions(position_ids: Tensor, mask: Tensor | None) -> Tensor:
     """True where a sequence starts, if a row's real tokens are exactly several aranges from its smallest position."""
     real = torch.ones_like(position_ids, dtype=torch.bool) if mask is None else mask
     least = position_ids.masked_fill(~real, torch.iinfo(torch.int64).max).amin(-1, keepdim=True)
-    # The position of the previous real token in the row: the last real place before this one.
-    place = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
-    last = torch.where(real, place, -1).cummax(-1).values
-    previous = torch.cat((torch.full_like(last[:, :1], -1), last[:, :-1]), -1)
-    follows = (previous >= 0) & (position_ids == position_ids.gather(-1, previous.clamp(min=0)) + 1)
     starts = real & (position_ids == least)
-    arange_rows = (starts | follows | ~real).all(-1)
-    packed_rows = arange_rows & (starts.sum(-1) > 1)
-    return starts & packed_rows.unsqueeze(-1)
+    rank = real.cumsum(-1) - 1
+    since_start = rank - torch.where(starts, rank, 0).cummax(-1)[0]
+    is_arange = ((position_ids - least == since_start) | ~real).all(-1, keepdim=True)
+    return starts & is_arange & (starts.sum(-1, keepdim=True) > 1)
