@@ -231,18 +231,6 @@ def test_a_scheme_that_asks_for_tokens_is_drawn(monkeypatch):
     assert all(panel.lines or panel.images for panel in axes(tiny_config("bipe")).values())
 
 
-def test_a_picture_never_fails_what_it_is_for(monkeypatch, tmp_path):
-    from hf_posenc.hub import collecting
-
-    warnings = []
-    monkeypatch.setattr("hf_posenc.hub.collecting.logger.warning", warnings.append)
-    monkeypatch.setattr("hf_posenc.schemes.plots.plot_position", lambda *_, **__: 1 / 0)
-    assert collecting._draw(encoder("rope"), tmp_path) is None
-    assert list(tmp_path.iterdir()) == []
-    assert len(warnings) == 1
-    assert all("division by zero" in line and "There is no picture of" in line for line in warnings)
-
-
 def test_nothing_global_is_touched(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it is an error now
     before = matplotlib.rcParams.copy()  # which asks for no backend

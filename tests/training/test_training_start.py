@@ -187,5 +187,5 @@ def test_merging_changes_no_output_and_a_scheme_is_trained_whole(order, bert, sc
 
 def test_lora_needs_peft(order, ours, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(UserError, match="pip install 'hf-posenc"):
+    with pytest.raises(UserError, match="pip install peft"):
         started(**order, lora=True, pretrained=str(ours))
