@@ -335,6 +335,9 @@ class PosEncModel(PosEncPreTrainedModel):
                 "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
                 "config. Without padding a batch is one row."
             )
+        if names_rows(self.position):
+            raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
+        unpad = unpad and not any(names_rows(module) for module in self.layers.modules() if module._forward_pre_hooks)
         where = {name: kwargs.get(name) for name in PLACES}
         layout = TokenLayout.from_batch(x, **where, max_length=kwargs.get("max_length_q"), unpad=unpad)
         tokens = layout.tokens
@@ -367,6 +370,11 @@ class PosEncModel(PosEncPreTrainedModel):
 
     def _is_requested(self, output: str, options: dict[str, Any]) -> bool:
         return bool(getattr(self.config, output) if options.get(output) is None else options[output])
+
+
+def names_rows(module: nn.Module) -> bool:
+    """Tells whether PEFT's hook names an adapter for each row of what a module is called with."""
+    return any("adapter_names" in getattr(hook, "keywords", ()) for hook in module._forward_pre_hooks.values())
 
 
 class PosEncHead(PosEncPreTrainedModel):

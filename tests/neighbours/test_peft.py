@@ -115,3 +115,30 @@ def test_a_replicated_layer_keeps_its_origins_part_of_the_scheme() -> None:
     replicated = peft.get_peft_model(model, peft.LoraConfig(layer_replication=[[0, 2], [1, 2]])).eval()
     assert len(replicated.base_model.model.model.layers) == 3
     assert_same_outputs(outputs(replicated.base_model.model, BATCH), expected)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        peft.LoraConfig(target_modules=["query"], init_lora_weights=False),
+        peft.RoadConfig(target_modules=["query"], init_weights=False, group_size=2),
+    ],
+    ids=lambda config: type(config).__name__,
+)
+def test_adapters_by_row_give_each_padded_row_what_its_adapter_gives_alone(config: object) -> None:
+    model = peft.get_peft_model(tiny_model("rope", HEAD), config).eval()
+    model.add_adapter("other", config)
+    names = ["default", "other"] * (len(LABELS) // 2)
+    together = model(**BATCH, adapter_names=names).logits
+    for row, name in enumerate(names):
+        model.set_adapter(name)
+        torch.testing.assert_close(together[row], model(**BATCH).logits[row], atol=1e-5, rtol=1e-5)
+
+
+def test_positions_of_an_adapter_are_refused_where_each_row_names_its_own() -> None:
+    config = peft.LoraConfig(target_modules=["query"], modules_to_save=["position"])
+    model = peft.get_peft_model(tiny_model("learned", HEAD, unpad_inputs=False), config).eval()
+    model.add_adapter("other", config)
+    assert model(**BATCH).logits.isfinite().all()
+    with pytest.raises(ValueError, match="leave 'position' out of modules_to_save"):
+        model(**BATCH, adapter_names=["default", "other"] * (len(LABELS) // 2))
