@@ -58,7 +58,7 @@ def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme: str
     lines = {name: len(text.splitlines()) for name, text in tiny_config(scheme).code_files().items()}
     assert sum(lines.values()) <= MOST_LINES[scheme], lines
     assert lines["configuration_posenc.py"] <= 275
-    assert lines["modeling_posenc.py"] <= 716
+    assert lines["modeling_posenc.py"] <= 718
     assert lines["scheme_table.py"] <= 8
 
 

@@ -7,7 +7,8 @@ scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, f
 
 import copy
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
@@ -335,6 +336,9 @@ class PosEncModel(PosEncPreTrainedModel):
                 "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
                 "config. Without padding a batch is one row."
             )
+        if names_rows([self.position]):
+            raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
+        unpad = unpad and not names_rows(self.layers.modules())
         where = {name: kwargs.get(name) for name in PLACES}
         layout = TokenLayout.from_batch(x, **where, max_length=kwargs.get("max_length_q"), unpad=unpad)
         tokens = layout.tokens
@@ -367,6 +371,12 @@ class PosEncModel(PosEncPreTrainedModel):
 
     def _is_requested(self, output: str, options: dict[str, Any]) -> bool:
         return bool(getattr(self.config, output) if options.get(output) is None else options[output])
+
+
+def names_rows(modules: Iterable[nn.Module]) -> bool:
+    """Tells whether a hook of PEFT's names an adapter for each row that one of the modules is called with."""
+    hooks = (hook for module in modules for hook in getattr(module, "_forward_pre_hooks", {}).values())
+    return "peft" in sys.modules and any("adapter_names" in getattr(hook, "keywords", ()) for hook in hooks)
 
 
 class PosEncHead(PosEncPreTrainedModel):
