@@ -55,7 +55,7 @@ def actors_of(process):
 @pytest.mark.slow  # Ray, and three processes that import PyTorch
 def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
     process, staging, killed = run("--actors", "2"), tmp_path / "labelled.unfinished", None
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 300
     while process.poll() is None and killed is None and time.monotonic() < deadline:
         if rows_in(staging) and len(actors := actors_of(process)) == 2:
             before, killed = rows_in(staging), actors[0]
