@@ -163,9 +163,11 @@ class Report:
                 f"{self.best['metric']}: {self.best['value']:.4g}.",
             )
         console.print(Markdown(f"{self.score_table()}\n\n{self.class_table()}"))
+        is_certain = self.problem_type == "single_label_classification" and "validation" in self.examples
+        certain = ["No temperature is fitted: all validation rows are answered rightly."] * is_certain
         _say(
             console,
-            *([] if self.calibration is None else [self.calibration.sentence()]),
+            *(certain if self.calibration is None else [self.calibration.sentence()]),
             *(f"Warning: {warning}" for warning in self.warnings),
         )
 

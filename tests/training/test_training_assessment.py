@@ -1,5 +1,6 @@
 """Where a classifier stands: baselines, classes and warnings."""
 
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy.special import softmax
 from training_harness import results, train
 
@@ -167,6 +169,15 @@ def by_hand(logits: np.ndarray, labels: np.ndarray) -> float:
             accuracy = np.mean([shares[n].argmax() == labels[n] for n in inside])
             error += len(inside) / len(labels) * abs(accuracy - np.mean([shares[n].max() for n in inside]))
     return error
+
+
+@pytest.mark.parametrize(("examples", "is_said"), [({"validation": 2}, True), ({"test": 2}, False)])
+def test_a_run_that_fits_no_temperature_says_so(examples: dict[str, int], is_said: bool):
+    console = Console(file=io.StringIO(), width=200)
+    report = stand([[2, 0], [0, 3]], [0, 1])
+    report.examples = examples
+    report.show(console)
+    assert ("No temperature is fitted: all validation rows" in console.file.getvalue()) is is_said
 
 
 @pytest.mark.parametrize("classes", [2, 5])
