@@ -41,7 +41,7 @@ def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) 
     counts = {"texts": 0, "batches": 0}
 
     def answer(texts: list[tuple[str, ...]]) -> list[Any]:
-        cut: dict[int, int] = {}
+        cut: set[int] = set()
         try:
             answers = list(predict(classifier, texts, batch_size, truncated=cut))
             return [(row, number in cut) for number, row in enumerate(answers)]

@@ -83,7 +83,7 @@ def predict(
         typer.secho(f"Backend: {', '.join([classifier.backend, *precision])}.", dim=True, err=True)
     rows, inputs, remarks = _read(classifier, options, split, texts, text_pair)
     asked: Any = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
-    truncated: dict[int, int] = {}
+    truncated: set[int] = set()
     with tqdm(desc="Labelling", total=len(inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
         answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
         if output is not None:

@@ -20,6 +20,7 @@ from ..options import Options
 from .columns import Columns, find_columns
 from .labels import Known, Labels, encode_labels, is_missing, standard_units
 from .reading import LINE, classes_of, counted, names_of, refuse_missing
+from .tokenizer import cut_rows
 
 TEXTS = ("text", "text_pair")
 """The columns of a prepared split that hold its texts."""
@@ -286,8 +287,6 @@ def encode_texts(
         batch = tokenizer(
             *(list(column[start : start + _CHUNK]) for column in texts), truncation=True, max_length=max_length
         )
-        full = [row for row, ids in enumerate(batch["input_ids"]) if len(ids) >= max_length]
-        # A Python tokenizer doesn't say what it cut; its inputs at the limit count as cut.
-        cut += sum(batch.encodings is None or bool(batch.encodings[row].overflowing) for row in full)
+        cut += len(cut_rows(batch, max_length))
         chunks.append(pa.table({name: pa.array(values, _IDS) for name, values in batch.items()}))
     return Dataset(pa.concat_tables(chunks)), cut

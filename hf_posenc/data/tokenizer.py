@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, BatchEncoding, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 
 from ..errors import UserError, check_local
@@ -146,3 +146,9 @@ def check_tokens(
         "'PreTrainedTokenizerFast' in tokenizer_config.json, which reads that file alone; or let `train` or `convert` "
         "take it as it is: --allow-other-tokens (allow_other_tokens=True)."
     )
+
+
+def cut_rows(encoded: BatchEncoding, max_length: int) -> list[int]:
+    """The rows that a tokenizer cut to a length; one in Python doesn't say so: all its rows that long count as cut."""
+    full = [row for row, ids in enumerate(encoded["input_ids"]) if len(ids) >= max_length]
+    return [row for row in full if encoded.encodings is None or encoded.encodings[row].overflowing]

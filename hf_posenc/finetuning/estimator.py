@@ -181,7 +181,7 @@ class _Estimator(BaseEstimator):
     def _logits(self, texts: Any) -> np.ndarray:
         """Logits (n, C)."""
         check_is_fitted(self, "model_")
-        rows, truncated = inputs_of(texts, remembered_columns(self.model_.config)), dict[int, int]()
+        rows, truncated = inputs_of(texts, remembered_columns(self.model_.config)), set[int]()
         logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=truncated))
         if said := cut_texts_in_words(truncated, self.tokenizer_):
             warnings.warn(said, stacklevel=4)

@@ -197,7 +197,7 @@ def evaluate(
     right = labels_of(part)
     if right is None:
         raise UserError(f"The data has no labels in column {prepared.columns.label!r}. Name it with --label-column.")
-    truncated: dict[int, int] = {}
+    truncated: set[int] = set()
     texts = zip(*texts_of(part), strict=True)
     answers = logits_of(
         classifier.model, classifier.tokenizer, texts, batch_size, truncated=truncated, progress=progress

@@ -5,7 +5,7 @@ whatever the model was trained in, unless bfloat16 is asked for. Evaluations in 
 best epoch, and stay in the training's precision.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from ..data.tokenizer import cut_rows
 from ..errors import UserError
 
 Row = Mapping[str, Sequence[int]]
@@ -30,7 +31,7 @@ def logits_of(
     bf16: bool = False,
     window: int = 32,
     progress: Callable[[int], object] | None = None,
-    truncated: dict[int, int] | None = None,
+    truncated: set[int] | None = None,
 ) -> Iterator[np.ndarray]:
     """The logits of each input, in order, as float32 arrays (C,).
 
@@ -45,7 +46,7 @@ def logits_of(
         bf16: compute in bfloat16 mixed precision: logits are rounded to about three digits.
         window: how many batches' inputs are sorted by length together. 1: a batch is answered before the next is read.
         progress: called with the number of inputs after each batch.
-        truncated: gets the number, from 0, of each text that is cut, with its length in tokens.
+        truncated: gets the number, from 0, of each text that is cut.
 
     Raises:
         UserError: a logit is NaN or infinite.
@@ -69,9 +70,9 @@ def logits_of(
     with ThreadPoolExecutor(getattr(model, "streams", 1)) as pool:
         run = pool.map if getattr(model, "streams", 1) > 1 else map
         while chunk := list(islice(iterator, batch_size * window)):
-            rows = _encode(tokenizer, chunk)
+            rows, cut = _encode(tokenizer, chunk)
             if truncated is not None:
-                truncated |= {done + number: length for number, length in _cut_texts(tokenizer, chunk, rows)}
+                truncated |= {done + row for row in cut}
             done += len(chunk)
             longest_first = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]), reverse=True)
             batches = [longest_first[start : start + batch_size] for start in range(0, len(rows), batch_size)]
@@ -100,33 +101,21 @@ def pad_rows(rows: Sequence[Row], pad_token_id: int | None, padding_side: str = 
     return {name: torch.from_numpy(values) for name, values in batch.items()}
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any]) -> Sequence[Row]:
-    """Token ids of texts and of pairs, in one call; rows as they are."""
+def _encode(tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any]) -> tuple[Sequence[Row], list[int]]:
+    """Token ids of texts and of pairs, in one call, and which of them were cut; rows as they are."""
     if isinstance(inputs[0], Mapping):
-        return inputs
+        return inputs, []
     texts = [text[0] if len(text) == 1 and isinstance(text, tuple) else text for text in inputs]
     encoded = tokenizer(texts, truncation=True)
-    return [{name: values[row] for name, values in encoded.items()} for row in range(len(texts))]
+    rows = [{name: values[row] for name, values in encoded.items()} for row in range(len(texts))]
+    return rows, cut_rows(encoded, tokenizer.model_max_length)
 
 
-def _cut_texts(
-    tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any], rows: Sequence[Row]
-) -> Iterator[tuple[int, int]]:
-    """The numbers of the texts that `_encode` cut, and how many tokens each has."""
-    for number, (text, row) in enumerate(zip(inputs, rows, strict=True)):
-        if len(row["input_ids"]) < tokenizer.model_max_length or isinstance(text, Mapping):
-            continue
-        parts = (text,) if isinstance(text, str) else text
-        length = len(tokenizer(*parts, verbose=False)["input_ids"])
-        if length > len(row["input_ids"]):
-            yield number, length
-
-
-def cut_texts_in_words(truncated: Mapping[int, int], tokenizer: PreTrainedTokenizerBase) -> str:
-    """How many texts were cut, by number and length in tokens, and the longest; empty if there was none."""
+def cut_texts_in_words(truncated: Collection[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """How many texts were cut; empty if there was none."""
     texts = "1 text has" if len(truncated) == 1 else f"{len(truncated):,} texts have"
     limit = f"more than {tokenizer.model_max_length:,} tokens, and only so many were read"
-    return f"{texts} {limit}; the longest has {max(truncated.values()):,}." if truncated else ""
+    return f"{texts} {limit}." if truncated else ""
 
 
 def take_off_autocast(accelerator: Any, model: nn.Module) -> None:

@@ -342,10 +342,9 @@ def test_texts_that_are_cut_are_counted(run, checkpoint, tmp_path):
     (tmp_path / "in.txt").write_text("\n".join(["who saw karla", "who " * limit, "who " * 3 * limit]))
     code, _, err = run("predict", checkpoint, "--data", tmp_path / "in.txt", "-o", tmp_path / "out.csv")
     assert code == 0
-    said = f"2 texts have more than {limit:,} tokens, and only so many were read; the longest has {3 * limit + 2:,}."
-    assert said in err
+    assert f"2 texts have more than {limit:,} tokens, and only so many were read." in err
     assert "only so many were read" not in run("predict", checkpoint, "who saw karla")[2]
-    with pytest.warns(UserWarning, match=f"1 text has more than {limit} tokens.* has {limit + 2}"):
+    with pytest.warns(UserWarning, match=f"1 text has more than {limit} tokens"):
         hf_posenc.load(checkpoint).predict(["who " * limit, "who saw karla"])
 
 
