@@ -59,15 +59,6 @@ def test_varlen_runs_from_an_a100_on(monkeypatch, capability, taken):
     assert not attention._runs_varlen(model.position, batch, x.float(), False)
 
 
-@pytest.mark.parametrize("length", [7, 8, 13])
-def test_a_bias_has_aligned_rows_on_a_gpu(length):
-    bias = torch.randn(1, length, length, 4).permute(0, 3, 1, 2)  # as `fire` makes it
-    aligned = attention._aligned(bias)
-    assert torch.equal(aligned, bias)
-    assert aligned.stride(-1) == 1
-    assert all(stride % 8 == 0 for stride in aligned.stride()[:-1])
-
-
 def test_constants_are_made_once_on_a_gpu():
     from torch._subclasses import FakeTensorMode
 
