@@ -301,6 +301,8 @@ class PosEncConfig(CheckpointConfig):
                         f"{did_you_mean(key, accepted)}It takes {takes}. Sizes and rope_parameters are fields of the "
                         "config."
                     )
+                if isinstance(accepted[key], bool) and not isinstance(value, bool):
+                    raise ValueError(f"position_embedding_kwargs[{key!r}]={value!r} is neither True nor False.")
         if self.rope_parameters is None or len(schemes) < len(names):
             return
         if not any(map(takes_rope_parameters, schemes.values())):
@@ -399,10 +401,11 @@ class PosEncConfig(CheckpointConfig):
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     def check_scheme(self, scheme: Any) -> None:
-        """Refuses a scheme whose state a checkpoint wouldn't hold, or whose child hides a hook.
+        """Refuses a scheme whose state a checkpoint wouldn't hold, whose child hides a hook, or whose table is short.
 
         Raises:
-            ValueError: it has a buffer, modules in a Python list or dict, or a child with the name of a hook.
+            ValueError: it has a buffer, modules in a Python list or dict, or a child with the name of a hook; or
+                position augmentation goes past its positions.
         """
         attributes = [item for part in scheme.modules() for item in vars(part).items() if item[0] != "_modules"]
         children = [child for child, _ in scheme.named_children()]
@@ -416,6 +419,12 @@ class PosEncConfig(CheckpointConfig):
         for what, names in faults.items():
             if names:
                 raise ValueError(f"{type(scheme).__name__}.{names[0]} is {what}.")
+        limit = scheme.max_length
+        if self.position_augmentation != "none" and limit is not None and self.augmentation_length > limit:
+            raise ValueError(
+                f"position_augmentation_length={self.augmentation_length} is past the {limit} positions of "
+                f"{scheme.name!r}. Make it {limit} or less, or raise max_position_embeddings."
+            )
 
     def prepare_to_save(self, model: Any) -> None:
         """Refuses a model whose code can't travel, or whose config was changed after it was built.

@@ -59,6 +59,7 @@ from hf_posenc.model.scheme_table import LearnedPosition
         ({"position_embedding_type": "learned", "rope_parameters": {"rope_theta": 5.0}}, "rope_parameters=.*no effect"),
         ({"position_embedding_type": "learned", "rope_theta": 5.0}, "'rope_theta': 5.0} has no effect.*. Leave it out"),
         ({"problem_type": "regresion"}, "problem_type='regresion' is unknown. Choose one of regression, single"),
+        ({"position_embedding_kwargs": {"interleaved": "no"}}, r"\['interleaved'\]='no' is neither True nor False"),
     ],
 )
 def test_values_out_of_range_are_named_with_what_is_accepted(values, message):
@@ -73,7 +74,6 @@ def test_values_out_of_range_are_named_with_what_is_accepted(values, message):
             {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activation": "sigmoyd"}},
             "activation='sigmoyd' is no activation",
         ),
-        ({"position_embedding_kwargs": {"interleaved": "no"}}, r"\['interleaved'\]='no' is neither True nor False"),
         (
             {"position_embedding_type": "learned", "position_embedding_kwargs": {"std": "wide"}},
             "std='wide' is out of range. It must be a positive number, or 0",
