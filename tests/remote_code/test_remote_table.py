@@ -21,7 +21,7 @@ from hf_posenc.model.configuration_posenc import AUTO_MAP
 MODEL = {
     f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "scheme_factory")
 }
-MODEL |= {"position_base.py", "position_math.py", "scheme_table.py"}
+MODEL |= {"losses.py", "position_base.py", "position_math.py", "scheme_table.py"}
 PLACES = torch.arange(6)[None]
 GONE = "from .gone import Mine\nSCHEMES = {'mine': Mine}\n"
 TOOLS = {
@@ -49,7 +49,7 @@ def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme: str) -> None
     assert set(tiny_config(scheme).code_files()) == MODEL | own
 
 
-MOST_LINES = {"rope": 2565, "learned": 2325}
+MOST_LINES = {"rope": 2564, "learned": 2324}
 """Whoever trusts a checkpoint has to read all of this first, so it is kept short."""
 
 
@@ -57,8 +57,8 @@ MOST_LINES = {"rope": 2565, "learned": 2325}
 def test_what_has_to_be_read_before_a_checkpoint_is_trusted_is_short(scheme: str) -> None:
     lines = {name: len(text.splitlines()) for name, text in tiny_config(scheme).code_files().items()}
     assert sum(lines.values()) <= MOST_LINES[scheme], lines
-    assert lines["configuration_posenc.py"] <= 275
-    assert lines["modeling_posenc.py"] <= 718
+    assert lines["configuration_posenc.py"] <= 272
+    assert lines["modeling_posenc.py"] <= 620
     assert lines["scheme_table.py"] <= 8
 
 
