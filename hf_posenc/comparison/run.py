@@ -45,8 +45,7 @@ def check_schemes(plan: Plan) -> None:
         with user_errors():
             register_scheme(path, "+".join(dict.fromkeys("+".join(plan.schemes).split("+"))))
     for scheme in plan.schemes:
-        options = Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0)))
-        started = check_start(options)
+        started = check_start(Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0))))
         if plan.pretrained is not None:  # a checkpoint for all is converted, one for each must be what it is called
             if "{scheme}" in plan.pretrained and (has := getattr(started, "position_embedding_type", None)) != scheme:
                 raise UserError(f"{plan.checkpoint(scheme)!r} has the scheme {has!r}, not {scheme!r}.")

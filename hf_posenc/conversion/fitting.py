@@ -318,13 +318,9 @@ def _by_distance(matrices: Tensor) -> Tensor:
 
 def _centred(effect: Tensor) -> Tensor:
     """An effect by distance (..., 2 R + 1) without its mean; near pairs are more, and count more."""
-    weight = _pairs_at(effect.shape[-1])
-    return effect - ((effect * weight).sum(-1) / weight.sum()).unsqueeze(-1)
-
-
-def _pairs_at(count: int) -> Tensor:
-    """About how many pairs of a text have each distance: (2 R + 1,)."""
-    return (count + 1 - (torch.arange(count) - count // 2).abs()).float()
+    count = effect.shape[-1]
+    pairs = (count + 1 - (torch.arange(count) - count // 2).abs()).float()  # about how many have each distance
+    return effect - ((effect * pairs).sum(-1) / pairs.sum()).unsqueeze(-1)
 
 
 def _effect_by_distance(model: Any, original: Any, rows: Tensor) -> Tensor:

@@ -29,16 +29,12 @@ def write_config(model: PreTrainedModel, staging: Path) -> None:
     """
     values = model.config.to_dict()
     if model.config.model_type == PosEncConfig.model_type:
-        known = BertConfig().to_dict()
-        values = {
-            name: value
-            for name, value in values.items()
-            if name in known or name not in PosEncConfig.__dataclass_fields__
-        }
+        known, own = BertConfig().to_dict(), PosEncConfig.__dataclass_fields__
+        values = {name: value for name, value in values.items() if name in known or name not in own}
+        values["model_type"] = _READ_AS
     for name in ("auto_map", "_name_or_path"):
         values.pop(name, None)
     values |= {
-        "model_type": _READ_AS if model.config.model_type == PosEncConfig.model_type else model.config.model_type,
         "architectures": [type(model).__name__],
         "max_position_embeddings": _longest_input(model),
         "dtype": "float32",

@@ -121,8 +121,7 @@ def _batched(
 ) -> Questions:
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]))
     groups = [order[start : start + size] for start in range(0, len(rows), size)]
-    names = input_names(model, tokenizer)
-    inputs: list[Row] = [{name: row[name] for name in names} for row in rows]
+    inputs: list[Row] = [{name: row[name] for name in input_names(model, tokenizer)} for row in rows]
     batches = [(group, make_batch([inputs[row] for row in group], model, tokenizer)) for group in groups]
     labels = [row["labels"] for row in rows] if "labels" in rows[0] else None
     is_classifier = task_of(type(model).__name__) == "text-classification"
@@ -200,8 +199,7 @@ def _answers(backend: Backend, questions: Questions) -> list[np.ndarray]:
     """The logits of each text, in order: (C,), or (S, C) of its tokens."""
     answers: dict[int, np.ndarray] = {}
     for numbers, batch in questions.batches:
-        sizes = batch["attention_mask"].sum(-1)
-        for number, size, logits in zip(numbers, sizes, backend.logits(batch), strict=True):
+        for number, size, logits in zip(numbers, batch["attention_mask"].sum(-1), backend.logits(batch), strict=True):
             answers[number] = logits[:size] if questions.of_tokens else logits
     return [answers[number] for number in range(len(answers))]
 

@@ -63,10 +63,9 @@ def write(
 def what_holds(checkpoint: PreTrainedModel, folder: Path) -> dict[str, bool]:
     """In which of `parity.batches` the model in a folder answers as the checkpoint does."""
     native = FAMILIES[read_config(folder, str(folder))["model_type"]]
-    has_types = native.token_types or checkpoint.config.type_vocab_size < 2
     return {
         "padded_left": native.counts_tokens and CLASSES[type(checkpoint).__name__] not in POOLED,
-        "pairs": has_types,
+        "pairs": native.token_types or checkpoint.config.type_vocab_size < 2,
     }
 
 
@@ -82,8 +81,10 @@ def to_native(
     family = _target(config, task, like)
     check_known(family.model_type)
     fields = _their_fields(family, config, task)
-    if not family.biases:
-        fields |= dict.fromkeys(("norm_bias", "classifier_bias"), _needs_biases(checkpoint))
+    if not family.biases:  # its norms and heads usually lack them
+        state, names = checkpoint.state_dict(), ("norm.bias", "dense.bias")
+        has_some = any(bool(value.any()) for name, value in state.items() if name.endswith(names))
+        fields |= dict.fromkeys(("norm_bias", "classifier_bias"), has_some)
     theirs: Any = CONFIG_MAPPING[family.model_type](**fields)
     with without_warnings(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -204,12 +205,6 @@ def _alternate(config: Any) -> dict[str, Any]:
         "classifier_activation": config.hidden_act,
         **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
     }
-
-
-def _needs_biases(checkpoint: PreTrainedModel) -> bool:
-    """Whether a bias isn't zero that the family's norms and heads usually lack."""
-    names = ("norm.bias", "dense.bias")
-    return any(bool(value.any()) for name, value in checkpoint.state_dict().items() if name.endswith(names))
 
 
 def _merges_types(family: Family, config: Any) -> bool:

@@ -25,7 +25,6 @@ from .parity import LARGEST, Batch, batches, largest_difference
 
 logger = logging.getLogger(__name__)
 
-
 TARGETS = ("native", *GRAPHS)
 """What a checkpoint can be exported to."""
 
