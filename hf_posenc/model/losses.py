@@ -4,9 +4,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import logging
 
 from .configuration_posenc import PosEncConfig
 from .position_math import accumulation_dtype
+
+logger = logging.get_logger(__name__)
 
 
 def whole_numbers(labels: Tensor, device: torch.device) -> Tensor:
@@ -33,14 +36,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | i
     return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
 
 
-def check_classes(logits: Tensor) -> None:
-    """Refuses a loss that is 0 whatever the weights.
-
-    Raises:
-        ValueError: there is one class.
-    """
+def warn_of_one_class(logits: Tensor) -> None:
+    """Says that a loss is 0 whatever the weights."""
     if logits.shape[-1] == 1:
-        raise ValueError(
+        logger.warning_once(
             "With one class the cross-entropy is always 0, so nothing is learned. Set num_labels to 2 or more; for one "
             "number per sequence problem_type='regression', for yes or no 'multi_label_classification'."
         )
@@ -60,7 +59,7 @@ def sequence_classification_loss(
     multi_label_classification: binary cross-entropy.
 
     Raises:
-        ValueError: labels are real numbers where classes are wanted, or there is one class.
+        ValueError: labels are real numbers where classes are wanted.
     """
     classes, kind = logits.shape[-1], config.problem_type
     if kind is None:
@@ -68,7 +67,7 @@ def sequence_classification_loss(
         kind = "multi_label_classification" if several else "single_label_classification"
         kind = "regression" if classes == 1 else kind
     if kind == "single_label_classification":
-        check_classes(logits)
+        warn_of_one_class(logits)
         loss = cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
     else:
         loss_of: Any = nn.functional.binary_cross_entropy_with_logits

@@ -30,7 +30,7 @@ from .attention import (
     kernels,
 )
 from .configuration_posenc import PosEncConfig
-from .losses import check_classes, cross_entropy, sequence_classification_loss, whole_numbers
+from .losses import cross_entropy, sequence_classification_loss, warn_of_one_class, whole_numbers
 from .position_base import PositionScheme, check_length
 from .position_math import accumulation_dtype, linear_dtype
 from .scheme_factory import independent_generator, make_scheme
@@ -398,7 +398,7 @@ class PosEncHead(PosEncPreTrainedModel):
                 f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
                 "token, -100 where it doesn't count."
             )
-        check_classes(logits)
+        warn_of_one_class(logits)
         if layout.mask is not None:
             labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
         loss = cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), count)

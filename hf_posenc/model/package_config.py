@@ -65,6 +65,8 @@ _BUILT_WITH = (
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
 )
 
+_PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+"""What `rope` has where nothing else is said, as transformers' configurations do."""
 _OLDER_ROPE = ("rope_theta", "partial_rotary_factor")
 _ROPE_NAMES = ("rope_parameters", "rope_scaling", *_OLDER_ROPE)
 
@@ -196,10 +198,11 @@ class PosEncConfig(CheckpointConfig):
         super().__post_init__(**kwargs)
 
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Merges older names into `rope_parameters`."""
+        """Merges older names into `rope_parameters`, which `rope` has in any case."""
         values = {**kwargs, "rope_parameters": self.rope_parameters}
         _gather_rope(values)
-        self.rope_parameters = values.pop("rope_parameters") or None
+        plain = dict(_PLAIN_ROPE) if "rope" in self.position_embedding_type.split("+") else None
+        self.rope_parameters = values.pop("rope_parameters") or plain
         return values
 
     def _refuse_unknown(self, key: str, value: Any) -> None:
@@ -306,6 +309,9 @@ class PosEncConfig(CheckpointConfig):
         if self.rope_parameters is None or len(schemes) < len(names):
             return
         if not any(map(takes_rope_parameters, schemes.values())):
+            if self.rope_parameters == _PLAIN_ROPE:  # of another scheme, before this one was set
+                self.rope_parameters = None
+                return
             raise ValueError(
                 f"rope_parameters={self.rope_parameters!r} has no effect on "
                 f"position_embedding_type={self.position_embedding_type!r}. Leave it out, or set it to None."

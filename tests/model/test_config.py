@@ -194,6 +194,19 @@ def test_rope_parameters_belong_to_rope_alone():
         assert parameters == ({"rope_type": "default", "rope_theta": 10000.0} if scheme == "rope" else None)
 
 
+@pytest.mark.parametrize("scheme", ["rope", "learned+rope"])
+def test_rope_has_its_usual_parameters_from_the_start_and_a_scheme_set_later_has_none(scheme):
+    config = tiny_config(scheme)
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 10000.0}
+    config.position_embedding_type = "alibi"
+    assert PosEncModel(config).config.rope_parameters is None
+    assert tiny_config("alibi").rope_parameters is None
+    config = tiny_config(scheme, rope_theta=500.0)
+    config.position_embedding_type = "alibi"
+    with pytest.raises(ValueError, match="has no effect on position_embedding_type='alibi'. Leave it out"):
+        PosEncModel(config)
+
+
 def test_another_scheme_on_loading_drops_the_old_ones_arguments(tmp_path):
     model = PosEncModel(tiny_config("lspe", position_embedding_kwargs={"activation": "relu"}))
     model.save_pretrained(tmp_path)

@@ -15,6 +15,7 @@ from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
 import hf_posenc
 from hf_posenc import SCHEMES, AddedPosition, PosEncForSequenceClassification, PosEncModel, PositionScheme
+from hf_posenc.model import losses
 from hf_posenc.model.package_config import CheckpointConfig
 
 LENGTHS = [9, 1, 4, 6]
@@ -698,13 +699,18 @@ def test_real_numbers_are_never_cut_to_the_numbers_of_classes(name):
 
 
 @pytest.mark.parametrize("name", ["SequenceClassification", "TokenClassification"])
-def test_a_loss_that_is_0_whatever_the_weights_is_refused(name):
+def test_a_loss_that_is_0_whatever_the_weights_is_said(name, monkeypatch):
+    lines = []
+    monkeypatch.setattr(losses.logger, "warning", lines.append)
+    losses.logger.warning_once.cache_clear()
     model, ids = getattr(hf_posenc, f"PosEncFor{name}")(tiny_config(num_labels=1)), tokens(4, 6)
     model.config.problem_type = "single_label_classification"
-    labels = {"labels": torch.zeros(ids.shape if name in OF_TOKENS else 4).long()}
     assert model(ids).logits.shape[-1] == 1
-    with pytest.raises(ValueError, match="With one class the cross-entropy is always 0.* Set num_labels to 2"):
-        model(ids, **labels)
+    assert lines == []
+    labels = torch.zeros(ids.shape if name in OF_TOKENS else 4).long()
+    assert [float(model(ids, labels=labels).loss) for _ in range(2)] == [0, 0]
+    assert len(lines) == 1
+    assert lines[0].startswith("With one class the cross-entropy is always 0, so nothing is learned. Set num_labels to")
 
 
 @pytest.mark.parametrize("labels", [torch.rand(4), torch.rand(1, 12), torch.rand(12), torch.rand(4, 2)])

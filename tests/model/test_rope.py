@@ -297,6 +297,15 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0]
 YARN = {"rope_type": "yarn", "factor": 2.0}
 
 
+def test_dynamic_scaling_begins_at_the_end_of_the_positions_as_in_transformers():
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 99}
+    assert completed(tiny_config("rope", max_position_embeddings=8, rope_parameters=dynamic)) == {
+        **dynamic,
+        "rope_theta": 10000.0,
+        "original_max_position_embeddings": 8,
+    }
+
+
 @pytest.mark.parametrize("parameters", [{"rope_type": "default"}, {"rope_type": "linear", "factor": 2.0}])
 def test_a_trained_length_that_the_type_does_not_use_is_kept(parameters):
     """Transformers keeps it there when a scaling is taken off, and its common tests set it beside every type."""
