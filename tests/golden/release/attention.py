@@ -168,7 +168,7 @@ def add_bias(masks: Masks, runs: Rows | Runs, bias: Tensor | None, dtype: torch.
     if bias.device.type == "cpu":
         dtype = torch.promote_types(dtype, torch.float32)
     added: Masks = []
-    bias = _aligned(bias.to(dtype)) if bias.is_cuda else bias.to(dtype)
+    bias = bias.to(dtype).contiguous() if bias.is_cuda else bias.to(dtype)  # a GPU's kernels take no other
     for mask, run_bias in zip(masks, runs.pick(bias), strict=True):
         if mask is None:
             added.append(run_bias)
@@ -183,11 +183,6 @@ def _check_axes(scheme: PositionScheme, hook: str, bias: Tensor | None, heads: i
     axes = () if bias is None or tracing() else tuple(bias.shape)
     if axes and (len(axes) != 4 or axes[1] not in (1, heads) or not {*axes[2:]} <= {1, length}):
         raise ValueError(f"{scheme.name!r}: {hook} returns {axes}. Give (1 or B, {heads} or 1, S, S), S = {length}.")
-
-
-def _aligned(bias: Tensor) -> Tensor:
-    """With rows that start at multiples of 8: the memory-efficient kernel of a GPU takes no others."""
-    return nn.functional.pad(bias, (0, -bias.shape[-1] % 8)).contiguous()[..., : bias.shape[-1]]
 
 
 def check_bias(name: str | None, scheme: PositionScheme) -> None:

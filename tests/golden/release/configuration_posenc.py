@@ -235,12 +235,9 @@ class PosEncConfig(PreTrainedConfig):
         Path(save_directory).mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             Path(save_directory, name).write_bytes(text.encode())
-        super().save_pretrained(str(save_directory), push_to_hub=push_to_hub, **kwargs)
-
-    def _get_files_timestamps(self, working_dir: Any) -> dict[str, float]:
-        """When each file was changed, without the code: transformers uploads what was changed after this call."""
-        code = self.code_files()
-        return {name: time for name, time in super()._get_files_timestamps(working_dir).items() if name not in code}
+        super().save_pretrained(str(save_directory))
+        if push_to_hub:  # here: transformers would send what its own `save_pretrained` writes
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
     @classmethod
     def load_context(cls, source: Any, arguments: dict[str, Any]) -> AbstractContextManager[Any]:

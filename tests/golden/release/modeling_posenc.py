@@ -7,8 +7,7 @@ scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, f
 
 import copy
 import math
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -31,11 +30,12 @@ from .attention import (
     kernels,
 )
 from .configuration_posenc import PosEncConfig
+from .losses import cross_entropy, sequence_classification_loss, warn_of_one_class, whole_numbers
 from .position_base import PositionScheme, check_length
-from .position_math import accumulation_dtype, linear_dtype, tracing
+from .position_math import accumulation_dtype, linear_dtype
 from .scheme_factory import independent_generator, make_scheme
 from .scheme_table import AUGMENTATIONS
-from .unpadding import TokenLayout, Tokens
+from .unpadding import TokenLayout, Tokens, check_input, needs_rows
 
 Outputs = tuple[Tensor | None, Tensor]
 
@@ -321,7 +321,8 @@ class PosEncModel(PosEncPreTrainedModel):
 
         The arguments are those of `forward`, and so are the errors.
         """
-        x = self._check_input(input_ids, inputs_embeds)
+        self.config.check_padding()
+        x = check_input(input_ids, inputs_embeds, self.config.embedding_width)
         for name, value in kwargs.items():
             if name not in OPTIONS and value is not None and value is not False:
                 raise ValueError(
@@ -336,9 +337,7 @@ class PosEncModel(PosEncPreTrainedModel):
                 "Gradients of each sample (opacus) need the batch axis in every layer: set unpad_inputs=False in the "
                 "config. Without padding a batch is one row."
             )
-        if names_rows([self.position]):
-            raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
-        unpad = unpad and not names_rows(self.layers.modules())
+        unpad = not needs_rows(self.layers, self.position) and unpad
         where = {name: kwargs.get(name) for name in PLACES}
         layout = TokenLayout.from_batch(x, **where, max_length=kwargs.get("max_length_q"), unpad=unpad)
         tokens = layout.tokens
@@ -351,38 +350,15 @@ class PosEncModel(PosEncPreTrainedModel):
             layout.tokens = augment(tokens, self.config.augmentation_length)
         return layout
 
-    def _check_input(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-        """The one that was given, if its shape fits."""
-        self.config.check_padding()
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give exactly one of input_ids (B, S) and inputs_embeds (B, S, D).")
-        x: Any = inputs_embeds if input_ids is None else input_ids
-        name, width = ("input_ids", ()) if inputs_embeds is None else ("inputs_embeds", (self.config.embedding_width,))
-        if not isinstance(x, Tensor) or x.dim() < 2 or tuple(x.shape[2:]) != width:
-            fault = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
-            raise ValueError(
-                f"{name} {fault}; give {f'(B, S, {width[0]})' if width else '(B, S)'}. For one text: "
-                "tensor.unsqueeze(0). For lists: return_tensors='pt' in the tokenizer's call."
-            )
-        if not tracing() and 0 in x.shape[:2]:
-            way_out = "Leave empty batches out. A text without a token may be a row of padding."
-            raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. {way_out}")
-        return x
-
     def _is_requested(self, output: str, options: dict[str, Any]) -> bool:
         return bool(getattr(self.config, output) if options.get(output) is None else options[output])
 
 
-def names_rows(modules: Iterable[nn.Module]) -> bool:
-    """Tells whether a hook of PEFT's names an adapter for each row that one of the modules is called with."""
-    hooks = (hook for module in modules for hook in getattr(module, "_forward_pre_hooks", {}).values())
-    return "peft" in sys.modules and any("adapter_names" in getattr(hook, "keywords", ()) for hook in hooks)
-
-
 class PosEncHead(PosEncPreTrainedModel):
-    """A head with `labels`: `_outputs` makes loss and logits of the hidden states."""
+    """A head with `labels`: `_outputs` makes loss and logits of the hidden states; of each token by `_scores`."""
 
     output_class: Any
+    _scores: Any
 
     @can_return_tuple
     def forward(
@@ -422,14 +398,11 @@ class PosEncHead(PosEncPreTrainedModel):
                 f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
                 "token, -100 where it doesn't count."
             )
-        check_classes(logits)
+        warn_of_one_class(logits)
         if layout.mask is not None:
             labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
         loss = cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), count)
         return loss, layout.pad(logits)
-
-    def _scores(self, hidden_states: Tensor) -> Tensor:
-        raise NotImplementedError
 
 
 class PosEncClassificationHead(nn.Module):
@@ -644,75 +617,3 @@ class PosEncForQuestionAnswering(PosEncPreTrainedModel):
             loss = (losses[0] + losses[1]) / 2
         scores = {"start_logits": start_logits, "end_logits": end_logits}
         return modeling_outputs.QuestionAnsweringModelOutput(loss=loss, **scores, **optional_outputs)
-
-
-def whole_numbers(labels: Tensor, device: torch.device) -> Tensor:
-    """Numbers of classes or places, int64.
-
-    Raises:
-        ValueError: they are real numbers, which would be cut.
-    """
-    if labels.is_floating_point():
-        raise ValueError(
-            f"Labels of {labels.dtype} can't be numbers of classes or places. Give whole numbers (int64). For real "
-            "numbers per sequence set config.problem_type='regression', or 'multi_label_classification' for (B, C)."
-        )
-    return labels.to(device=device, dtype=torch.int64)
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-    """Mean cross-entropy of (n, C) against (n,), ignoring -100; the sum over `num_items_in_batch` where that is given.
-
-    The mean over no label at all is 0, not NaN.
-    """
-    labels = whole_numbers(labels, logits.device)
-    total = nn.functional.cross_entropy(logits.to(accumulation_dtype(logits)), labels, reduction="sum")
-    return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
-
-
-def check_classes(logits: Tensor) -> None:
-    """Refuses a loss that is 0 whatever the weights.
-
-    Raises:
-        ValueError: there is one class.
-    """
-    if logits.shape[-1] == 1:
-        raise ValueError(
-            "With one class the cross-entropy is always 0, so nothing is learned. Set num_labels to 2 or more; for one "
-            "number per sequence problem_type='regression', for yes or no 'multi_label_classification'."
-        )
-
-
-def _mean(total: Tensor, count: Tensor | int, num_items_in_batch: Tensor | int | None) -> Tensor:
-    count = count if num_items_in_batch is None else num_items_in_batch
-    return total / (count.to(total.device) if isinstance(count, Tensor) else count)
-
-
-def sequence_classification_loss(
-    logits: Tensor, labels: Tensor, config: PosEncConfig, num_items_in_batch: Tensor | int | None = None
-) -> Tensor:
-    """The loss that `config.problem_type` names; where it is None, the labels decide and it is set.
-
-    regression: mean of ((logits - labels) / label_scale)^2; single_label_classification: cross-entropy;
-    multi_label_classification: binary cross-entropy.
-
-    Raises:
-        ValueError: labels are real numbers where classes are wanted, or there is one class.
-    """
-    classes, kind = logits.shape[-1], config.problem_type
-    if kind is None:
-        several = labels.shape == logits.shape and (labels.is_floating_point() or labels.dtype == torch.bool)
-        kind = "multi_label_classification" if several else "single_label_classification"
-        kind = "regression" if classes == 1 else kind
-    if kind == "single_label_classification":
-        check_classes(logits)
-        loss = cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
-    else:
-        loss_of: Any = nn.functional.binary_cross_entropy_with_logits
-        precise = logits.to(accumulation_dtype(logits))
-        target = labels.reshape(logits.shape).to(precise)
-        if kind == "regression":
-            loss_of, precise, target = nn.functional.mse_loss, precise / config.label_scale, target / config.label_scale
-        loss = _mean(loss_of(precise, target, reduction="sum"), target.numel(), num_items_in_batch)
-    config.problem_type = kind  # not before the labels have been found to fit
-    return loss

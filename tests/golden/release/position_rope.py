@@ -81,6 +81,8 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
             raise ValueError(f"rope_parameters: {one} and {other} act together. Give both or neither.")
     if rope_type == "longrope" and "factor" not in parameters:
         parameters["factor"] = max(1.0, (max_positions or parameters[_LENGTH]) / parameters[_LENGTH])
+    if rope_type == "dynamic" and max_positions is not None:  # which is all that transformers reads of it
+        parameters[_LENGTH] = min(parameters[_LENGTH], max_positions)
     return parameters
 
 
@@ -108,8 +110,8 @@ class RotaryPosition(RotatedPosition):
     (`original_max_position_embeddings`; in a model it defaults to `max_position_embeddings`), s being `factor`:
 
     - `linear`: f_i / s, positions interpolated. Chen et al. 2023, arXiv 2306.15595.
-    - `dynamic`: theta grows with the length l of the sequence, theta (s max(l, L) / L - s + 1)^(d / (d-2)): up to L
-      nothing changes. NTK-aware scaling, described in arXiv 2309.00071, section 3.3 and appendix A.1.
+    - `dynamic`: theta grows with the length l of the sequence, theta (s max(l, L) / L - s + 1)^(d / (d-2)): up to L,
+      `max_position_embeddings` at most, nothing changes. NTK-aware scaling, arXiv 2309.00071, sections 3.3 and A.1.
     - `yarn`: pairs that turn more than `beta_fast` times within L keep f_i, those that turn less than `beta_slow` times
       get f_i / s, between them a mixture linear in i (as the authors' code has it; the paper's ramp is linear in the
       number of turns). cos and sin are multiplied by `attention_factor`, 0.1 ln(s) + 1 if not given (with `mscale` and

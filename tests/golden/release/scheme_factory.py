@@ -81,9 +81,6 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
     defaults = {key: value for key, value in accepted.items() if value is not inspect.Parameter.empty}
     scaled = {key: config.token_rms for key in accepted if key == getattr(scheme, "token_scaled", None)}
     kwargs.update({**defaults, **scaled, **kwargs})
-    for key, value in kwargs.items():
-        if isinstance(accepted.get(key), bool) and not isinstance(value, bool):
-            raise ValueError(f"position_embedding_kwargs[{key!r}]={value!r} is neither True nor False.")
     sizes = _sizes(config, scheme)
     try:
         built = scheme(**sizes, **kwargs)
@@ -92,14 +89,8 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
             f"position_embedding_kwargs={kwargs!r} doesn't fit {name!r}: {error}. "
             f"Its arguments and defaults are {accepted}; a config fills {', '.join(SIZES)}."
         ) from error
-    config.check_scheme(built)
-    limit = built.max_length
-    if config.position_augmentation != "none" and limit is not None and config.augmentation_length > limit:
-        raise ValueError(
-            f"position_augmentation_length={config.augmentation_length} is past the {limit} positions of {name!r}. "
-            f"Make it {limit} or less, or raise max_position_embeddings."
-        )
     built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
+    config.check_scheme(built)
     # The constructor resolves "None: as wide as ...".
     kwargs.update({key: getattr(built, key, None) for key, value in kwargs.items() if value is None})
     if "rope_parameters" in sizes:

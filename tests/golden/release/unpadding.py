@@ -12,6 +12,7 @@ import copy
 import functools
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -86,9 +87,8 @@ class Tokens(Movable):
         sequence = torch.arange(math.prod(rows), device=positions.device).view(*rows, 1).expand(*rows, length)
         tokens = cls(positions, rank, sequence, math.prod(rows), length, False, ids=input_ids, hidden=hidden_states)
         if not have_fixed_shapes(positions) and positions.numel():
-            same = (positions == rank).all()
-            are_aranges, least, most = torch.stack((same.long(), *positions.aminmax())).tolist()
-            tokens.positions_are_aranges, tokens.position_range = bool(are_aranges), (least, most)
+            tokens.positions_are_aranges = bool((positions == rank).all())
+            tokens.position_range = int(positions.min()), int(positions.max())
         return tokens
 
     @property
@@ -488,6 +488,40 @@ def _assign_sequences(
         positions = positions.masked_fill(~mask, 0)
         sequence, rank = (x.masked_fill(~mask, -1) for x in (sequence, rank))
     return Tokens(positions, rank, sequence, *shape, position_ids is None, may_be_packed=starts is not None)
+
+
+def needs_rows(layers: nn.Module, position: nn.Module) -> bool:
+    """Tells whether PEFT's hooks name an adapter for each row that a layer is called with.
+
+    Raises:
+        ValueError: adapters by row hold positions, which all rows share.
+    """
+
+    def names_rows(module: nn.Module) -> bool:
+        hooks = getattr(module, "_forward_pre_hooks", {}).values()
+        return any("adapter_names" in getattr(hook, "keywords", ()) for hook in hooks)
+
+    if names_rows(position):
+        raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
+    return "peft" in sys.modules and any(map(names_rows, layers.modules()))
+
+
+def check_input(input_ids: Any, inputs_embeds: Any, width: int) -> Tensor:
+    """The one of token ids (B, S) and embeddings (B, S, `width`) that was given, if its shape fits."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("Give exactly one of input_ids (B, S) and inputs_embeds (B, S, D).")
+    x = inputs_embeds if input_ids is None else input_ids
+    name, axes = ("input_ids", ()) if inputs_embeds is None else ("inputs_embeds", (width,))
+    if not isinstance(x, Tensor) or x.dim() < 2 or tuple(x.shape[2:]) != axes:
+        fault = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+        raise ValueError(
+            f"{name} {fault}; give {f'(B, S, {width})' if axes else '(B, S)'}. For one text: "
+            "tensor.unsqueeze(0). For lists: return_tensors='pt' in the tokenizer's call."
+        )
+    if not tracing() and 0 in x.shape[:2]:
+        way_out = "Leave empty batches out. A text without a token may be a row of padding."
+        raise ValueError(f"The input of shape {tuple(x.shape)} holds no token. {way_out}")
+    return x
 
 
 def _check_mask(attention_mask: Tensor, shape: tuple[int, int], fixed: bool) -> Tensor:
