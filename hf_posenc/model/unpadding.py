@@ -501,7 +501,7 @@ def needs_rows(layers: nn.Module, position: nn.Module) -> bool:
         hooks = getattr(module, "_forward_pre_hooks", {}).values()
         return any("adapter_names" in getattr(hook, "keywords", ()) for hook in hooks)
 
-    if names_rows(position):
+    if "peft" in sys.modules and names_rows(position):
         raise ValueError("PEFT's adapters by row can't hold positions: leave 'position' out of modules_to_save.")
     return "peft" in sys.modules and any(map(names_rows, layers.modules()))
 
