@@ -13,7 +13,9 @@ first ones); --work keeps the models to start from.
 """
 
 import argparse
+import ctypes
 import functools
+import gc
 import io
 import tempfile
 import time
@@ -198,9 +200,11 @@ def in_windows(trained: TrainingResult, texts: Sequence[str], labels: Sequence[s
 
 
 def _forget_peak() -> None:
+    gc.collect()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     elif (counters := Path("/proc/self/clear_refs")).exists():
+        ctypes.CDLL(None).malloc_trim(0)
         counters.write_text("5")
 
 
@@ -237,14 +241,11 @@ def table(results: dict[str, Any]) -> str:
             for name, values in of_sets.items()
         ]
         gain = "" if row in ("cut", "word pairs") else difference(compare(pairs)[0])
-        runs = [
-            part
-            for key, part in results["parts"].items()
-            if key.partition("/")[2] in [f"{row.partition(', ')[0]}/{seed}" for seed in SEEDS]
-        ]
+        keys = [f"{name}/{row}/{seed}" for name in measured for seed in SEEDS]
+        runs = [part for key in keys if "core_seconds" in (part := results["parts"].get(key, {}))]
         cost = ("", "")
-        if runs and row in WAYS:
-            memory = max((run["gigabytes"] or 0) for run in runs)
+        if runs:
+            memory = min((run["gigabytes"] or 0) for run in runs)  # a process keeps what earlier runs left
             cost = (f"{fmean(run['core_seconds'] for run in runs) / 60:.1f}", f"{memory:.1f}" if memory else "")
         rows.append((what, *cells, gain, *cost))
     return markdown_table(head, rows, "l" + "r" * (len(head) - 1))
