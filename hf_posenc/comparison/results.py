@@ -134,11 +134,11 @@ def read_table(folder: str | Path) -> tuple[pd.DataFrame, list[str]]:
 
 def _gather(folder: Path, plan: Plan) -> str:
     """The table of all baselines and runs, as csv."""
+    measured: list[Task | PlannedRun] = [*plan.tasks, *plan.runs()]
     if lost := [task.name for task in plan.tasks if "rows" not in read_result(folder, plan, task)]:
         raise UserError(f"The baselines of {lost[0]!r} are missing in {str(folder)!r}. Run `hf-posenc compare` again.")
-    rows = [row for of in (*plan.tasks, *plan.runs()) for row in read_result(folder, plan, of).get("rows", ())]
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    return table.astype(dict.fromkeys(_WHOLE, "Int64")).to_csv(index=False)
+    rows = [row for of in measured for row in read_result(folder, plan, of).get("rows", ())]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(_WHOLE, "Int64")).to_csv(index=False)
 
 
 def _read_csv(path: Path, text: str) -> pd.DataFrame:
