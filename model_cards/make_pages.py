@@ -23,6 +23,7 @@ from hf_posenc.schemes.plots import save_figure
 from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, rows_table
 from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
 from model_cards.studies.conversion import table
+from model_cards.studies.long_inputs import table as long_inputs_table
 from model_cards.studies.passkey import figure as passkey_figure
 from model_cards.studies.passkey import table as passkey_table
 from model_cards.studies.recipe import few_table, pretrained_table, scratch_table, stock_gap
@@ -59,6 +60,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         root / "docs" / "speed.md": {"speed": f"{ratio_table(speeds[''])}\n\n{machine_line(speeds[''])}"},
         root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
         root / "docs" / "pretrained-weights.md": {
+            "long_inputs": long_inputs_table(read_results(folder, "long_inputs")),
             "conversion": table(converted),
             "healed": scores(compared["practitioner_pretrained"]),
         },
