@@ -118,10 +118,13 @@ def test_batches_are_of_like_lengths_and_a_generator_is_read_as_it_is_needed(tok
 
 def test_texts_that_are_truncated_are_named(tokenizer: Any) -> None:
     cut: set[int] = set()
-    list(logits_of(model_of("texts"), tokenizer, TEXTS * 2, 4, window=2, truncated=cut))
-    expected = {number for number, text in enumerate(TEXTS) if len(tokenizer(text)["input_ids"]) > 64}
+    texts = [*TEXTS, "who " * 62]  # the last one just fits
+    lengths = [len(tokenizer(text)["input_ids"]) for text in texts]
+    list(logits_of(model_of("texts"), tokenizer, texts * 2, 4, window=2, truncated=cut))
+    expected = {number for number, length in enumerate(lengths) if length > 64}
     assert expected
-    assert cut == expected | {number + len(TEXTS) for number in expected}
+    assert lengths[-1] == 64
+    assert cut == expected | {number + len(texts) for number in expected}
 
 
 def test_in_bfloat16_the_layers_run_in_it_and_the_logits_are_float32(tokenizer: Any) -> None:
