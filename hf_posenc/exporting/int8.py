@@ -121,11 +121,11 @@ def _batched(
 ) -> Questions:
     order = sorted(range(len(rows)), key=lambda row: len(rows[row]["input_ids"]))
     groups = [order[start : start + size] for start in range(0, len(rows), size)]
-    inputs: list[Row] = [{name: row[name] for name in input_names(model, tokenizer)} for row in rows]
+    names = input_names(model, tokenizer)
+    inputs: list[Row] = [{name: row[name] for name in names} for row in rows]
     batches = [(group, make_batch([inputs[row] for row in group], model, tokenizer)) for group in groups]
     labels = [row["labels"] for row in rows] if "labels" in rows[0] else None
-    is_classifier = task_of(type(model).__name__) == "text-classification"
-    problem_type = text_problem_type(model.config) if is_classifier else None
+    problem_type = text_problem_type(model.config) if task_of(type(model).__name__) == "text-classification" else None
     return Questions(inputs, batches, answers_tokens(model), problem_type, labels)
 
 

@@ -24,6 +24,7 @@ from .configuration_posenc import POSENC_VERSION
 from .configuration_posenc import PosEncConfig as CheckpointConfig
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
+from .position_rope import PLAIN_ROPE
 from .scheme_factory import own_arguments, scheme_kwargs
 from .scheme_files import (
     collect_code,
@@ -65,8 +66,6 @@ _BUILT_WITH = (
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
 )
 
-_PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-"""What `rope` has where nothing else is said, as transformers' configurations do."""
 _OLDER_ROPE = ("rope_theta", "partial_rotary_factor")
 _ROPE_NAMES = ("rope_parameters", "rope_scaling", *_OLDER_ROPE)
 
@@ -201,7 +200,7 @@ class PosEncConfig(CheckpointConfig):
         """Merges older names into `rope_parameters`, which `rope` has in any case."""
         values = {**kwargs, "rope_parameters": self.rope_parameters}
         _gather_rope(values)
-        plain = dict(_PLAIN_ROPE) if "rope" in self.position_embedding_type.split("+") else None
+        plain = dict(PLAIN_ROPE) if "rope" in self.position_embedding_type.split("+") else None
         self.rope_parameters = values.pop("rope_parameters") or plain
         return values
 
@@ -309,7 +308,7 @@ class PosEncConfig(CheckpointConfig):
         if self.rope_parameters is None or len(schemes) < len(names):
             return
         if not any(map(takes_rope_parameters, schemes.values())):
-            if self.rope_parameters == _PLAIN_ROPE:  # of another scheme, before this one was set
+            if self.rope_parameters == PLAIN_ROPE:  # of another scheme, before this one was set
                 self.rope_parameters = None
                 return
             raise ValueError(

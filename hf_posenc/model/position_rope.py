@@ -36,6 +36,7 @@ _CHECKS: dict[str, Check] = {
 }
 """The others may be any positive number, `short_factor` and `long_factor` a list of them."""
 _LIST: Check = (lambda value: isinstance(value, (list, tuple)), "is no list of numbers, one per pair.")
+PLAIN_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 _LOCAL = ("local_rope_theta", "global_attn_every_n_layers")
 ROPE_COMMON = ("rope_type", "rope_theta", "partial_rotary_factor", *_LOCAL)
 
@@ -50,8 +51,7 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
     Raises:
         ValueError: an unknown `rope_type`, a key that it doesn't take or lacks, or a value out of range.
     """
-    chosen = {key: value for key, value in (wanted or {}).items() if value is not None}
-    parameters = {"rope_type": "default", "rope_theta": 10000.0, **chosen}
+    parameters = PLAIN_ROPE | {key: value for key, value in (wanted or {}).items() if value is not None}
     rope_type = require("rope_parameters: rope_type", parameters["rope_type"], _CHECKS["rope_type"])
     required, optional = ROPE_TYPES[rope_type]
     if _LENGTH in required and max_positions is not None:
