@@ -9,27 +9,14 @@ from ..errors import UserError
 from .families import Family
 from .sources import Source, read_json
 
-_CANT = {
-    "is_decoder": "a decoder",
-    "add_cross_attention": "a model with cross-attention",
-    "rotary_value": "a RoFormer that rotates values",
-    "pruned_heads": "a model with pruned heads",
-    "is_encoder_decoder": "an encoder-decoder",
-    "quantization_config": "a quantised model",
-    "logn_attention_scale": "a GTE that scales logits by the length",
-    "prenorm": "a NomicBERT with pre-norm layers",
-    "use_rms_norm": "a NomicBERT with other norms",
-    "rotary_emb_interleaved": "a NomicBERT that rotates neighbouring entries",
-    "rotary_emb_scale_base": "a NomicBERT whose rotation decays with distance",
-    "causal": "a NomicBERT that doesn't look ahead",
-    "parallel_block": "a NomicBERT whose attention and feed-forward run side by side",
-    "moe_every_n_layers": "a NomicBERT with a mixture of experts",
-}
+_CANT = (
+    *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads", "quantization_config"),
+    *("rotary_value", "logn_attention_scale"),  # RoFormer's, GTE's
+    *("prenorm", "use_rms_norm", "causal", "parallel_block", "moe_every_n_layers"),  # NomicBERT's
+    *("rotary_emb_interleaved", "rotary_emb_scale_base"),
+)
 """Fields that must not be set: our body lacks these features."""
-_BIASES = {
-    "attention_bias": "a ModernBERT with biases in its attention",
-    "mlp_bias": "a ModernBERT with biases in its feed-forward network",
-}
+_BIASES = ("attention_bias", "mlp_bias")
 """The same, of a family without biases; in others they may say what is so anyway."""
 
 _GATED_ACTS = {"swiglu": "silu", "geglu": "gelu"}
@@ -55,9 +42,10 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     Raises:
         UserError: it asks for something that our body doesn't have.
     """
-    for name, why in (_CANT if family.biases else _CANT | _BIASES).items():
+    for name in _CANT if family.biases else (*_CANT, *_BIASES):
         if value := raw.get(name):
-            raise UserError(f"{source!r} is {why} ({name}={value!r}), which PosEnc's body can't express.")
+            what = f"is a {family.model_type} model with {name}={value!r}"
+            raise UserError(f"{source!r} {what}, which PosEnc's body can't express.")
     if family.first_row is None and config.pad_token_id is None:
         raise UserError(
             f"{source!r} has pad_token_id=None, and a {family.model_type} model counts positions from it. Put the "
@@ -68,10 +56,9 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     fields |= _positions(family, config, raw.get("position_embedding_type") or "absolute", source)
     _check_head(family, config, task, source)
     if task in ("text-classification", "token-classification"):
-        names = {int(number): name for number, name in config.id2label.items()}
-        twice = {name for name, count in Counter(names.values()).items() if count > 1}
-        names = {number: f"{name}_{number}" if name in twice else name for number, name in names.items()}
-        fields["id2label"] = names  # label2id follows from it: in many checkpoints it belongs to another model
+        count, names = Counter(config.id2label.values()), config.id2label.items()
+        # label2id follows from it: in many checkpoints it belongs to another model.
+        fields["id2label"] = {int(row): f"{name}_{row}" if count[name] > 1 else name for row, name in names}
         if config.problem_type is not None:
             fields["problem_type"] = config.problem_type
     return fields
@@ -101,11 +88,10 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     fields: dict[str, Any] = {name: getattr(config, family.fields.get(name, name)) for name in SAME}
     body = family.usual_fields(family.scheme)
     fields |= {
+        **{name: value for name, value in body.items() if not name.startswith("position_")},
         "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
-        **{name: body[name] for name in ("norm_position", "mlp_gated", "attention_bias", "mlp_bias")},
-        "classifier_pooling": "cls",
-        "classifier_hidden_act": family.classifier_act(_act(family, config)),
+        "classifier_hidden_act": family.classifier_act(fields["hidden_act"]),
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
     }
@@ -166,37 +152,29 @@ def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str,
 
 
 def _check_head(family: Family, config: Any, task: str, source: str) -> None:
-    own = getattr(config, "classifier_activation", _act(family, config))
-    if task == "fill-mask" and own != _act(family, config):
+    act = getattr(config, family.fields.get("hidden_act", "hidden_act"))
+    own = getattr(config, "classifier_activation", family.lm_act or act)
+    if task == "fill-mask" and own != act:
         raise UserError(
-            f"{source!r} has classifier_activation={own!r} in its masked-LM head, and PosEnc's has the encoder's "
-            f"activation, {_act(family, config)!r}. Convert the encoder alone: task='feature-extraction'."
+            f"{source!r} has a masked-LM head with {own}, and PosEnc's has the encoder's activation, {act}. Convert "
+            "the encoder alone: task='feature-extraction'."
         )
-    if task == "fill-mask" and family.lm_act not in (None, _act(family, config)):
-        raise UserError(
-            f"{source!r} has hidden_act={config.hidden_act!r}, and a masked-LM head with gelu as all of its family. "
-            "PosEnc's head has the encoder's activation. Convert the encoder alone: task='feature-extraction'."
-        )
-    for name, wanted in summary(family, task, _act(family, config)).items():
+    for name, wanted in summary(family, task, act).items():
         value = getattr(config, name, None)
         if value != wanted:
             raise UserError(f"{source!r} has {name}={value!r}; PosEnc's multiple choice can express {wanted!r}.")
 
 
-_TRANSLATED = frozenset(
-    (
-        *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "auto_map"),
-        *("id2label", "label2id", "num_labels", "_num_labels", "problem_type", "tie_word_embeddings", "use_cache"),
-        *("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "embedding_size", "head_dim", "layer_types"),
-        *("position_embedding_type", "rope_parameters", "rope_theta", "rope_scaling", "relative_attention_num_buckets"),
-        *("global_rope_theta", "local_rope_theta", "global_attn_every_n_layers", "local_attention", "norm_eps"),
-        *("norm_bias", "decoder_bias", "classifier_bias", "classifier_activation", *SAME),
-        *("summary_type", "summary_use_proj", "summary_activation", *_CANT, *_BIASES),
-    )
+_TRANSLATED = (
+    *("architectures", "model_type", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "auto_map"),
+    *("id2label", "label2id", "num_labels", "_num_labels", "problem_type", "tie_word_embeddings", "use_cache"),
+    *("max_position_embeddings", "type_vocab_size", "layer_norm_eps", "embedding_size", "head_dim", "layer_types"),
+    *("position_embedding_type", "rope_parameters", "rope_theta", "rope_scaling", "relative_attention_num_buckets"),
+    *("global_rope_theta", "local_rope_theta", "global_attn_every_n_layers", "local_attention"),
+    *("norm_bias", "decoder_bias", "classifier_bias", "classifier_activation"),
+    *("summary_type", "summary_use_proj", "summary_activation"),
 )
 """Fields of config.json that are read above, refused, or about the file alone."""
-
-
 _OF_FILES = (
     *("name_or_path", "special_tokens_map_file", "tokenizer_file", "tokenizer_class", "added_tokens_decoder"),
     "additional_special_tokens",
@@ -226,11 +204,6 @@ def not_carried(family: Family, config: Any, tokenizer: Any, source: Source) -> 
         lost = [f"{name}={value!r}" for name, value in sorted(values.items()) if value and name not in names]
         notes += [f"Of its {file} this isn't carried over: {', '.join(lost)}."] if lost else []
     return notes
-
-
-def _act(family: Family, config: Any) -> str:
-    """The activation of their feed-forward layers."""
-    return getattr(config, family.fields.get("hidden_act", "hidden_act"))
 
 
 def summary(family: Family, task: str, hidden_act: str) -> dict[str, Any]:

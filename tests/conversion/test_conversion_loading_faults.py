@@ -220,7 +220,7 @@ def test_keys_that_transformers_does_not_understand_are_measured_under_its_names
     ("change", "match"),
     [
         ({"pad_token_id": None}, "pad_token_id=None, and a roberta model counts positions from it"),
-        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "is a quantised model"),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "with quantization_config="),
     ],
 )
 def test_a_source_that_transformers_could_not_run_is_refused(change, match, tmp_path):

@@ -52,9 +52,9 @@ def test_a_foreign_architecture_is_refused_before_its_weights_are_read(config, m
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"is_decoder": True}, "is a decoder"),
+        ({"is_decoder": True}, "is a bert model with is_decoder=True, which PosEnc's body can't express"),
         ({"model_type": "new"}, "a GTE that has code of its own.*transformers' gte"),
-        ({"pruned_heads": {"0": [1]}}, "pruned heads"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads="),
         ({"position_embedding_type": "spiral"}, "position_embedding_type='spiral'"),
         ({"architectures": ["BertForNextSentencePrediction"]}, "head PosEnc doesn't have.*feature-extraction"),
         ({"hidden_size": "wide"}, "no bert configuration"),
