@@ -26,13 +26,8 @@ _UNGATED: Needs = {"mlp_gated": (False,), "attention_bias": (True,), "mlp_bias":
 """BERT's feed-forward network, and its biases."""
 _GATED: Needs = {"embedding_size": (None,), "mlp_gated": (True,)}
 _NO_BIASES: Needs = {"attention_bias": (False,), "mlp_bias": (False,)}
-_NOT_SET = ("pad_token_id", "rope_parameters.")
-"""What `usual_fields` leaves out: the tokenizer's, and what fits unless it is changed."""
-_SETTABLE = (
-    *("norm_position", "classifier_pooling", "classifier_hidden_act", "hidden_act", "mlp_gated", "attention_bias"),
-    *("mlp_bias", "scale_embeddings", "embedding_size", "layer_norm_eps", "type_vocab_size"),
-)
-"""Fields of a new encoder that `train --set` takes."""
+_NOT_SET = ("position_embedding_type", "pad_token_id", "rope_parameters.")
+"""What `usual_fields` and `mended` leave out: the scheme, the tokenizer's, and what fits unless it is changed."""
 _LEARNED: dict[str, Needs] = {"learned": {"learned.dropout": (0.0,)}}
 _T5: Needs = {"t5.num_buckets": (32,), "t5.max_distance": (128,), "t5.per_layer": (False,)}
 _ROTATED: Needs = {
@@ -43,15 +38,14 @@ _ROTATED: Needs = {
 }
 _HALF_SPLIT: dict[str, Needs] = {"rope": {**_ROTATED, "rope_parameters.local_rope_theta": (None,)}}
 _INTERLEAVED: Needs = {
+    **_HALF_SPLIT["rope"],
     "rope.interleaved": (True,),
     "rope_parameters.rope_type": ("default",),
     "rope_parameters.rope_theta": (10000.0,),
-    "rope_parameters.local_rope_theta": (None,),
-    "rope_parameters.partial_rotary_factor": (1.0,),
 }
 
-_KINDS = ("weight", "bias")
-_EMBEDDINGS = {"word_embeddings": "embeddings.word_embeddings", "norm": "embeddings.LayerNorm"}
+KINDS = ("weight", "bias")
+_EMBEDDINGS = {"embeddings.word_embeddings": "embeddings.word_embeddings", "embeddings.norm": "embeddings.LayerNorm"}
 _BERT_LAYER = {
     "attention.query": "attention.self.query",
     "attention.key": "attention.self.key",
@@ -107,14 +101,14 @@ _MODERNBERT_LAYER = {
     "output": "mlp.Wo",
     "output_norm": "mlp_norm",
 }
-_RELATIVE = {"tables.{layer}.weight": "{layers}.{layer}.attention.self.distance_embedding.weight"}
+_RELATIVE = {"tables.{}": "encoder.layer.{}.attention.self.distance_embedding"}
 _OF_SCHEMES = {
-    "learned": {"embedding.weight": "embeddings.position_embeddings.weight"},
+    "learned": {"embedding": "embeddings.position_embeddings"},
     "relative_key": _RELATIVE,
     "relative_key_query": _RELATIVE,
-    "t5": {"tables.0.weight": "encoder.relative_attention_bias.weight"},
+    "t5": {"tables.0": "encoder.relative_attention_bias"},
 }
-"""Our name of each weight of a scheme, and theirs; of each layer where it says so."""
+"""Our name of each table of a scheme, and theirs; {} is the layer."""
 _POOLED = {"classifier.dense": "pooler.dense", "classifier.out_proj": "classifier"}
 _SUMMARY = {"classifier.dense": "sequence_summary.summary", "classifier.out_proj": "classifier"}
 _ROBERTA_HEAD = {name: name for name in ("classifier.dense", "classifier.out_proj")}
@@ -129,6 +123,7 @@ _ROBERTA_LM = {name: name for name in ("lm_head.dense", "lm_head.layer_norm", "l
 _BERT_HEADS = {"fill-mask": _BERT_LM, "text-classification": _POOLED, "multiple-choice": _POOLED, **_PER_TOKEN}
 _ROBERTA_HEADS = {**_BERT_HEADS, "fill-mask": _ROBERTA_LM, "text-classification": _ROBERTA_HEAD}
 _SUMMARY_HEADS = {**_BERT_HEADS, "text-classification": _ROBERTA_HEAD, "multiple-choice": _SUMMARY}
+_FEW_HEADS = {name: _BERT_HEADS[name] for name in ("text-classification", "token-classification")}
 
 
 @dataclass(frozen=True)
@@ -165,7 +160,7 @@ class Family:
     layers: str = "encoder.layer"
     embeddings: dict[str, str] = field(default_factory=lambda: _EMBEDDINGS)
     fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    foreign: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ("cls.seq_relationship.", "discriminator_predictions.")
     biases: bool = True
     old_fields: dict[str, str] = field(default_factory=dict)
     first_row: int | None = 0
@@ -200,7 +195,8 @@ class Family:
 
     def mended(self, fields: Mapping[str, Any], tasks: Iterable[str]) -> list[tuple[str, Any]]:
         """The fields among these that its class can't hold and `train --set` may give, with a value that it can."""
-        return [(key, accepts[0]) for key, accepts in self._unmet(flat(fields), tasks) if key in _SETTABLE]
+        unmet = self._unmet(flat(fields), tasks)
+        return [(key, accepts[0]) for key, accepts in unmet if not ("." in key or key in _NOT_SET)]
 
     def _unmet(self, values: Mapping[str, Any], tasks: Iterable[str]) -> list[tuple[str, tuple[Any, ...]]]:
         needs = self._needs(values, tasks).items()
@@ -209,17 +205,12 @@ class Family:
     def usual_fields(self, scheme: str) -> dict[str, Any]:
         """The fields that a model with a scheme needs so that its class can hold it, each with its usual value."""
         fields: dict[str, Any] = {"position_embedding_type": scheme}
-        arguments: dict[str, Any] = {}
+        arguments: dict[str, dict[str, Any]] = {part: {} for part in scheme.split("+")}
         for key, accepts in self._needs(fields, POOLED).items():
-            part, dot, argument = key.rpartition(".")
-            if key in fields or key.startswith(_NOT_SET):
-                continue
-            if dot:
-                arguments.setdefault(part, {})[argument] = accepts[0]
-            else:
-                fields[key] = accepts[0]
-        if arguments:
-            fields["position_embedding_kwargs"] = arguments if "+" in scheme else arguments[scheme]
+            part, _, name = key.rpartition(".")
+            if not key.startswith(_NOT_SET):
+                (arguments[part] if part else fields)[name] = accepts[0]
+        fields["position_embedding_kwargs"] = arguments if "+" in scheme else arguments[scheme]
         return fields
 
     def _needs(self, values: Mapping[str, Any], tasks: Iterable[str]) -> dict[str, tuple[Any, ...]]:
@@ -252,30 +243,21 @@ class Family:
         return {"add_pooling_layer": False} if has_one else {}
 
     def encoder_names(self, config: Any) -> dict[str, str]:
-        """Our name -> their name of each weight of the encoder, without prefixes. `config` is ours."""
-        names = {
-            "embeddings.word_embeddings.weight": f"{self.embeddings['word_embeddings']}.weight",
-            **{f"embeddings.norm.{kind}": f"{self.embeddings['norm']}.{kind}" for kind in _KINDS},
-        }
-        if config.type_vocab_size and self.token_types and self.model_type != "distilbert":
-            names["embeddings.token_type_embeddings.weight"] = "embeddings.token_type_embeddings.weight"
-        if config.embedding_size is not None:
-            names |= {f"embeddings.projection.{kind}": f"embeddings_project.{kind}" for kind in _KINDS}
-        if config.norm_position != "post":
-            names |= {f"norm.{kind}": f"final_norm.{kind}" for kind in _KINDS}
-        for index in range(config.num_hidden_layers):
-            for ours, theirs in self.layer.items():
-                is_left_out = ours == "attention_norm" and not index and config.norm_position == "pre_but_first"
-                for kind in () if is_left_out else _kinds(ours, config):
-                    names[f"layers.{index}.{ours}.{kind}"] = f"{self.layers}.{index}.{theirs}.{kind}"
+        """Our name -> their name of each weight that the encoder may have, without prefixes. `config` is ours."""
+        names = {**self.embeddings, "embeddings.projection": "embeddings_project", "norm": "final_norm"}
+        if self.token_types:
+            names["embeddings.token_type_embeddings"] = "embeddings.token_type_embeddings"
+        names |= {f"layers.{{}}.{ours}": f"{self.layers}.{{}}.{theirs}" for ours, theirs in self.layer.items()}
         scheme = config.position_embedding_type
         for part in scheme.split("+"):
             prefix = f"position.{part}." if part != scheme else "position."
-            for ours, theirs in _OF_SCHEMES.get(part, {}).items():
-                for index in range(config.num_hidden_layers if "{layer}" in ours else 1):
-                    place = {"layers": self.layers, "layer": index}
-                    names[prefix + ours.format(**place)] = theirs.format(**place)
-        return names
+            names |= {prefix + ours: theirs for ours, theirs in _OF_SCHEMES.get(part, {}).items()}
+        return {
+            f"{ours}.{kind}".format(layer): f"{theirs}.{kind}".format(layer)
+            for layer in range(config.num_hidden_layers)
+            for ours, theirs in names.items()
+            for kind in KINDS
+        }
 
     def split(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The weights of its class, with those that it holds as one apart."""
@@ -299,7 +281,7 @@ class Family:
     def head_names(self, task: str) -> dict[str, str]:
         """Our name -> their name of each weight of a task's head."""
         names = {
-            f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in self.heads.get(task, {}).items() for kind in _KINDS
+            f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in self.heads.get(task, {}).items() for kind in KINDS
         }
         if task == "fill-mask" and self.decoder_bias is not None:
             names["lm_head.decoder.bias"] = self.decoder_bias
@@ -315,33 +297,14 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, **arguments}
 
 
-def _kinds(layer: str, config: Any) -> tuple[str, ...]:
-    """The kinds of weights of a linear layer or norm within an encoder's layer."""
-    if layer in ("intermediate", "up", "output"):
-        has_bias = config.mlp_bias and (layer == "output" or not config.mlp_gated)
-    else:
-        has_bias = config.attention_bias or not layer.startswith("attention.")
-    return _KINDS if has_bias else ("weight",)
-
-
-_ROBERTA: dict[str, Any] = {
-    "heads": _ROBERTA_HEADS,
-    "decoder_bias": "lm_head.bias",
-    "first_row": None,
-    "lm_act": "gelu",
-}
 _DISTILBERT_CLASSIFIER = {"classifier.dense": "pre_classifier", "classifier.out_proj": "classifier"}
 
 _ALL = (
-    Family(
-        "bert",
-        _BERT_HEADS,
-        decoder_bias="cls.predictions.bias",
-        counts_tokens=False,
+    Family("bert", _BERT_HEADS, decoder_bias="cls.predictions.bias", counts_tokens=False),
+    *(
+        Family(name, _ROBERTA_HEADS, decoder_bias="lm_head.bias", first_row=None, lm_act="gelu")
+        for name in ("roberta", "xlm-roberta", "camembert")
     ),
-    Family("roberta", **_ROBERTA),
-    Family("xlm-roberta", **_ROBERTA),
-    Family("camembert", **_ROBERTA),
     Family(
         "distilbert",
         {
@@ -405,11 +368,7 @@ _ALL = (
     ),
     Family(
         "nomic_bert",
-        {
-            "fill-mask": _NOMIC_LM,
-            "text-classification": _POOLED,
-            "token-classification": _PER_TOKEN["token-classification"],
-        },
+        {"fill-mask": _NOMIC_LM, **_FEW_HEADS},
         decoder_bias="cls.predictions.bias",
         layer=_GATED_LAYER,
         layers="layers",
@@ -443,7 +402,7 @@ _ALL = (
         },
         layer=_MODERNBERT_LAYER,
         layers="layers",
-        embeddings={"word_embeddings": "embeddings.tok_embeddings", "norm": "embeddings.norm"},
+        embeddings={"embeddings.word_embeddings": "embeddings.tok_embeddings", "embeddings.norm": "embeddings.norm"},
         fused={
             "attn.Wqkv": ("attn.query", "attn.key", "attn.value"),
             "mlp.Wi": ("mlp.gate_proj", "mlp.up_proj"),
@@ -457,11 +416,7 @@ _ALL = (
     ),
     Family(
         "gte",
-        {
-            "fill-mask": _ROBERTA_LM,
-            "text-classification": _POOLED,
-            "token-classification": _PER_TOKEN["token-classification"],
-        },
+        {"fill-mask": _ROBERTA_LM, **_FEW_HEADS},
         layer=_GATED_LAYER,
         layers="layers",
         schemes=_HALF_SPLIT,

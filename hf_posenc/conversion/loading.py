@@ -20,7 +20,7 @@ from ..model.package_config import PosEncConfig
 from ..model.scheme_factory import make_scheme
 from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
-from .families import FAMILIES, Family
+from .families import FAMILIES, KINDS, Family
 from .fields import our_fields
 from .report import Accounting
 from .sources import InItsClass, Source, check_finite, find_folder, listed, open_source, read_config, read_in_class
@@ -162,22 +162,13 @@ def _load_posenc(source: Source, wanted: str | None, seed: int) -> Loaded:
     return _place(source, read, config, task, own, wanted is not None, encoder, head, reasons, [], seed)
 
 
-_NO_HEAD_HERE = (
-    "cls.seq_relationship",
-    "discriminator_predictions.dense",
-    "discriminator_predictions.dense_prediction",
-)
-"""The next-sentence head, and the replaced-token detector."""
-
-
 def _reason_to_drop(family: Family, name: str) -> str | None:
     """Why a weight that the converted model doesn't have may be left out, or None: then it is an error."""
-    layer, _, kind = name.rpartition(".")
-    if kind in ("weight", "bias") and layer == "pooler.dense":
+    if name in ("pooler.dense.weight", "pooler.dense.bias"):
         return "the pooler, which only classifiers use"
-    heads = {*_NO_HEAD_HERE, *(layer for head in family.heads.values() for layer in head.values())}
-    is_head = (kind in ("weight", "bias") and layer in heads) or name == family.decoder_bias
-    return "another head" if is_head or name.startswith(family.foreign) else None
+    layers = [layer for head in family.heads.values() for layer in head.values()]
+    heads = {family.decoder_bias, *(f"{layer}.{kind}" for layer in layers for kind in KINDS)}
+    return "another head" if name in heads or name.startswith(family.foreign) else None
 
 
 def _load_family(source: Source, family: Family, wanted: str | None, seed: int) -> Loaded:
@@ -196,7 +187,10 @@ def _load_family(source: Source, family: Family, wanted: str | None, seed: int) 
     cls, bare = family.model_class(in_class), family.without_pooler(in_class)
     read = read_in_class(source, cls, theirs, family.prefix, seed, **bare)
     read.state = family.split(read.state)
-    encoder, head = family.encoder_names(config), family.head_names(task)
+    with torch.device("meta"):
+        has = model_class(task)(config).base_model.state_dict()  # type: ignore[call-arg]
+    encoder = {ours: name for ours, name in family.encoder_names(config).items() if ours in has}
+    head = family.head_names(task)
     reasons: dict[str, str | None] = {name: "a counter, not a weight" for name in plain if name.endswith("_ids")}
     read.surplus |= set(reasons)
     at_decoder = head.get("lm_head.decoder.weight", "").removesuffix("weight") + "bias"
