@@ -9,9 +9,9 @@
   log attention probabilities with it and without any.
 """
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from ..schemes.hooks import one_text, rotated_units
 
 _FITTED_LENGTH = 128
 """Sentence encoders see mostly positions below this, so fits weigh these most."""
+_STEPS = 300
 _NO_EFFECT = 1e-8
 _MASKED = 1e3
 """A bias that goes so far below its mean hides tokens."""
@@ -37,28 +38,24 @@ _GRID = 512
 """Positions at which a bias is fitted that depends on more than distances."""
 
 
-def descend(
-    part: nn.Module, function: Callable[[], Tensor], wanted: Tensor, weight: Tensor, steps: int = 300, lr: float = 3e-3
-) -> float:
+def descend(part: nn.Module, function: Callable[[], Tensor], wanted: Tensor, weight: Tensor, lr: float = 3e-3) -> float:
     """Fits a scheme's weights to given numbers (n, ...) by Adam, keeps the best weights, and returns R^2."""
     weight = weight.view(-1, *[1] * (wanted.dim() - 1)) / weight.sum()
-    parameters = [p for p in part.parameters() if p.requires_grad]
-    best, kept = math.inf, [p.detach().clone() for p in parameters]
+    best, kept = math.inf, deepcopy(part.state_dict())
     size = wanted.square().mean().clamp(min=1e-6)
     with torch.enable_grad():
-        optimizer = torch.optim.Adam(parameters, lr=lr)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-        for _ in range(steps):
+        optimizer = torch.optim.Adam(part.parameters(), lr=lr)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
+        for _ in range(_STEPS):
             loss = (weight * (function() - wanted).square()).sum() / size
             if loss.item() < best:
-                best, kept = loss.item(), [p.detach().clone() for p in parameters]
+                best, kept = loss.item(), deepcopy(part.state_dict())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-    for parameter, value in zip(parameters, kept, strict=True):
-        parameter.detach().copy_(value)
-        parameter.grad = None
+        optimizer.zero_grad()
+    part.load_state_dict(kept)
     return _r2(function(), wanted, weight)
 
 
@@ -99,14 +96,9 @@ def centred(vectors: Tensor) -> Tensor:
     return vectors[1:] - _mean_vector(vectors) if len(vectors) > 1 else vectors
 
 
-def _last_layer(part: PositionScheme) -> Any:
-    """The module whose weights those vectors are linear in, or None."""
-    return getattr(part, _LINEAR_IN.get(part.name, ""), None)
-
-
 def zero_output(part: PositionScheme) -> bool:
     """Sets a weight so that the scheme adds nothing at the start; False if no weight can do that."""
-    last = _last_layer(part)
+    last = getattr(part, _LINEAR_IN.get(part.name, ""), None)
     for parameter in () if last is None else last.parameters():
         parameter.zero_()
     return last is not None
@@ -118,7 +110,7 @@ def fit_vectors(part: PositionScheme, table: Tensor) -> dict[str, float]:
     A table takes the vectors themselves. A network is fitted by least squares in its last layer, then as a whole by
     Adam, kept if that is better; a scale isn't fitted.
     """
-    length, last = len(table), _last_layer(part)
+    length, last = len(table), getattr(part, _LINEAR_IN.get(part.name, ""), None)
     weight = 1 / (1 + torch.arange(length) / _FITTED_LENGTH)  # low positions count more: every text has them
     if isinstance(last, nn.Embedding) and last.num_embeddings == part.max_length:
         last.weight.copy_(extended_table(table, last.num_embeddings, "tile"))
@@ -183,10 +175,9 @@ def extended_table(table: Tensor, length: int, how: str) -> Tensor:
     places = torch.arange(length)
     if how == "tile":
         return table[torch.where(places < old, places, 1 + (places - 1) % max(old - 1, 1))]
-    at = places.double() * (old - 1) / (length - 1)
-    low = at.floor().long().clamp(max=old - 2)
-    share = (at - low).to(table.dtype).unsqueeze(-1)
-    return table[low] * (1 - share) + table[low + 1] * share
+    columns = table.reshape(1, old, -1).mT
+    stretched = nn.functional.interpolate(columns, length, mode="linear", align_corners=True)
+    return stretched.mT.reshape(length, *table.shape[1:])
 
 
 # ---- rotations ------------------------------------------------------------------------------------------------------
@@ -285,19 +276,14 @@ def fit_biases(
             return pairs - pairs.mean(-1, keepdim=True)
 
         r2 = descend(part, bias, wanted, torch.ones(count), lr=3e-2 if size == reach + 1 else 1e-2)
-        lines.append({"scheme": name, **_fitted(r2, is_silent)})
+        fitted = {"what": "fitted to the old effect by distance", "r2": r2}
+        lines.append(
+            {"scheme": name, **({"what": "starts as nearly without effect as it can"} if is_silent else fitted)}
+        )
         with torch.no_grad():
             left = _by_distance(_biases(part, reach + 1, queries))
             effect = effect - left.unflatten(0, (len(target), -1)).mean(1)
     return lines
-
-
-def _fitted(r2: float, is_silent: bool) -> dict[str, Any]:
-    if is_silent:
-        return {"what": "starts as nearly without effect as it can"}
-    if r2 < 0:
-        return {"what": "can't meet the old effect by distance: no bias would be nearer", "r2": r2}
-    return {"what": "fitted to the old effect by distance", "r2": r2}
 
 
 def _biases(part: PositionScheme, size: int, queries: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -325,8 +311,11 @@ def _centred(effect: Tensor) -> Tensor:
 
 def _effect_by_distance(model: Any, original: Any, rows: Tensor) -> Tensor:
     """Mean difference of log attention probabilities, original minus a model without the new biases: (L, H, 2R + 1)."""
-    with _without_positions(model.base_model):
-        plain = model.base_model(rows, output_attentions=True).attentions
+    base, bare = model.base_model, PositionScheme()  # without biases and rotations; vectors added to embeddings stay
+    scheme, base.position = base.position, bare
+    bare.embed, bare.query_scale = scheme.embed, scheme.query_scale
+    plain = base(rows, output_attentions=True).attentions
+    base.position = scheme
     theirs = original.base_model(rows, output_attentions=True).attentions
     inner = slice(1, -1) if rows.shape[1] > 4 else slice(None)  # without [CLS] and [SEP]
     reach = len(range(rows.shape[1])[inner]) // 2  # few pairs are far apart
@@ -338,21 +327,8 @@ def _effect_by_distance(model: Any, original: Any, rows: Tensor) -> Tensor:
     return _centred(torch.stack(lines))
 
 
-@contextlib.contextmanager
-def _without_positions(base: Any) -> Iterator[None]:
-    """Turns an encoder's biases and rotations off while entered; vectors added to embeddings stay."""
-    scheme, bare = base.position, PositionScheme()
-    bare.embed = lambda hidden, tokens: scheme.embed(hidden, tokens)  # type: ignore[method-assign, assignment]
-    bare.query_scale = scheme.query_scale
-    base.position = bare
-    try:
-        yield
-    finally:
-        base.position = scheme
-
-
-def _sample_queries(model: Any, original: Any, rows: Tensor, length: int, count: int = 24) -> tuple[Tensor, Tensor]:
-    """Each layer's query and key of some tokens, repeated at every position: (L, count, H, length, d) both.
+def _sample_queries(model: Any, original: Any, rows: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Each layer's query and key of 24 tokens, repeated at every position: (L, 24, H, length, d) both.
 
     For biases that depend on the token: fitted to one mean token, they would be noise for all others.
     """
@@ -360,8 +336,8 @@ def _sample_queries(model: Any, original: Any, rows: Tensor, length: int, count:
     hidden = original.base_model(rows, output_hidden_states=True).hidden_states
     for index, layer in enumerate(model.base_model.layers):
         x = layer_input(model.base_model, hidden[index], index).flatten(0, 1)
-        x = x[torch.randint(len(x), (count,))]
+        x = x[torch.randint(len(x), (24,))]
         for kept, linear in zip(samples, (layer.attention.query, layer.attention.key), strict=True):
-            heads = linear(x).view(count, -1, 1, layer.attention.head_dim)
+            heads = linear(x).view(len(x), -1, 1, layer.attention.head_dim)
             kept.append(heads.expand(-1, -1, length, -1))
     return torch.stack(samples[0]), torch.stack(samples[1])
