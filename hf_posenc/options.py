@@ -35,7 +35,7 @@ SEED = whole_number(0, 2**32 - 1)
 POSITIVE = Range("a positive number", lambda value: 0 < value < math.inf)
 SHARE = Range("a number from 0 to below 1", lambda value: 0 <= value < 1)
 BOOLEAN = Range("true or false", lambda value: isinstance(value, bool))
-_RATE = Range("a number from 0 to 1", lambda value: 0 <= value <= 1)
+FROM_0_TO_1 = Range("a number from 0 to 1", lambda value: 0 <= value <= 1)
 _FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
 
 
@@ -144,7 +144,7 @@ class Options:
     max_steps: Annotated[int | None, COUNT, _option("Steps, instead of epochs.")] = None
     patience: Annotated[int | None, COUNT, _option("Stop after so many evaluations in vain.")] = None
     batch_size: Annotated[int | None, COUNT, _option("Texts per step and device. [32]")] = None
-    learning_rate: Annotated[float | None, _RATE, _option("Peak. [5e-5 to 1e-3, by the model]")] = None
+    learning_rate: Annotated[float | None, FROM_0_TO_1, _option("Peak. [5e-5 to 1e-3, by the model]")] = None
     schedule: Annotated[_Schedules, _choice("linear (default), cosine, one-cycle, ...")] = "linear"
     word_rate: Annotated[float | None, _FACTOR, _option("Times the rate, for new words.")] = None
     position_rate: Annotated[float | None, _FACTOR, _option("Times the rate, for the scheme.")] = None

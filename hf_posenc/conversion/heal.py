@@ -17,18 +17,16 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast, get_args
 
 import torch
 from rich.console import Console
 from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
-from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.trainer_callback import PrinterCallback
 
 from ..data.columns import find_columns
@@ -36,17 +34,15 @@ from ..data.reading import read_file
 from ..errors import Diverged, Interrupted, UserError
 from ..files import write_text
 from ..optimizer import scale_position_learning_rates
-from ..options import COUNT, POSITIVE, SEED, Options, Range, check_range, whole_number
-from ..training.inference import pad_rows, take_off_autocast
+from ..options import BOOLEAN, COUNT, FROM_0_TO_1, LENGTH, POSITIVE, SEED, Options, check_range
+from ..training.inference import Row, pad_rows, take_off_autocast
 from ..training.recipe import step_bytes
 from ..training.run_folder import checkpoints
 from ..training.trainer import Bar, LogLines, Stop, is_live
-from .measure import Row, check_tokens, encode, special_tokens, swap_tokens
+from .measure import check_tokens, encode, special_tokens, swap_tokens
 
 HELD_OUT = 500
 """At most this many texts are set aside to measure on, and at most a tenth."""
-_AMONG = 1600
-"""Texts of like lengths are looked for among so many."""
 _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
 """Shares of the steps: up to here the first layer alone is trained, and from here on all of them."""
 
@@ -83,17 +79,6 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
     return [text for text in texts if text not in set(held_out)], held_out
 
 
-_RANGES = {
-    "max_steps": COUNT,
-    "learning_rate": POSITIVE,
-    "batch_tokens": COUNT,
-    "max_length": whole_number(3),
-    "swapped": Range("a share of the texts, from 0 to 1", lambda value: 0 <= value <= 1),
-    "swap_distance": COUNT,
-    "seed": SEED,
-}
-
-
 @dataclass(frozen=True)
 class Healing:
     """How to heal.
@@ -113,18 +98,19 @@ class Healing:
         UserError: a value is out of range.
     """
 
-    max_steps: int = 2000
-    learning_rate: float | None = None
-    batch_tokens: int = 1024
-    max_length: int | None = None
-    bf16: bool = False
-    swapped: float = 0.5
-    swap_distance: int | None = None
-    seed: int = 0
+    max_steps: Annotated[int, COUNT] = 2000
+    learning_rate: Annotated[float | None, POSITIVE] = None
+    batch_tokens: Annotated[int, COUNT] = 1024
+    max_length: Annotated[int | None, LENGTH] = None
+    bf16: Annotated[bool, BOOLEAN] = False
+    swapped: Annotated[float, FROM_0_TO_1] = 0.5
+    swap_distance: Annotated[int | None, COUNT] = None
+    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
-        for name, accepts in _RANGES.items():
-            check_range(f"{name}={getattr(self, name)!r}", getattr(self, name), accepts)
+        for item in fields(self):
+            value = getattr(self, item.name)
+            check_range(f"{item.name}={value!r}", value, get_args(item.type)[1])
 
 
 def default_rate(hidden_size: int) -> float:
@@ -171,23 +157,19 @@ def heal(
     steps, console = texts_by_step(rows, special_tokens(tokenizer), healing), Console()
     body, teacher = cast(Any, model).base_model, cast(Any, original).base_model
     embeddings = body.embeddings.word_embeddings.weight
-    with ExitStack() as closing:
-        place = folder or Path(closing.enter_context(tempfile.TemporaryDirectory()))
+    with tempfile.TemporaryDirectory() as temporary:
+        place = folder or Path(temporary)
         saved = None if folder is None else _checkpoint(folder, teacher, repr((healing, body.config.to_dict(), rows)))
         embeddings.requires_grad_(False)
         data: dict[str, Any] = {
             "train_dataset": steps,
             "data_collator": lambda some: pad_rows([row for rows in some for row in rows], tokenizer.pad_token_id),
+            "callbacks": [LogLines(console), *[Bar()] * is_live(console)],
         }
         trainer = Distillation(teacher, model=body, args=_arguments(healing, place, keeps=folder is not None), **data)
         trainer.remove_callback(PrinterCallback)
-        trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
-        callbacks: list[Any] = [LogLines(console), stop := Stop(trainer.accelerator), *[Bar()] * is_live(console)]
-        for callback in callbacks:
-            trainer.add_callback(callback)
         console.print(_forecast(trainer, steps), highlight=False, soft_wrap=True)
-        with _kept(trainer, folder), stop:
-            seconds = trainer.train(resume_from_checkpoint=saved).metrics["train_runtime"]
+        seconds = _train(trainer, saved, folder)
     take_off_autocast(trainer.accelerator, body)
     embeddings.requires_grad_(True)
     model.eval().to("cpu"), original.to("cpu")  # type: ignore[arg-type]
@@ -228,12 +210,13 @@ def _arguments(healing: Healing, place: Path, *, keeps: bool) -> TrainingArgumen
     )
 
 
-@contextmanager
-def _kept(trainer: Trainer, folder: Path | None) -> Iterator[None]:
-    """Says what is kept of a healing that ends early; deletes what no one could go on from."""
-    place = Path(str(trainer.args.output_dir))
+def _train(trainer: Trainer, saved: str | None, folder: Path | None) -> float:
+    """Trains for so many seconds. If it ends early, says what is kept, and deletes what no one could go on from."""
+    place, stop = Path(str(trainer.args.output_dir)), Stop(trainer.accelerator)
+    trainer.add_callback(stop)
     try:
-        yield
+        with stop:
+            return trainer.train(resume_from_checkpoint=saved).metrics["train_runtime"]
     except Diverged as error:
         shutil.rmtree(place)
         rate = trainer.args.learning_rate
@@ -303,13 +286,11 @@ class Distillation(Trainer):
     ) -> Any:
         """See the module."""
         body = cast(Any, self.accelerator.unwrap_model(model))
-        depth = None
-        if body.position.uses("embed"):
-            depth = depth_at(self.state.global_step / self.state.max_steps, len(body.layers))
-        loss = self.distil(body, inputs, depth)
+        progress = self.state.global_step / self.state.max_steps
+        loss = self.distil(body, inputs, depth_at(progress, len(body.layers)) if body.position.uses("embed") else None)
         if not torch.isfinite(loss):
             raise Diverged("The loss is no number any more.")
-        return (loss, {}) if return_outputs else loss
+        return loss
 
     def distil(self, body: Any, inputs: dict[str, Tensor], depth: int | None) -> Tensor:
         """The loss of the first `depth` layers; None: of all."""
@@ -375,11 +356,10 @@ def batches_of_like_lengths(lengths: Tensor, tokens: int, seed: int) -> list[lis
         seed: the order follows from it.
     """
     generator = torch.Generator().manual_seed(seed)
-    batches: list[list[int]] = []
-    for some in torch.randperm(len(lengths), generator=generator).split(_AMONG):
-        batches.append([])
-        for index in some[lengths[some].argsort(stable=True)].tolist():  # the longest so far
-            if batches[-1] and (len(batches[-1]) + 1) * int(lengths[index]) > tokens:
-                batches.append([])
-            batches[-1].append(index)
+    batches: list[list[int]] = [[]]
+    order = torch.randperm(len(lengths), generator=generator)
+    for index in order[lengths[order].argsort(stable=True)].tolist():  # the longest so far
+        if batches[-1] and (len(batches[-1]) + 1) * int(lengths[index]) > tokens:
+            batches.append([])
+        batches[-1].append(index)
     return [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]
