@@ -4,9 +4,6 @@
 (`swap`, `fitting`), and heals it on text (`heal`). `hf_posenc.export` goes back.
 """
 
-from ..tasks import TASKS
 from .convert import convert
-from .families import FAMILIES
-from .report import Accounting, Agreement, ConversionReport
 
-__all__ = ["FAMILIES", "TASKS", "Accounting", "Agreement", "ConversionReport", "convert"]
+__all__ = ["convert"]

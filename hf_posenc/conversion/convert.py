@@ -2,35 +2,27 @@
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from ..data.tokenizer import check_tokens as check_tokenizer
-from ..errors import UserError
+from ..errors import UserError, user_errors
+from ..model.package_config import PosEncConfig
 from ..quiet import without_bars
+from ..training.inference import Row
 from .families import FAMILIES, SOURCE
 from .fields import not_carried
 from .heal import Healing, read_training_texts, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
-from .measure import (
-    OWN_TEXTS,
-    Agreement,
-    Row,
-    check_tokens,
-    compare,
-    encode,
-    own_texts,
-    random_tokens,
-    special_tokens,
-    verify,
-)
-from .output import REPORT_NAME, check_free, load_tokenizer, other_files, write_model
-from .report import ConversionReport
-from .sentence_modules import carry_activation, read_modules
+from .measure import check_tokens, compare, encode, own_texts, random_tokens, special_tokens, verify
+from .output import REPORT_NAME, check_free, other_files, write_model
+from .report import Agreement, ConversionReport
+from .sentence_modules import ACTIVATION, read_modules
 from .sources import read_json
 from .swap import swap, target_config
 
@@ -41,6 +33,7 @@ _LONGEST = 512
 
 
 @without_bars()
+@torch.random.fork_rng(devices=[])
 def convert(
     source: str | Path,
     out: str | Path | None = None,
@@ -102,28 +95,26 @@ def convert(
         UserError: the source can't be read or isn't supported, a key isn't accounted for, the scheme or an argument
             doesn't exist, a setting of healing is given without `heal`, or `out` is taken.
     """
+    torch.default_generator.manual_seed(seed)
     source = str(source)
+    with user_errors():
+        PosEncConfig(position_embedding_type=position_embedding_type or "none")
     settings = _settings(heal, None if eval_texts is not None else text_column, seed, healing)
-    if max_position_embeddings is not None and max_position_embeddings < 1:
-        raise UserError(
-            f"max_position_embeddings={max_position_embeddings!r} is out of range. Give at least 1, or None."
-        )
     if out is not None:
         check_free(out, overwrite, source)
-    loaded = load(source, task=task, revision=revision, allow_pickle=allow_pickle, seed=seed)
-    model = original = loaded.model
-    tokenizer = load_tokenizer(loaded.source.folder, source)
+    loaded = load(source, task=task, revision=revision, allow_pickle=allow_pickle)
+    model, original, tokenizer = loaded.model, loaded.model, loaded.tokenizer
     scheme = (position_embedding_type, position_embedding_kwargs, rope_parameters)
     length = (max_position_embeddings, extension)
-    config, changed = target_config(original, *scheme, *length)  # what can't be is refused before a healing
+    final, changed = target_config(original, *scheme, *length)  # what can't be is refused before a healing
+    config = final
     if heal is not None:
         config, changed = target_config(original, *scheme, None, None)
-        _check_healing(loaded, tokenizer, config, changed)
+        _check_healing(loaded, config, changed)
     modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
-    report = _begin_report(loaded, config, tokenizer, kept, allow_other_tokens)
-    lengths = (original.config.max_position_embeddings, config.max_position_embeddings, max_position_embeddings)
-    limit = min(length for length in lengths if length is not None)
-    training, rows, measured_on = _texts(heal, eval_texts, text_column, tokenizer, original.config, limit, seed)
+    report = _begin_report(loaded, final, kept, allow_other_tokens)
+    limit = min(original.config.max_position_embeddings, final.max_position_embeddings)
+    training, rows, measured_on = _texts(loaded, heal, eval_texts, text_column, limit)
     special = set() if tokenizer is None else special_tokens(tokenizer)
 
     def agreement() -> Agreement | None:
@@ -135,21 +126,18 @@ def convert(
     if changed:
         model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
         report.before = agreement()
-    healed_in = None if out is None else Path(f"{Path(out)}.healing")
+    healed_in = None if out is None or heal is None else Path(f"{Path(out)}.healing")
     if heal is not None:
         options: dict[str, Any] = {"tokenizer": tokenizer, "healing": settings, "folder": healed_in}
-        _heal(report, model, original, training, agreement, options)
+        _heal(report, model, partial(run_healing, model, original, training, **options), agreement)
         config, changed = target_config(model, None, None, None, *length)
         if changed:
             model, lines = swap(model, config, tokenizer=tokenizer, extension=extension, seed=seed)
             report.carried, report.extended = report.carried + lines, agreement()
-    trained = _trained_length(loaded)
-    report.trained_length = trained if config.max_position_embeddings > trained else None
-    report.max_position_embeddings = config.max_position_embeddings
-    _finish(report, loaded, model, tokenizer, max_position_embeddings)
+    _finish(report, loaded, model, max_position_embeddings)
     if out is not None:
         write_model(out, model, tokenizer, modules, report)
-    if heal is not None and healed_in is not None:
+    if healed_in is not None:
         shutil.rmtree(healed_in)
     return model, report
 
@@ -165,16 +153,11 @@ def _settings(heal: Any, text_column: str | None, seed: int, healing: dict[str, 
 
 
 def _heal(
-    report: ConversionReport,
-    model: PreTrainedModel,
-    original: PreTrainedModel,
-    texts: list[str],
-    agreement: Callable[[], Agreement | None],
-    options: dict[str, Any],
+    report: ConversionReport, model: PreTrainedModel, run: Callable[[], Any], agreement: Callable[[], Agreement | None]
 ) -> None:
     """Heals a swapped model in place, and keeps the weights from before where that took it farther away."""
     swapped = {name: value.clone() for name, value in model.state_dict().items()}
-    report.healing = run_healing(model, original, texts, **options)
+    report.healing = run()
     report.after = agreement()
     if report.before and report.after and not report.after.distance <= report.before.distance:  # type: ignore[operator]
         model.load_state_dict(swapped)  # it was nearly exact, or the steps were too few
@@ -189,10 +172,10 @@ def _trained_length(loaded: Loaded) -> int:
     return int(report.get("trained_length") or loaded.model.config.max_position_embeddings)
 
 
-def _check_healing(loaded: Loaded, tokenizer: PreTrainedTokenizerBase | None, config: Any, changed: bool) -> None:
+def _check_healing(loaded: Loaded, config: Any, changed: bool) -> None:
     """Refuses what can't be healed."""
     source, scheme, trained = loaded.source.name, config.position_embedding_type, _trained_length(loaded)
-    if tokenizer is None:
+    if loaded.tokenizer is None:
         raise UserError(f"{source!r} has no tokenizer, so text can't heal it. Put its tokenizer into the folder.")
     if trained < config.max_position_embeddings:
         raise UserError(
@@ -209,42 +192,33 @@ def _check_healing(loaded: Loaded, tokenizer: PreTrainedTokenizerBase | None, co
 
 
 def _texts(
-    heal: Any,
-    held_out: Any,
-    text_column: str | None,
-    tokenizer: PreTrainedTokenizerBase | None,
-    config: Any,
-    limit: int,
-    seed: int,
+    loaded: Loaded, heal: Any, held_out: Any, text_column: str | None, limit: int
 ) -> tuple[list[str], list[Row], str]:
     """The texts to heal with, the token ids of others to measure on, and what those are."""
+    config: Any = loaded.model.config
     training = [] if heal is None else read_training_texts(heal, text_column)
-    chosen, name = own_texts(), OWN_TEXTS
+    chosen, name = own_texts(), "blimp_order, which comes along"
     if held_out is not None:
         chosen, name = read_training_texts(held_out, text_column), "eval_texts"
-        training = [text for text in training if text not in set(chosen)]
+        measured = set(chosen)
+        training = [text for text in training if text not in measured]
     elif heal is not None:
         training, chosen = set_aside(training)
         name = "held out of the healing text"
-    if tokenizer is not None:
-        rows = encode(tokenizer, chosen, min(limit, _LONGEST))
+    if loaded.tokenizer is not None:
+        rows = encode(loaded.tokenizer, chosen, min(limit, _LONGEST))
         check_tokens(rows, config.vocab_size)
         return training, rows, name
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        ids = random_tokens(config, None, 16, min(limit, 64)).tolist()
-    rows = [{"input_ids": row[: max(1, len(row) * (number + 1) // 16)]} for number, row in enumerate(ids)]
-    return [], rows, "random tokens"
+    ids = random_tokens(config, None, 16, min(limit, 64)).tolist()
+    return [], [{"input_ids": row[: 1 + len(row) * number // 16]} for number, row in enumerate(ids)], "random tokens"
 
 
-def _begin_report(
-    loaded: Loaded, config: Any, tokenizer: PreTrainedTokenizerBase | None, kept: list[str], allow_other_tokens: bool
-) -> ConversionReport:
+def _begin_report(loaded: Loaded, config: Any, kept: list[str], allow_other_tokens: bool) -> ConversionReport:
     """A report of what was read; the tokenizer's ids are checked for it."""
-    source = loaded.source.name
+    source, trained = loaded.source.name, _trained_length(loaded)
     said = ["The source has none."]
-    if tokenizer is not None:
-        said = check_tokenizer(tokenizer, str(loaded.source.folder), allowed=allow_other_tokens)
+    if loaded.tokenizer is not None:
+        said = check_tokenizer(loaded.tokenizer, str(loaded.source.folder), allowed=allow_other_tokens)
     return ConversionReport(
         source=Path(source).resolve().name if Path(source).exists() else source,  # a path means nothing elsewhere
         family=loaded.model_type,
@@ -253,6 +227,7 @@ def _begin_report(
         to_scheme=config.position_embedding_type,
         max_position_embeddings=config.max_position_embeddings,
         keys=loaded.keys,
+        trained_length=trained if config.max_position_embeddings > trained else None,
         tokenizer=" ".join(said),
         notes=loaded.notes + kept,
     )
@@ -270,17 +245,12 @@ def _measure_exactness(report: ConversionReport, loaded: Loaded, rows: list[Row]
         )
 
 
-def _finish(
-    report: ConversionReport,
-    loaded: Loaded,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase | None,
-    max_position_embeddings: int | None,
-) -> None:
+def _finish(report: ConversionReport, loaded: Loaded, model: PreTrainedModel, longest: int | None) -> None:
     """Gives model and tokenizer what they have of the source, and the report what they lack."""
     model.eval().to(loaded.source.dtype)  # type: ignore[arg-type]
+    tokenizer = loaded.tokenizer
     if loaded.task == "text-classification" and not loaded.keys.new:
-        carry_activation(loaded.source.raw, model.config)
+        model.config.update({name: value for name, value in loaded.source.raw.items() if name in ACTIVATION})
     if loaded.model_type in FAMILIES:
         others = getattr(model.config, "task_specific_params", None) or {}
         model.config.task_specific_params = {**others, SOURCE: loaded.model_type}
@@ -290,4 +260,4 @@ def _finish(
         # The length that was asked for; else the tokenizer's, up to the end of a table.
         scheme: Any = model.base_model.position  # type: ignore[union-attr]
         end = scheme.max_length or loaded.model.config.max_position_embeddings
-        tokenizer.model_max_length = max_position_embeddings or min(tokenizer.model_max_length, end)
+        tokenizer.model_max_length = longest or min(tokenizer.model_max_length, end)

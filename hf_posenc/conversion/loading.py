@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import UserError, one_line, user_errors
 from ..model import modeling_posenc
@@ -22,6 +22,7 @@ from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
 from .families import FAMILIES, KINDS, Family
 from .fields import our_fields
+from .output import load_tokenizer
 from .report import Accounting
 from .sources import InItsClass, Source, check_finite, find_folder, listed, open_source, read_config, read_in_class
 
@@ -72,9 +73,9 @@ def _task_of(family: Family, architectures: list[str] | None, source: str, wante
     """
     name = str((architectures or ["Model"])[0])
     if name.endswith("ForPreTraining"):
-        return "fill-mask" if "fill-mask" in family.heads and family.model_type != "electra" else "feature-extraction"
+        return "feature-extraction" if family.model_type == "electra" else "fill-mask"
     task = class_task(name)
-    if task is not None and task in ("feature-extraction", *family.heads):
+    if task in ("feature-extraction", *family.heads):
         return task
     if wanted is not None:
         return None
@@ -97,16 +98,10 @@ class Loaded:
     source: Source
     keys: Accounting
     notes: list[str]
+    tokenizer: PreTrainedTokenizerBase | None = None
 
 
-def load(
-    source: str,
-    *,
-    task: str | None = None,
-    revision: str | None = None,
-    allow_pickle: bool = False,
-    seed: int = 0,
-) -> Loaded:
+def load(source: str, *, task: str | None = None, revision: str | None = None, allow_pickle: bool = False) -> Loaded:
     """Reads a checkpoint and builds the model that computes what it does, with the scheme that it has.
 
     Raises:
@@ -119,9 +114,9 @@ def load(
     is_ours = raw.get("model_type") == PosEncConfig.model_type
     family = None if is_ours else _family_of(raw.get("model_type"), source)  # whatever its weights are
     checkpoint = open_source(source, folder, raw, allow_pickle)
-    if family is None:
-        return _load_posenc(checkpoint, task, seed)
-    return _load_family(checkpoint, family, task, seed)
+    loaded = _load_posenc(checkpoint, task) if family is None else _load_family(checkpoint, family, task)
+    loaded.tokenizer = load_tokenizer(folder, source)
+    return loaded
 
 
 def model_class(task: str) -> type[PreTrainedModel]:
@@ -143,7 +138,7 @@ def build_config(fields: dict[str, Any]) -> PosEncConfig:
     return config
 
 
-def _load_posenc(source: Source, wanted: str | None, seed: int) -> Loaded:
+def _load_posenc(source: Source, wanted: str | None) -> Loaded:
     """The model of a PosEnc checkpoint, for its own task or another."""
     config = _read_as(PosEncConfig, source, "PosEnc")
     architecture = str((source.raw.get("architectures") or ["PosEncModel"])[0])
@@ -153,13 +148,12 @@ def _load_posenc(source: Source, wanted: str | None, seed: int) -> Loaded:
         )
     own = CLASSES[architecture]
     task = wanted or own
-    read = read_in_class(source, model_class(task), config, "model.", seed)
+    read = read_in_class(source, model_class(task), config, "model.")
     encoder = {name: name for name in cast(Any, read.model).base_model.state_dict()}
     head = {name: name for name in read.state if name not in encoder}
-    heads = ("classifier.", "lm_head.", "qa_outputs.")
+    heads = ("classifier.", "lm_head.", "qa_outputs.") if own != task else ()
     reasons = {name: f"the head of {own}; this is {task}" for name in read.surplus if name.startswith(heads)}
-    reasons = reasons if own != task else {}
-    return _place(source, read, config, task, own, wanted is not None, encoder, head, reasons, [], seed)
+    return _place(source, read, config, task, own, encoder, head, reasons)
 
 
 def _reason_to_drop(family: Family, name: str) -> str | None:
@@ -171,7 +165,7 @@ def _reason_to_drop(family: Family, name: str) -> str | None:
     return "another head" if name in heads or name.startswith(family.foreign) else None
 
 
-def _load_family(source: Source, family: Family, wanted: str | None, seed: int) -> Loaded:
+def _load_family(source: Source, family: Family, wanted: str | None) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
     own = _task_of(family, theirs.architectures, source.name, wanted)
@@ -185,7 +179,7 @@ def _load_family(source: Source, family: Family, wanted: str | None, seed: int) 
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
     in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
     cls, bare = family.model_class(in_class), family.without_pooler(in_class)
-    read = read_in_class(source, cls, theirs, family.prefix, seed, **bare)
+    read = read_in_class(source, cls, theirs, family.prefix, **bare)
     read.state = family.split(read.state)
     with torch.device("meta"):
         has = model_class(task)(config).base_model.state_dict()  # type: ignore[call-arg]
@@ -199,16 +193,25 @@ def _load_family(source: Source, family: Family, wanted: str | None, seed: int) 
         reasons[str(family.decoder_bias)] = "the bias again"
     if not theirs.architectures and not read.random & set(head.values()):
         own = task
-    notes = _notes(config, theirs, task)
+    notes = []
     is_relative = config.position_embedding_type.startswith("relative_key")
     if is_relative:  # the class has dropped these tables, and adds absolute positions instead
+        notes.append(
+            f"The checkpoint has position_embedding_type={config.position_embedding_type!r}. transformers 5 ignores "
+            "that silently and runs it with absolute positions, so that its numbers are wrong; here it has its "
+            "relative positions, as in transformers up to 4.57."
+        )
         tables = {_plain(name, family): table for name, table in source.tensors("distance_embedding").items()}
         check_finite(tables, source.name)
         read.state |= tables
         read.surplus -= set(tables)
         reasons[_TABLE] = f"absolute positions, which a {config.position_embedding_type} model builds and doesn't add"
+    if task in ("text-classification", "token-classification") and config.id2label != theirs.id2label:
+        notes.append("Several labels have the same name: each has its number added to it.")
     if family.model_type == "roformer":
-        _check_sines(cast(Any, read.model).base_model.encoder.embed_positions, source.name)
+        sines = cast(Any, read.model).base_model.encoder.embed_positions
+        if (sines.weight - sines.create_weight()).abs().max() > 1e-3:
+            raise UserError(f"{source.name!r}: its table of positions isn't RoFormer's sines, which 'rope' computes.")
         reasons["encoder.embed_positions.weight"] = "a table of sines, which is computed"
     if (first := family.rows_before(theirs)) and _TABLE in encoder.values():
         read.state[_TABLE] = read.state[_TABLE][first:]
@@ -218,7 +221,8 @@ def _load_family(source: Source, family: Family, wanted: str | None, seed: int) 
         weight = read.state[f"{name.removesuffix('bias')}weight"]
         read.state[name] = weight.new_zeros(len(weight))
     reasons = {name: _reason_to_drop(family, name) for name in read.surplus} | reasons
-    loaded = _place(source, read, config, task, own, wanted is not None, encoder, head, reasons, notes, seed)
+    loaded = _place(source, read, config, task, own, encoder, head, reasons)
+    loaded.notes += notes
     loaded.keys.used = sorted(set(loaded.keys.used) - zeros)
     loaded.original = None if is_relative else read.model
     return loaded
@@ -230,12 +234,9 @@ def _place(
     config: PosEncConfig,
     task: str,
     own: str | None,
-    asked: bool,
     encoder: dict[str, str],
     head: dict[str, str],
     reasons: Mapping[str, str | None],
-    notes: list[str],
-    seed: int,
 ) -> Loaded:
     """The model with exactly the source's weights.
 
@@ -244,23 +245,21 @@ def _place(
         read: its weights.
         config: of the model.
         task: of the model.
-        own: the source's. None: its head isn't like ours. Only the pooler, and a whole masked-LM head, outlive a change
-            of task: other names mean another head in each.
-        asked: whether the task was asked for, which alone allows new weights.
+        own: the source's; another one than `task` was asked for, which alone allows new weights. None: its head isn't
+            like ours. Only the pooler, and a whole masked-LM head, outlive a change of task: other names mean another
+            head in each.
         encoder: their names by ours, without prefixes.
         head: the same of the head.
         reasons: why a weight without a place may be left out.
-        notes: for the report.
-        seed: of new weights.
 
     Raises:
         UserError: a weight that the model needs isn't there or has another shape, or one that is there has no place.
     """
     fresh: dict[str, str] = {}  # our names of new weights, each with the reason why the source's isn't kept
-    if asked and own != task and not (own and task == "fill-mask" and not read.random & set(head.values())):
+    if own != task and not (own and task == "fill-mask" and not read.random & set(head.values())):
         reason = f"the head of {own or 'another task'}; this is {task}"
         fresh = {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
-    decoder = "lm_head.decoder.weight"
+    decoder, notes = "lm_head.decoder.weight", []
     if decoder in head and config.tie_word_embeddings:
         words = read.state[encoder["embeddings.word_embeddings.weight"]]
         if decoder in fresh or torch.equal(read.state[head[decoder]], words):
@@ -296,14 +295,11 @@ def _place(
             f"{source.name!r} holds {listed(surplus)}, which a {source.raw['model_type']} model for {task} doesn't "
             "have: converting it would lose something. Is config.json that of these weights?"
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        model = model_class(task)(config).eval()  # type: ignore[call-arg]
+    model = model_class(task)(config).eval()  # type: ignore[call-arg]
     try:
-        new, unexpected = model.load_state_dict({ours: read.state[name] for ours, name in names.items()}, strict=False)
+        new = model.load_state_dict({ours: read.state[name] for ours, name in names.items()}, strict=False).missing_keys
     except RuntimeError as error:
         raise UserError(f"{source.name!r} doesn't fit its config.json: {one_line(error)[:300]}") from error
-    assert not unexpected, unexpected
     assert all(name in fresh or (not head and not name.startswith(outer)) for name in new), (new, fresh)
     keys = Accounting(used=sorted(used), dropped=cast(dict[str, str], dropped), new=new)
     return Loaded(model, None, task, str(source.raw["model_type"]), source, keys, notes)
@@ -321,23 +317,3 @@ def _plain(name: str, family: Family) -> str:
     """A name in the files without prefixes, and with today's names of a LayerNorm's weights."""
     name = name.removeprefix("module.").removeprefix(family.prefix)
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-
-
-def _notes(config: PosEncConfig, theirs: Any, task: str) -> list[str]:
-    notes = []
-    if config.position_embedding_type.startswith("relative_key"):
-        notes.append(
-            f"The checkpoint has position_embedding_type={config.position_embedding_type!r}. transformers 5 ignores "
-            "that silently and runs it with absolute positions, so that its numbers are wrong; here it has its "
-            "relative positions, as in transformers up to 4.57."
-        )
-    labels = [str(name) for name in (theirs.id2label or {}).values()]
-    if len(set(labels)) < len(labels) and task in ("text-classification", "token-classification"):
-        notes.append("Several labels have the same name: each has its number added to it.")
-    return notes
-
-
-def _check_sines(table: Any, source: str) -> None:
-    """RoFormer saves its table of sines; ours are computed, so it must be that table."""
-    if (table.weight - table.create_weight()).abs().max() > 1e-3:
-        raise UserError(f"{source!r}: its table of positions isn't RoFormer's sines, which PosEnc's 'rope' computes.")

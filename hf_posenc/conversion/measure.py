@@ -1,40 +1,33 @@
 """Measures how far a model is from the original on texts: what a conversion kept, and what a swap costs."""
 
-import gzip
-import json
 import random
 from collections.abc import Container, Iterator, Sequence
-from importlib import resources
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.reading import read_file
+from ..data.sources import EXAMPLE_DATA
 from ..errors import UserError
-from ..training.inference import pad_rows
+from ..training.inference import Row, pad_rows
 from .families import POOLED
 from .loading import Loaded
 from .report import Agreement
 
-Row = dict[str, list[int]]
-"""The token ids of one text, `input_ids`, and its `token_type_ids` where its tokenizer gives them."""
-
-OWN_TEXTS = "blimp_order, which comes along"
 _ROWS = 32
 """Of a batch."""
 
 
 def own_texts(count: int = 256) -> list[str]:
     """Sentences of the data set in the package, for a measurement where the user gives no text."""
-    path = resources.files("hf_posenc") / "data" / "blimp_order" / "validation.jsonl.gz"
-    with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"] for line in lines]
+    texts = list(read_file(EXAMPLE_DATA / "validation.jsonl.gz")["text"])
     return texts[:: max(1, len(texts) // count)][:count]
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[Row]:
-    """Texts to token ids, cut to `max_length`."""
+    """Texts to token ids, cut to `max_length`, and token types where the tokenizer gives them."""
     known = [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length)
     return [dict(zip(known, row, strict=True)) for row in zip(*(encoded[name] for name in known), strict=True)]
@@ -78,8 +71,7 @@ def swap_tokens(row: Row, special: Container[int], draw: random.Random, farthest
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Ids of special tokens and of those that a tokenizer adds to a text, without the unknown token."""
-    added = {*tokenizer.all_special_ids, *tokenizer("")["input_ids"]}
-    return added - {tokenizer.unk_token_id}
+    return {*tokenizer.all_special_ids, *tokenizer("")["input_ids"]} - {tokenizer.unk_token_id}
 
 
 def check_tokens(rows: Sequence[Row], vocab_size: int) -> None:

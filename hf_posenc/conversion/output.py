@@ -7,6 +7,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoint_files import TOKENIZER_FILES, VOCABULARIES
+from ..data.reading import readable
 from ..errors import UserError, check_writable, disk_error
 from ..files import REPLACED, WRITING, replaced_together, write_json
 from .report import ConversionReport
@@ -78,15 +79,10 @@ def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:
     """
     if not any((folder / name).is_file() for name in VOCABULARIES):
         return None
-    try:
+    with readable(f"{source!r}: its tokenizer", "Copy it anew, or take the tokenizer's files out of the folder."):
         tokenizer = AutoTokenizer.from_pretrained(str(folder))
-        tokenizer.init_kwargs.pop("auto_map", None)  # names code that isn't copied
-        return tokenizer
-    except Exception as error:  # the error depends on the library that reads it
-        raise UserError(
-            f"{source!r}: its tokenizer can't be read: {' '.join(str(error).split())[:200]} Copy it anew, or take the "
-            "tokenizer's files out of the folder."
-        ) from error
+    tokenizer.init_kwargs.pop("auto_map", None)  # names code that isn't copied
+    return tokenizer
 
 
 def write_model(
@@ -94,7 +90,7 @@ def write_model(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     modules: dict[str, bytes],
-    report: ConversionReport | None = None,
+    report: ConversionReport,
 ) -> None:
     """Writes a model with its tokenizer, a sentence-transformer's modules and conversion.json; see `model_written`."""
     with model_written(out) as folder:
@@ -102,5 +98,4 @@ def write_model(
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
         write_modules(folder, modules)
-        if report is not None:
-            write_json(folder / REPORT_NAME, report.to_dict())
+        write_json(folder / REPORT_NAME, report.to_dict())

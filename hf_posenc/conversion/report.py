@@ -137,10 +137,8 @@ class ConversionReport:
         yield from (("note", note) for note in self.notes)
 
 
-def _percent(found: Agreement | None) -> str:
-    """A distance in words."""
-    if found is None or found.distance is None:
-        return "an unknown share"
+def _percent(found: Any) -> str:
+    """The distance of an `Agreement` in words."""
     return f"{100 * found.distance:.2g} %" if found.distance < 1 else f"{100 * found.distance:.0f} %"
 
 

@@ -2,9 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..checkpoint_files import WEIGHTS
 from ..errors import UserError
@@ -14,15 +12,11 @@ MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
 _LENGTH = "sentence_bert_config.json"
 _CONFIG = "config.json"
+_POOLING = ("Pooling", "SpladePooling", "MultiVectorMask", "HierarchicalTokenPooling", "Dropout")
 _NEEDED = {
-    "Transformer": (),
-    "MLMTransformer": (),
-    "Normalize": (),
+    **dict.fromkeys(("Transformer", "MLMTransformer", "Normalize"), ()),
     **dict.fromkeys(("Dense", "LayerNorm"), (_CONFIG, WEIGHTS)),
-    **dict.fromkeys(
-        ("Pooling", "SpladePooling", "MultiVectorMask", "HierarchicalTokenPooling", "Dropout"),
-        (_CONFIG,),
-    ),
+    **dict.fromkeys(_POOLING, (_CONFIG,)),
 }
 """The modules that are files alone, and the files without which each can't be loaded."""
 _FIRST = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
@@ -32,13 +26,6 @@ _TASKS = {"sequence-classification": "text-classification"}
 _LOST = "Not a sentence-transformer any more, so that sentence-transformers puts its default modules behind it:"
 ACTIVATION = ("sentence_transformers", "sbert_ce_default_activation_function")
 """Where config.json keeps the activation of a cross-encoder's score, today and before sentence-transformers 4."""
-
-
-def carry_activation(raw: Mapping[str, Any], config: Any) -> None:
-    """Copies a cross-encoder's activation from a config.json into a configuration."""
-    for name in ACTIVATION:
-        if name in raw:
-            setattr(config, name, raw[name])
 
 
 def read_modules(

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..checkpoint_files import WEIGHTS, open_weights, weight_files
+from ..data.reading import readable
 from ..errors import UserError, is_local, one_line
 from ..quiet import without_warnings
 from ..training.run_folder import not_finite
@@ -84,16 +85,11 @@ def open_source(source: str, folder: Path, raw: dict[str, Any], allow_pickle: bo
 
 
 def _unpickled(folder: Path, source: str) -> dict[str, Tensor]:
-    try:
+    with readable(f"{source!r}: {PICKLE}", "Copy it anew, or find the checkpoint as safetensors."):
         tensors = torch.load(folder / PICKLE, map_location="cpu", weights_only=True)
         if not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in tensors.items()):
             raise TypeError("it doesn't hold weights by their names.")
         return tensors
-    except Exception as error:
-        raise UserError(
-            f"{source!r}: {PICKLE} can't be read: {one_line(error)[:200]} Copy it anew, or find the checkpoint as "
-            "safetensors."
-        ) from error
 
 
 def find_folder(source: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
@@ -146,14 +142,11 @@ def read_json(path: Path, source: str, kind: type) -> Any:
     Raises:
         UserError: the file can't be read, or holds another kind of value.
     """
-    try:
+    with readable(f"{source!r}: {path.name}", "Copy the checkpoint anew."):
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise UserError(f"{source!r}: {path.name} can't be read ({error}). Copy the checkpoint anew.") from error
-    if not isinstance(value, kind):
-        wanted = "object" if kind is dict else "array"
-        raise UserError(f"{source!r}: {path.name} holds no JSON {wanted}. Copy the checkpoint anew.")
-    return value
+        if not isinstance(value, kind):
+            raise TypeError(f"it holds no JSON {'object' if kind is dict else 'array'}")
+        return value
 
 
 @dataclass
@@ -177,7 +170,7 @@ class InItsClass:
         return self.missing | set(self.shapes)
 
 
-def read_in_class(source: Source, cls: Any, config: Any, prefix: str, seed: int, **options: Any) -> InItsClass:
+def read_in_class(source: Source, cls: Any, config: Any, prefix: str, **options: Any) -> InItsClass:
     """Reads a checkpoint's weights through the `from_pretrained` of a class, and says what didn't fit.
 
     `from_pretrained` knows older names, fused weights and several files; what is missing it draws at random.
@@ -187,15 +180,13 @@ def read_in_class(source: Source, cls: Any, config: Any, prefix: str, seed: int,
         cls: of transformers, or ours.
         config: of the class.
         prefix: under which a class with a head holds the encoder; names here are without.
-        seed: of what is missing.
         options: further arguments of the class.
 
     Raises:
         UserError: the files can't be read, or a weight isn't finite.
     """
     try:
-        with without_warnings(), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
+        with without_warnings():
             model, info = cls.from_pretrained(
                 str(source.folder),
                 config=config,

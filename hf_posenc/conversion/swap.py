@@ -10,24 +10,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import UserError, user_errors
+from ..errors import UserError
 from ..model.package_config import PosEncConfig, find_scheme, scheme_names, takes_rope_parameters
 from ..model.position_base import PositionScheme
 from ..model.position_rope import ROPE_COMMON
 from ..model.scheme_factory import own_arguments, scheme_kwargs
-from .fitting import (
-    added_vectors,
-    centred,
-    choose_basis,
-    extended_table,
-    fit_biases,
-    fit_vectors,
-    fold_constants,
-    is_additive,
-    layer_input,
-    vectors_of,
-    zero_output,
-)
+from . import fitting
 from .loading import build_config
 from .measure import random_tokens
 from .sentence_modules import ACTIVATION
@@ -66,27 +54,19 @@ def target_config(
     before = original.config
     kind = position_embedding_type or before.position_embedding_type
     same = kind == before.position_embedding_type
-    with user_errors():
-        for name in scheme_names(kind):
-            find_scheme(name)
-    length = max_position_embeddings or before.max_position_embeddings
+    length = before.max_position_embeddings if max_position_embeddings is None else max_position_embeddings
     if extension is not None:
         rope_parameters = _check_extension(extension, kind, original, length, rope_parameters)
-    values = {
-        key: value
-        for key, value in before.to_dict().items()
-        if not key.startswith("_")
-        and key not in ("model_type", "transformers_version", "dtype", "auto_map", *ACTIVATION)
-    }
+    left = ("model_type", "transformers_version", "dtype", "auto_map", *ACTIVATION)
+    values = {key: value for key, value in before.to_dict().items() if key[0] != "_" and key not in left}
     values |= {"position_embedding_type": kind, "max_position_embeddings": length}
     if not same:
         stay = {*scheme_names(kind)} & {*scheme_names(before.position_embedding_type)}
         turns = any(takes_rope_parameters(find_scheme(name)) for name in stay)
-        values |= {"position_embedding_kwargs": None, "rope_parameters": before.rope_parameters if turns else None}
+        values["rope_parameters"] = before.rope_parameters if turns else None
+        values["position_embedding_kwargs"] = _suitable(original, kind)
     if position_embedding_kwargs is not None:
         values["position_embedding_kwargs"] = position_embedding_kwargs
-    elif not same:
-        values["position_embedding_kwargs"] = _suitable(original, kind)
     if rope_parameters is not None:  # what trained angles depend on stays unless it is given, as in loading
         trained = values["rope_parameters"] or {}
         kept = {name: trained[name] for name in ROPE_COMMON if name in trained and name != "rope_type"}
@@ -118,30 +98,30 @@ def _check_extension(
     if rope_parameters is not None and "rope_type" in rope_parameters:
         raise UserError(f"extension={extension!r} and rope_parameters={rope_parameters!r} both scale. Give one.")
     kept = {**(before.rope_parameters or {}), **(rope_parameters or {})}
-    scaled, factor = kept.get("rope_type", "default"), 1.0
+    scaled = kept.get("rope_type", "default")
     if scaled not in ("default", extension):
         raise UserError(
             f"extension={extension!r}: the source's RoPE is scaled by {scaled!r} already. Go on with "
             f"extension={scaled!r}, or extend the checkpoint that it was made from."
         )
-    if scaled == extension == "linear":
-        factor = kept["factor"]
-    elif scaled == extension:  # the trained angles are those of the source of the first extension
+    if extension == "linear":
+        factor = kept["factor"] if scaled == extension else 1.0
+        return {**kept, "rope_type": extension, "factor": factor * length / trained}
+    if scaled == extension:  # the trained angles are those of the source of the first extension
         trained = kept.get("original_max_position_embeddings", trained)
-    origin = {} if extension == "linear" else {"original_max_position_embeddings": trained}
-    return {**kept, "rope_type": extension, "factor": factor * length / trained, **origin}
+    return {**kept, "rope_type": extension, "factor": length / trained, "original_max_position_embeddings": trained}
 
 
 def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
     names, kept = scheme_names(kind), scheme_kwargs(original.config)
-    table = added_vectors(parts_of(original), original.config)
+    table = fitting.added_vectors(parts_of(original), original.config)
     arguments: dict[str, dict[str, Any]] = {}
     for name in names:
         scheme = find_scheme(name)
         arguments[name] = kept.get(name, {**getattr(scheme, "conversion_kwargs", {}), **SUITABLE.get(name, {})})
         if name not in kept and table is not None and "rms" in own_arguments(scheme):
             # A factor on what is added: the old scheme's size.
-            arguments[name]["rms"] = float(centred(table).square().mean().sqrt())
+            arguments[name]["rms"] = float(fitting.centred(table).square().mean().sqrt())
     if not any(arguments.values()):
         return None
     return arguments if len(names) > 1 else arguments[names[0]]
@@ -172,8 +152,7 @@ def swap(
         model = type(original)(config).eval()  # type: ignore[call-arg]
         state = {key: value for key, value in original.state_dict().items() if ".position." not in f".{key}"}
         model.load_state_dict(state, strict=False)
-        table = extension if extension in EXTENSIONS else "tile"
-        carried = _carry_over(model, original.eval(), tokenizer, table)
+        carried = _carry_over(model, original.eval(), tokenizer, extension if extension in EXTENSIONS else "tile")
     return model.eval(), carried
 
 
@@ -193,7 +172,7 @@ def _copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: s
         if key in expected and expected[key].shape == value.shape:
             state[key] = value
         elif before and sizes == (before, after):
-            state[key] = extended_table(value, after, extension)
+            state[key] = fitting.extended_table(value, after, extension)
             how = extension if after > before else "the first ones"
             carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": how})
         elif before and sizes == (2 * before - 1, 2 * after - 1):
@@ -236,10 +215,10 @@ def _carry_over(
     if turning and not is_tied:
         states = original.base_model(rows, output_hidden_states=True).hidden_states
         for index, layer in enumerate(model.base_model.layers):
-            inputs = layer_input(original.base_model, states[index], index)
-            choose_basis(layer.attention, turning[0], inputs, index)
+            inputs = fitting.layer_input(original.base_model, states[index], index)
+            fitting.choose_basis(layer.attention, turning[0], inputs, index)
         carried.append({"what": "q and k in a basis whose slow pairs hold most of q.k"})
-    return carried + (fit_biases(model, original, biased, rows, is_tied) if biased else [])
+    return carried + (fitting.fit_biases(model, original, biased, rows, is_tied) if biased else [])
 
 
 def _carry_vectors(
@@ -247,18 +226,18 @@ def _carry_vectors(
 ) -> list[dict[str, Any]]:
     """Moves the vectors that the old schemes added into the new schemes and the embeddings."""
     carried: list[dict[str, Any]] = []
-    left = added_vectors(gone, model.config)
-    added = [(name, part) for name, part in came.items() if is_additive(part)]
+    left = fitting.added_vectors(gone, model.config)
+    added = [(name, part) for name, part in came.items() if fitting.is_additive(part)]
     if left is not None:
         # The scheme with most weights comes last and takes what the others leave.
         for name, part in sorted(added, key=lambda item: sum(weight.numel() for weight in item[1].parameters())):
-            carried.append({"scheme": name, "what": "fitted to the old vectors", **fit_vectors(part, left)})
-            left = left - vectors_of(part, len(left))
-        return [*carried, fold_constants(model.base_model, left, tokenizer)]
+            carried.append({"scheme": name, "what": "fitted to the old vectors", **fitting.fit_vectors(part, left)})
+            left = left - fitting.vectors_of(part, len(left))
+        return [*carried, fitting.fold_constants(model.base_model, left, tokenizer)]
     for name, part in added:
-        if not any(is_additive(other) for other in old.values()):
+        if not any(fitting.is_additive(other) for other in old.values()):
             what = "starts anew: the old scheme added no vectors"
-        elif zero_output(part):
+        elif fitting.zero_output(part):
             what = "starts without effect, beside the vectors that stay"
         else:
             what = "comes on top of the vectors that stay: none of its weights scales it"
