@@ -76,9 +76,9 @@ LabelColumnOption = Annotated[str | None, _option("Label; several hold 0 and 1. 
 LabelDelimiterOption = Annotated[str | None, _option("Between several labels in one cell.")]
 LabelNamesOption = Annotated[str | None, _option("What 0, 1, ... mean, in order: no,yes")]
 SkipMissingOption = Annotated[bool, _option("Leave rows without text or label out.", "--skip-missing")]
-_SCHEME = _option("Positions, see `schemes`. [rope, its own]", autocompletion=complete_scheme)
+_SCHEME = _option("Positions, see `schemes`. [rope, its own]", "--scheme", autocompletion=complete_scheme)
 SchemeOption = Annotated[str | None, _SCHEME]
-SchemeKwargsOption = Annotated[str | None, _option("The scheme's own arguments.", metavar="JSON")]
+SchemeKwargsOption = Annotated[str | None, _option("The scheme's own arguments.", "--scheme-kwargs", metavar="JSON")]
 SchemeFileOption = Annotated[str | None, _option("Python file with a scheme of yours.")]
 _Sizes = Literal["tiny", "mini", "small", "base"]
 SizeOption = Annotated[_Sizes | None, _choice("Of a new encoder: tiny, mini, small, base.")]

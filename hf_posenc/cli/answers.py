@@ -154,7 +154,7 @@ def evaluate(
     data_config: shared.DataConfigOption = None,
     split: _Split = None,
     errors: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the rows that are answered wrongly.", show_default=False)
+        str | None, typer.Option(metavar="FILE", help="Write the rows that are answered wrongly.")
     ] = None,
     text_column: shared.TextColumnOption = None,
     join: shared.JoinOption = None,

@@ -15,9 +15,7 @@ from hf_posenc.errors import UserError, run_script
 from hf_posenc.options import Options
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
-Output = Annotated[
-    str, typer.Option("--output", "-o", help="The folder to write, whole or not at all.", show_default=False)
-]
+Output = Annotated[str, typer.Option("--output", "-o", help="The folder to write, whole or not at all.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the model in the folder.")]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 

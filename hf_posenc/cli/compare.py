@@ -27,11 +27,7 @@ def compare(
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A file, a folder with train.csv and test.csv, a Hub name, `probes` or `halves`; may be given more "
-            "than once.",
-            show_default=False,
-        ),
+        typer.Option(help="File, folder with train.csv and test.csv, Hub name, `probes` or `halves`; may be repeated."),
     ] = None,
     delimiter: shared.DelimiterOption = None,
     text_column: shared.TextColumnOption = None,
@@ -54,11 +50,7 @@ def compare(
     ] = None,
     options: Annotated[str | None, typer.Option(metavar="JSON", help="Options of `train`, such as epochs.")] = None,
     search: Annotated[
-        bool,
-        typer.Option(
-            "--search",
-            help="Choose a learning rate for each scheme: 3 trials each, on a seed and data that aren't reported.",
-        ),
+        bool, typer.Option("--search", help="Choose each scheme's rate: 3 trials, on a seed and rows not reported.")
     ] = False,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep each run's model, in models.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,

@@ -19,7 +19,6 @@ def export(
         typer.Option(
             help="native (Transformers' own class), a class by name (bert, ..., mpnet), onnx (ONNX Runtime, Text "
             "Embeddings Inference) or openvino.",
-            show_default=False,
         ),
     ],
     quantize: Annotated[

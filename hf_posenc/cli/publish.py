@@ -15,10 +15,7 @@ def publish(
     checkpoint: Annotated[str, typer.Argument(help="A checkpoint's folder.", show_default=False)],
     repo_id: Annotated[str, typer.Option(help="Where to: owner/name.", show_default=False)],
     private: Annotated[
-        bool | None,
-        typer.Option(
-            "--private/--public", help="Who sees a repository that is made now; default: the owner's setting."
-        ),
+        bool | None, typer.Option("--private/--public", help="Who sees a new repository; default: the owner's setting.")
     ] = None,
     create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead.")] = False,
     revision: Annotated[str | None, typer.Option(help="Branch; made if it doesn't exist.")] = None,

@@ -41,12 +41,8 @@ def schemes() -> None:
 
 @app.command()
 def plot(
-    source: Annotated[
-        str, typer.Argument(metavar="SCHEME|CHECKPOINT", help="A scheme's name, or a checkpoint.", show_default=False)
-    ],
-    output: Annotated[
-        str, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.", show_default=False)
-    ],
+    source: Annotated[str, typer.Argument(metavar="SCHEME|CHECKPOINT", help="A scheme's name, or a checkpoint.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
     max_positions: Annotated[int | None, typer.Option(help="Positions shown; default 128.")] = None,
     layer: Annotated[
         int | None, typer.Option(help="Layer, from 0, of what differs by layer; default: the first with a bias, or 0.")
@@ -95,10 +91,7 @@ def plot(
 @app.command()
 def check(
     scheme: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=shared.complete_scheme, help="A positional scheme: see `schemes`.", show_default=False
-        ),
+        str, typer.Argument(autocompletion=shared.complete_scheme, help="A positional scheme: see `schemes`.")
     ],
     scheme_kwargs: shared.SchemeKwargsOption = None,
     only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
