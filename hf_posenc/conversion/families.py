@@ -84,12 +84,7 @@ _JINA_LAYER = {
     "output": "mlp.fc2",
     "output_norm": "post_mlp_layernorm",
 }
-_GATED_LAYER = {
-    **_JINA_LAYER,
-    "intermediate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "output": "mlp.down_proj",
-}
+_GATED_LAYER = {**_JINA_LAYER, "intermediate": "mlp.gate_proj", "up": "mlp.up_proj", "output": "mlp.down_proj"}
 _MODERNBERT_LAYER = {
     "attention.query": "attn.query",
     "attention.key": "attn.key",
@@ -176,10 +171,6 @@ class Family:
         """Of its checkpoints, unless they name another one."""
         return next(iter(self.schemes))
 
-    def classifier_act(self, hidden_act: str) -> str:
-        """Activation of the dense layer before the classifier, where the encoder's is `hidden_act`."""
-        return self.dense or hidden_act
-
     def mismatches(self, fields: Mapping[str, Any], tasks: Iterable[str]) -> list[str]:
         """What its class can't hold of these fields of a PosEncConfig, each with its value and those that it can.
 
@@ -219,7 +210,7 @@ class Family:
         needs = {"position_embedding_type": tuple(self.schemes), **self.schemes.get(str(scheme), {})}
         needs |= {"norm_position": ("post",), "scale_embeddings": (False,), **_UNGATED, **self.needed}
         if any(task in POOLED for task in tasks):
-            needs |= {"classifier_pooling": ("cls",), "classifier_hidden_act": (self.classifier_act(act),)}
+            needs |= {"classifier_pooling": ("cls",), "classifier_hidden_act": (self.dense or act,)}
         if "fill-mask" in tasks and self.lm_act is not None:
             needs["hidden_act"] = (self.lm_act,)
         return needs
@@ -387,13 +378,7 @@ _ALL = (
     ),
     Family(
         "modernbert",
-        {
-            "fill-mask": {
-                "lm_head.dense": "head.dense",
-                "lm_head.layer_norm": "head.norm",
-                "lm_head.decoder": "decoder",
-            }
-        },
+        {"fill-mask": {"lm_head.dense": "head.dense", "lm_head.layer_norm": "head.norm", "lm_head.decoder": "decoder"}},
         fields={
             "hidden_act": "hidden_activation",
             "hidden_dropout_prob": "mlp_dropout",
@@ -403,10 +388,7 @@ _ALL = (
         layer=_MODERNBERT_LAYER,
         layers="layers",
         embeddings={"embeddings.word_embeddings": "embeddings.tok_embeddings", "embeddings.norm": "embeddings.norm"},
-        fused={
-            "attn.Wqkv": ("attn.query", "attn.key", "attn.value"),
-            "mlp.Wi": ("mlp.gate_proj", "mlp.up_proj"),
-        },
+        fused={"attn.Wqkv": ("attn.query", "attn.key", "attn.value"), "mlp.Wi": ("mlp.gate_proj", "mlp.up_proj")},
         foreign=("head.", "classifier."),
         biases=False,
         schemes={"rope+window": _ROTATED},

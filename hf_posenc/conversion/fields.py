@@ -53,7 +53,7 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
         )
     _check_body(family, config, raw, source)
     fields = _body(family, config, task)
-    fields |= _positions(family, config, raw.get("position_embedding_type") or "absolute", source)
+    _set_positions(fields, family, config, raw.get("position_embedding_type") or "absolute", source)
     _check_head(family, config, task, source)
     if task in ("text-classification", "token-classification"):
         count, names = Counter(config.id2label.values()), config.id2label.items()
@@ -85,13 +85,12 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
 
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
-    fields: dict[str, Any] = {name: getattr(config, family.fields.get(name, name)) for name in SAME}
-    body = family.usual_fields(family.scheme)
+    fields = family.usual_fields(family.scheme)
+    fields |= {name: getattr(config, family.fields.get(name, name)) for name in SAME}
     fields |= {
-        **{name: value for name, value in body.items() if not name.startswith("position_")},
         "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
-        "classifier_hidden_act": family.classifier_act(fields["hidden_act"]),
+        "classifier_hidden_act": family.dense or fields["hidden_act"],
         "classifier_dropout": getattr(config, family.fields.get("classifier_dropout", "classifier_dropout"), None),
         "tie_word_embeddings": config.tie_word_embeddings is not False,
     }
@@ -102,30 +101,26 @@ def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     return fields
 
 
-def _positions(family: Family, config: Any, kind: str, source: str) -> dict[str, Any]:
-    """The scheme with its arguments, and how many positions it has."""
+def _set_positions(fields: dict[str, Any], family: Family, config: Any, kind: str, source: str) -> None:
+    """Sets the scheme with its arguments, and how many positions it has; refuses what the class can't hold."""
+    fields["max_position_embeddings"] = config.max_position_embeddings
     if family.scheme == "learned" and kind != "absolute":
-        if kind in ("relative_key", "relative_key_query") and family.model_type != "distilbert":
-            return {"position_embedding_type": kind, "max_position_embeddings": config.max_position_embeddings}
-        raise UserError(
-            f"{source!r} has position_embedding_type={kind!r}, which a {family.model_type} model can't have. Known are "
-            "absolute, relative_key and relative_key_query."
-        )
-    arguments = family.usual_fields(family.scheme)["position_embedding_kwargs"]
+        if kind not in ("relative_key", "relative_key_query") or family.model_type == "distilbert":
+            raise UserError(
+                f"{source!r} has position_embedding_type={kind!r}, which a {family.model_type} model can't have. Known "
+                "are absolute, relative_key and relative_key_query."
+            )
+        fields |= {"position_embedding_type": kind, "position_embedding_kwargs": None}
+        return
+    fields["max_position_embeddings"] -= family.rows_before(config)
     if family.model_type == "mpnet":
-        arguments["t5"]["num_buckets"] = config.relative_attention_num_buckets
-    fields = {
-        "position_embedding_type": family.scheme,
-        "position_embedding_kwargs": arguments,
-        "max_position_embeddings": config.max_position_embeddings - family.rows_before(config),
-    }
+        fields["position_embedding_kwargs"]["t5"]["num_buckets"] = config.relative_attention_num_buckets
     if family.model_type == "modernbert":
-        fields["rope_parameters"] = _alternate(config, arguments, source)
+        fields["rope_parameters"] = _alternate(config, fields["position_embedding_kwargs"], source)
     elif getattr(config, "rope_parameters", None):
         fields["rope_parameters"] = dict(config.rope_parameters)
-    if problems := family.mismatches({**fields, "pad_token_id": config.pad_token_id}, ()):
+    if problems := family.mismatches(fields, ()):
         raise UserError(f"{source!r} has {'; '.join(problems)}: PosEnc wouldn't compute the same.")
-    return fields
 
 
 def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
@@ -210,5 +205,4 @@ def summary(family: Family, task: str, hidden_act: str) -> dict[str, Any]:
     """The fields by which a `sequence_summary` is what our pooled head is; none for other heads."""
     if family.heads.get(task, {}).get("classifier.dense") != "sequence_summary.summary":
         return {}
-    act = family.classifier_act(hidden_act)
-    return {"summary_type": "first", "summary_use_proj": True, "summary_activation": act}
+    return {"summary_type": "first", "summary_use_proj": True, "summary_activation": family.dense or hidden_act}

@@ -259,7 +259,8 @@ def _place(
     if own != task and not (own and task == "fill-mask" and not read.random & set(head.values())):
         reason = f"the head of {own or 'another task'}; this is {task}"
         fresh = {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
-    decoder, notes = "lm_head.decoder.weight", []
+    decoder = "lm_head.decoder.weight"
+    notes: list[str] = []
     if decoder in head and config.tie_word_embeddings:
         words = read.state[encoder["embeddings.word_embeddings.weight"]]
         if decoder in fresh or torch.equal(read.state[head[decoder]], words):
