@@ -21,8 +21,6 @@ _NEEDED = {
 """The modules that are files alone, and the files without which each can't be loaded."""
 _FIRST = {"Transformer": "feature-extraction", "MLMTransformer": "fill-mask"}
 """The modules that are the encoder, and the task that it has where nothing says another."""
-_TASKS = {"sequence-classification": "text-classification"}
-"""A task by sentence-transformers' name, and by the Hub's, where they differ."""
 _LOST = "Not a sentence-transformer any more, so that sentence-transformers puts its default modules behind it:"
 ACTIVATION = ("sentence_transformers", "sbert_ce_default_activation_function")
 """Where config.json keeps the activation of a cross-encoder's score, today and before sentence-transformers 4."""
@@ -74,7 +72,7 @@ def read_modules(
             values["max_seq_length"] = longest
         files[_LENGTH] = json.dumps(values, indent=2).encode()
         made_for = values.get("transformer_task", made_for)
-    if task not in (None, _TASKS.get(str(made_for), made_for)):
+    if task not in (None, str(made_for).replace("sequence-", "text-")):  # the Hub's name of the task
         return {}, [f"{_LOST} its modules are made for {made_for}, and this is for {task}."]
     return files, [f"It stays a sentence-transformer: {', '.join(kinds)}."]
 
