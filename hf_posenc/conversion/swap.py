@@ -4,7 +4,6 @@ What both schemes have is copied, tables at another length; the rest is fitted (
 `query_scale` of the new scheme is undone in the query's weights.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -197,12 +196,11 @@ def _carry_over(
     carried = [line for name in kept for line in _copy_part(name, old[name], new[name], extension)]
     gone, came = ({name: part for name, part in parts.items() if name not in kept} for parts in (old, new))
     carried += _carry_vectors(model, old, gone, came, tokenizer)
-    scale = math.prod(p.query_scale for p in old.values()) / math.prod(p.query_scale for p in new.values())
+    scale = original.base_model.position.query_scale / model.base_model.position.query_scale
     if scale != 1.0:
         for layer in model.base_model.layers:
-            layer.attention.query.weight.mul_(scale)
-            if layer.attention.query.bias is not None:
-                layer.attention.query.bias.mul_(scale)
+            for parameter in layer.attention.query.parameters():
+                parameter.mul_(scale)
         carried.append({"what": "query weights undo the scheme's factor", "factor": scale})
     for name, part in {**gone, **came}.items():
         if getattr(part, "rotates_alone", False):
