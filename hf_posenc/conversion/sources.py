@@ -200,12 +200,10 @@ def read_in_class(source: Source, cls: Any, config: Any, prefix: str, **options:
     except Exception as error:  # what a damaged file raises differs
         raise UserError(f"{source.name!r} can't be read as a {cls.__name__}: {one_line(error)[:300]}") from error
     state = {name.removeprefix(prefix): value.detach() for name, value in model.state_dict().items()}
-    missing, surplus = (
-        {name.removeprefix(prefix) for name in info[f"{kind}_keys"]} for kind in ("missing", "unexpected")
-    )
+    keys = {kind: {name.removeprefix(prefix) for name in info[f"{kind}_keys"]} for kind in ("missing", "unexpected")}
     shapes = {name.removeprefix(prefix): (tuple(has), tuple(wants)) for name, has, wants in info["mismatched_keys"]}
     check_finite(state, source.name)
-    return InItsClass(model.eval(), state, missing, shapes, surplus)
+    return InItsClass(model.eval(), state, keys["missing"], shapes, keys["unexpected"])
 
 
 def check_finite(tensors: dict[str, Tensor], source: str) -> None:
