@@ -313,7 +313,7 @@ def _effect_by_distance(model: Any, original: Any, rows: Tensor) -> Tensor:
     """Mean difference of log attention probabilities, original minus a model without the new biases: (L, H, 2R + 1)."""
     base, bare = model.base_model, PositionScheme()  # without biases and rotations; vectors added to embeddings stay
     scheme, base.position = base.position, bare
-    bare.embed, bare.query_scale = scheme.embed, scheme.query_scale
+    bare.embed, bare.query_scale = scheme.embed, scheme.query_scale  # type: ignore[method-assign]
     plain = base(rows, output_attentions=True).attentions
     base.position = scheme
     theirs = original.base_model(rows, output_attentions=True).attentions
