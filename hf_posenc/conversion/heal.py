@@ -43,6 +43,8 @@ from .measure import check_tokens, encode, special_tokens, swap_tokens
 
 HELD_OUT = 500
 """At most this many texts are set aside to measure on, and at most a tenth."""
+_AMONG = 1600
+"""Texts of like lengths are looked for among so many."""
 _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
 """Shares of the steps: up to here the first layer alone is trained, and from here on all of them."""
 
@@ -356,10 +358,11 @@ def batches_of_like_lengths(lengths: Tensor, tokens: int, seed: int) -> list[lis
         seed: the order follows from it.
     """
     generator = torch.Generator().manual_seed(seed)
-    batches: list[list[int]] = [[]]
-    order = torch.randperm(len(lengths), generator=generator)
-    for index in order[lengths[order].argsort(stable=True)].tolist():  # the longest so far
-        if batches[-1] and (len(batches[-1]) + 1) * int(lengths[index]) > tokens:
-            batches.append([])
-        batches[-1].append(index)
+    batches: list[list[int]] = []
+    for some in torch.randperm(len(lengths), generator=generator).split(_AMONG):
+        batches.append([])
+        for index in some[lengths[some].argsort(stable=True)].tolist():  # the longest so far
+            if batches[-1] and (len(batches[-1]) + 1) * int(lengths[index]) > tokens:
+                batches.append([])
+            batches[-1].append(index)
     return [batches[place] for place in torch.randperm(len(batches), generator=generator).tolist()]
