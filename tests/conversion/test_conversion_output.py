@@ -35,6 +35,10 @@ def test_what_is_no_part_of_a_model_is_never_deleted(source, tmp_path):
             convert(source, tmp_path / "out", overwrite=True)
         assert other.exists()
         other.unlink() if other.is_file() else other.rmdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("long")
+    with pytest.raises(ValueError, match="holds no model, so it isn't replaced"):
+        convert(source, tmp_path / "mine", overwrite=True)
 
 
 def test_a_config_leaves_first_and_comes_last_so_that_half_a_model_is_none(tmp_path, monkeypatch):
@@ -93,7 +97,7 @@ def test_what_a_kill_left_is_not_in_the_way(source, tmp_path):
     for name in (".writing", ".replaced-x"):
         (tmp_path / "out" / name).mkdir(parents=True)
         (tmp_path / "out" / name / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="isn't empty"):
+    with pytest.raises(ValueError, match="isn't empty.*--overwrite"):
         convert(source, tmp_path / "out")
     convert(source, tmp_path / "out", measure=False, overwrite=True)
     assert not [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
