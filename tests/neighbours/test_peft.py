@@ -49,17 +49,19 @@ def test_only_the_adapters_the_classifier_and_what_is_asked_for_are_trained(sche
     assert sum("lora_B" in name for name in names) == (5 if scheme == "tupe" else 4)
 
 
-@pytest.mark.parametrize("kind", [peft.LoraConfig, peft.LoHaConfig], ids=lambda kind: kind.__name__)
-def test_a_config_without_targets_takes_those_of_bert(kind: type) -> None:
-    model = peft.get_peft_model(tiny_model("rope", HEAD), kind())
-    assert {name.rpartition(".")[2] for name in model.targeted_module_names} == {"query", "value"}
-
-
-def test_ia3_takes_the_layers_that_it_takes_of_bert() -> None:
-    config = peft.IA3Config(task_type="SEQ_CLS")
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (peft.LoraConfig, {"query", "value"}),
+        (peft.LoHaConfig, {"query", "value"}),
+        (peft.IA3Config, {"key", "value", "output"}),
+    ],
+)
+def test_a_config_without_targets_takes_those_of_bert(kind: type, names: set[str]) -> None:
+    config = kind(task_type="SEQ_CLS")
     model = peft.get_peft_model(tiny_model("rope", HEAD), config)
-    assert {name.rpartition(".")[2] for name in model.targeted_module_names} == {"key", "value", "output"}
-    assert config.feedforward_modules == {"output"}
+    assert {name.rpartition(".")[2] for name in model.targeted_module_names} == names
+    assert kind is not peft.IA3Config or config.feedforward_modules == {"output"}
 
 
 def test_the_weights_of_the_positions_are_trained_too_where_asked_for() -> None:
