@@ -537,33 +537,28 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
     assert set(read_table(tmp_path)[0]["seed"].dropna()) == {0}
 
 
-def write_trial(tmp_path, plan, trial, score):
-    rows = done_run(plan, trial, [row(plan, trial, score)], rate=round(1e-3 * (trial.factor or 1), 9))
-    write_result(tmp_path, plan, trial, {"rows": rows})
-
-
 @pytest.mark.parametrize(
-    ("scores", "rate"),
-    [((0.5, 0.7, 0.6), 0.001), ((0.5, 0.7, 0.9), 0.003), ((0.7, 0.5, 0.7), 0.003), ((np.nan, 0.1, 0.1), 0.001)],
+    ("scores", "expected"),
+    [
+        ((0.5, 0.7, 0.6), 0.001),
+        ((0.5, 0.7, 0.9), 0.003),
+        ((0.7, 0.5, 0.7), 0.003),
+        ((np.nan, 0.1, 0.1), 0.001),
+        ((0.5, 0.5, "failed"), "1 trials of its learning rate failed"),
+        (("diverged",) * 3, "3 trials of its learning rate diverged"),
+    ],
 )
-def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, scores, rate):
+def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, scores, expected):
     plan = toy(search=SEARCH_FACTORS)
     run = PlannedRun(plan.tasks[0], "rope", 0)
     for trial, score in zip(plan.trials(run.task, run.scheme), scores, strict=True):
-        write_trial(tmp_path, plan, trial, score)
-    assert choose_rate(plan, run, tmp_path) == rate
-
-
-def test_a_trial_that_failed_fails_the_run(tmp_path):
-    plan = toy(search=[1, 2])
-    run = PlannedRun(plan.tasks[0], "rope", 0)
-    first, second = plan.trials(run.task, run.scheme)
-    write_trial(tmp_path, plan, first, 0.5)
-    with pytest.raises(UserError, match="1 trials of its learning rate failed"):
-        choose_rate(plan, run, tmp_path)
-    for trial in (first, second):
-        write_result(tmp_path, plan, trial, {"rows": []})
-    with pytest.raises(UserError, match="2 trials of its learning rate diverged"):
+        rows = done_run(plan, trial, [row(plan, trial, score)], rate=round(1e-3 * (trial.factor or 1), 9))
+        if score != "failed":
+            write_result(tmp_path, plan, trial, {"rows": [] if score == "diverged" else rows})
+    if isinstance(expected, float):
+        assert choose_rate(plan, run, tmp_path) == expected
+        return
+    with pytest.raises(UserError, match=expected):
         choose_rate(plan, run, tmp_path)
 
 
