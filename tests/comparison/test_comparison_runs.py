@@ -358,7 +358,6 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
         ({"data": "colours", "extra_tests": ["test_short.jsonl"]}, "names 'test_short.jsonl', which is no file in"),
         ({"data": "colours", "extra_tests": ["train.jsonl"]}, "'train.jsonl': there is a part 'train' already"),
         ({"data": "colours", "options": {"text_column": "body"}}, "no column 'body'"),
-        ({"data": "colours", "options": {"label_column": "class"}}, "no column 'class'"),
         ({"data": "stars"}, "'stars' is regression, which has no accuracy"),
         ({"data": "many"}, "'many' is multi label classification, which has no accuracy"),
         ({"data": "alike"}, "All 64 examples that are left to train on are of one class, 'good'"),
