@@ -1,12 +1,8 @@
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from accelerate.state import AcceleratorState, GradientState
 from comparison_harness import done_run
-
-from hf_posenc import cli
 
 
 @pytest.fixture(autouse=True)
@@ -15,19 +11,6 @@ def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """A command's exit code, standard output and standard error."""
-
-    def command(*words: Any) -> tuple[Any, str, str]:
-        monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return command
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from hf_posenc.comparison.plan import DEVELOPMENT_SEED, Task, resolve_data
 from hf_posenc.comparison.plan_file import known_plans
 from hf_posenc.comparison.probes import PROBES
 from hf_posenc.errors import UserError
-from hf_posenc.schemes.names import known_schemes
 
 
 def test_a_yaml_file_is_the_same_as_its_fields(tmp_path):
@@ -58,10 +57,6 @@ def test_plans_that_come_along_are_plans():
     assert {name for task in read_plan("probes").tasks for name in task.probes or PROBES} == set(PROBES)
 
 
-def test_all_schemes_are_those_of_the_package():
-    assert toy(schemes="all").schemes == tuple(known_schemes())
-
-
 def test_a_tasks_own_values_go_before_the_plans():
     options = {"max_steps": 3, "set": {"max_position_embeddings": 40}}
     plan = toy(tasks=["halves", {"data": "halves", "name": "own", "train_examples": 8, "options": options}])
@@ -102,60 +97,32 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"options": None}, "The plan has options: None. Field"),
         ({"seeds": 1.5}, "The plan has seeds: 1.5. Field"),
         ({"seeds": True}, "The plan's number of seeds True is out of range"),
-        ({"train_length": None}, "The plan has train_length: None. Field 'train_length' expected int"),
-        ({"pretrained": "{x}/{scheme}", "options": {}}, "Checkpoint '{x}/none': there is no such folder"),
-        ({"train_examples": 0}, "train_examples 0 is out of range. Give a whole number from 2"),
-        ({"tasks": [{"data": "probes", "probes": [[]]}]}, "A task has probes: [[]]"),
-        ({"options": {"learning_rate": []}}, "learning-rate [] is out of range"),
-        (
-            {"tasks": [{"data": "probes", "probes": ["order_near", "order_near"]}]},
-            "probes of 'probes' 'order_near' stands twice",
-        ),
+        ({"tasks": [{"data": "probes", "probes": ["parity"] * 2}]}, "probes of 'probes' 'parity' stands twice"),
         ({"tasks": [{"data": "probes", "lengths": "buckets"}]}, "is generated: its metric is accuracy"),
         ({"shemes": ["rope"]}, "'shemes', which doesn't exist. Did you mean 'schemes'?"),
-        (
-            {"tasks": [{"data": "probes", "probs": ["order_near"]}]},
-            "A task has a field 'probs' ... Did you mean 'probes'",
-        ),
+        ({"tasks": [{"data": "probes", "probs": []}]}, "A task has a field 'probs' ... Did you mean 'probes'"),
         ({"tasks": [{"metric": "accuracy"}]}, "names no data"),
         ({"groups": {"a": ["sst2"]}}, "group 'a' names 'sst2', which isn't among probes"),
         ({"groups": {"a": ["probes", "x"]}, "tasks": ["probes", _COLA]}, "'a' has tasks with different metrics"),
-        ({"groups": {"a": ["probes", "probes"]}}, "group 'a' 'probes' stands twice"),
         ({"threads": 0}, "threads 0 is out of range. Give a whole number from 1"),
         ({"tasks": [3]}, "task 3 names no data. Give a name, or fields"),
-        (
-            {"tasks": [{"data": "probes", "probes": ["odrer"]}]},
-            "probes of 'probes' names 'odrer', which isn't among order",
-        ),
         ({"tasks": ["halves", "halves"]}, "Two tasks of the plan have one name. Give one of them a name: of its own"),
         ({"tasks": [{"data": "halves", "name": "a-b"}]}, "'a-b' can't name a file"),
         ({"tasks": [{"data": "x", "metric": "f1"}]}, "A task has metric: 'f1'. Field 'metric' expected one of"),
-        (
-            {"tasks": [{"data": "halves", "metric": "matthews_correlation"}]},
-            "its metric is accuracy",
-        ),
-        ({"tasks": [{"data": "x", "lengths": "bucket"}]}, "lengths: 'bucket'. Field 'lengths' expected one of"),
-        ({"schemes": ["rope", "rope"]}, "'rope' stands twice"),
-        ({"schemes": ["ropes"]}, "Did you mean 'rope'?"),
         ({"schemes": ["none+rope"]}, "adds nothing"),
         ({"baseline": "t5"}, "baseline names 't5', which isn't among none, rope"),
         ({"seeds": []}, "no seeds. Give one or more; intervals need two"),
         ({"seeds": [-1]}, "The plan's seeds -1 is out of range"),
-        ({"seeds": ["a"]}, "seeds: ['a']"),
         ({"train_length": 16}, "16 tokens of an input is out of range. Give a whole number from 32"),
         ({"test_lengths": [64, 48]}, "test_lengths [64, 48]"),
-        ({"search": [1, 1]}, "In the plan's search 1 stands twice"),
         ({"search": [0, 1]}, "search 0 is out of range. Give a positive number"),
-        ({"search": ["x", 1]}, "The plan has search: ['x', 1]"),
         ({"search": [1, 2], "seeds": [DEVELOPMENT_SEED]}, "is the one that search chooses on. Report others"),
-        ({"train_examples": 1}, "train_examples 1 is out"),
+        ({"train_examples": 1}, "train_examples 1 is out of range. Give a whole number from 2"),
         ({"scheme_kwargs": {"t5": {}}}, "scheme_kwargs names 't5'"),
         ({"scheme_kwargs": {"rope": {"bucket": 3}}}, "'bucket'"),
         ({"options": {"set": ["a"]}}, "The task 'probes', options: "),
         ({"options": {"seed": 3}}, "can't set 'seed'"),
-        ({"options": {"learning_rat": 3}}, "Unknown option 'learning_rat'. Did you mean 'learning_rate'"),
         ({"options": {"learning_rate": 0, 1: None}}, "1: None}. Invalid key"),
-        ({"options": {"learning_rate": -1.0}}, "learning-rate -1.0 is out of range"),
         ({"options": {"learning_rate": "1e-3"}}, "the rate '1e-3' is a word. Write 0.001, or 1.0e-3 in YAML"),
         ({"seeds": 10**12}, "number of seeds 1000000000000 is out of range. Give a whole number from 1 to 10000"),
         ({"schemes": ["../none"], "baseline": "../none"}, "'../none' can't name a file"),

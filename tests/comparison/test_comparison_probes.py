@@ -164,15 +164,6 @@ def test_no_linear_model_leads_to_the_answer(name):
         assert abs(score - 0.5) < 0.05, (kind, score)
 
 
-def test_the_words_at_places_see_what_the_usual_questions_alone_ask():
-    """Asked the usual form alone, they would answer: it's the opposite that makes the probes hold."""
-    rows = list(make_probes(5000, (32, 32), 0, ["place"], training=True))
-    usual = [row for row in rows if row["text"].split()[1] not in OPPOSITES]
-    texts, answers = [row["text"] for row in usual], [int(row["label"] == "yes") for row in usual]
-    model = fit_words([texts[2000:]], answers[2000:], PLACES)
-    assert np.mean(model.predict([texts[:2000]]) == answers[:2000]) > 0.95
-
-
 @pytest.mark.parametrize("name", PROBES)
 def test_the_usual_form_alone_has_three_quarters_right(name):
     rows = list(make_probes(500, (64, 64), 0, [name]))

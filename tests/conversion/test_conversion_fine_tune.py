@@ -8,14 +8,14 @@ import pytest
 import torch
 from conversion_harness import WORDS, sentences, tiny_source, tiny_tokenizer
 from rich.console import Console
-from safetensors.torch import load, load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
 from hf_posenc import SCHEMES
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning import start, train
+from hf_posenc.finetuning import train
 from hf_posenc.options import Options
 
 
@@ -85,33 +85,6 @@ def test_checkpoints_that_follow_each_other_at_once_are_no_warning(run, log):
     transformers_logging.warning_once.cache_clear()
     run(set={**small, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 1}, max_steps=3)
     assert "mtime" not in log.text
-
-
-def test_a_start_that_cannot_be_is_refused(run, tmp_path, source):
-    with pytest.raises(UserError, match="--size 'tiny' is for new encoders.*Leave it out"):
-        run(pretrained=source, size="tiny")
-    with pytest.raises(UserError, match=r"Checkpoint .*nowhere.: there is no such folder"):
-        run(pretrained=str(tmp_path / "nowhere"))
-    convert(source, tmp_path / "lost")
-    weights = load((tmp_path / "lost" / "model.safetensors").read_bytes())
-    weights.pop("layers.1.output.weight")
-    save_file(weights, tmp_path / "lost" / "model.safetensors", metadata={"format": "pt"})
-    missing = r"lost' lacks weights, which would be random: model\.layers\.1\.output\.weight\."
-    with pytest.raises(UserError, match=missing):
-        run(pretrained=str(tmp_path / "lost"))
-
-
-def test_a_taken_folder_is_refused_before_anything_takes_long(run, tmp_path, source, monkeypatch):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "results.json").write_text("{}")
-
-    def late(*_, **__):
-        raise AssertionError("work had begun")
-
-    for module, name in ((start, "convert"), (train, "read")):
-        monkeypatch.setattr(module, name, late)
-    with pytest.raises(UserError, match="nothing that says that .hf-posenc train. wrote it"):
-        run(pretrained=source)
 
 
 def test_pretrained_weights_take_a_scheme_of_ones_own(run, tmp_path, source):

@@ -62,13 +62,9 @@ def test_the_study_measures_and_goes_on(minilm, tmp_path):
     command = [*map(str, options), "--schemes", "t5", "--parts", "exact", "swap/t5/agreement"]
     main(command)
     parts = json.loads(output.read_text())["parts"]
-    assert set(parts) == {
-        "exact/agreement",
-        "exact/fine-tuned/stock",
-        "exact/fine-tuned/converted",
-        "swap/t5/agreement",
-    }
-    stock, converted = (parts[f"exact/fine-tuned/{name}"] for name in ("stock", "converted"))
+    tuned = [f"exact/fine-tuned/{name}" for name in ("stock", "converted")]
+    assert set(parts) == {"exact/agreement", *tuned, "swap/t5/agreement"}
+    stock, converted = (parts[name] for name in tuned)
     assert stock["accuracy"] == converted["accuracy"]
     assert stock["loss"] == pytest.approx(converted["loss"], abs=1e-3)
     assert "`t5`" in table(json.loads(output.read_text()))

@@ -35,6 +35,10 @@ def test_what_is_no_part_of_a_model_is_never_deleted(source, tmp_path):
             convert(source, tmp_path / "out", overwrite=True)
         assert other.exists()
         other.unlink() if other.is_file() else other.rmdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("long")
+    with pytest.raises(ValueError, match="holds no model, so it isn't replaced"):
+        convert(source, tmp_path / "mine", overwrite=True)
 
 
 def test_a_config_leaves_first_and_comes_last_so_that_half_a_model_is_none(tmp_path, monkeypatch):
@@ -49,10 +53,7 @@ def test_a_config_leaves_first_and_comes_last_so_that_half_a_model_is_none(tmp_p
     assert moved == ["config.json", "model.safetensors", "vocab.txt", "model.safetensors", "vocab.txt", "config.json"]
 
 
-def test_places_that_cannot_be_are_named_first(tmp_path, monkeypatch):
-    (tmp_path / "file.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"file.txt/out' can't be written to: a file is in the way"):
-        check_free(tmp_path / "file.txt" / "out", overwrite=False)
+def test_a_folder_without_permission_is_named_first(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(ValueError, match="can't be written to: no permission"):
         check_free(tmp_path / "out", overwrite=False)
@@ -93,7 +94,7 @@ def test_what_a_kill_left_is_not_in_the_way(source, tmp_path):
     for name in (".writing", ".replaced-x"):
         (tmp_path / "out" / name).mkdir(parents=True)
         (tmp_path / "out" / name / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="isn't empty"):
+    with pytest.raises(ValueError, match="isn't empty.*--overwrite"):
         convert(source, tmp_path / "out")
     convert(source, tmp_path / "out", measure=False, overwrite=True)
     assert not [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]

@@ -15,28 +15,21 @@ from hf_posenc.conversion.fitting import choose_basis, extended_table
 from hf_posenc.conversion.measure import encode, order_r2, special_tokens
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("swap") / "bert"
-    tiny_source(folder, "bert")
-    tiny_tokenizer(folder)
-    return folder
+def source_of(*arguments, **fields):
+    """A fixture: a folder with a source and its tokenizer."""
+
+    @pytest.fixture(scope="module")
+    def made(tmp_path_factory):
+        folder = tmp_path_factory.mktemp("swap")
+        tiny_source(folder, *arguments, **fields)
+        tiny_tokenizer(folder)
+        return folder
+
+    return made
 
 
-@pytest.fixture(scope="module")
-def nomic(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("swap") / "nomic"
-    tiny_source(folder, "nomic_bert")
-    tiny_tokenizer(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def modern(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("swap") / "modern"
-    tiny_source(folder, "modernbert", "fill-mask", num_hidden_layers=4)
-    tiny_tokenizer(folder)
-    return folder
+source, nomic = source_of("bert"), source_of("nomic_bert")
+modern = source_of("modernbert", "fill-mask", num_hidden_layers=4)
 
 
 TEXTS = padded([torch.tensor([2, *torch.randint(5, 20, (n,)), 3]) for n in (9, 4)])
@@ -169,17 +162,24 @@ def test_the_choice_of_basis_changes_nothing_but_what_rope_turns(interleaved, bi
     assert pairs.tolist() == sorted(pairs.tolist())
 
 
+def swapped(folder, out, old, new):
+    """Converts and loads what was written, which must answer as what was returned; returns both models."""
+    model, report = convert(folder, out, position_embedding_type=new)
+    assert (report.from_scheme, report.to_scheme) == (old, new)
+    assert report.exact.hidden_max < 1e-5
+    assert 0 < report.before.distance < 1
+    again = type(model).from_pretrained(out)
+    ids, mask = TEXTS
+    torch.testing.assert_close(again(ids, attention_mask=mask)[0], model(ids, attention_mask=mask)[0])
+    return model, again
+
+
 # Every scheme is fitted by the test above; here one of each kind, and a mask.
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["alibi", "window", "none", "learned", "t5", "tupe", "deberta", "pope"])
 def test_a_gated_encoder_without_biases_becomes_each_kind_of_scheme(scheme, nomic, tmp_path):
-    model, report = convert(nomic, tmp_path / "out", position_embedding_type=scheme)
-    assert (report.from_scheme, report.to_scheme) == ("rope", scheme)
-    assert report.exact.hidden_max < 1e-5
-    assert 0 < report.before.distance < 1
-    again = PosEncModel.from_pretrained(tmp_path / "out")
+    _, again = swapped(nomic, tmp_path / "out", "rope", scheme)
     assert (again.config.mlp_gated, again.config.attention_bias, again.config.mlp_bias) == (True, False, False)
-    torch.testing.assert_close(hidden(again), hidden(model))
 
 
 @pytest.mark.slow
@@ -205,13 +205,8 @@ def test_other_biases_do_not_make_up_for_a_mask(scheme, nomic):
     "scheme", others_slow(["alibi+window", "rope", "learned+window", "none", "t5"], "rope", "learned+window")
 )
 def test_a_modernbert_keeps_its_window_or_gets_another_scheme(scheme, modern, tmp_path):
-    model, report = convert(modern, tmp_path / "out", position_embedding_type=scheme)
-    assert (report.from_scheme, report.to_scheme) == ("rope+window", scheme)
-    assert report.exact.hidden_max < 1e-5
-    assert 0 < report.before.distance < 1
-    again = type(model).from_pretrained(tmp_path / "out")
+    model, again = swapped(modern, tmp_path / "out", "rope+window", scheme)
     assert (again.config.norm_position, again.config.mlp_bias) == ("pre_but_first", False)
-    torch.testing.assert_close(again(TEXTS[0]).logits, model(TEXTS[0]).logits)
     far = hidden(model.base_model, torch.randint(5, 20, (1, 30)), None)
     assert torch.isfinite(far).all()
     if scheme == "rope":  # the angles stay as they were trained
@@ -248,6 +243,10 @@ def test_a_modernbert_reads_longer_texts_by_each_scaling_of_its_global_layers(ki
     assert model.model.position.rope.local.rope_type == "default"
 
 
+def local_rope(**parameters):
+    return {"rope_parameters": {"sliding_attention": parameters}}
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -255,14 +254,8 @@ def test_a_modernbert_reads_longer_texts_by_each_scaling_of_its_global_layers(ki
         ({"layer_types": ["full_attention"] * 4}, "has layer_types=.*a global layer and then the same number"),
         ({"layer_types": [f"{kind}_attention" for kind in ("full", "sliding", "sliding", "sliding")]}, None),
         ({"layer_types": [f"{kind}_attention" for kind in ("full", "sliding", "full", "full")]}, "has layer_types="),
-        (
-            {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 9.0}}},
-            "has rope_parameters=.*whose RoPE isn't scaled",
-        ),
-        (
-            {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": None}}},
-            "has rope_parameters=.* local layers with a theta",
-        ),
+        (local_rope(rope_type="linear", factor=2.0, rope_theta=9.0), "has rope_parameters=.*whose RoPE isn't scaled"),
+        (local_rope(rope_type="default", rope_theta=None), "has rope_parameters=.* local layers with a theta"),
         ({"local_attention": 1}, "has local_attention=1. .*windows of a token or more"),
         ({"attention_bias": True}, "is a modernbert model with attention_bias=True"),
         ({"mlp_bias": True}, "is a modernbert model with mlp_bias=True"),
@@ -359,34 +352,18 @@ def test_relative_tables_grow_at_their_ends(tmp_path):
     assert torch.equal(weights[0], weights[36])
 
 
+LINEAR, LONGER = {"rope_type": "linear", "factor": 2.0}, {"max_position_embeddings": 80}
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
         ({"position_embedding_type": "spiral"}, "'spiral' is unknown"),
         ({"position_embedding_type": "alibi", "position_embedding_kwargs": {"slope": 1}}, "no argument of 'alibi'"),
-        (
-            {"extension": "stretch", "max_position_embeddings": 80},
-            "extension='stretch' isn't one for 'learned'. Choose one of tile, interpolate",
-        ),
         ({"extension": "tile"}, "has no effect: max_position_embeddings=40"),
-        ({"extension": "yarn", "max_position_embeddings": 80}, "'yarn' isn't one for 'learned'. Choose one of tile"),
-        (
-            {"extension": "yarn", "max_position_embeddings": 80, "position_embedding_type": "cable"},
-            "'yarn' isn't one for 'cable'. Leave it out",
-        ),
-        (
-            {"extension": "interpolate", "max_position_embeddings": 80, "position_embedding_type": "lspe"},
-            "extension='interpolate' isn't one for 'lspe'. Leave it out",
-        ),
-        (
-            {
-                "extension": "yarn",
-                "max_position_embeddings": 80,
-                "position_embedding_type": "rope",
-                "rope_parameters": {"rope_type": "linear", "factor": 2.0},
-            },
-            "both scale",
-        ),
+        ({"extension": "yarn", **LONGER}, "'yarn' isn't one for 'learned'. Choose one of tile, interpolate"),
+        ({"extension": "yarn", "position_embedding_type": "lspe", **LONGER}, "'yarn' isn't one for 'lspe'. Leave it"),
+        ({"extension": "yarn", "position_embedding_type": "rope", "rope_parameters": LINEAR, **LONGER}, "both scale"),
     ],
 )
 def test_a_scheme_or_an_extension_that_does_not_fit_is_refused(options, match, source, tmp_path):
@@ -398,9 +375,8 @@ def test_a_scheme_or_an_extension_that_does_not_fit_is_refused(options, match, s
 def test_the_swap_leaves_the_original_and_the_random_numbers_alone(source):
     original, _ = convert(source, measure=False)
     before = {key: value.clone() for key, value in original.state_dict().items()}
-    config = PosEncConfig(
-        **{**original.config.to_dict(), "position_embedding_type": "t5", "position_embedding_kwargs": {}}
-    )
+    changed = {"position_embedding_type": "t5", "position_embedding_kwargs": {}}
+    config = PosEncConfig(**{**original.config.to_dict(), **changed})
     random_state = torch.get_rng_state()
     swap.swap(original, config)
     assert torch.equal(torch.get_rng_state(), random_state)

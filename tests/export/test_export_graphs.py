@@ -1,7 +1,6 @@
-"""Exported graphs give PyTorch's logits: every scheme, every head, other batches and lengths, in a bare process."""
+"""Exported graphs give PyTorch's logits: every scheme, every head, other batches and lengths."""
 
 import functools
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE
-from export_harness import batch, checkpoint, expected, tokenizer
+from export_harness import batch, checkpoint, expected
 
 from hf_posenc import export
 from hf_posenc.finetuning.backends import GRAPHS, open_backend
@@ -174,36 +173,3 @@ def test_bfloat16_is_near_float32_and_is_asked_for(rope):
     exact, rounded = (open_backend(out, "openvino", bf16=bf16).logits(inputs) for bf16 in (False, True))
     np.testing.assert_allclose(exact, right, atol=1e-5)
     np.testing.assert_allclose(rounded, right, atol=0.1)
-
-
-BARE = """
-import json, sys
-sys.modules["torch"] = sys.modules["transformers"] = sys.modules["hf_posenc"] = None
-import numpy as np
-from tokenizers import Tokenizer
-folder, to, text = sys.argv[1:]
-coded = Tokenizer.from_file(f"{folder}/tokenizer.json").encode(text)
-feed = {"input_ids": coded.ids, "attention_mask": coded.attention_mask, "token_type_ids": coded.type_ids}
-feed = {name: np.array([values]) for name, values in feed.items()}
-if to == "onnx":
-    import onnxruntime
-    session = onnxruntime.InferenceSession(f"{folder}/onnx/model.onnx", providers=["CPUExecutionProvider"])
-    logits = session.run(["logits"], feed)[0]
-else:
-    import openvino
-    path, hint = f"{folder}/openvino/openvino_model.xml", {"INFERENCE_PRECISION_HINT": "f32"}
-    compiled = openvino.Core().compile_model(path, "CPU", hint)
-    logits = compiled(feed)["logits"]
-print(json.dumps(logits.tolist()))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("to", "case"), [("onnx", f"onnx-{EVERY_HOOK_AT_ONCE}"), ("openvino", "openvino-rope")])
-def test_a_process_with_the_runtime_alone_gives_the_same_logits(to, case, exported, tmp_path):
-    model, _, out = exported(case)
-    text = "A cat that chased every dog."
-    words = [sys.executable, "-c", BARE, str(out), to, text]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
-    inputs = dict(tokenizer()(text, return_tensors="np"))
-    np.testing.assert_allclose(json.loads(done.stdout), expected(model, inputs)["logits"], atol=1e-5)

@@ -112,10 +112,8 @@ def export(tmp_path):
 def test_a_classifier_gives_the_probabilities_of_predict(export, tmp_path, scheme, side):
     _, out = export(scheme, padding_side=side, **LABELS)
     texts = [*TEXTS, LONG]
-    answers = Server(out).predict(texts)
-    for scores, row in zip(
-        answers, predict(load_classifier(str(tmp_path / "model")), [(text,) for text in texts]), strict=True
-    ):
+    expected = predict(load_classifier(str(tmp_path / "model")), [(text,) for text in texts])
+    for scores, row in zip(Server(out).predict(texts), expected, strict=True):
         assert scores == pytest.approx(row["probabilities"], abs=1e-5)
 
 

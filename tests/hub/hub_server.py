@@ -1,8 +1,8 @@
 """A Hub on loopback, for the genuine client: enough of its HTTP interface to publish to and to load from.
 
 It is strict where the Hub is: git's own object names, sha256 checked on upload, a commit that names what was never
-uploaded is refused, listings come in pages, files are stored at another origin, which must not be shown a token, and a
-request that it doesn't know fails the test. Large files come by LFS: xet is the client's own affair.
+uploaded is refused, files are stored at another origin, which must not be shown a token, and a request that it doesn't
+know fails the test. Large files come by LFS: xet is the client's own affair.
 """
 
 import base64
@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 WRITER, READER, STRANGER = "hf_writerWRITERwriter", "hf_readerREADERreader", "hf_nobody"
 """Tokens: of `me`, who may write to `me/...`; of `you`, who may read; and one that nobody was given."""
 USERS = {WRITER: "me", READER: "you"}
-PAGE = 3
-"""Entries of one page of a listing."""
 LARGE = (".safetensors", ".bin", ".pt", ".pkl", ".png", ".onnx")
 
 
@@ -79,10 +77,9 @@ class Fault:
     method: str
     pattern: str
     status: int | None = None
-    """None: the connection is cut in the middle of the body."""
+    """None: the connection is cut in the middle of the request's body."""
     times: int = 1
     message: str = "made to fail"
-    code: str | None = None
     change: Callable[[bytes], bytes] | None = None
     """Alters what is sent instead."""
 
@@ -180,13 +177,14 @@ class Handler(BaseHTTPRequestHandler):
         size = int(self.headers.get("Content-Length") or 0)
         if fault and fault.status is None and fault.change is None and size:
             self.rfile.read(size // 2)
-            return self._cut()
+            self.close_connection = True
+            return self.connection.close()
         self.body = self._read_chunked() if "chunked" in self.headers.get("Transfer-Encoding", "") else b""
         self.body = self.body or self.rfile.read(size)
         self.fault = fault
         try:
             if fault and fault.status:
-                raise Stop(fault.status, fault.message, fault.code)
+                raise Stop(fault.status, fault.message)
             self.answer(unquote(split.path))
         except Stop as stop:
             self.send(stop.status, {"error": stop.message}, **stop.headers)
@@ -204,10 +202,6 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _cut(self) -> None:
-        self.close_connection = True
-        self.connection.close()
-
     def answer(self, path: str) -> None:
         for method, pattern, name in self.routes:
             if method == self.command and (match := re.fullmatch(pattern, path)):
@@ -222,31 +216,17 @@ class Handler(BaseHTTPRequestHandler):
         return json.loads(self.body)
 
     def send(self, status: int, value: Any = b"", **headers: str) -> None:
-        data = value if isinstance(value, bytes) else json.dumps(value).encode()
-        announced = len(data)
-        if self.fault_changes():
-            data = self.fault.change(data)  # type: ignore[misc, union-attr]
-            announced = len(data)
+        kind, data = "application/octet-stream", value
+        if not isinstance(value, bytes):
+            kind, data = "application/json", json.dumps(value).encode()
+        if self.fault and self.fault.change and self.command != "HEAD":
+            data = self.fault.change(data)
         self.send_response(status)
-        headers.setdefault(
-            "Content-Type", "application/octet-stream" if isinstance(value, bytes) else "application/json"
-        )
-        headers.setdefault("Content-Length", str(announced))
-        for name, text in headers.items():
-            self.send_header(name.replace("_", "-"), text)
+        for name, text in {"Content-Type": kind, "Content-Length": str(len(data)), **headers}.items():
+            self.send_header(name, text)
         self.end_headers()
-        if self.command == "HEAD":
-            return
-        cut = self.fault is not None and self.fault.status is None and self.fault.change is None
-        self.wfile.write(data[: len(data) // 2] if cut else data)
-        if cut:
-            self.wfile.flush()
-            self._cut()
-
-    fault: Fault | None = None
-
-    def fault_changes(self) -> bool:
-        return self.fault is not None and self.fault.change is not None and self.command != "HEAD"
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
 
 class Api(Handler):
@@ -326,22 +306,7 @@ class Api(Handler):
         repository = self.repository(repo)
         files = repository.commits[self.at(repository, revision)]
         within = f"{path}/" if path else ""
-        entries = {}
-        for name, blob in sorted(files.items()):
-            if not name.startswith(within):
-                continue
-            top = within + name[len(within) :].split("/")[0]
-            if top == name or self.query.get("recursive", "").lower() == "true":
-                entries[name] = blob.entry(name)
-            else:
-                entries[top] = {"type": "directory", "path": top, "oid": "0" * 40, "size": 0}
-        start = int(self.query.get("cursor", 0))
-        page = list(entries.values())[start : start + PAGE]
-        link = {}
-        if start + PAGE < len(entries):
-            query = "&".join(f"{k}={quote(v)}" for k, v in {**self.query, "cursor": str(start + PAGE)}.items())
-            link = {"Link": f'<{self.hub.url}{urlsplit(self.path).path}?{query}>; rel="next"'}
-        self.send(200, page, **link)
+        self.send(200, [blob.entry(name) for name, blob in sorted(files.items()) if name.startswith(within)])
 
     # ---- references ---------------------------------------------------------------------------------------------
 
@@ -486,9 +451,4 @@ class Storage(Handler):
         data = self.hub.objects.get(oid)
         if data is None:
             raise Stop(404, "NoSuchKey")
-        first = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if first:
-            start = int(first[1])
-            span = f"bytes {start}-{len(data) - 1}/{len(data)}"
-            return self.send(206, data[start:], ETag=f'"{oid}"', **{"Content-Range": span})
         return self.send(200, data, ETag=f'"{oid}"')

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from conversion_harness import edit, edit_weights
 from hub_server import READER, STRANGER, WRITER, Hub
 from remote_code_harness import tiny_model
-from safetensors.torch import load, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
 from hf_posenc.errors import UserError
@@ -118,70 +119,58 @@ def test_what_arrives_damaged_is_not_called_published(hub: Hub, checkpoint: Path
 # ---- folders that aren't published ---------------------------------------------------------------------------------
 
 
-def _edit(folder: Path, **values: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
 def _pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
 def _shard_that_is_a_pickle(folder: Path) -> None:
-    weights = load((folder / "model.safetensors").read_bytes())
-    (folder / "model.safetensors").unlink()
+    weights = load_file(folder / "model.safetensors")
     torch.save(weights, folder / "weights.bin")
+    (folder / "model.safetensors").unlink()
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "weights.bin")}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def _with(number: float) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        weights = load((folder / "model.safetensors").read_bytes())
+    def spoil(weights: dict[str, torch.Tensor]) -> None:
         weights["classifier.out_proj.bias"][0] = number
         weights["classifier.out_proj.weight"][0] = 3e38 if number == 3e38 else 0
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
-    return spoil
-
-
-def _headless(folder: Path) -> None:
-    weights = load((folder / "model.safetensors").read_bytes())
-    del weights["classifier.out_proj.weight"]
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return lambda folder: edit_weights(folder, spoil)
 
 
+LAST = "classifier.out_proj.weight"
 REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json. Give the folder of a checkpoint"),
     "a PEFT adapter": (
         lambda f: (f / "config.json").rename(f / "adapter_config.json"),
         r"holds a PEFT adapter .*merge_and_unload\(\)",
     ),
-    "a weight lost": (_headless, "lacks weights, which would be random: classifier.out_proj.weight"),
+    "a weight lost": (
+        lambda f: edit_weights(f, lambda state: state.pop(LAST)),
+        "lacks weights, which would be random: classifier.out_proj.weight",
+    ),
     "weights cut off": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:999]),
         "The weights of .* are damaged",
     ),
-    "another model": (lambda f: _edit(f, model_type="bert"), "is a bert model, not a PosEnc one.*hf upload OWNER/NAME"),
+    "another model": (lambda f: edit(f, model_type="bert"), "is a bert model, not a PosEnc one.*hf upload OWNER/NAME"),
     "only a pickle": (_pickled, "no model.safetensors, and pickles run code.*save_pretrained it"),
     "a pickle for a shard": (_shard_that_is_a_pickle, "names 'weights.bin', which is no safetensors file"),
-    "no code": (lambda f: _edit(f, auto_map={}), "config.json has no auto_map, by which"),
-    "code elsewhere": (lambda f: _edit(f, auto_map={"AutoModel": "a/b--x.Y"}), "auto_map names 'a/b--x.Y', which"),
+    "no code": (lambda f: edit(f, auto_map={}), "config.json has no auto_map, by which"),
+    "code elsewhere": (lambda f: edit(f, auto_map={"AutoModel": "a/b--x.Y"}), "auto_map names 'a/b--x.Y', which"),
     "a file of code lost": (lambda f: (f / "position_learned.py").unlink(), "FileNotFoundError: .*position_learned.py"),
     "changed code": (
-        lambda f: (f / "position_learned.py").open("a").write("# mine\n"),
+        lambda f: (f / "modeling_posenc.py").open("a").write("import sys\nsys.modules['was_run'] = sys\n"),
         "publish with trust_remote_code",
     ),
-    "no such class": (lambda f: _edit(f, architectures=["Other"]), "holds Other, which has no known head"),
-    "a wrong type": (lambda f: _edit(f, hidden_size="big"), "hidden_size"),
+    "no such class": (lambda f: edit(f, architectures=["Other"]), "holds Other, which has no known head"),
+    "a wrong type": (lambda f: edit(f, hidden_size="big"), "hidden_size"),
     "NaN": (_with(float("nan")), "weights with NaN or infinity, classifier.out_proj.bias among them"),
     "weights that overflow": (_with(3e38), "Its output holds NaN or infinity"),
     "a broken card": (lambda f: (f / "README.md").write_text("---\na: [\n---\nx"), "has broken metadata"),
     "a link out of the folder": (lambda f: (f / "LICENSE").symlink_to("/etc/hostname"), "LICENSE' is a link out of"),
-    "a tokenizer cut off": (
-        lambda f: (f / "tokenizer.json").write_text('{"a"'),
-        "Nothing was published",
-    ),
+    "a tokenizer cut off": (lambda f: (f / "tokenizer.json").write_text('{"a"'), "Nothing was published"),
     "a tokenizer with other ids": (
         lambda f: (f / "tokenizer_config.json").write_text(
             '{"tokenizer_class": "BertTokenizer", "do_lower_case": false, "pad_token": "[PAD]"}'
@@ -202,6 +191,7 @@ def test_a_folder_that_nobody_could_load_or_should_read_is_refused(hub: Hub, che
     with pytest.raises(UserError, match=message) as caught:
         send(checkpoint)
     assert WRITER not in str(caught.value)
+    assert "was_run" not in sys.modules
     assert not hub.repos or nothing_is_published(hub)
 
 
@@ -226,11 +216,3 @@ def test_a_pickle_is_not_loaded_unless_asked_for(tmp_path: Path) -> None:
         AutoModelForSequenceClassification.from_pretrained(tmp_path)
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, use_safetensors=False)
     assert torch.equal(loaded.classifier.out_proj.weight, model.classifier.out_proj.weight)
-
-
-def test_changed_code_is_never_run_without_trust(hub: Hub, checkpoint: Path) -> None:
-    with (checkpoint / "modeling_posenc.py").open("a") as file:
-        file.write("import sys\nsys.modules['was_run'] = sys\n")
-    with pytest.raises(UserError, match="publish with trust_remote_code"):
-        send(checkpoint)
-    assert "was_run" not in sys.modules

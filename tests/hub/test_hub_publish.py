@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from remote_code_harness import tiny_model, tiny_tokenizer
 from safetensors.torch import load_file
 
 import hf_posenc
-from hf_posenc import cli, register_scheme
+from hf_posenc import register_scheme
 from hf_posenc.errors import UserError
 from hf_posenc.hub import publish, publishing
 from hf_posenc.hub.publishing import refuse_unknown_files
@@ -98,7 +97,7 @@ def test_no_other_file_of_the_folder_is_sent(hub: Hub, checkpoint: Path, unverif
 
 @pytest.mark.slow  # two processes; the function's own tests are quick
 def test_the_command_publishes_a_users_own_scheme(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any
 ) -> None:
     folder = tmp_path / "own"
     with schemes_restored():
@@ -106,13 +105,9 @@ def test_the_command_publishes_a_users_own_scheme(
         tiny_model("learned+recency", "PosEncForMaskedLM").save_pretrained(folder)
         tiny_tokenizer().save_pretrained(folder)
     monkeypatch.setenv("HF_TOKEN", WRITER)
-    monkeypatch.setenv("COLUMNS", "300")
-    words = ["hf-posenc", "publish", str(folder), "--repo-id", "me/own", "--private", "--revision", "v1"]
-    monkeypatch.setattr(sys, "argv", [*words, "--trust-remote-code"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
-    assert not ended.value.code, err
+    words = ("publish", folder, "--repo-id", "me/own", "--private", "--revision", "v1", "--trust-remote-code")
+    code, out, err = run(*words, columns=300)
+    assert code == 0, err
     assert "Published and verified: " in out
     assert WRITER not in out + err
     repo = hub.repos["me/own"]
@@ -143,17 +138,11 @@ def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, 
     assert (checkpoint / "README.md").read_text() == first
 
 
-def test_a_dry_run_writes_the_card_and_lists_the_files(
-    hub: Hub, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "1000")
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", "publish", str(checkpoint), "--repo-id", "me/mine", "--dry-run"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
+def test_a_dry_run_writes_the_card_and_lists_the_files(hub: Hub, checkpoint: Path, run: Any) -> None:
+    code, out, err = run("publish", checkpoint, "--repo-id", "me/mine", "--dry-run", columns=1000)
+    assert code == 0, err
     assert "Loading weights" not in err  # as a bar
     sent, stays, card = out.splitlines()
-    assert not ended.value.code
     assert sent.startswith("Would be sent: ")
     assert {"model.safetensors,", "SHA256SUMS,", "README.md"} <= set(sent.split())
     assert stays == "Would stay here: notes.txt, training_args.bin"

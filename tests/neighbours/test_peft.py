@@ -1,10 +1,10 @@
-"""PEFT: LoRA on `query` and `value`, beside it the classifier or the positions; merged, and loaded by strangers."""
+"""PEFT: LoRA on `query` and `value`, beside it the classifier or the positions; saved, loaded and merged."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from remote_code_harness import BATCH, HEAD, assert_same_outputs, model_job, outputs, run_clean, tiny_model
+from remote_code_harness import BATCH, HEAD, assert_same_outputs, outputs, tiny_model
 
 from hf_posenc import PosEncForSequenceClassification
 
@@ -49,17 +49,19 @@ def test_only_the_adapters_the_classifier_and_what_is_asked_for_are_trained(sche
     assert sum("lora_B" in name for name in names) == (5 if scheme == "tupe" else 4)
 
 
-@pytest.mark.parametrize("kind", [peft.LoraConfig, peft.LoHaConfig], ids=lambda kind: kind.__name__)
-def test_a_config_without_targets_takes_those_of_bert(kind: type) -> None:
-    model = peft.get_peft_model(tiny_model("rope", HEAD), kind())
-    assert {name.rpartition(".")[2] for name in model.targeted_module_names} == {"query", "value"}
-
-
-def test_ia3_takes_the_layers_that_it_takes_of_bert() -> None:
-    config = peft.IA3Config(task_type="SEQ_CLS")
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        (peft.LoraConfig, {"query", "value"}),
+        (peft.LoHaConfig, {"query", "value"}),
+        (peft.IA3Config, {"key", "value", "output"}),
+    ],
+)
+def test_a_config_without_targets_takes_those_of_bert(kind: type, names: set[str]) -> None:
+    config = kind(task_type="SEQ_CLS")
     model = peft.get_peft_model(tiny_model("rope", HEAD), config)
-    assert {name.rpartition(".")[2] for name in model.targeted_module_names} == {"key", "value", "output"}
-    assert config.feedforward_modules == {"output"}
+    assert {name.rpartition(".")[2] for name in model.targeted_module_names} == names
+    assert kind is not peft.IA3Config or config.feedforward_modules == {"output"}
 
 
 def test_the_weights_of_the_positions_are_trained_too_where_asked_for() -> None:
@@ -69,36 +71,22 @@ def test_the_weights_of_the_positions_are_trained_too_where_asked_for() -> None:
     assert any("position.modules_to_save" in name for name in changed(before, model))
 
 
-def merged(place: Path, modules: list[str] | None) -> torch.nn.Module:
-    """Trained, saved, loaded and merged; the outputs stay."""
+@pytest.mark.parametrize("modules", [None, ["position", "classifier"]], ids=["classifier", "positions"])
+def test_an_adapter_is_saved_loaded_and_merged(tmp_path: Path, modules: list[str] | None) -> None:
     model = adapted("learned", **({"modules_to_save": modules} if modules else {}))
     train(model)
     expected = outputs_of(model)
-    model.save_pretrained(place / "adapter")
-    assert {"adapter_model.safetensors", "adapter_config.json"} <= {p.name for p in (place / "adapter").iterdir()}
+    model.save_pretrained(tmp_path / "adapter")
+    assert {"adapter_model.safetensors", "adapter_config.json"} <= {p.name for p in (tmp_path / "adapter").iterdir()}
     base = tiny_model("learned", HEAD, **WITH_DENSE)
     with torch.no_grad():  # the head comes from the adapter alone
         for parameter in base.classifier.parameters():
             parameter.zero_()
-    loaded = peft.PeftModel.from_pretrained(base, place / "adapter").eval()
+    loaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     torch.testing.assert_close(outputs_of(loaded), expected)
     merged_model = loaded.merge_and_unload()
     assert type(merged_model) is PosEncForSequenceClassification
     torch.testing.assert_close(outputs_of(merged_model), expected, atol=1e-5, rtol=1e-5)
-    return merged_model
-
-
-@pytest.mark.parametrize("modules", [None, ["position", "classifier"]], ids=["classifier", "positions"])
-def test_an_adapter_is_saved_loaded_and_merged(tmp_path: Path, modules: list[str] | None) -> None:
-    merged(tmp_path, modules)
-
-
-@pytest.mark.slow  # a classifier like those that strangers load in remote_code/
-def test_a_merged_adapter_reaches_strangers(tmp_path: Path) -> None:
-    model = merged(tmp_path, ["position", "classifier"])
-    model.save_pretrained(tmp_path / "merged")
-    report = run_clean([model_job("merged", tmp_path / "merged")], tmp_path / "w", tmp_path / "home")
-    assert_same_outputs(report.outputs("merged"), outputs(model, BATCH))
 
 
 def outputs_of(model: torch.nn.Module) -> torch.Tensor:

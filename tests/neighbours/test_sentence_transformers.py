@@ -137,11 +137,7 @@ def test_a_converted_sentence_transformer_stays_one(modules: list[tuple[str, str
 @pytest.mark.parametrize(
     ("modules", "lost", "note"),
     [
-        (
-            [*PLAIN, ("3_LSTM", "LSTM")],
-            None,
-            "'3_LSTM' (sentence_transformers.models.LSTM) isn't kept, since only Trans",
-        ),
+        ([*PLAIN, ("3_LSTM", "LSTM")], None, "'3_LSTM' (sentence_transformers.models.LSTM) isn't kept, since only T"),
         (DENSE, "2_Dense/model.safetensors", "'2_Dense' (sentence_transformers.models.Dense) isn't kept, since its f"),
         ([("", "Transformer"), ("/", "Normalize")], None, "since it isn't where sentence-transformers puts it"),
     ],

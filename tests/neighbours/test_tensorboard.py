@@ -1,17 +1,15 @@
 """`--set report_to=tensorboard`: the event files hold what the run logged."""
 
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from hf_posenc import cli
 
 pytest.importorskip("tensorboard")
 
 
-def test_the_event_files_have_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_event_files_have_the_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     rows = "".join(
@@ -21,10 +19,7 @@ def test_the_event_files_have_the_losses(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "board"))
     words = f"train -o {tmp_path / 'run'} --data {tmp_path / 'mine.csv'} --epochs 2 --no-bf16 --device cpu"
     words += " --set report_to=tensorboard --set logging_steps=1 --set logging_strategy=steps"
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", *words.split()])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
+    assert run(*words.split())[0] == 0
     board = EventAccumulator(str(tmp_path / "board"))
     board.Reload()
     history = json.loads((tmp_path / "run" / "results.json").read_text())["history"]
