@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,7 +24,6 @@ from hf_posenc.errors import UserError
 from hf_posenc.finetuning.train import train
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
 from hf_posenc.options import Options
-from hf_posenc.training.recipe import make_recipe
 
 ROOT = Path(__file__).parent.parent
 
@@ -158,16 +156,6 @@ def in_double(checkpoint: Path, text: str) -> float:
     with torch.no_grad():
         logits = model(**AutoTokenizer.from_pretrained(checkpoint)(text, return_tensors="pt")).logits
     return logits.softmax(-1)[0, model.config.label2id["acceptable"]].item()
-
-
-@pytest.mark.parametrize("is_fast", [True, False])
-@pytest.mark.parametrize("asked", [{}, {"bf16": False}, {"bf16": True}, {"device": "cpu"}])
-def test_training_picks_bfloat16_where_the_machine_has_it_and_can_be_refused(monkeypatch, tmp_path, is_fast, asked):
-    monkeypatch.setattr("hf_posenc.training.recipe.is_bf16_fast", lambda on_cpu: is_fast)
-    model = SimpleNamespace(config=SimpleNamespace(hidden_size=32, problem_type="regression"))
-    encoded = {"train": {"input_ids": [[1]] * 9}}
-    recipe = make_recipe(Options(output=str(tmp_path), **asked), model, [0], encoded)
-    assert recipe.bf16 == asked.get("bf16", is_fast)
 
 
 def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_path):
