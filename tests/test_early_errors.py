@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.data.tokenizer import train_tokenizer
@@ -46,6 +48,11 @@ def place(tmp_path_factory):
     config = PosEncConfig.from_preset("tiny", vocab_size=40, hidden_size=8, num_attention_heads=2)
     PosEncForSequenceClassification(config).save_pretrained(folder / "model")
     train_tokenizer(["a b"], vocab_size=40).save_pretrained(folder / "model")
+    damages = {"weights": "model.safetensors", "configuration": "config.json", "bare": "tokenizer.json"}
+    for name, file in damages.items():
+        damaged = shutil.copytree(folder / "model", folder / name) / file
+        damaged.write_bytes(damaged.read_bytes()[:200])
+    (folder / "bare" / "tokenizer.json").unlink()
     return folder
 
 
@@ -63,8 +70,16 @@ OPTIONS = [
     (["evaluate", "model", "--data", "mine.csv", "--batch-siz", "1"], "No such option: --batch-siz"),
     (["predict", "model"], "Give texts to classify, or --data FILE (- for standard input), and not both."),
     (["predict", "model", "text", "--format", "xml"], "Invalid value for '--format': 'xml' is not one of"),
+    (["predict", "model", "a", "b", "--text-pair", "c"], "--text-pair goes with exactly one text"),
+    (["train", "-o"], "Option '-o' requires an argument. `hf-posenc --help` lists"),
+    (["--foo"], "No such option: --foo. `hf-posenc --help` lists what there is."),
+    (["trian"], "No such command 'trian'. Did you mean 'train'? `hf-posenc --help` lists what there is."),
+    ([*TRAIN, "e"], "Got unexpected extra argument(s) (e). `hf-posenc train --help` lists"),
 ]
 """Said before PyTorch is imported."""
+KWARGS = ["--scheme", "rope", "--scheme-kwargs", '{"interleave": true}']
+CUDA = "--device 'cuda' can't be trained on. This machine has cpu alone."
+POSITIONS = ["--scheme", "learned", "--set", "max_position_embeddings=32", "--max-length", "33"]
 OTHERS = [
     (["train", "--data", "mine.csv"], "--output is missing. Name a folder"),
     (NEW, "No data. Give --data"),
@@ -83,6 +98,30 @@ OTHERS = [
     ([*NEW, "--data", "latin.csv"], "'latin.csv' can't be read: 'utf-8' codec can't decode byte"),
     ([*NEW, "--data", "several.csv"], "such as --text-column body --label-column stars."),
     ([*NEW, "--data", "unlabelled.csv"], "Missing label in the train data: line 3 has none"),
+    ([*TRAIN, *KWARGS], "position_embedding_kwargs['interleave']=True is no argument of 'rope'. Did you mean"),
+    ([*TRAIN, "--set", "hidden_size=33"], "hidden_size=33 isn't a multiple of num_attention_heads=2"),
+    ([*TRAIN, "--set", "hidden_act=7"], "Field 'hidden_act' expected str, got int (value: 7)"),
+    ([*TRAIN, "--set", "save_strategy=often"], "often"),
+    ([*TRAIN, "--set", "report_to=foo"], "Error: foo is not supported, only "),
+    ([*TRAIN, "--set", "fsdp=true"], "Error: Using fsdp only works in distributed training."),
+    ([*TRAIN, *POSITIONS], "--max-length 33 is too long: 'learned' has 32 positions. Repeat its table with --set max"),
+    ([*TRAIN, "--pretrained", "weights"], "'weights' can't be loaded: "),
+    ([*TRAIN, "--pretrained", "configuration"], "can't be read as a checkpoint: "),
+    ([*TRAIN, "--pretrained", "bare"], "--tokenizer"),
+    ([*TRAIN, "--pretrained", "nobody/nothing"], "'nobody/nothing' can't be read as a checkpoint: "),
+    *(
+        ([*NEW, "--data", "mine.csv", "--device", "cuda"], CUDA),
+        (["predict", "model", "a", "--device", "cuda"], ". Leave it out, or give --device cpu."),
+    )[: 0 if torch.accelerator.is_available() else 2],
+    *[(["train", "-o", "/sys/x", "--data", "mine.csv"], "Writing to '/sys/x' failed: [Errno 1]")][
+        : sys.platform == "linux"
+    ],
+    (["convert", "model", "-o", "new", "--scheme", "rpoe"], "--scheme 'rpoe' is unknown. Did you mean 'rope'?"),
+    (["predict", "bare", "text"], "tokenizer"),
+    (["predict", "mine.csv", "a"], "can't be read as a checkpoint: "),
+    (["predict", ".", "a"], "'.' can't be read as a checkpoint: "),
+    (["predict", "model", "--data", "-"], "'-' has an unknown suffix. Accepted: .csv, .tsv"),
+    (["predict", "model", "a", "--device", "gpu"], "--device 'gpu' can't be used"),
     (["evaluate", "./absent", "--data", "mine.csv"], "Checkpoint './absent': there is no such folder."),
     *(
         ([command, "model", "--data", name], message)
