@@ -78,7 +78,11 @@ OPTIONS = [
 ]
 """Said before PyTorch is imported."""
 KWARGS = ["--scheme", "rope", "--scheme-kwargs", '{"interleave": true}']
-CUDA = "--device 'cuda' can't be trained on. This machine has cpu alone."
+CUDA = [
+    ([*TRAIN, "--device", "cuda"], "--device 'cuda' can't be trained on. This machine has cpu alone."),
+    (["predict", "model", "a", "--device", "cuda"], ". Leave it out, or give --device cpu."),
+]
+ON_LINUX = sys.platform == "linux"
 POSITIONS = ["--scheme", "learned", "--set", "max_position_embeddings=32", "--max-length", "33"]
 OTHERS = [
     (["train", "--data", "mine.csv"], "--output is missing. Name a folder"),
@@ -109,13 +113,8 @@ OTHERS = [
     ([*TRAIN, "--pretrained", "configuration"], "can't be read as a checkpoint: "),
     ([*TRAIN, "--pretrained", "bare"], "--tokenizer"),
     ([*TRAIN, "--pretrained", "nobody/nothing"], "'nobody/nothing' can't be read as a checkpoint: "),
-    *(
-        ([*NEW, "--data", "mine.csv", "--device", "cuda"], CUDA),
-        (["predict", "model", "a", "--device", "cuda"], ". Leave it out, or give --device cpu."),
-    )[: 0 if torch.accelerator.is_available() else 2],
-    *[(["train", "-o", "/sys/x", "--data", "mine.csv"], "Writing to '/sys/x' failed: [Errno 1]")][
-        : sys.platform == "linux"
-    ],
+    *([] if torch.accelerator.is_available() else CUDA),
+    *([(["train", "-o", "/sys/x", *TRAIN[3:]], "Writing to '/sys/x' failed: [Errno 1]")] if ON_LINUX else []),
     (["convert", "model", "-o", "new", "--scheme", "rpoe"], "--scheme 'rpoe' is unknown. Did you mean 'rope'?"),
     (["predict", "bare", "text"], "tokenizer"),
     (["predict", "mine.csv", "a"], "can't be read as a checkpoint: "),

@@ -13,9 +13,8 @@ from hf_posenc.options import Options
 from hf_posenc.training.recipe import trainer_fields
 
 ROOT = Path(__file__).parents[1]
-KNOWN = {name for item in fields(Options) for name in (f"--{item.name}".replace("_", "-"), f"--no-{item.name}")} | {
-    "--help"
-}
+NAMES = [item.name.replace("_", "-") for item in fields(Options)]
+KNOWN = {"--help", *(f"--{name}" for name in NAMES), *(f"--no-{name}" for name in NAMES)}
 
 
 def test_the_command_line_has_every_option_with_a_help():
@@ -63,13 +62,8 @@ def test_a_value_that_is_not_accepted_is_refused_with_what_is(values, message):
 def test_options_that_are_said_are_told_from_defaults_and_json_is_read():
     words = ["weight-decay=0.1", "optim=sgd", 'rope_parameters={"a": 1}', "tf32=False", "run_name=None"]
     options = Options(set=words, scheme_kwargs='{"std": 1}')
-    assert options.assigned == {
-        "weight_decay": 0.1,
-        "optim": "sgd",
-        "rope_parameters": {"a": 1},
-        "tf32": False,
-        "run_name": None,
-    }
+    values = {"weight_decay": 0.1, "optim": "sgd", "rope_parameters": {"a": 1}, "tf32": False, "run_name": None}
+    assert options.assigned == values
     assert options.changed() == {"set": options.assigned, "scheme_kwargs": {"std": 1}}
     assert Options(**asdict(options)) == options
 

@@ -141,12 +141,7 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
         ([["a", "b", "a"]], None, {}, "names a label twice in row 1"),
         ([[], []], None, {}, "No training row has a label in column"),
         ([{"a": 1}], None, {}, "Column 'label' of the train data has {'a': 1}, which is no label, word or"),
-        (
-            [["a"]],
-            None,
-            {"task": "regression"},
-            r"has \['a'\] in column 'label', and the task is regression: write one",
-        ),
+        ([["a"]], None, {"task": "regression"}, r"has \['a'\] in column 'label', and the task is regression: write on"),
         ([1, 2], [2.5], {}, "has the label '2.5' in row 1"),
     ],
 )

@@ -159,11 +159,7 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
         ("a.json", b"null", "it holds None, no list of objects"),
         ("a.json", b"[" * 100_000, "a.json can't be read: .*recursion"),
         ("a.json", b'[{"text": "a"}, null]', "a.json, row 2 is no object: None"),
-        (
-            "a.json",
-            b'[{"x": 1},\n{"x": "\xe9"}]\n',
-            "can't be read: 'utf-8' codec can't decode byte 0xe9 in position 19",
-        ),
+        ("a.json", b'[{"x": 1},\n{"x": "\xe9"}]\n', "can't be read: 'utf-8' codec can't decode byte 0xe9 in .* 19"),
         ("a.json", b'[{"text": "a", "text": "b"}]', "can't be read: it names 'text' twice"),
         ("a.jsonl", b'{"text": "x", "la', "a.jsonl, line 1 can't be read: Unterminated string"),
         ("a.jsonl", b'null\n{"text": "a"}\n', "a.jsonl, line 1 is no object: None"),
@@ -182,11 +178,7 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
         ("a.csv.gz", gzip.compress(b"text,label\na,x\n", mtime=0)[:-9], "a.csv.gz' can't be read: .*whole"),
         ("a.parquet", b"not parquet", "can't be read: .*Name a .parquet file that is there and whole"),
         ("a.parquet", parquet(NOT_UTF8), "a.parquet' can't be read: .*UTF8"),
-        (
-            "a.parquet",
-            parquet(pa.array(["a"]), pa.array(["b"]), names=["x"] * 2),
-            "can't be read: Multiple matches for",
-        ),
+        ("a.parquet", parquet(pa.array(["a"]), pa.array(["b"]), names=["x"] * 2), "can't be read: Multiple matches"),
     ],
 )
 def test_files_that_cannot_be_read_are_refused(name, content, message, tmp_path, monkeypatch):

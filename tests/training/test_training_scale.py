@@ -54,10 +54,8 @@ def price(row: dict[str, Any]) -> dict[str, Any]:
 def numbers(folder: Path) -> dict[str, str]:
     """Splits of sizes that two processes don't share evenly."""
     sizes = {"data": ("train", 160), "validation": ("validation", 61), "test": ("test", 35)}
-    return {
-        name: write_jsonl(folder / f"m{split}.jsonl", [price(row) for row in rows(split, count)])
-        for name, (split, count) in sizes.items()
-    }
+    examples = {name: [price(row) for row in rows(*split)] for name, split in sizes.items()}
+    return {name: write_jsonl(folder / f"m{name}.jsonl", priced) for name, priced in examples.items()}
 
 
 # It writes a card, the best weights are not the last ones, and validation rows are set aside.
