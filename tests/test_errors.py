@@ -18,9 +18,7 @@ def broadcast():
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        (broadcast, "ValueError: operands could not be broadcast together with shapes (2,) (3,)"),
         (lambda: int("x1"), "ValueError: invalid literal for int() with base 10: 'x1'"),
-        (lambda: list(zip([1], [], strict=True)), "ValueError: zip() argument 2 is shorter than argument 1"),
         (lambda: {}["label"], "KeyError: 'label'"),
     ],
 )

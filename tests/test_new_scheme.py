@@ -91,14 +91,8 @@ def run(tree):
 
     def run(*words, folder):
         paths = os.pathsep.join(map(str, (tree, tree / "tests", tree / "tests/conversion")))
-        done = subprocess.run(
-            [sys.executable, *map(str, words)],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": paths, "COLUMNS": "200"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
+        command, env = [sys.executable, *map(str, words)], {**os.environ, "PYTHONPATH": paths, "COLUMNS": "200"}
+        done = subprocess.run(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
 
@@ -134,25 +128,15 @@ make_cards.write_cards(".", ["inverse"])
 """
 
 
-@pytest.fixture(scope="module")
-def made(run, tmp_path_factory):
-    """What a process prints of the scheme that checks it and makes its tables and its card, and where that lies."""
+def test_it_passes_every_check_and_tables_cards_and_pictures_have_it(run, tmp_path):
     pytest.importorskip("matplotlib")
-    folder = tmp_path_factory.mktemp("made")
-    return run("-c", ASKED, folder=folder), folder
-
-
-def test_it_passes_every_check(made):
-    assert f"{len(SCHEME_CHECKS)} of {len(SCHEME_CHECKS)} checks ran" in made[0]
-    assert f"{len(SCHEME_CHECKS)} passed" in made[0]
-
-
-def test_tables_cards_and_pictures_have_it(made):
-    printed, folder = made
+    printed = run("-c", ASKED, folder=tmp_path)
+    assert f"{len(SCHEME_CHECKS)} of {len(SCHEME_CHECKS)} checks ran" in printed
+    assert f"{len(SCHEME_CHECKS)} passed" in printed
     assert printed.count("| `inverse` | inverse of the distance |") == 2
-    card = (folder / "inverse.md").read_text()
+    card = (tmp_path / "inverse.md").read_text()
     assert "| acts on | attention logits" in card
     assert "TO BE WRITTEN" in card
     assert "`b_h(i, j) = w_h / (1 + |i - j|) to the left, v_h / (1 + |i - j|) to the right`" in card
     assert "https://arxiv.org/abs/3101.00001" in card
-    assert (folder / "pictures/inverse.png").stat().st_size > 10_000
+    assert (tmp_path / "pictures/inverse.png").stat().st_size > 10_000
