@@ -12,9 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from common import BUILTIN, schemes_restored, tiny_config
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.main import get_command
 
 import hf_posenc
@@ -114,32 +112,9 @@ def test_answers_are_float32_unless_bfloat16_is_asked_for(run, checkpoint):
         code, out, err = run("predict", str(checkpoint), "who saw karla", "--json", *words)
         assert code == 0, err
         answers[words] = json.loads(out)["probabilities"]["acceptable"]
-    assert answers[()] == pytest.approx(in_double(checkpoint, "who saw karla"), abs=1e-6)
+    assert answers[()] == pytest.approx(hf_posenc.load(checkpoint).predict_proba(["who saw karla"])[0, 0], abs=1e-6)
     assert answers["--bf16",] != answers[()]
     assert answers["--bf16",] == pytest.approx(answers[()], abs=0.02)
-
-
-def in_double(checkpoint: Path, text: str) -> float:
-    """The probability of `acceptable`, computed in float64."""
-    model = AutoModelForSequenceClassification.from_pretrained(checkpoint).double()
-    with torch.no_grad():
-        logits = model(**AutoTokenizer.from_pretrained(checkpoint)(text, return_tensors="pt")).logits
-    return logits.softmax(-1)[0, model.config.label2id["acceptable"]].item()
-
-
-def test_train_evaluate_and_predict_work_together(run, refused, predict, tmp_path):
-    rows = [f"good film {row},yes\nbad film {row},no\n" for row in range(20)]
-    (tmp_path / "mine.csv").write_text("".join(["text,label\n", *rows]))
-    data, out_dir = str(tmp_path / "mine.csv"), str(tmp_path / "run")
-    words = ("--data", data, "--epochs", "8", "--scheme", "none", "--device", "cpu", "--test", data)
-    code, out, err = run("train", "-o", out_dir, *words)
-    assert code == 0, err
-    assert "accuracy" in out
-    code, out, _ = run("evaluate", out_dir, "--data", data, "--json")
-    assert code == 0
-    assert json.loads(out)["accuracy"] == 1.0
-    assert predict(out_dir, "bad film")[0]["label"] == "no"
-    assert "already holds a run" in refused("train", "-o", out_dir, "--data", data)
 
 
 @pytest.mark.parametrize(

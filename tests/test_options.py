@@ -3,7 +3,6 @@
 import inspect
 import re
 from dataclasses import asdict, fields
-from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,6 @@ from hf_posenc.cli.train import train
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 from hf_posenc.training.recipe import trainer_fields
-
-ROOT = Path(__file__).parents[1]
-NAMES = [item.name.replace("_", "-") for item in fields(Options)]
-KNOWN = {"--help", *(f"--{name}" for name in NAMES), *(f"--no-{name}" for name in NAMES)}
 
 
 def test_the_command_line_has_every_option_with_a_help():
@@ -86,13 +81,3 @@ OURS = """output_dir lr_scheduler_type learning_rate use_cpu seed push_to_hub hu
 def test_a_field_of_transformers_out_of_range_is_refused(name, value, message):
     with pytest.raises(UserError, match=f"--set {name}.* {re.escape(message)}"):
         trainer_fields(Options(set={name: value}))
-
-
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
-)
-def test_pages_name_options_of_train_that_exist(page):
-    text = page.read_text(encoding="utf-8")
-    for command in re.findall(r"(?:hf-posenc train|-m hf_posenc.cli train)((?:[^`\n#|]|\\\n)*)", text):
-        for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", command):
-            assert option in KNOWN, f"{page.name}: {option} in train{command}"

@@ -12,12 +12,10 @@ from rich.console import Console
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 from training_harness import (
-    assert_same_weights,
     read_jsonl,
     results,
     rows,
     train,
-    train_by_command,
     write_csv,
     write_jsonl,
 )
@@ -180,12 +178,6 @@ def test_the_loss_is_the_same_with_accumulated_gradients(order, tmp_path):
     parts = train(tmp_path / "parts", **options, batch_size=4, gradient_accumulation_steps=4)
     assert parts.report.metrics["train_loss"] == pytest.approx(whole.report.metrics["train_loss"], abs=1e-5)
     assert parts.report.metrics["eval_loss"] == pytest.approx(whole.report.metrics["eval_loss"], abs=1e-4)
-
-
-def test_the_command_is_the_function_and_one_seed_gives_one_result(order, tmp_path, monkeypatch):
-    assert train_by_command(monkeypatch, tmp_path / "command", **order) == 0
-    train(tmp_path / "function", **order)
-    assert_same_weights(tmp_path / "command", tmp_path / "function")
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.validation import check_is_fitted, validate_data
-from training_harness import SIZES, assert_same_weights, rows, train, write_jsonl
+from training_harness import SIZES, assert_same_weights, rows, train_by_command, write_jsonl
 from transformers import pipeline
 
 import hf_posenc
@@ -94,11 +94,11 @@ def test_answers_are_float32_whatever_the_training_was(tmp_path: Path, bf16: boo
     torch.testing.assert_close(logits.double(), double, rtol=0, atol=1e-5)
 
 
-def test_it_is_the_training_of_the_command_line(tmp_path: Path) -> None:
+def test_it_is_the_training_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows from a file give the same weights, bit for bit."""
     texts, labels = data()
-    file = write_jsonl(tmp_path / "rows.jsonl", rows("train", 96))
-    train(tmp_path / "file", data=file, validation_share=0.1, seed=42, save_strategy=None, bf16=False)
+    options = {"data": write_jsonl(tmp_path / "rows.jsonl", rows("train", 96)), "validation_share": 0.1, "seed": 42}
+    assert train_by_command(monkeypatch, tmp_path / "file", **options, save_strategy=None, bf16=False) == 0
     hf_posenc.fit(texts, labels, **OPTIONS, **SHORT, bf16=False).save(tmp_path / "list")
     assert_same_weights(tmp_path / "file", tmp_path / "list")
 
