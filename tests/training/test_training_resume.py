@@ -164,8 +164,11 @@ def test_a_checkpoint_without_its_last_file_is_passed_over(tmp_path, damage, cap
     assert "Not whole, and passed over: checkpoint-20 in" in caplog.text
 
 
-ROWS = [{"text": f"{word} film {n}", "label": word} for n in range(12) for word in ("good", "bad")]
-SWAPPED = {"good": "bad", "bad": "good"}
+def labelled(**labels: str) -> list[dict[str, str]]:
+    return [{"text": f"{word} film {n}", "label": label} for n in range(12) for word, label in labels.items()]
+
+
+ROWS = labelled(good="good", bad="bad")
 DIGEST = "was begun with digest_of_rows='.*', now it is '.*'"
 
 
@@ -177,8 +180,8 @@ DIGEST = "was begun with digest_of_rows='.*', now it is '.*'"
         ({"position_rate": 3.0}, "was begun with position_rate=None, .* 3.0"),
         ({"weight_decay": 0.5}, "was begun with set={"),
         ({"overwrite": True}, "--overwrite begins anew, --resume goes on. Give one of them"),
-        ({"data": [{**row, "label": row["label"].replace("good", "aaa")} for row in ROWS]}, DIGEST + ". Resume with"),
-        ({"data": [{**row, "label": SWAPPED[row["label"]]} for row in ROWS]}, DIGEST),
+        (dict.fromkeys(["data", "validation"], labelled(good="aaa", bad="bad")), DIGEST + ". Resume with what"),
+        ({"data": labelled(good="bad", bad="good")}, DIGEST),
         ({"validation": ROWS[:4]}, DIGEST),
     ],
 )
