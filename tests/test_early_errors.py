@@ -40,6 +40,11 @@ def place(tmp_path_factory):
     two = "".join(f"a title {number},a longer body {number},{'xy'[number % 2]}\n" for number in range(20))
     (folder / "several.csv").write_text("title,body,stars\n" + two)
     (folder / "unlabelled.csv").write_text("text,label\ngood,yes\nbad,\n")
+    (folder / "dicts.jsonl").write_text('{"text": {"a": 1}}\n')
+    (folder / "deep.jsonl").write_text('{"text": "x", "y": {}}\n')
+    (folder / "lines.csv").write_text("text,__line__\nx,1\n")
+    (folder / "splits").mkdir()
+    (folder / "splits" / "test.jsonl").write_text('{"text": "x"}\n')
     (folder / "run").mkdir()
     (folder / "run" / "results.json").write_text("{}")
     (folder / "run" / "config.json").write_text("{}")
@@ -59,6 +64,7 @@ def place(tmp_path_factory):
 ROOT = str(Path(__file__).parents[1])
 NEW = ["train", "-o", "new"]
 TRAIN = [*NEW, "--data", "mine.csv"]
+PREDICT = ["predict", "model", "--data"]
 COMPARE = ["compare", "-o", "compared", "--schemes", "rope,none", "--seeds", "1", "--data"]
 
 OPTIONS = [
@@ -69,6 +75,7 @@ OPTIONS = [
     (["evaluate", "model"], "Missing option '--data'. `hf-posenc evaluate --help` lists what there is."),
     (["evaluate", "model", "--data", "mine.csv", "--batch-siz", "1"], "No such option: --batch-siz"),
     (["predict", "model"], "Give texts to classify, or --data FILE (- for standard input), and not both."),
+    (["predict", "model", "text", "--backend", "tensorrt"], "'tensorrt' is not one of 'torch', 'onnx', 'openvino'"),
     (["predict", "model", "text", "--format", "xml"], "Invalid value for '--format': 'xml' is not one of"),
     (["predict", "model", "a", "b", "--text-pair", "c"], "--text-pair goes with exactly one text"),
     (["train", "-o"], "Option '-o' requires an argument. `hf-posenc --help` lists"),
@@ -132,7 +139,16 @@ OTHERS = [
             ("several.csv", "several.csv: no column is called text"),
         )
     ),
-    (["predict", "model", "--data", "mine.csv", "-o", "out.xlsx"], "--output 'out.xlsx' names no format that is"),
+    (["predict", "model", "text", "--backend", "onnx"], "has no onnx/model.onnx"),
+    (["predict", "model", "text", "--backend", "onnx", "--device", "cuda"], "runs on the processor, not on --device"),
+    (["predict", "model", "text", "--json", "-o", "out.csv"], "--json prints the answers, --output writes them"),
+    ([*PREDICT, "mine.csv", "-o", "out.tsv"], "names no format that is written. End it in .csv, .jsonl, .parquet."),
+    ([*PREDICT, "mine.csv", "-o", "out.jsonl.gz"], "--output 'out.jsonl.gz' names no format"),
+    ([*PREDICT, "mine.csv", "-o", "mine.csv"], "--output 'mine.csv' would be a file of the data that is"),
+    ([*PREDICT, "splits", "-o", "splits/test.csv"], "--output 'splits/test.csv' would be a file of the data that is"),
+    ([*PREDICT, "dicts.jsonl"], "Column 'text' holds {'a': 1} in line 1, which is no text"),
+    ([*PREDICT, "deep.jsonl", "-o", "out.parquet"], "'out.parquet' can't be written: Cannot write struct"),
+    ([*PREDICT, "lines.csv"], "has a column '__line__', which is where rows are numbered. Rename it."),
     ([*COMPARE, "latin.csv"], "'latin.csv' can't be read: 'utf-8' codec can't decode byte"),
     ([*COMPARE, "absent.csv"], "'absent.csv' can't be read: No such file"),
     ([*COMPARE, "mine.csv", "--schemes", "nope"], "'nope' is unknown. "),

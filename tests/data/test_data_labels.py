@@ -35,19 +35,16 @@ def labelled(tmp_path, values, **options):
     ("cells", "options", "names"),
     [
         (["007", "7"], {}, ("007", "7")),
-        (["+1", "-1"], {}, ("+1", "-1")),
         (["1e5", "2e3"], {}, ("1e5", "2e3")),
         (["10", "9", "-2"], {}, ("-2", "9", "10")),
         (["1", "NA"], {}, ("1", "NA")),
         (["nan", "null"], {}, ("nan", "null")),
-        (["True", "False"], {}, ("False", "True")),
         (["yes ", " yes", "no"], {}, ("no", "yes")),
         (["123456789012345678901234567890", "5"], {}, ("123456789012345678901234567890", "5")),
         (["0.0", "1.0", "1.0", "0.0"], {}, ("0", "1")),  # as pandas writes whole numbers beside an empty cell
         (["2.0", "10.0", "1", "1", "2", "10"], {}, ("1", "2", "10")),
         (["1.0", "2.0"], {"task": "classification"}, ("1", "2")),
         (["1.10", "1.1"], {"task": "classification"}, ("1.1", "1.10")),  # versions
-        (["0.0", "1.0", "1.0", "0.5"], {}, ()),
         (["0.5", "+2.0", "-3", "1e-05", ".25"], {}, ()),
         (["0.0", "1.0"] * 2, {"task": "regression"}, ()),
     ],
@@ -64,7 +61,6 @@ def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, option
 @pytest.mark.parametrize(
     ("train", "test", "options", "names", "numbers"),
     [
-        (["b", "a", "b"], ["b"], {}, ("a", "b"), ([1, 0, 1], [1])),
         ([10, 9, 10], [10], {}, ("9", "10"), ([1, 0, 1], [1])),
         ([True, False], [True], {}, ("False", "True"), ([1, 0], [1])),
         ([0.0, 1.0, 2.0] * 2, [2, 0], {}, ("0", "1", "2"), ([0, 1, 2] * 2, [2, 0])),
@@ -134,13 +130,13 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
         ([None, None], None, {"skip_missing": True}, r"label in the train data: row 1 has none .* \(2 rows in all\)"),
         ([0.5, float("nan")], None, {}, "Missing label in the train data: row 2 has none"),
         (["a", "b"], ["a", "z"], {}, "test data has the label 'z' in row 2. Known are 'a', 'b'. Write these, or say"),
-        (["a", "b"], [1, 2], {}, "the label '1' in row 1. Known are 'a', 'b'"),
         ([["a"], ["b"]], ["a"], {}, "test data has 'a' .* the task is multi label classification: write lists"),
         ([0.5, 1.0], ["a"], {}, "test data has 'a' in column 'label', and the task is regression: write one number"),
         ([0.5, float("inf")], None, {}, "'label' is infinite in row 2 of the train data"),
         ([["a", "b", "a"]], None, {}, "names a label twice in row 1"),
         ([[], []], None, {}, "No training row has a label in column"),
         ([{"a": 1}], None, {}, "Column 'label' of the train data has {'a': 1}, which is no label, word or"),
+        (["1", "NA"], None, {"task": "regression"}, "has .NA. in column .label., and the task is regression: write o"),
         ([["a"]], None, {"task": "regression"}, r"has \['a'\] in column 'label', and the task is regression: write on"),
         ([1, 2], [2.5], {}, "has the label '2.5' in row 1"),
     ],
@@ -256,7 +252,6 @@ def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
         (["pos", "neg"], ["neg", "pos"], None, [1, 0]),
         (["0", "1"], [1.0, 0.0], None, [1, 0]),
         (["LABEL_0", "LABEL_1"], [0, 1], None, [0, 1]),
-        (["LABEL_0", "LABEL_1"], [1.0, 0.0], None, [1, 0]),
         (["LABEL_0", "LABEL_1"], ["LABEL_1", "LABEL_0"], None, [1, 0]),
         (["LABEL_0", "LABEL_1"], ["neg", "pos"], "pos,neg", [1, 0]),
         (["pos", "neg"], [0, 1], "neg,pos", [1, 0]),
@@ -264,7 +259,6 @@ def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
         (["LABEL_0", "LABEL_1"], ["neg", "pos"], None, "2 labels without names.*--label-names neg,pos"),
         (["LABEL_0", "LABEL_1"], [0, 2], None, "2 labels without names"),
         (["pos", "neg"], [0, 1], None, "has the label '0' in line 1. Known are 'pos', 'neg'"),
-        (["pos", "neg"], ["good", "neg"], None, "has the label 'good'"),
         (["pos", "neg"], ["pos", "neg"], "pos", "--label-names 'pos' must list each label once"),
     ],
 )
@@ -286,7 +280,6 @@ def test_labels_to_score_must_be_the_models_names(tmp_path, names, cells, said, 
 @pytest.mark.parametrize(
     ("task", "cell", "message"),
     [
-        ("regression", "a", "'a' in column 'label', and the task is regression: write one number for each text"),
         ("multi_label_classification", "a", "and the task is multi label classification: write lists of labels, or"),
         ("single_label_classification", ["a"], "has ['a'] in column 'label', and the task is single label classif"),
         ("single_label_classification", 0.5, "has the label '0.5' in row 1. Known are 'a', 'b'"),

@@ -142,21 +142,15 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
     ("name", "content", "message"),
     [
         ("a.docx", b"x", "has an unknown suffix. Accepted: .csv, .tsv, .json, .jsonl, .txt, .parquet"),
-        ("a.xlsx", b"x", "has an unknown suffix"),
         ("a.parquet", b"", "can't be read: .*Name a .parquet file that is there and whole"),
         ("a.jsonl.gz", gzip.compress(b"", mtime=0), "has no rows"),
-        *(
-            (f"a.{kind}", content, "has no rows. Give data with at least one")
-            for kind in ("csv", "jsonl", "txt")
-            for content in (b"", b" \n\n")
-        ),
+        *((f"a.{kind}", b" \n\n", "has no rows. Give data with at least one") for kind in ("csv", "jsonl", "txt")),
         ("a.csv", b"text,label\n", "has no rows"),
         ("a.csv", b"text,label\na,x\ntext,label\n", "line 3 is the first row once more. Remove it"),
         ("a.json", b"[]", "has no rows"),
         ("a.parquet", parquet(pa.array([], pa.string())), "has no rows"),
         ("a.json", b'{"data": [{"text": "x"}]}', "it holds {'data': .*, no list of objects"),
         ("a.json", b'{"x": 1}\n{"x": 2}\n', "can't be read: Extra data: line 2 .* list of objects in a .json"),
-        ("a.json", b"null", "it holds None, no list of objects"),
         ("a.json", b"[" * 100_000, "a.json can't be read: .*recursion"),
         ("a.json", b'[{"text": "a"}, null]', "a.json, row 2 is no object: None"),
         ("a.json", b'[{"x": 1},\n{"x": "\xe9"}]\n', "can't be read: 'utf-8' codec can't decode byte 0xe9 in .* 19"),
@@ -174,9 +168,7 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
         ("a.jsonl", b'{"x": [1, "a"]}', "column 'x' can't be read"),
         ("a.jsonl", b'{"x": 1%s}' % (b"0" * 30), "column 'x' can't be read: .*too large"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "\xe9"}\n', mtime=0), "a.jsonl.gz' can't be read: 'utf-8' codec"),
-        ("a.jsonl.gz", b"not gzip", "can't be read"),
         ("a.csv.gz", gzip.compress(b"text,label\na,x\n", mtime=0)[:-9], "a.csv.gz' can't be read: .*whole"),
-        ("a.parquet", b"not parquet", "can't be read: .*Name a .parquet file that is there and whole"),
         ("a.parquet", parquet(NOT_UTF8), "a.parquet' can't be read: .*UTF8"),
         ("a.parquet", parquet(pa.array(["a"]), pa.array(["b"]), names=["x"] * 2), "can't be read: Multiple matches"),
     ],

@@ -1,7 +1,6 @@
 """Answers by ONNX Runtime and OpenVINO."""
 
 import json
-import re
 import shutil
 
 import pytest
@@ -83,17 +82,3 @@ def test_bfloat16_is_openvinos_to_compute_in(checkpoint, exported, run):
     code, _, err = run("predict", exported / "onnx", *TEXTS, "--bf16")
     assert code == 2
     assert "ONNX Runtime computes the graph in float32" in err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--backend", "tensorrt"], "'--backend': 'tensorrt' is not one of 'torch', 'onnx', 'openvino'"),
-        (["--backend", "onnx"], "has no onnx/model.onnx.*hf-posenc export"),
-        (["--backend", "onnx", "--device", "cuda"], "--backend onnx runs on the processor, not on --device cuda"),
-    ],
-)
-def test_a_backend_that_cannot_run_it_is_one_error(run, checkpoint, options, message):
-    code, _, err = run("predict", checkpoint, "who", *options)
-    assert code == 2
-    assert re.search(message, " ".join(err.split()))

@@ -330,31 +330,6 @@ def test_a_run_that_stops_leaves_the_file_that_was_there(run, checkpoint, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words", "message"),
-    [
-        ("a.jsonl", '{"text": {"a": 1}}\n', (), "Column 'text' holds {'a': 1} in line 1, which is no text"),
-        ("a.txt", "x", ("-o", "out.tsv"), "names no format that is written. End it in .csv, .jsonl, .parquet."),
-        ("a.jsonl", '{"text": "x", "y": {}}', ("-o", "out.parquet"), "'out.parquet' can't be written: Cannot write st"),
-        ("a.csv", "text,__line__\nx,1\n", (), "has a column '__line__', which is where rows are numbered. Rename it."),
-        ("a.txt", "x", ("-o", "out.jsonl.gz"), "--output 'out.jsonl.gz' names no format"),
-        ("a.jsonl", '{"text": "x"}\n', ("-o", "a.jsonl"), "--output 'a.jsonl' would be a file of the data that is"),
-        ("test.jsonl", '{"text": "x"}\n', ("-o", "out.csv"), "--output 'out.csv' would be a file of the data that is"),
-        ("a.txt", "x", ("-o", "out.csv", "--json"), "--json prints the answers, --output writes them"),
-    ],
-)
-def test_what_cannot_be_read_or_written_is_one_line(
-    run, checkpoint, tmp_path, monkeypatch, name, content, words, message
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / name).write_text(content)
-    data = "." if name == "test.jsonl" else name  # the new file would be another split of the folder
-    code, out, err = run("predict", checkpoint, "--data", data, *words)
-    assert (code, out) == (2, "")
-    (line,) = [line for line in err.splitlines() if line.startswith("Error:")]
-    assert message in line
-
-
 def test_a_model_whose_answers_are_not_finite_is_refused(run, checkpoint, tmp_path):
     folder, name = Path(shutil.copytree(checkpoint, tmp_path / "damaged")), "model.layers.0.intermediate.weight"
     # Finite: what a flipped bit of an exponent does.
