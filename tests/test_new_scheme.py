@@ -106,14 +106,6 @@ def test_the_tests_hold_it_to_its_reference(run, tree):
     assert len(files) == len(chosen)
     output = run("-m", "pytest", *options, *files, folder=tree)
     assert "passed" in output.splitlines()[-1]
-    reference = tree / "tests/references.py"
-    text = reference.read_text()
-    try:
-        reference.write_text(text.replace("(1 + abs(i - j))", "(2 + abs(i - j))"))
-        with pytest.raises(AssertionError, match="failed"):
-            run("-m", "pytest", "-x", *options, files[1], folder=tree)
-    finally:
-        reference.write_text(text)
 
 
 ASKED = """

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from data_harness import prepared, rows_with, table, texts, write_csv, write_file, write_jsonl
+from common import write_csv, write_jsonl
+from data_harness import prepared, rows_with, table, texts, write_file
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_posenc.data.columns import Columns

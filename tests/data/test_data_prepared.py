@@ -6,7 +6,8 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from data_harness import prepared, rows_with, table, texts, write_csv, write_jsonl
+from common import write_csv, write_jsonl
+from data_harness import prepared, rows_with, table, texts
 from datasets import List, Value
 from transformers import AutoConfig, BertConfig
 

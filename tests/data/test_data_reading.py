@@ -9,7 +9,8 @@ import re
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_harness import rows_in, rows_of, write_csv, write_file, write_jsonl
+from common import write_csv, write_jsonl
+from data_harness import rows_in, rows_of, write_file
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from hf_posenc.data.preparing import prepare

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from data_harness import rows_in, rows_of, write_csv, write_file
+from common import write_csv
+from data_harness import rows_in, rows_of, write_file
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st

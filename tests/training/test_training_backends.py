@@ -4,7 +4,8 @@ import json
 import shutil
 
 import pytest
-from training_harness import rows, train, write_jsonl
+from common import write_jsonl
+from training_harness import rows, train
 
 import hf_posenc
 from hf_posenc.errors import UserError

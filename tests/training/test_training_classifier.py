@@ -7,18 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from common import write_csv, write_jsonl
 from huggingface_hub import ModelCard
 from rich.console import Console
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
-from training_harness import (
-    read_jsonl,
-    results,
-    rows,
-    train,
-    write_csv,
-    write_jsonl,
-)
+from training_harness import read_jsonl, results, rows, train
 from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, pipeline
 
 from hf_posenc import PosEncConfig

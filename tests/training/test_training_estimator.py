@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from common import write_jsonl
 from rich.console import Console
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
@@ -23,7 +24,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.validation import check_is_fitted, validate_data
-from training_harness import SIZES, assert_same_weights, rows, train_by_command, write_jsonl
+from training_harness import SIZES, assert_same_weights, rows, train_by_command
 from transformers import pipeline
 
 import hf_posenc

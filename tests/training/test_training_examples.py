@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from common import write_csv, write_jsonl
 from safetensors.torch import load_file
 from training_harness import (
     ROOT,
@@ -25,8 +26,6 @@ from training_harness import (
     rows,
     train,
     train_by_command,
-    write_csv,
-    write_jsonl,
 )
 from transformers import (
     AutoConfig,

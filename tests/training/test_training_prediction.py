@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from common import write_csv, write_jsonl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save_file
-from training_harness import read_jsonl, results, rows, train, write_csv, write_jsonl
+from training_harness import read_jsonl, results, rows, train
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import hf_posenc

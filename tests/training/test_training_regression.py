@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from training_harness import started, train, write_csv
+from common import write_csv
+from training_harness import started, train
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from hf_posenc.conversion import convert

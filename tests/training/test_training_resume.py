@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 from accelerate.state import AcceleratorState
+from common import write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file
-from training_harness import assert_same_weights, order_files, results, snapshot, train, train_by_command, write_jsonl
-from transformers import TrainerCallback
+from training_harness import assert_same_weights, order_files, results, snapshot, train, train_by_command
+from transformers.trainer_callback import CallbackHandler
 
 from hf_posenc import fit
 from hf_posenc.errors import Diverged, Interrupted, UserError
 from hf_posenc.files import swap_in, write_json
-from hf_posenc.finetuning import train as road
 from hf_posenc.training.report import plain_options
 from hf_posenc.training.run_folder import check_free, checkpoints, resume_point
 
@@ -57,21 +57,16 @@ def names(folder: Path) -> list[str]:
 @pytest.fixture
 def call_at():
     """Has the next runs call a function of the model at a moment of training, after so many steps."""
-    patch = pytest.MonkeyPatch()
+    patch, call_event = pytest.MonkeyPatch(), CallbackHandler.call_event
 
     def arrange(moment: str, step: int, function) -> None:
-        def call(self, args, state, control, model=None, **kwargs):
-            if state.global_step == step:
-                function(model)
+        def call(self, event, args, state, control, **kwargs):
+            control = call_event(self, event, args, state, control, **kwargs)
+            if (event, state.global_step) == (moment, step):
+                function(self.model)
+            return control
 
-        make = road.make_trainer
-
-        def make_and_add(*args):
-            trainer = make(*args)
-            trainer.add_callback(type("Moment", (TrainerCallback,), {moment: call}))
-            return trainer
-
-        patch.setattr(road, "make_trainer", make_and_add)
+        patch.setattr(CallbackHandler, "call_event", call)
 
     arrange.undo = patch.undo
     yield arrange

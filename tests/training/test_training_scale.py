@@ -11,6 +11,7 @@ from typing import Any
 import fsdp_worker
 import pytest
 import torch
+from common import write_jsonl
 from safetensors.torch import load_file
 from training_harness import (
     ACCELERATE,
@@ -26,7 +27,6 @@ from training_harness import (
     results,
     rows,
     train,
-    write_jsonl,
 )
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 import torch
+from common import write_jsonl
 from safetensors.torch import load_file
-from training_harness import rows, started, train, write_jsonl
+from training_harness import rows, started, train
 from transformers import BertConfig, BertForMaskedLM, DataCollatorWithPadding
 
 from hf_posenc.data.tokenizer import train_tokenizer

@@ -1,7 +1,6 @@
 """What the training tests share: slices of real text, narrow encoders, and scripts run in this process or others."""
 
 import contextlib
-import csv
 import gzip
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from common import write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -54,21 +54,8 @@ def rows(split: str, count: int) -> list[dict[str, Any]]:
         return [json.loads(line) for _, line in zip(range(count), file, strict=False)]
 
 
-def write_jsonl(path: Path, examples: list[dict[str, Any]]) -> str:
-    path.write_text("".join(json.dumps(example) + "\n" for example in examples))
-    return str(path)
-
-
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
-def write_csv(path: Path, examples: list[dict[str, Any]]) -> str:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(examples[0]))
-        writer.writeheader()
-        writer.writerows(examples)
-    return str(path)
 
 
 def order_files(folder: Path) -> dict[str, str]:
