@@ -96,13 +96,6 @@ def test_an_example_stays_short_and_can_be_copied(path: Path, most: int) -> None
     assert "hf_posenc." not in path.read_text()  # no room of the package behind the names that it exports
 
 
-def test_both_classification_scripts_read_alike() -> None:
-    trainer, loop = TRAINER.read_text(), LOOP.read_text()
-    for start, end in (("def read(", "\n\n\n"), ("    def encode(", "\n\n")):
-        first, second = (text[text.index(start) :].partition(end)[0] for text in (trainer, loop))
-        assert first == second
-
-
 @pytest.mark.parametrize("scheme", [pytest.param("rope", marks=pytest.mark.slow), "t5"])  # t5 has rates of its own
 def test_the_example_trains_the_model_that_the_command_trains(
     labelled: dict[str, str], scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -274,9 +274,7 @@ def test_pairs_of_a_file_and_of_the_command_line_are_pairs(run, checkpoint, tmp_
     assert probabilities == pytest.approx({model.config.id2label[n]: share for n, share in enumerate(shares)}, abs=1e-5)
     for words, message in (
         ((trained, "who saw"), "trained on pairs of texts. Give the second one too: --text-pair"),
-        ((trained, "--data", source, "--text-column", "text"), "trained on pairs (premise and hypothesis), and the"),
         ((checkpoint, "who saw", "--text-pair", "karla"), "trained on single texts. Leave out the second: --text-pair"),
-        ((checkpoint, "--data", source, *columns), "trained on single texts (text), and the data has text and text_"),
         ((checkpoint, "who saw", "--threshold", "0.9"), "--threshold 0.9 is for several labels per text"),
         ((checkpoint, "who saw", "--calibrated"), "has no temperature to calibrate by: `hf-posenc train` fits one on"),
         ((checkpoint, "who saw", "--split", "test"), "--split 'test' is for --data, and texts are given"),
