@@ -19,7 +19,7 @@ def broadcast():
     ("fault", "text"),
     [
         (lambda: int("x1"), "ValueError: invalid literal for int() with base 10: 'x1'"),
-        (lambda: {}["label"], "KeyError: 'label'"),
+        (lambda: {}["a"], "KeyError: 'a'"),
     ],
 )
 def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, run, monkeypatch):

@@ -186,10 +186,7 @@ def test_files_that_cannot_be_read_are_refused(name, content, message, tmp_path,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "No data. Give --data: a file, a folder, a Hub name, or blimp_order"),
         ({"data": "nobody/nothing-here"}, "--data 'nobody/nothing-here' can't be read: .* a name on the Hub"),
-        ({"data": "./absent"}, "--data './absent': there is no such folder"),
-        ({"data": "absent.csv"}, "'absent.csv' can't be read: .*No such file or directory"),
         ({"data": "a.csv", "test": "absent.csv"}, "'absent.csv' can't be read: .*No such file"),
         ({"data": "folder", "format": "csv"}, "'folder' holds no split. Call files train"),
         ({"data": "a.jsonl", "delimiter": ";"}, "--delimiter ';' is for .csv and .tsv files, 'a.jsonl' is none. Leave"),
