@@ -5,18 +5,7 @@ import signal
 from typing import Any
 
 import pytest
-from training_harness import (
-    LAUNCH,
-    SIZES,
-    TRAIN,
-    TWO,
-    assert_same_weights,
-    await_loss,
-    begun,
-    command,
-    in_processes,
-    train_by_command,
-)
+from training_harness import LAUNCH, SIZES, TRAIN, TWO, assert_same_weights, await_loss, begun, command, in_processes
 from transformers import Trainer
 
 from hf_posenc.training.run_folder import checkpoints
@@ -38,21 +27,21 @@ def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
 
 
-def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, capsys):
+def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, run):
     def broken(*args, **kwargs):
         raise RuntimeError("two\nlines")
 
     monkeypatch.setattr("transformers.Trainer.training_step", broken)
-    options = {**order, "overwrite": True}
-    assert train_by_command(monkeypatch, tmp_path / "run", **options) == 1
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last == "Error: RuntimeError: two lines (HF_POSENC_TRACEBACK=1 shows where)"
+    words = command(tmp_path / "run", **order, overwrite=True)
+    code, _, err = run("train", *words)
+    assert code == 1
+    assert err.strip().splitlines()[-1] == "Error: RuntimeError: two lines (HF_POSENC_TRACEBACK=1 shows where)"
     monkeypatch.setenv("HF_POSENC_TRACEBACK", "1")
     with pytest.raises(RuntimeError, match="two"):
-        train_by_command(monkeypatch, tmp_path / "run", **options)
+        run("train", *words)
 
 
-def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_path, monkeypatch, capsys):
+def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_path, monkeypatch, run):
     resource = pytest.importorskip("resource")
     options = {**order, **dict.fromkeys(SIZES), "epochs": 2, "save_strategy": "epoch"}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -64,12 +53,12 @@ def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_pa
 
     monkeypatch.setattr(Trainer, "_save_checkpoint", then_full)
     try:
-        assert train_by_command(monkeypatch, tmp_path / "run", **options) == 2
+        code, _, err = run("train", *command(tmp_path / "run", **options))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: ")]
-    assert len(errors) == 1
-    assert "Make room or name another --output. What is left: '" in errors[0]
-    assert "checkpoint-10'. The same command with --resume goes on from there." in errors[0]
+    assert code == 2
+    (error,) = [line for line in err.splitlines() if line.startswith("Error: ")]
+    assert "Make room or name another --output. What is left: '" in error
+    assert "checkpoint-10'. The same command with --resume goes on from there." in error
     monkeypatch.setattr(Trainer, "_save_checkpoint", save)
-    assert train_by_command(monkeypatch, tmp_path / "run", **options, resume=True) == 0
+    assert run("train", *command(tmp_path / "run", **options, resume=True))[0] == 0

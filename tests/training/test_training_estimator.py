@@ -24,7 +24,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from sklearn.utils.validation import check_is_fitted, validate_data
-from training_harness import SIZES, assert_same_weights, rows, train_by_command
+from training_harness import SIZES, assert_same_weights, command, rows
 from transformers import pipeline
 
 import hf_posenc
@@ -95,11 +95,11 @@ def test_answers_are_float32_whatever_the_training_was(tmp_path: Path, bf16: boo
     torch.testing.assert_close(logits.double(), double, rtol=0, atol=1e-5)
 
 
-def test_it_is_the_training_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_training_of_the_command_line(tmp_path: Path, run: Any) -> None:
     """The same rows from a file give the same weights, bit for bit."""
     texts, labels = data()
     options = {"data": write_jsonl(tmp_path / "rows.jsonl", rows("train", 96)), "validation_share": 0.1, "seed": 42}
-    assert train_by_command(monkeypatch, tmp_path / "file", **options, save_strategy=None, bf16=False) == 0
+    assert run("train", *command(tmp_path / "file", **options, save_strategy=None, bf16=False))[0] == 0
     hf_posenc.fit(texts, labels, **OPTIONS, **SHORT, bf16=False).save(tmp_path / "list")
     assert_same_weights(tmp_path / "file", tmp_path / "list")
 

@@ -21,11 +21,11 @@ from training_harness import (
     SIZES,
     TWO,
     assert_same_weights,
+    command,
     in_processes,
     order_files,
     rows,
     train,
-    train_by_command,
 )
 from transformers import (
     AutoConfig,
@@ -54,7 +54,7 @@ def words_of(options: dict[str, Any]) -> list[str]:
     return [str(word) for name, values in pairs for word in (f"--{name}", *values)]
 
 
-def run(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
+def run_example(path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> str:
     """Runs a script in this process, as from a command line; returns what it printed."""
     monkeypatch.setattr("sys.argv", [str(path), *words_of(options)])
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -98,15 +98,15 @@ def test_an_example_stays_short_and_can_be_copied(path: Path, most: int) -> None
 
 @pytest.mark.parametrize("scheme", [pytest.param("rope", marks=pytest.mark.slow), "t5"])  # t5 has rates of its own
 def test_the_example_trains_the_model_that_the_command_trains(
-    labelled: dict[str, str], scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    labelled: dict[str, str], scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any
 ) -> None:
     """Unasked, the command trains a tokenizer, gives new words a higher rate, and chooses epochs, rate and weights."""
-    run(TRAINER, monkeypatch, **labelled, **SHORT, scheme=scheme, output_dir=tmp_path / "example")
+    run_example(TRAINER, monkeypatch, **labelled, **SHORT, scheme=scheme, output_dir=tmp_path / "example")
     options = {"learning_rate": 1e-3, "max_length": 64, "epochs": 2, "word_rate": 1.0, "scheme": scheme, "bf16": False}
     options |= dict(zip(("data", "validation", "tokenizer"), labelled.values(), strict=True))
     options |= {"save_strategy": None, "load_best_model_at_end": False, "label_smoothing_factor": 0.0}
     options |= dict.fromkeys(SIZES)
-    assert train_by_command(monkeypatch, tmp_path / "command", **options) == 0
+    assert run("train", *command(tmp_path / "command", **options))[0] == 0
     trained, expected = logits(tmp_path / "example"), logits(tmp_path / "command")
     assert expected.std() > 0.1
     # A GPU sums a bias's gradient in another order each time.
@@ -117,8 +117,8 @@ def test_both_classification_scripts_train_the_same_model(
     labelled: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**labelled, **SHORT, "scheme": "t5", "gradient_accumulation_steps": 2, "per_device_train_batch_size": 8}
-    run(TRAINER, monkeypatch, **options, output_dir=tmp_path / "trainer")
-    printed = run(LOOP, monkeypatch, **options, output_dir=tmp_path / "loop")
+    run_example(TRAINER, monkeypatch, **options, output_dir=tmp_path / "trainer")
+    printed = run_example(LOOP, monkeypatch, **options, output_dir=tmp_path / "loop")
     torch.testing.assert_close(logits(tmp_path / "loop"), logits(tmp_path / "trainer"), atol=1e-6, rtol=0)
     state = json.loads((tmp_path / "trainer" / "checkpoint-20" / "trainer_state.json").read_text())
     (accuracy,) = (
@@ -133,9 +133,9 @@ def test_a_resumed_loop_ends_in_the_weights_of_one_that_never_stopped(
 ) -> None:
     """With dropout, whose masks follow from the state of the generator."""
     options: dict[str, Any] = {**labelled, **SHORT, "model": pretrained}
-    run(LOOP, monkeypatch, **options, output_dir=tmp_path / "whole")
+    run_example(LOOP, monkeypatch, **options, output_dir=tmp_path / "whole")
     first = tmp_path / "whole" / "checkpoint-1"
-    run(LOOP, monkeypatch, **options, resume_from_checkpoint=first, output_dir=tmp_path / "resumed")
+    run_example(LOOP, monkeypatch, **options, resume_from_checkpoint=first, output_dir=tmp_path / "resumed")
     assert_same_weights(tmp_path / "whole", tmp_path / "resumed")
     assert not (tmp_path / "resumed" / first.name).exists()  # it didn't begin anew
 
@@ -154,7 +154,7 @@ def set_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
 
     def call(**options: Any) -> Any:
         monkeypatch.setattr(transformers, "Trainer", Recorder)
-        run(TRAINER, monkeypatch, **{**SHORT, **options}, output_dir=tmp_path / "run")
+        run_example(TRAINER, monkeypatch, **{**SHORT, **options}, output_dir=tmp_path / "run")
         return made[-1]
 
     return call
@@ -227,7 +227,7 @@ def test_low_rank_updates_are_merged_into_an_ordinary_checkpoint_and_pushed_once
     push = lambda *_, **__: pushed.append((tmp_path / "run/config.json").is_file())  # noqa: E731
     monkeypatch.setattr(transformers.Trainer, "push_to_hub", push)
     options = {"model": pretrained, "lora_rank": 2, "learning_rate": 1e-2, "push_to_hub": True, "num_train_epochs": 1}
-    run(TRAINER, monkeypatch, **{**labelled, **SHORT, **options}, output_dir=tmp_path / "run")
+    run_example(TRAINER, monkeypatch, **{**labelled, **SHORT, **options}, output_dir=tmp_path / "run")
     assert pushed == [True]
     assert not (tmp_path / "run" / "adapter_config.json").exists()
     before, after = (load_file(folder / "model.safetensors") for folder in (pretrained, tmp_path / "run"))
@@ -245,7 +245,7 @@ def test_two_processes_of_the_loop_end_in_the_model_of_one(
 ) -> None:
     options = {**labelled, **SHORT, "num_train_epochs": 1}
     options["validation_file"] = write_jsonl(tmp_path / "held_out.jsonl", rows("validation", 61))  # no full batches
-    alone = run(LOOP, monkeypatch, **options, output_dir=tmp_path / "one")
+    alone = run_example(LOOP, monkeypatch, **options, output_dir=tmp_path / "one")
     two = {**options, "per_device_train_batch_size": 8, "output_dir": tmp_path / "two"}  # each has half of the batch
     together = in_processes([*TWO, str(LOOP), *words_of(two)])
     assert (tmp_path / "two" / "checkpoint-1/random_states_1.pkl").is_file()  # of the second process
@@ -259,7 +259,7 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]
     (folder / "texts.txt").write_text("".join(f"{row['text']}\n\n" for row in rows("train", 64)))
     with pytest.MonkeyPatch.context() as monkeypatch:
         options = {"train_file": folder / "texts.txt", "scheme": "alibi", "vocab_size": 300, "max_length": 32}
-        return folder, run(MLM, monkeypatch, **FEW, **options, output_dir=folder / "run")
+        return folder, run_example(MLM, monkeypatch, **FEW, **options, output_dir=folder / "run")
 
 
 def test_a_masked_language_model_fills_masks(language_model: tuple[Path, str]) -> None:
@@ -286,7 +286,7 @@ def test_all_schemes_get_the_same_masks(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(transformers, "Trainer", Recorder)
     for scheme in ("none", "learned"):
         options = {"train_file": data, "text_column": "body", "scheme": scheme, "vocab_size": 300, "max_length": 32}
-        run(MLM, monkeypatch, **FEW, **options, output_dir=tmp_path / scheme)
+        run_example(MLM, monkeypatch, **FEW, **options, output_dir=tmp_path / scheme)
     assert seen[0] == seen[1]
     assert len(seen[0][0]) == 8
     assert any(label != -100 for labels in seen[0][2] for label in labels)
@@ -307,7 +307,7 @@ def test_words_are_labelled_from_a_language_model(
     files = {"train_file": write_jsonl(tmp_path / "a.jsonl", examples)}
     files["validation_file"] = write_jsonl(tmp_path / "b.jsonl", examples[:8])
     options = {**FEW, **files, "model": language_model[0] / "run", "learning_rate": 1e-2, "max_steps": 40}
-    assert "'eval_f1':" in run(NER, monkeypatch, **options, output_dir=tmp_path / "run")
+    assert "'eval_f1':" in run_example(NER, monkeypatch, **options, output_dir=tmp_path / "run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["id2label"] == {"0": "B-PER", "1": "O"}
     classify: Any = pipeline("token-classification", str(tmp_path / "run"), aggregation_strategy="first")

@@ -14,7 +14,7 @@ from accelerate.state import AcceleratorState
 from common import write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file
-from training_harness import assert_same_weights, order_files, results, snapshot, train, train_by_command
+from training_harness import assert_same_weights, command, order_files, results, snapshot, train
 from transformers.trainer_callback import CallbackHandler
 
 from hf_posenc import fit
@@ -228,10 +228,11 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(
     assert_same_weights(whole, stopped)
 
 
-def test_ctrl_c_ends_the_command_with_one_line_and_130(files, tmp_path, call_at, monkeypatch, capsys):
+def test_ctrl_c_ends_the_command_with_one_line_and_130(files, tmp_path, call_at, run):
     call_at("on_step_begin", 2, press_ctrl_c)
-    assert train_by_command(monkeypatch, tmp_path / "stopped", **files, **EVERY_4) == 130
-    assert capsys.readouterr().err.strip().splitlines()[-1].startswith("Interrupted: '")
+    code, _, err = run("train", *command(tmp_path / "stopped", **files, **EVERY_4))
+    assert code == 130
+    assert err.strip().splitlines()[-1].startswith("Interrupted: '")
 
 
 # ---- a folder that is taken -----------------------------------------------------------------------------------------

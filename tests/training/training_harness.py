@@ -12,13 +12,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from common import write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file
 
-from hf_posenc import cli
 from hf_posenc.data.preparing import PreparedData, prepare
 from hf_posenc.data.sources import EXAMPLE_DATA, read
 from hf_posenc.errors import dashed
@@ -108,14 +106,6 @@ def command(output: Path | str, **values: Any) -> list[str]:
         else:
             words += [dashed(name), json.dumps(value) if isinstance(value, dict) else str(value)]
     return words
-
-
-def train_by_command(monkeypatch: pytest.MonkeyPatch, output: Path | str, **values: Any) -> int:
-    """Runs `hf-posenc train` in this process; returns its exit code."""
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", "train", *command(output, **values)])
-    with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(StringIO()):
-        cli.main()
-    return int(ended.value.code or 0)
 
 
 def in_processes(words: list[str]) -> str:
