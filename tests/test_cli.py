@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from common import BUILTIN, schemes_restored, tiny_config
+from common import BUILTIN, tiny_config
 from typer.main import get_command
 
 import hf_posenc
@@ -216,17 +216,6 @@ def test_a_plot_of_a_classifier_reports_no_weights_as_unexpected(run, checkpoint
     assert (tmp_path / "x.png").is_file()
 
 
-LACKS_AN_OPERATION = """
-import torch
-from hf_posenc import DistanceBias
-
-class Far(DistanceBias):
-    def of_distance(self, distance, layer):
-        far = torch.where(distance < 0, distance < -3, distance > 5)  # of booleans
-        return far.float().unsqueeze(-1) * -1e4
-"""
-
-
 def test_check_runs_the_exported_graph_too(run, monkeypatch):
     exported = []
     monkeypatch.setattr("hf_posenc.exporting.run.export", lambda *arguments: exported.append(arguments[2]))
@@ -241,15 +230,6 @@ def test_check_runs_the_exported_graph_too(run, monkeypatch):
     code, out, _ = run("check", "alibi", "--only", "shapes", "--onnx")
     assert code == 1
     assert re.search(r"failed +onnx .* UserError: The export differs .*own-scheme.md lists the pitfalls", out)
-
-
-@pytest.mark.slow
-def test_an_operation_that_onnx_runtime_lacks_fails_the_check(run, tmp_path):
-    (tmp_path / "far.py").write_text(LACKS_AN_OPERATION)
-    with schemes_restored():
-        code, out, _ = run("check", "far", "--scheme-file", tmp_path / "far.py", "--only", "export", "--onnx")
-    assert code == 1
-    assert re.search("passed +export(.|\n)*failed +onnx .*Could not find an implementation for Where", out)
 
 
 def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkeypatch):

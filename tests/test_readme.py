@@ -58,7 +58,7 @@ RUN_ELSEWHERE = {
     "hf-posenc (compare --plan quick|report) .*": "tests/comparison/test_comparison_cli.py, in a slow test",
     "hf-posenc compare --scheme-file .*": "tests/comparison/test_comparison_runs.py",
     "hf-posenc publish .*": "tests/hub/test_hub_publish.py, which has a Hub",
-    "hf-posenc check .* --onnx": "tests/test_cli.py, with another file",
+    "hf-posenc check .* --onnx": "tests/test_cli.py, with another scheme",
     "hf-posenc .* (my_scheme.py|runs/recency .*)|python examples/own_scheme/.*": "tests/schemes/test_own_scheme.py",
     r"python -m model_cards\.studies\.recipe .*": "tests/test_recipe_study.py, parts of it",
 }
