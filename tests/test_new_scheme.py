@@ -66,7 +66,7 @@ make_cards.write_cards(".", ["inverse"])
 
 def test_checks_tables_cards_and_pictures_find_it(tmp_path):
     pytest.importorskip("matplotlib")
-    tree = tmp_path / "hf_posenc"
+    tree = tmp_path / "tree"
     for name in ("hf_posenc", "model_cards", "docs"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("README.md", "pyproject.toml"):
