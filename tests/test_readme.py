@@ -102,8 +102,8 @@ def _runs_elsewhere(command):
 
 def test_every_option_that_a_command_names_is_one(run):
     for command in ALL_COMMANDS:
-        if command.startswith("hf-posenc "):
-            assert run(*shlex.split(command)[1:], "--help")[0] == 0, command
+        if ours := re.search("(?:^hf-posenc|-m hf_posenc.cli) (.*)", command):
+            assert run(*shlex.split(ours[1]), "--help")[0] == 0, command
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ USUAL = {"text": "x", "more": "y", "label": "z"}
 ALL_MISSING = (
     "the file: no column is called text or sentence, nor a pair such as text and text_pair; no column is called label "
     "or labels. It has review ('late'), stars ('5'). Say which: such as --text-column review --label-column stars. If "
-    "a .csv has other columns, write a first row "
+    "a .csv has other columns, write a first row of names, or say --delimiter ';'."
 )
 
 
