@@ -4,8 +4,6 @@ import json
 import shutil
 
 import pytest
-from common import write_jsonl
-from training_harness import rows, train
 
 import hf_posenc
 from hf_posenc.errors import UserError
@@ -18,15 +16,6 @@ FORMATS = ["onnx", "openvino"]
 
 def expected(folder, texts):
     return list(predict(load_classifier(str(folder), "cpu"), [(text,) for text in texts]))
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """A classifier of sentences of one layer, for its export takes as long as all else."""
-    folder = tmp_path_factory.mktemp("classes")
-    data = write_jsonl(folder / "train.jsonl", rows("train", 48))
-    train(folder / "run", data=data, scheme="none", num_hidden_layers=1)
-    return folder / "run"
 
 
 @pytest.fixture(scope="module")
