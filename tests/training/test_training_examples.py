@@ -16,26 +16,8 @@ import torch
 import transformers
 from common import write_csv, write_jsonl
 from safetensors.torch import load_file
-from training_harness import (
-    ROOT,
-    SIZES,
-    TWO,
-    assert_same_weights,
-    command,
-    in_processes,
-    order_files,
-    rows,
-    train,
-)
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    EvalPrediction,
-    pipeline,
-)
+from training_harness import ROOT, SIZES, TWO, assert_same_weights, command, in_processes, order_files, rows, train
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, EvalPrediction, pipeline
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.data.tokenizer import train_tokenizer
@@ -234,7 +216,7 @@ def test_low_rank_updates_are_merged_into_an_ordinary_checkpoint_and_pushed_once
     assert before.keys() == after.keys()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {name for name in before if re.search("classifier|(query|value).weight$", name)}
-    config = AutoConfig.from_pretrained(tmp_path / "run")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "run")
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.0)
     assert logits(tmp_path / "run").isfinite().all()
 
@@ -268,7 +250,7 @@ def test_a_masked_language_model_fills_masks(language_model: tuple[Path, str]) -
     assert 100 < perplexity < 600  # of 300 tokens, hardly trained
     answers: Any = pipeline("fill-mask", str(folder / "run"))("who saw <mask>")
     assert len(answers) == 5
-    assert AutoModel.from_pretrained(folder / "run").config.position_embedding_type == "alibi"
+    assert transformers.AutoModel.from_pretrained(folder / "run").config.position_embedding_type == "alibi"
 
 
 def test_all_schemes_get_the_same_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +301,10 @@ def test_a_classifier_starts_from_a_masked_language_model(language_model: tuple[
     source = language_model[0] / "run"
     model = train(tmp_path / "run", data="blimp_order", max_rows=32, pretrained=str(source), learning_rate=0.0).model
     assert type(model).__name__ == "PosEncForSequenceClassification"
-    before, after = AutoModelForMaskedLM.from_pretrained(source).base_model.state_dict(), model.base_model.state_dict()
+    before, after = (
+        transformers.AutoModelForMaskedLM.from_pretrained(source).base_model.state_dict(),
+        model.base_model.state_dict(),
+    )
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
