@@ -1,8 +1,12 @@
 """Helpers of the test suite."""
 
 import contextlib
+import csv
+import json
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,6 +86,19 @@ def assert_equal_with_gradients(got: Tensor, expected: Tensor, *leaves: Tensor, 
     target = torch.randn(got.shape)
     mine, theirs = (torch.autograd.grad((t * target).sum(), leaves, retain_graph=True) for t in (got, expected))
     torch.testing.assert_close(mine, theirs, atol=atol, rtol=atol)
+
+
+def write_jsonl(path: Path, examples: list[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(example) + "\n" for example in examples))
+    return str(path)
+
+
+def write_csv(path: Path, examples: list[dict[str, Any]], **options: Any) -> str:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(examples[0]), **options)
+        writer.writeheader()
+        writer.writerows(examples)
+    return str(path)
 
 
 @contextlib.contextmanager

@@ -18,10 +18,8 @@ def broadcast():
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        (broadcast, "ValueError: operands could not be broadcast together with shapes (2,) (3,)"),
         (lambda: int("x1"), "ValueError: invalid literal for int() with base 10: 'x1'"),
-        (lambda: list(zip([1], [], strict=True)), "ValueError: zip() argument 2 is shorter than argument 1"),
-        (lambda: {}["label"], "KeyError: 'label'"),
+        (lambda: {}["a"], "KeyError: 'a'"),
     ],
 )
 def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, run, monkeypatch):

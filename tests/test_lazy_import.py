@@ -1,6 +1,5 @@
 """The command line is light, and everything is there, and registered, when it is asked for."""
 
-import json
 import subprocess
 import sys
 
@@ -36,61 +35,31 @@ print(type(AutoModel.from_config(config)).__name__, type(AutoModelForTokenClassi
 """
 LORA = """
 import peft
-sizes = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1}
-model = peft.get_peft_model(hf_posenc.PosEncModel(hf_posenc.PosEncConfig(**sizes)), peft.LoraConfig())
+config = hf_posenc.PosEncConfig(vocab_size=9, hidden_size=8, num_attention_heads=1, num_hidden_layers=1)
+model = peft.get_peft_model(hf_posenc.PosEncModel(config), peft.LoraConfig())
 print(*sorted({name.split(".")[-2] for name, _ in model.named_modules() if name.endswith("lora_A")}))
 """
 TABLE = "from hf_posenc.model.scheme_table import SCHEMES\nprint(*sorted(SCHEMES))\n"
-FIRST = {
-    "hf_posenc": f"import hf_posenc\n{LOAD}{LORA}",
-    "transformers and peft": f"from transformers import AutoModel\nimport peft\nimport hf_posenc\n{LORA}{LOAD}",
-    "hf_posenc, without arguments": f"import sys\nsys.argv = []\nimport hf_posenc\n{LOAD}",
-    "the model": f"import hf_posenc.model.modeling_posenc\n{LOAD}",
-    "the table": f"import sys\nsys.argv[0] = '/bin/hf-posenc'\n{TABLE}import hf_posenc\nhf_posenc.PosEncConfig\n{LOAD}",
-}
-FORKED = """
-import contextlib, io, json, os, sys, traceback
-# What takes long and isn't asked about.
-import torch, torch._dynamo, torch.distributed.tensor, torch.export
-import accelerate, huggingface_hub, safetensors, scipy.optimize, tokenizers
-assert not {"hf_posenc", "transformers", "peft"} & set(sys.modules)
-for code in json.loads(sys.argv[1]):
-    child = os.fork()
-    if child == 0:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            try:
-                exec(code, {"__name__": "__main__"})
-            except BaseException:
-                traceback.print_exc(file=sys.stdout)
-        os.write(1, (json.dumps(out.getvalue()) + "\\n").encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-"""
-
-
-@pytest.fixture(scope="module")
-def printed() -> dict[str, str]:
-    """What each code prints in a process of its own; one process imports PyTorch for all of them."""
-    lines = in_a_fresh_process(FORKED, json.dumps([*FIRST.values()])).splitlines()
-    return dict(zip(FIRST, map(json.loads, lines), strict=True))
+MODELS, QUERY_VALUE = "PosEncModel PosEncForTokenClassification", "query value"
 
 
 @pytest.mark.slow  # a process that imports transformers for each
-@pytest.mark.parametrize("first", FIRST)
-def test_the_auto_classes_know_the_model_whatever_was_imported_first(printed, first):
-    assert "PosEncModel PosEncForTokenClassification" in printed[first].splitlines()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", [first for first, code in FIRST.items() if LORA in code])
-def test_lora_without_targets_takes_those_of_bert_whatever_was_imported_first(printed, first):
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        (f"import hf_posenc\n{LOAD}{LORA}", [MODELS, QUERY_VALUE]),
+        (f"from transformers import AutoModel\nimport peft\nimport hf_posenc\n{LORA}{LOAD}", [QUERY_VALUE, MODELS]),
+        (f"sys.argv = []\nimport hf_posenc\n{LOAD}", [MODELS]),
+        (f"import hf_posenc.model.modeling_posenc\n{LOAD}", [MODELS]),
+        (f"sys.argv[0] = '/bin/hf-posenc'\n{TABLE}import hf_posenc\nhf_posenc.PosEncConfig\n{LOAD}", [None, MODELS]),
+    ],
+    ids=["hf_posenc", "transformers and peft", "hf_posenc, without arguments", "the model", "the table"],
+)
+def test_model_adapters_and_schemes_are_known_whatever_was_imported_first(code, printed):
+    """The Auto classes know the model, LoRA takes BERT's targets, and the table of schemes is full."""
     pytest.importorskip("peft")
-    assert "query value" in printed[first].splitlines()
-
-
-@pytest.mark.slow
-def test_the_table_of_schemes_is_full_though_it_is_imported_first(printed):
-    assert printed["the table"].splitlines()[0].split() == sorted(known_schemes())
+    schemes = " ".join(sorted(known_schemes()))
+    assert in_a_fresh_process(code).splitlines() == [line or schemes for line in printed]
 
 
 PUBLIC = """

@@ -1,7 +1,5 @@
 """What the tests of the data share: files, tables, and what a training would be given of them."""
 
-import csv
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,18 +14,6 @@ from hf_posenc.options import Options
 
 def write_file(path: Path, content: bytes | str) -> str:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return str(path)
-
-
-def write_jsonl(path: Path, examples: list[dict[str, Any]]) -> str:
-    return write_file(path, "".join(json.dumps(example) + "\n" for example in examples))
-
-
-def write_csv(path: Path, examples: list[dict[str, Any]], **options: Any) -> str:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(examples[0]), **options)
-        writer.writeheader()
-        writer.writerows(examples)
     return str(path)
 
 

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from data_harness import prepared, rows_with, table, texts, write_csv, write_file, write_jsonl
+from common import write_csv, write_jsonl
+from data_harness import prepared, rows_with, table, texts, write_file
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_posenc.data.columns import Columns
@@ -35,19 +36,16 @@ def labelled(tmp_path, values, **options):
     ("cells", "options", "names"),
     [
         (["007", "7"], {}, ("007", "7")),
-        (["+1", "-1"], {}, ("+1", "-1")),
         (["1e5", "2e3"], {}, ("1e5", "2e3")),
         (["10", "9", "-2"], {}, ("-2", "9", "10")),
         (["1", "NA"], {}, ("1", "NA")),
         (["nan", "null"], {}, ("nan", "null")),
-        (["True", "False"], {}, ("False", "True")),
         (["yes ", " yes", "no"], {}, ("no", "yes")),
         (["123456789012345678901234567890", "5"], {}, ("123456789012345678901234567890", "5")),
         (["0.0", "1.0", "1.0", "0.0"], {}, ("0", "1")),  # as pandas writes whole numbers beside an empty cell
         (["2.0", "10.0", "1", "1", "2", "10"], {}, ("1", "2", "10")),
         (["1.0", "2.0"], {"task": "classification"}, ("1", "2")),
         (["1.10", "1.1"], {"task": "classification"}, ("1.1", "1.10")),  # versions
-        (["0.0", "1.0", "1.0", "0.5"], {}, ()),
         (["0.5", "+2.0", "-3", "1e-05", ".25"], {}, ()),
         (["0.0", "1.0"] * 2, {"task": "regression"}, ()),
     ],
@@ -64,7 +62,6 @@ def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, option
 @pytest.mark.parametrize(
     ("train", "test", "options", "names", "numbers"),
     [
-        (["b", "a", "b"], ["b"], {}, ("a", "b"), ([1, 0, 1], [1])),
         ([10, 9, 10], [10], {}, ("9", "10"), ([1, 0, 1], [1])),
         ([True, False], [True], {}, ("False", "True"), ([1, 0], [1])),
         ([0.0, 1.0, 2.0] * 2, [2, 0], {}, ("0", "1", "2"), ([0, 1, 2] * 2, [2, 0])),
@@ -120,9 +117,7 @@ def test_labels_that_the_data_set_names_keep_their_order(several):
 def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
     _, numbers = numbered(cells, skip_missing=True)
     assert [value is None for value in numbers["train"]] == [False, True, False]
-    with pytest.raises(
-        UserError, match="row 2 has none in column 'label' .* Fill it in, or leave such rows out with --"
-    ):
+    with pytest.raises(UserError, match="row 2 has none in column 'label' .* Fill it in, or leave such rows out with"):
         numbered(cells)
 
 
@@ -133,43 +128,17 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
     ("train", "test", "options", "message"),
     [
         (["a", None, None, "b"], None, {}, r"the train data: row 2 has none in column 'label' \(2 rows in all\). Fill"),
-        (
-            [None, None],
-            None,
-            {"skip_missing": True},
-            r"Missing label in the train data: row 1 has none .* \(2 rows in all\)",
-        ),
+        ([None, None], None, {"skip_missing": True}, r"label in the train data: row 1 has none .* \(2 rows in all\)"),
         ([0.5, float("nan")], None, {}, "Missing label in the train data: row 2 has none"),
-        (
-            ["a", "b"],
-            ["a", "z"],
-            {},
-            "The test data has the label 'z' in row 2. Known are 'a', 'b'. Write these, or say what 0,",
-        ),
-        (["a", "b"], [1, 2], {}, "the label '1' in row 1. Known are 'a', 'b'"),
-        (
-            [["a"], ["b"]],
-            ["a"],
-            {},
-            "The test data has 'a' in column 'label', and the task is multi label classification: write lists",
-        ),
-        (
-            [0.5, 1.0],
-            ["a"],
-            {},
-            "The test data has 'a' in column 'label', and the task is regression: write one number for",
-        ),
+        (["a", "b"], ["a", "z"], {}, "test data has the label 'z' in row 2. Known are 'a', 'b'. Write these, or say"),
+        ([["a"], ["b"]], ["a"], {}, "test data has 'a' .* the task is multi label classification: write lists"),
+        ([0.5, 1.0], ["a"], {}, "test data has 'a' in column 'label', and the task is regression: write one number"),
         ([0.5, float("inf")], None, {}, "'label' is infinite in row 2 of the train data"),
         ([["a", "b", "a"]], None, {}, "names a label twice in row 1"),
         ([[], []], None, {}, "No training row has a label in column"),
         ([{"a": 1}], None, {}, "Column 'label' of the train data has {'a': 1}, which is no label, word or"),
-        (
-            ["1", "NA"],
-            None,
-            {"task": "regression"},
-            "has 'NA' in column 'label', and the task is regression: write one number",
-        ),
-        ([["a"]], None, {"task": "regression"}, r"has \['a'\] in column 'label', and the task is regression"),
+        (["1", "NA"], None, {"task": "regression"}, "has .NA. in column .label., and the task is regression: write o"),
+        ([["a"]], None, {"task": "regression"}, r"has \['a'\] in column 'label', and the task is regression: write on"),
         ([1, 2], [2.5], {}, "has the label '2.5' in row 1"),
     ],
 )
@@ -192,11 +161,6 @@ def test_labels_that_may_be_classes_or_numbers_need_a_task(tmp_path, cells, mess
     with pytest.raises(UserError, match=message):
         labelled(tmp_path, cells)
     assert labelled(tmp_path, cells, task="classification").labels.names
-
-
-def test_names_of_labels_that_the_data_lacks_are_refused(tmp_path):
-    with pytest.raises(UserError, match="The train data has the label 'no' in line 2. Known are 'a', 'b'"):
-        labelled(tmp_path, ["no", "b"] * 2, label_names="a,b")
 
 
 def test_names_of_labels_that_would_not_be_used_are_refused(tmp_path):
@@ -246,9 +210,8 @@ def test_a_label_of_all_rows_or_of_none_is_refused_unless_it_is_listed(tmp_path)
         prepared(path)
     data = prepared(path, label_names="d,c,b,a")
     assert data.splits["train"]["labels"][:] == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1]]
-    assert data.summary.doubts == [
-        "All or none of the 3 training rows have the label 'd', 'a': nothing is learned of it."
-    ]
+    (doubt,) = data.summary.doubts
+    assert doubt == "All or none of the 3 training rows have the label 'd', 'a': nothing is learned of it."
 
 
 def test_one_hot_columns_are_labels(tmp_path):
@@ -290,7 +253,6 @@ def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
         (["pos", "neg"], ["neg", "pos"], None, [1, 0]),
         (["0", "1"], [1.0, 0.0], None, [1, 0]),
         (["LABEL_0", "LABEL_1"], [0, 1], None, [0, 1]),
-        (["LABEL_0", "LABEL_1"], [1.0, 0.0], None, [1, 0]),
         (["LABEL_0", "LABEL_1"], ["LABEL_1", "LABEL_0"], None, [1, 0]),
         (["LABEL_0", "LABEL_1"], ["neg", "pos"], "pos,neg", [1, 0]),
         (["pos", "neg"], [0, 1], "neg,pos", [1, 0]),
@@ -298,7 +260,6 @@ def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
         (["LABEL_0", "LABEL_1"], ["neg", "pos"], None, "2 labels without names.*--label-names neg,pos"),
         (["LABEL_0", "LABEL_1"], [0, 2], None, "2 labels without names"),
         (["pos", "neg"], [0, 1], None, "has the label '0' in line 1. Known are 'pos', 'neg'"),
-        (["pos", "neg"], ["good", "neg"], None, "has the label 'good'"),
         (["pos", "neg"], ["pos", "neg"], "pos", "--label-names 'pos' must list each label once"),
     ],
 )
@@ -320,13 +281,8 @@ def test_labels_to_score_must_be_the_models_names(tmp_path, names, cells, said, 
 @pytest.mark.parametrize(
     ("task", "cell", "message"),
     [
-        ("regression", "a", "'a' in column 'label', and the task is regression: write one number for each text"),
         ("multi_label_classification", "a", "and the task is multi label classification: write lists of labels, or"),
-        (
-            "single_label_classification",
-            ["a"],
-            "has ['a'] in column 'label', and the task is single label classification",
-        ),
+        ("single_label_classification", ["a"], "has ['a'] in column 'label', and the task is single label classif"),
         ("single_label_classification", 0.5, "has the label '0.5' in row 1. Known are 'a', 'b'"),
     ],
 )

@@ -6,13 +6,14 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from data_harness import prepared, rows_with, table, texts, write_csv, write_jsonl
+from common import write_csv, write_jsonl
+from data_harness import prepared, rows_with, table, texts
 from datasets import List, Value
 from transformers import AutoConfig, BertConfig
 
 from hf_posenc import PosEncConfig
 from hf_posenc.data.columns import Columns, as_input, find_columns, remember_columns, remembered_columns
-from hf_posenc.data.preparing import Known, choose_texts, encode, encode_texts, marks_of, prepare
+from hf_posenc.data.preparing import Known, choose_texts, encode, marks_of, prepare
 from hf_posenc.data.reading import LINE, read_file
 from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import train_tokenizer
@@ -24,34 +25,42 @@ AB = ["a", "b"] * 10
 
 # ---- text and label --------------------------------------------------------------------------------------------------
 
+USUAL = {"text": "x", "more": "y", "label": "z"}
+ALL_MISSING = (
+    "the file: no column is called text or sentence, nor a pair such as text and text_pair; no column is called label "
+    "or labels. It has review ('late'), stars ('5'). Say which: such as --text-column review --label-column stars. If "
+    "a .csv has other columns, write a first row of names, or say --delimiter ';'."
+)
+
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("cells", "options", "message"),
     [
+        ({"review": "late", "stars": "5"}, {}, ALL_MISSING),
+        ({"Text": "x", "label": "a"}, {}, "no column is called text or sentence.*--text-column Text."),
+        ({"text": "x", "Label": "a"}, {}, "no column is called label or labels.*--label-column Label."),
+        ({"text": "x", "sentence": "y", "label": "a"}, {}, "text and sentence could all be meant"),
+        ({"text": "x", "label": "a", "labels": "a"}, {}, "label and labels could all be meant"),
         (
-            {"review": texts(3), "stars": ["5", "4", "5"]},
-            "a.csv: no column is called text or sentence, nor a pair such as text and text_pair; no column is called "
-            "label or labels. It has review ('the box arrived late 0'), stars ('5'). Say which: such as --text-column "
-            "review --label-column stars. If a .csv has other columns, write a first row ",
-        ),
-        ({"Text": texts(3), "label": AB[:3]}, "no column is called text or sentence.*--text-column Text."),
-        ({"text": texts(3), "Label": AB[:3]}, "no column is called label or labels.*--label-column Label."),
-        ({"text": texts(3), "sentence": texts(3), "label": AB[:3]}, "text and sentence could all be meant"),
-        ({"text": texts(3), "label": AB[:3], "labels": AB[:3]}, "label and labels could all be meant"),
-        (
-            {"text": texts(3), "premise": texts(3), "hypothesis": texts(3), "Label": AB[:3]},
+            {"text": "x", "premise": "y", "hypothesis": "z", "Label": "a"},
+            {},
             "premise, hypothesis and text could all be meant; no column is called label.*--text-column premise,hypoth",
         ),
-        ({"the review": texts(3), "label": AB[:3]}, "--text-column 'the review'."),
-        ({"text;label": ["a b;x", "c d;y"]}, "It has text;label ('a b;x'). If a .csv has other columns, write a first"),
-        ({f"c{number}": ["x"] for number in range(20)}, "It has c0 ('x'), .*, c11 ('x'), ... (20 columns). Say which"),
+        ({"the review": "x", "label": "a"}, {}, "--text-column 'the review'."),
+        ({"text;label": "a b;x"}, {}, "It has text;label ('a b;x'). If a .csv has other columns, write a first"),
+        ({f"c{n}": "x" for n in range(20)}, {}, "It has c0 ('x'), .*, c11 ('x'), ... (20 columns). Say which"),
+        (USUAL, {"text_column": "txt"}, "no column 'txt'. It has 'text', 'more', 'label': name one with --text-column"),
+        (USUAL, {"label_column": "__line__"}, "no column '__line__'. It has 'text', 'more', 'label': name one with --"),
+        (USUAL, {"text_column": "text,more,label"}, "names 3 columns. Give one, two for pairs, or join them: --join "),
+        (USUAL, {"label_column": "text"}, "can't be both text and label"),
+        (USUAL, {"label_column": "label, label"}, "--label-column 'label, label' must name each column once"),
+        (USUAL, {"text_column": ""}, "--text-column '' must name each column once"),
     ],
 )
-def test_columns_without_a_usual_name_are_refused_with_the_options_that_name_them(tmp_path, columns, message):
-    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    read = read_file(write_csv(tmp_path / "a.csv", rows))
+def test_columns_without_a_usual_name_or_that_are_not_there_are_refused(cells, options, message):
+    read = table(**{name: [cell] for name, cell in cells.items()})
     with pytest.raises(UserError, match=re.escape(message).replace(r"\.\*", ".*")):
-        find_columns(read, Options())
+        find_columns(read, Options(**options))
 
 
 @pytest.mark.parametrize(
@@ -69,25 +78,6 @@ def test_columns_are_found_by_their_names(names, options, text, label):
     assert (columns.text, columns.label, columns.is_pair) == (text, label, len(text) == 2)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"text_column": "txt"}, "no column 'txt'. It has 'text', 'more', 'label': name one with --text-column"),
-        ({"label_column": "stars"}, "no column 'stars'. It has 'text', 'more', 'label': name one with --label-column"),
-        ({"text_column": "text,more,label"}, "names 3 columns. Give one, two for pairs, or join them: --join ' '"),
-        ({"label_column": "text"}, "can't be both text and label"),
-        ({"label_column": "label, label"}, "--label-column 'label, label' must name each column once"),
-        ({"text_column": "text,text"}, "--text-column 'text,text' must name each column once"),
-        ({"text_column": ""}, "--text-column '' must name each column once"),
-        ({"label_column": "__line__"}, "no column '__line__'. It has 'text', 'more', 'label': name one with --label"),
-        ({"text_column": "text,__line__"}, "no column '__line__'"),
-    ],
-)
-def test_columns_that_are_not_there_are_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        find_columns(table(text=["x"], more=["y"], label=["z"]), Options(**options))
-
-
 @pytest.mark.parametrize("beside", ["input_label", "confidence"])
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside, split):
@@ -102,9 +92,8 @@ def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside, split):
 def test_a_column_that_another_split_lacks_is_named(tmp_path):
     train = write_csv(tmp_path / "a.csv", rows_with(AB))
     for name, lacks in (("text", "label"), ("label", "text")):
-        with pytest.raises(
-            UserError, match=f"has no column '{lacks}'. It has '{name}': name one with --{lacks}-column"
-        ):
+        message = f"has no column '{lacks}'. It has '{name}': name one with --{lacks}-column"
+        with pytest.raises(UserError, match=message):
             prepared(train, validation=write_csv(tmp_path / "b.csv", [{name: "x"}]))
 
 
@@ -205,14 +194,15 @@ def test_equal_texts_fall_on_one_side(tmp_path):
     assert len(train) + len(validation) == 200
     assert Counter(validation["labels"][:]) == {0: 10, 1: 10}
     assert "90 train rows with the text and the label of an earlier one." in data.summary.doubts
-
-
-def test_one_text_in_many_rows_stays_on_one_side(tmp_path):
     rows = [{"text": f"a b {max(row, 100)}", "label": "xy"[row % 2]} for row in range(140)]
-    train = prepared(write_csv(tmp_path / "a.csv", rows), validation_share=0.5).splits["train"]
+    train = prepared(write_csv(tmp_path / "b.csv", rows), validation_share=0.5).splits["train"]
     # 70 rows at most, and the one text stands in 101; a text of the other label stays to train on.
     assert train["text"][:].count("a b 100") == 101
     assert 102 <= len(train) < 140
+    path = write_csv(tmp_path / "c.csv", rows_with("ab") * 2)
+    with pytest.raises(UserError, match=r"one training text of each of 2 labels \(in 4 rows\) .*--validation-share 0"):
+        prepared(path, validation_share=0.1)
+    assert prepared(path).splits.keys() == {"train"}
 
 
 def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
@@ -220,13 +210,11 @@ def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
     train = write_csv(tmp_path / "a.csv", [*rows, {**rows[0], "label": "y"}, rows[1]])
     test = write_csv(tmp_path / "b.csv", [*rows[:10], {"text": "new", "label": "x"}])
     data = prepared(train, test=test, validation=test)
+    shared = "10 of 11 {} texts also in the training data: scores on them say little."
     assert data.summary.doubts == [
         "1 train row with the text and the label of an earlier one.",
         "1 training text with different labels in different rows.",
-        *(
-            f"10 of 11 {split} texts also in the training data: scores on them say little."
-            for split in ("validation", "test")
-        ),
+        *(shared.format(split) for split in ("validation", "test")),
     ]
 
 
@@ -253,9 +241,8 @@ def test_the_first_rows_are_trained_on_and_keep_their_lines(tmp_path):
     assert train[LINE][:] == [line for line in range(2, 42) if line not in held][:5]
     assert train["text"][:] == [f"the box arrived late {line - 2}" for line in train[LINE][:]]
     assert "the first 5 training rows used" in data.summary.line
-    with pytest.raises(
-        UserError, match="All 1 examples .* class, 'x'. Give .*, a greater --max-rows, or the right column"
-    ):
+    message = "All 1 examples .* class, 'x'. Give .*, a greater --max-rows, or the right column"
+    with pytest.raises(UserError, match=message):
         prepared(tmp_path / "a.csv", max_rows=1)
 
 
@@ -290,12 +277,6 @@ def test_a_text_is_missing_where_all_cells_to_join_or_one_of_a_pair_are(tmp_path
     assert len(prepared(path, skip_missing=True, **options).splits["train"]) == 4
 
 
-def test_many_columns_are_said_in_a_short_line(tmp_path):
-    rows = [row | {f"c{column}": 1 for column in range(500)} for row in rows_with(["a", "b"] * 3)]
-    line = prepared(write_csv(tmp_path / "a.csv", rows)).summary.line
-    assert "c11, ... (500 columns); 2 labels" in line
-
-
 def test_case_white_space_and_forms_of_characters_make_no_other_text_and_pairs_differ_where_they_are_divided():
     def mark_of(*texts):
         return marks_of(*([text] for text in texts))[0]
@@ -324,13 +305,6 @@ def test_each_label_is_held_out_in_its_share(labels, share, train, validation):
     assert Counter(labels) - Counter(validation) == train
 
 
-def test_no_text_is_set_aside_where_none_can_be_spared(tmp_path):
-    path = write_csv(tmp_path / "a.csv", rows_with("ab") * 2)
-    with pytest.raises(UserError, match=r"one training text of each of 2 labels \(in 4 rows\) .*--validation-share 0"):
-        prepared(path, validation_share=0.1)
-    assert prepared(path).splits.keys() == {"train"}
-
-
 def test_a_row_with_several_labels_is_held_out_by_the_rarest(tmp_path):
     values = [["a"], ["a", "b"], ["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c"]] * 4
     path = write_jsonl(tmp_path / "a.jsonl", rows_with(values))
@@ -356,9 +330,3 @@ def test_splits_become_token_ids_with_labels_in_the_models_form(tmp_path, monkey
         assert all(encoded[name][:] == whole[name] for name in whole)
         assert (encoded.features["labels"], len(encoded), cut) == (kind, 5, {"train": 5})
         assert encoded["labels"][:] == data.splits["train"]["labels"][:]
-
-
-def test_how_many_texts_are_cut_is_counted():
-    tokenizer = train_tokenizer(["a b c"], vocab_size=50)
-    encoded, cut = encode_texts((["a b c a b c a b c"] + ["a b"] * 99,), tokenizer, 6)
-    assert (max(map(len, encoded["input_ids"])), cut) == (6, 1)

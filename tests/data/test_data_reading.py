@@ -4,17 +4,15 @@ import gzip
 import io
 import json
 import logging
-import os
 import re
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_harness import rows_in, rows_of, write_csv, write_file, write_jsonl
+from common import write_csv, write_jsonl
+from data_harness import rows_in, rows_of, write_file
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
-from hf_posenc.data.columns import find_columns
-from hf_posenc.data.labels import encode_labels
 from hf_posenc.data.preparing import prepare
 from hf_posenc.data.reading import LINE, read_file
 from hf_posenc.data.sources import EXAMPLE_DATA, read, read_split
@@ -70,25 +68,19 @@ def test_validation_and_test_may_name_a_split_or_a_file(tmp_path, caplog):
 CLASSES = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
 
 
-def write_shard(path):
-    rows = {"text": [f"{path.name} {row}" for row in range(20)], "label": [0, 1] * 10}
-    dataset = Dataset.from_dict(rows, features=CLASSES)
-    (dataset.to_parquet if path.suffix == ".parquet" else dataset.to_csv)(str(path))
-
-
-def test_a_parquet_file_keeps_its_classes(tmp_path):
-    write_shard(tmp_path / "train.parquet")
+def test_a_parquet_file_keeps_its_classes_and_bytes_are_no_text(tmp_path):
+    Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=CLASSES).to_parquet(tmp_path / "train.parquet")
     labels = prepare({"train": read_file(tmp_path / "train.parquet")}, Options(validation_share=0)).labels
     assert labels.names == ("no", "yes")
+    write_file(tmp_path / "a.parquet", parquet(pa.array([b"a", b"b"]), pa.array(["x", "y"]), names=["text", "label"]))
+    with pytest.raises(UserError, match="Column 'text' holds b'a' in row 1, which is no text"):
+        prepare(read(Options(data=str(tmp_path / "a.parquet"))), Options())
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (
-            ["train.csv", "train.parquet"],
-            "holds train.parquet beside train.csv. Call files train, validation, test, one",
-        ),
+        (["train.csv", "train.parquet"], "holds train.parquet beside train.csv. Call files train, validation, test"),
         (["train-0-of-2.csv", "train-1-of-2.csv"], "holds no split"),
         (["mine.csv"], "holds no split. Call files train, validation, test, one for each split, each a .csv, .tsv"),
         ([], "holds no split. Call .*or name them: --data."),
@@ -96,7 +88,7 @@ def test_a_parquet_file_keeps_its_classes(tmp_path):
 )
 def test_files_that_are_no_splits_are_refused(tmp_path, names, message):
     for name in names:
-        write_shard(tmp_path / name)
+        (tmp_path / name).touch()
     with pytest.raises(UserError, match=message):
         read(Options(data=str(tmp_path)))
 
@@ -126,17 +118,6 @@ def test_the_package_data_is_whole():
     assert "https://github.com/alexwarstadt/blimp" in licence
 
 
-@pytest.mark.skipif(not os.environ.get("HF_POSENC_DATA"), reason="HF_POSENC_DATA doesn't name the shared data")
-@pytest.mark.parametrize("name", ["trec", "hans", "semeval2010_task8", "listops", "contract_nli"])
-def test_shared_data_sets_are_read_and_numbered(name):
-    splits = read(Options(data=os.path.join(os.environ["HF_POSENC_DATA"], name)))
-    columns = find_columns(splits["train"], Options())
-    assert columns.is_pair == ("text_pair" in splits["train"].column_names)
-    labels, numbers = encode_labels(splits, columns)
-    assert set(labels.names) == set(splits["train"]["label"][:])
-    assert [labels.names[number] for number in numbers["test"]] == splits["test"]["label"][:]
-
-
 # ---- names and files -------------------------------------------------------------------------------------------------
 
 
@@ -162,32 +143,18 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
     ("name", "content", "message"),
     [
         ("a.docx", b"x", "has an unknown suffix. Accepted: .csv, .tsv, .json, .jsonl, .txt, .parquet"),
-        ("a.xlsx", b"x", "has an unknown suffix"),
         ("a.parquet", b"", "can't be read: .*Name a .parquet file that is there and whole"),
         ("a.jsonl.gz", gzip.compress(b"", mtime=0), "has no rows"),
-        *(
-            (f"a.{kind}", content, "has no rows. Give data with at least one")
-            for kind in ("csv", "jsonl", "txt")
-            for content in (b"", b" \n\n")
-        ),
+        *((f"a.{kind}", b" \n\n", "has no rows. Give data with at least one") for kind in ("csv", "jsonl", "txt")),
         ("a.csv", b"text,label\n", "has no rows"),
         ("a.csv", b"text,label\na,x\ntext,label\n", "line 3 is the first row once more. Remove it"),
         ("a.json", b"[]", "has no rows"),
         ("a.parquet", parquet(pa.array([], pa.string())), "has no rows"),
         ("a.json", b'{"data": [{"text": "x"}]}', "it holds {'data': .*, no list of objects"),
-        (
-            "a.json",
-            b'{"text": "x"}\n{"text": "y"}\n',
-            "can't be read: Extra data: line 2 .* list of objects in a .json",
-        ),
-        ("a.json", b"null", "it holds None, no list of objects"),
+        ("a.json", b'{"x": 1}\n{"x": 2}\n', "can't be read: Extra data: line 2 .* list of objects in a .json"),
         ("a.json", b"[" * 100_000, "a.json can't be read: .*recursion"),
         ("a.json", b'[{"text": "a"}, null]', "a.json, row 2 is no object: None"),
-        (
-            "a.json",
-            b'[{"text": "x"},\n{"text": "\xe9"}]\n',
-            "a.json' can't be read: 'utf-8' codec can't decode byte 0xe9 in position 26",
-        ),
+        ("a.json", b'[{"x": 1},\n{"x": "\xe9"}]\n', "can't be read: 'utf-8' codec .* byte 0xe9 in position 18"),
         ("a.json", b'[{"text": "a", "text": "b"}]', "can't be read: it names 'text' twice"),
         ("a.jsonl", b'{"text": "x", "la', "a.jsonl, line 1 can't be read: Unterminated string"),
         ("a.jsonl", b'null\n{"text": "a"}\n', "a.jsonl, line 1 is no object: None"),
@@ -202,15 +169,9 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
         ("a.jsonl", b'{"x": [1, "a"]}', "column 'x' can't be read"),
         ("a.jsonl", b'{"x": 1%s}' % (b"0" * 30), "column 'x' can't be read: .*too large"),
         ("a.jsonl.gz", gzip.compress(b'{"text": "\xe9"}\n', mtime=0), "a.jsonl.gz' can't be read: 'utf-8' codec"),
-        ("a.jsonl.gz", b"not gzip", "can't be read"),
         ("a.csv.gz", gzip.compress(b"text,label\na,x\n", mtime=0)[:-9], "a.csv.gz' can't be read: .*whole"),
-        ("a.parquet", b"not parquet", "can't be read: .*Name a .parquet file that is there and whole"),
         ("a.parquet", parquet(NOT_UTF8), "a.parquet' can't be read: .*UTF8"),
-        (
-            "a.parquet",
-            parquet(pa.array(["a"]), pa.array(["b"]), names=["text"] * 2),
-            "can't be read: Multiple matches for .*text",
-        ),
+        ("a.parquet", parquet(pa.array(["a"]), pa.array(["b"]), names=["x"] * 2), "can't be read: Multiple matches"),
     ],
 )
 def test_files_that_cannot_be_read_are_refused(name, content, message, tmp_path, monkeypatch):
@@ -225,10 +186,7 @@ def test_files_that_cannot_be_read_are_refused(name, content, message, tmp_path,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "No data. Give --data: a file, a folder, a Hub name, or blimp_order"),
         ({"data": "nobody/nothing-here"}, "--data 'nobody/nothing-here' can't be read: .* a name on the Hub"),
-        ({"data": "./absent"}, "--data './absent': there is no such folder"),
-        ({"data": "absent.csv"}, "'absent.csv' can't be read: .*No such file or directory"),
         ({"data": "a.csv", "test": "absent.csv"}, "'absent.csv' can't be read: .*No such file"),
         ({"data": "folder", "format": "csv"}, "'folder' holds no split. Call files train"),
         ({"data": "a.jsonl", "delimiter": ";"}, "--delimiter ';' is for .csv and .tsv files, 'a.jsonl' is none. Leave"),
@@ -275,9 +233,3 @@ def test_what_is_no_text_is_named_by_its_row_in_each_split(tmp_path, cells, mess
     for files in ({"data": path}, {"data": other, "test": path}):
         with pytest.raises(UserError, match=message or "a.jsonl: column 'text' can't be read"):
             prepare(read(Options(**files)), Options())
-
-
-def test_bytes_are_no_text(tmp_path):
-    write_file(tmp_path / "a.parquet", parquet(pa.array([b"a", b"b"]), pa.array(["x", "y"]), names=["text", "label"]))
-    with pytest.raises(UserError, match="Column 'text' holds b'a' in row 1, which is no text"):
-        prepare(read(Options(data=str(tmp_path / "a.parquet"))), Options())

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from data_harness import rows_in, rows_of, write_csv, write_file
+from common import write_csv
+from data_harness import rows_in, rows_of, write_file
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,6 +55,8 @@ def test_a_quoted_cell_of_a_tsv_needs_an_option(tmp_path):
         rows_in(path)
     assert rows_in(path, quoting="csv") == [{"text": 'a "b"', "label": "x"}]
     assert rows_in(path, quoting="none") == [{"text": '"a ""b"""', "label": "x"}]
+    path = write_file(tmp_path / "b.tsv", "text\tlabel\n a\tx\n\n b \tx\n")
+    assert [row["text"] for row in rows_in(path)] == [" a", " b "]  # blanks belong to the cell
 
 
 def test_cells_of_several_lines_are_read_where_every_cell_is_in_quotes(tmp_path):
@@ -78,6 +81,7 @@ def test_cells_of_several_lines_are_read_where_every_cell_is_in_quotes(tmp_path)
         (b"text,label\r\na,x\r\n\r\nb,y\r\n", ["a", "b"]),
         (b"text,label\na,x", ["a"]),
         (b"text,label\n   \na,x\n", ["a"]),
+        (b"text\na\n\n b\n", ["a", None, "b"]),  # in one column a blank line is an empty cell
         (b"text,label\n,x\nb,y\n", [None, "b"]),
         ("text,label\na\u2028b,x\nc\x85d,y\n".encode(), ["a\u2028b", "c\x85d"]),
         (b"text,label\na\\,x\n", ["a\\"]),
@@ -87,17 +91,6 @@ def test_cells_of_several_lines_are_read_where_every_cell_is_in_quotes(tmp_path)
 def test_what_a_spreadsheet_writes_is_read_as_it_is_written(tmp_path, content, rows):
     for name, data in (("a.csv", content), ("a.csv.gz", gzip.compress(content))):
         assert [row["text"] for row in rows_in(write_file(tmp_path / name, data))] == rows
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "rows"),
-    [
-        ("a.csv", b"text\na\n\n b\n", ["a", None, "b"]),  # in one column a blank line is an empty cell
-        ("a.tsv", b"text\tlabel\n a\tx\n\n b \tx\n", [" a", " b "]),  # blanks belong to the cell
-    ],
-)
-def test_blank_lines_of_one_column_and_blanks_of_a_tsv_are_kept(tmp_path, name, content, rows):
-    assert [row["text"] for row in rows_in(write_file(tmp_path / name, content))] == rows
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.comparison import Comparison, load_plan, read_plan
+from hf_posenc.comparison import Comparison, read_plan
 from hf_posenc.comparison.report import render_report
 from hf_posenc.conversion.loading import load
 from hf_posenc.data.columns import find_columns
@@ -49,23 +49,12 @@ VALUES = st.one_of(
 
 @st.composite
 def edited_bytes(draw, content):
-    """A file with a few bits and bytes changed, cut out, put in, or with its end lost."""
+    """A file with a few bytes changed, cut out, put in or doubled, or with its end lost."""
     content = bytearray(content)
     for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.integers(0, max(len(content) - 1, 0)))
-        how = draw(st.sampled_from(("flip", "set", "insert", "remove", "repeat", "cut")))
-        if how == "flip" and content:
-            content[place] ^= 1 << draw(st.integers(0, 7))
-        elif how == "set" and content:
-            content[place] = draw(st.integers(0, 255))
-        elif how == "insert":
-            content[place:place] = draw(st.binary(min_size=1, max_size=6))
-        elif how == "remove":
-            del content[place : place + draw(st.integers(1, 40))]
-        elif how == "repeat":
-            content[place:place] = content[place : place + draw(st.integers(1, 40))]
-        else:
-            del content[place:]
+        start = draw(st.integers(0, len(content)))
+        end = start + draw(st.sampled_from([0, 1, 1, 6, 40, len(content)]))
+        content[start:end] = draw(st.one_of(st.binary(max_size=6), st.just(bytes(content[start:end]) * 2)))
     return bytes(content)
 
 
@@ -98,15 +87,6 @@ def edited_json(draw, content):
         else:
             parent[draw(st.text(max_size=4))] = parent[path[-1]]
     return json.dumps(value).encode()
-
-
-@st.composite
-def edited_line(draw, content):
-    """The same in one line of many."""
-    lines = content.splitlines()
-    place = draw(st.integers(0, len(lines) - 1))
-    lines[place] = draw(edited_json(lines[place]))
-    return b"\n".join(lines)
 
 
 def damaged(content, is_json=False):
@@ -178,59 +158,25 @@ def checkpoint(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def sharded(checkpoint, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sharded")
-    PosEncForSequenceClassification.from_pretrained(checkpoint).save_pretrained(folder, max_shard_size="2KB")
-    for path in checkpoint.glob("token*"):
-        shutil.copy(path, folder)
-    assert len(list(folder.glob("*.safetensors"))) > 2
-    return folder
-
-
-def read_checkpoint(folder):
-    """As conversion reads it, and as prediction does, which answers with finite numbers."""
-    error = None
-    for reader in (lambda: load(str(folder)), lambda: list(predict(load_classifier(str(folder)), [("a b",)]))):
-        try:
-            reader()
-        except ValueError as caught:
-            error = caught
-    if error is not None:
-        raise error
-
-
-def fuzz_checkpoint(folder, name, content, tmp_path, is_json=True, whole=bytes):
-    """Damages `content` of a file; `whole` makes a file of it."""
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-
-    def read(content):
-        (tmp_path / name).write_bytes(whole(content))
-        read_checkpoint(tmp_path)
-
-    read(content)
-    fuzz(damaged(content, is_json), read, [str(tmp_path)], 60)
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_files_of_a_checkpoint(checkpoint, tmp_path, name):
-    fuzz_checkpoint(checkpoint, name, (checkpoint / name).read_bytes(), tmp_path, is_json=name == "config.json")
+    """As conversion reads them, and as prediction does, which answers with finite numbers."""
+    shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
 
+    def read(content):
+        (tmp_path / name).write_bytes(content)
+        errors = []
+        for reader in (load, lambda folder: list(predict(load_classifier(folder), [("a b",)]))):
+            try:
+                reader(str(tmp_path))
+            except ValueError as caught:
+                errors.append(caught)
+        if errors:
+            raise errors[-1]
 
-def test_the_header_of_weights(checkpoint, tmp_path):
-    """It is JSON, after its length in 8 bytes."""
-    content = (checkpoint / "model.safetensors").read_bytes()
-    end = 8 + int.from_bytes(content[:8], "little")
-
-    def whole(header):
-        return len(header).to_bytes(8, "little") + header + content[end:]
-
-    fuzz_checkpoint(checkpoint, "model.safetensors", content[8:end], tmp_path, whole=whole)
-
-
-def test_index(sharded, tmp_path):
-    name = "model.safetensors.index.json"
-    fuzz_checkpoint(sharded, name, (sharded / name).read_bytes(), tmp_path)
+    content = (checkpoint / name).read_bytes()
+    read(content)
+    fuzz(damaged(content, is_json=name == "config.json"), read, [str(tmp_path)], 60)
 
 
 # ---- data -----------------------------------------------------------------------------------------------------------
@@ -263,21 +209,16 @@ def test_data(suffix, tmp_path):
             find_columns(tables["train"], options, needs_label=False).texts(tables["train"])
         prepare(tables, options)
 
-    strategy = st.one_of(edited_line(content), damaged(content)) if suffix == ".jsonl" else damaged(content)
-    fuzz(strategy, read_it, SAID, 32)
+    fuzz(damaged(content, suffix == ".json"), read_it, SAID, 32)
 
 
 # ---- comparisons ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def results(tmp_path):
-    plan = toy(schemes=["none", "rope"], seeds=2)
-    return made_up(tmp_path / "results", plan, lambda run, _: 0.5 + 0.1 * run.seed, majority=0.5)
-
-
-def test_run(results):
+def test_run(tmp_path):
     """A report leaves it out, or holds what it says."""
+    plan = toy(schemes=["none", "rope"], seeds=2)
+    results = made_up(tmp_path / "results", plan, lambda run, _: 0.5 + 0.1 * run.seed, majority=0.5)
     path = results / "runs" / "probes-rope-seed0.json"
 
     def read(content):
@@ -290,18 +231,7 @@ def test_run(results):
     fuzz(damaged(path.read_bytes(), True), read, ["probes-rope-seed0.json"], 40)
 
 
-def test_plan(results):
-    path = results / "plan.json"
-
-    def read(content):
-        path.write_bytes(content)
-        for run in load_plan(results).runs():
-            assert Path(run.name).name == run.name
-
-    fuzz(damaged(path.read_bytes(), True), read, ["plan.json"], 60)
-
-
-def test_plan_in_yaml(tmp_path):
+def test_plan(tmp_path):
     path = tmp_path / "plan.yaml"
     text = """tasks: [probes, {data: cola, metric: matthews_correlation}]
 schemes: [none, rope]

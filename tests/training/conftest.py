@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from training_harness import order_files, rows, train, write_jsonl
+from common import write_jsonl
+from training_harness import order_files, rows, train
 
 
 @pytest.fixture(autouse=True)

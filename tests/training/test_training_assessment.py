@@ -52,15 +52,10 @@ def test_a_sample_of_much_text_is_read():
     assert _sample([["a"] * 100]).tolist() == list(range(100))
 
 
-@pytest.mark.parametrize(
-    ("problem_type", "labels", "wanted"),
-    [(ONE, [1, 0, 1], 1), (SEVERAL, [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [0.0, 1.0]), (NUMBER, [1.0, 2.0, 6.0], 3.0)],
-)
-def test_the_simplest_answer(problem_type: str, labels: list[Any], wanted: Any):
-    assert most_frequent(labels, problem_type) == wanted
-
-
 def test_baselines_of_each_task_have_its_metrics():
+    assert most_frequent([1, 0, 1], ONE) == 1
+    assert most_frequent([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], SEVERAL) == [0.0, 1.0]
+    assert most_frequent([1.0, 2.0, 6.0], NUMBER) == 3.0
     texts = [["a b", "c d", "a b", "c d"]]
     scores = baseline_scores((texts, [0, 1, 0, 1]), {"eval": (texts, [0, 1, 0, 0])}, ONE)
     assert scores["majority"]["eval_accuracy"] == 0.75
@@ -93,9 +88,6 @@ def test_classes_and_confusion_are_those_of_the_predictions():
     no, yes = standing.classes
     assert no == {"label": "no", "precision": 2 / 3, "recall": 2 / 3, "f1": pytest.approx(2 / 3), "examples": 3}
     assert (yes["precision"], yes["recall"], yes["examples"]) == (0.5, 0.5, 2)
-
-
-def test_several_labels_have_no_confusion_matrix():
     assert stand([[3.0, -3.0], [-1.0, 4.0]], [[1.0, 0.0], [0.0, 0.0]], SEVERAL).confusion is None
 
 
@@ -103,28 +95,29 @@ GOOD = [[3, 0], [0, 3]] * 50
 RIGHT = [0, 1] * 50
 
 
+NUMBERS = {"logits": [[1.0], [2.0]], "right": [1.0, 4.0], "problem_type": NUMBER}
+LINEAR, NOT_BETTER = "A linear model on words", "isn't clearly better than always the"
+
+
 @pytest.mark.parametrize(
-    ("what", "says"),
+    ("what", "baselines", "says"),
     [
-        ({"logits": [[1, 0]] * 100}, "predicts 'no' for all 100"),
-        (
-            {"score": 0.53, "baselines": {"majority": {"test_accuracy": 0.5}}},
-            "isn't clearly better than always the most frequent answer: accuracy 0.530 and 0.500 (100 test examples).",
-        ),
-        (
-            {"score": 0.76, "baselines": {"word_pairs": {"test_accuracy": 0.79}}},
-            "A linear model on words and word pairs is better: accuracy 0.790; this model has 0.760.",
-        ),
-        (
-            {"score": 0.76, "baselines": {"words": {"test_accuracy": 0.8}, "word_pairs": {"test_accuracy": 0.79}}},
-            "A linear model on words is better: accuracy 0.800; this model has 0.760.",
-        ),
+        ({"logits": [[1, 0]] * 100}, {}, "predicts 'no' for all 100"),
+        ({"score": 0.53}, {"majority": 0.5}, f"{NOT_BETTER} most frequent answer: accuracy 0.530 and 0.500 (100"),
+        ({"score": 0.76}, {"word_pairs": 0.79}, f"{LINEAR} and word pairs is better: accuracy 0.790; this model has"),
+        ({"score": 0.76}, {"words": 0.8, "word_pairs": 0.79}, f"{LINEAR} is better: accuracy 0.800; this model has 0"),
+        ({"score": 0.9}, {"majority": 0.5, "word_pairs": 0.8}, None),
+        # Of a squared error less is better.
+        ({**NUMBERS, "score": 0.5}, {"majority": 1.5, "words": 9.0, "word_pairs": 0.4}, "pairs is better: mse 0.400"),
+        ({**NUMBERS, "score": 2.0}, {"majority": 1.5, "words": 9.0, "word_pairs": 3.0}, "always the mean"),
     ],
 )
-def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], says: str):
-    standing = stand(**{"logits": GOOD, "right": RIGHT, **what})
-    assert len(standing.warnings) == 1
-    assert says in standing.warnings[0]
+def test_a_doubtful_result_is_said_in_words(what: dict[str, Any], baselines: dict[str, float], says: str | None):
+    metric = "test_mse" if "problem_type" in what else "test_accuracy"
+    measured = {name: {metric: score} for name, score in baselines.items()}
+    standing = stand(**{"logits": GOOD, "right": RIGHT, "baselines": measured, **what})
+    assert len(standing.warnings) == (says is not None)
+    assert (says or "") in "".join(standing.warnings)
 
 
 def test_a_class_without_examples_has_no_scores():
@@ -134,29 +127,6 @@ def test_a_class_without_examples_has_no_scores():
     assert table[0] == "| test: class | precision | recall | f1 | examples |"
     assert table[2] == "| no | 1.000 | 0.500 | 0.667 | 2 |"
     assert table[4] == "| perhaps | - | - | - | 0 |"
-
-
-def test_a_good_result_warns_of_nothing():
-    scores = {"majority": 0.5, "word_pairs": 0.8}
-    standing = stand(
-        GOOD,
-        RIGHT,
-        baselines={name: {"test_accuracy": score} for name, score in scores.items()},
-    )
-    assert standing.warnings == []
-
-
-@pytest.mark.parametrize(
-    ("scores", "says"), [((0.5, 0.4), "and word pairs is better: mse 0.400"), ((2.0, 3.0), "always the mean")]
-)
-def test_of_a_squared_error_less_is_better(scores: tuple[float, float], says: str):
-    score, pairs = scores
-    baselines = {
-        name: {"test_mse": error} for name, error in (("majority", 1.5), ("words", 9.0), ("word_pairs", pairs))
-    }
-    standing = stand([[1.0], [2.0]], [1.0, 4.0], NUMBER, score=score, baselines=baselines)
-    assert [warning for warning in standing.warnings if says in warning] == standing.warnings
-    assert len(standing.warnings) == 1
 
 
 def by_hand(logits: np.ndarray, labels: np.ndarray) -> float:
@@ -171,13 +141,13 @@ def by_hand(logits: np.ndarray, labels: np.ndarray) -> float:
     return error
 
 
-@pytest.mark.parametrize(("examples", "is_said"), [({"validation": 2}, True), ({"test": 2}, False)])
-def test_a_run_that_fits_no_temperature_says_so(examples: dict[str, int], is_said: bool):
-    console = Console(file=io.StringIO(), width=200)
-    report = stand([[2, 0], [0, 3]], [0, 1])
-    report.examples = examples
-    report.show(console)
-    assert ("No temperature is fitted: all validation rows" in console.file.getvalue()) is is_said
+def test_a_run_that_fits_no_temperature_says_so():
+    for split in ("validation", "test"):
+        console, report = Console(file=io.StringIO(), width=200), stand([[2, 0], [0, 3]], [0, 1])
+        report.examples = {split: 2}
+        report.show(console)
+        said = "No temperature is fitted: all validation rows" in console.file.getvalue()
+        assert said is (split == "validation")
 
 
 @pytest.mark.parametrize("classes", [2, 5])
@@ -208,9 +178,8 @@ def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monk
     assert sum(map(sum, saved["confusion"])) == sum(row["examples"] for row in saved["classes"]) == 64
     assert notes_of(trained.model.config)["temperature"] == calibration["temperature"]
     card = (tmp_path / "run" / "README.md").read_text()
-    assert re.search(
-        rf"\| accuracy of word pairs \| [\d.]+ \| {saved['baselines']['word_pairs']['test_accuracy']:.4f} \|", card
-    )
+    pairs = saved["baselines"]["word_pairs"]["test_accuracy"]
+    assert re.search(rf"\| accuracy of word pairs \| [\d.]+ \| {pairs:.4f} \|", card)
     assert f"Calibration error {calibration['before']:.3f}, with temperature" in card
     assert "![Confusion matrix](confusion_matrix.png)" in card
     assert (tmp_path / "run" / "confusion_matrix.png").read_bytes().startswith(b"\x89PNG")

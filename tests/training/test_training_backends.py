@@ -1,11 +1,9 @@
 """Answers by ONNX Runtime and OpenVINO."""
 
 import json
-import re
 import shutil
 
 import pytest
-from training_harness import rows, train, write_jsonl
 
 import hf_posenc
 from hf_posenc.errors import UserError
@@ -18,15 +16,6 @@ FORMATS = ["onnx", "openvino"]
 
 def expected(folder, texts):
     return list(predict(load_classifier(str(folder), "cpu"), [(text,) for text in texts]))
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """A classifier of sentences of one layer, for its export takes as long as all else."""
-    folder = tmp_path_factory.mktemp("classes")
-    data = write_jsonl(folder / "train.jsonl", rows("train", 48))
-    train(folder / "run", data=data, scheme="none", num_hidden_layers=1)
-    return folder / "run"
 
 
 @pytest.fixture(scope="module")
@@ -83,17 +72,3 @@ def test_bfloat16_is_openvinos_to_compute_in(checkpoint, exported, run):
     code, _, err = run("predict", exported / "onnx", *TEXTS, "--bf16")
     assert code == 2
     assert "ONNX Runtime computes the graph in float32" in err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--backend", "tensorrt"], "'--backend': 'tensorrt' is not one of 'torch', 'onnx', 'openvino'"),
-        (["--backend", "onnx"], "has no onnx/model.onnx.*hf-posenc export"),
-        (["--backend", "onnx", "--device", "cuda"], "--backend onnx runs on the processor, not on --device cuda"),
-    ],
-)
-def test_a_backend_that_cannot_run_it_is_one_error(run, checkpoint, options, message):
-    code, _, err = run("predict", checkpoint, "who", *options)
-    assert code == 2
-    assert re.search(message, " ".join(err.split()))

@@ -28,15 +28,23 @@ class NoFloat64(TorchFunctionMode):
         return result
 
 
-def test_the_guard_refuses_float64() -> None:
+PROBLEMS = {
+    "single_label_classification": (5, torch.randint(0, 5, (50,))),
+    "multi_label_classification": (5, torch.randint(0, 2, (50, 5)).float()),
+    "regression": (1, torch.randn(50) * 3 + 1000),
+}
+
+
+def test_positions_are_drawn_and_the_loss_is_computed_without_float64() -> None:
     with NoFloat64(), pytest.raises(TypeError, match="no float64"):
         torch.zeros(2).double()
-
-
-@pytest.mark.parametrize("how", ["shift", "random"])
-def test_positions_are_drawn_without_float64(how: str) -> None:
-    with NoFloat64():
-        AUGMENTATIONS[how](TokenLayout.from_batch(IDS, MASK).tokens, 4000)
+    for augmentation in AUGMENTATIONS.values():
+        with NoFloat64():
+            augmentation(TokenLayout.from_batch(IDS, MASK).tokens, 4000)
+    for problem, (classes, labels) in PROBLEMS.items():
+        logits = torch.randn(50, classes, requires_grad=True)
+        with NoFloat64():
+            ClassificationLoss(problem)((logits,), labels).backward()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -61,17 +69,3 @@ def test_the_answers_of_an_evaluation_go_to_the_cpu_as_it_goes_on(
     result = train(tmp_path / "run", **order, max_steps=1, per_device_eval_batch_size=1)
     assert max(moved) == 64
     assert len(result.report.metrics) > 3
-
-
-PROBLEMS = {
-    "single_label_classification": lambda n: torch.randint(0, 5, (n,)),
-    "multi_label_classification": lambda n: torch.randint(0, 2, (n, 5)).float(),
-    "regression": lambda n: torch.randn(n) * 3 + 1000,
-}
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_the_loss_of_training_needs_no_float64(problem: str) -> None:
-    logits = torch.randn(50, 1 if problem == "regression" else 5, requires_grad=True)
-    with NoFloat64():
-        ClassificationLoss(problem)((logits,), PROBLEMS[problem](50)).backward()

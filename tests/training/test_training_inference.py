@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from common import tiny_config
+from common import tiny_config, write_jsonl
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from training_harness import rows, write_jsonl
+from training_harness import rows
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 import hf_posenc

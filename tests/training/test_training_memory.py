@@ -12,15 +12,8 @@ from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.errors import UserError
 from hf_posenc.training import recipe as memory
 
-SIZES = {
-    "vocab_size": 1000,
-    "hidden_size": 384,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 12,
-    "intermediate_size": 1536,
-    "max_position_embeddings": 2048,
-    "hidden_dropout_prob": 0.1,
-}
+SIZES = {"vocab_size": 1000, "hidden_size": 384, "num_hidden_layers": 3, "num_attention_heads": 12}
+SIZES |= {"intermediate_size": 1536, "max_position_embeddings": 2048, "hidden_dropout_prob": 0.1}
 STEPS = """
 import os, re, sys, torch
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
@@ -84,9 +77,8 @@ def check(monkeypatch, tmp_path):
         said = " ".join(memory.check_memory(model, [10] * 500 + [100] * 32, arguments, chosen=chosen))
         if "--batch-size" in said:
             size, steps = map(int, re.findall(r"--batch-size (\d+) --set gradient_accumulation_steps=(\d+)", said)[0])
-            assert (
-                sum(memory.step_bytes(model, [100] * size)) <= free < sum(memory.step_bytes(model, [100] * (size + 1)))
-            )
+            fits, more = (sum(memory.step_bytes(model, [100] * texts)) for texts in (size, size + 1))
+            assert fits <= free < more
             assert size * (steps - 1) < 32 <= size * steps
         return said
 

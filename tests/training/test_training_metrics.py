@@ -4,28 +4,17 @@ from evaluate import combine
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from hf_posenc.training.metrics import (
-    METRICS,
-    MSE,
-    Accuracy,
-    MacroF1,
-    Matthews,
-    Pearson,
-    Spearman,
-    answers_from_logits,
-    predictions_from_logits,
-    score,
-)
+from hf_posenc.training import metrics
 
 CLASSES = [
-    (Accuracy, "accuracy", sklearn_metrics.accuracy_score),
-    (MacroF1, "macro_f1", lambda y, p: sklearn_metrics.f1_score(y, p, average="macro")),
-    (Matthews, "matthews_correlation", sklearn_metrics.matthews_corrcoef),
+    (metrics.Accuracy, "accuracy", sklearn_metrics.accuracy_score),
+    (metrics.MacroF1, "macro_f1", lambda y, p: sklearn_metrics.f1_score(y, p, average="macro")),
+    (metrics.Matthews, "matthews_correlation", sklearn_metrics.matthews_corrcoef),
 ]
 NUMBERS = [
-    (MSE, "mse", sklearn_metrics.mean_squared_error),
-    (Pearson, "pearson", lambda y, p: stats.pearsonr(y, p)[0]),
-    (Spearman, "spearman", lambda y, p: stats.spearmanr(y, p)[0]),
+    (metrics.MSE, "mse", sklearn_metrics.mean_squared_error),
+    (metrics.Pearson, "pearson", lambda y, p: stats.pearsonr(y, p)[0]),
+    (metrics.Spearman, "spearman", lambda y, p: stats.spearmanr(y, p)[0]),
 ]
 
 
@@ -50,7 +39,7 @@ def test_metrics_agree_with_scikit_learn_and_scipy(metric, name, reference, draw
     assert scores == {name: pytest.approx(reference(labels, predictions), abs=1e-12)}
 
 
-@pytest.mark.parametrize("metric", [Pearson, Spearman])
+@pytest.mark.parametrize("metric", [metrics.Pearson, metrics.Spearman])
 def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
     scores = metric(keep_in_memory=True).compute(predictions=[1.0, 1.0, 1.0], references=[1.0, 2.0, 3.0])
     assert list(scores.values()) == [0.0]
@@ -66,22 +55,23 @@ def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
     ],
 )
 def test_the_task_chooses_metrics_and_reads_logits(problem_type, logits, labels, expected):
-    scores = score(predictions_from_logits(np.array(logits), problem_type), labels, problem_type)
+    scores = metrics.score(metrics.predictions_from_logits(np.array(logits), problem_type), labels, problem_type)
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
-    predictions = predictions_from_logits(np.array(logits), problem_type).tolist()
+    predictions = metrics.predictions_from_logits(np.array(logits), problem_type).tolist()
     labels = np.ravel(labels).tolist() if problem_type == "regression" else labels
     kind = "multilabel" if problem_type == "multi_label_classification" else "default"
-    metrics = [metric(config_name=kind, keep_in_memory=True) for metric in METRICS[problem_type]]
-    assert scores == pytest.approx(combine(metrics).compute(predictions=predictions, references=labels))
+    parts = [metric(config_name=kind, keep_in_memory=True) for metric in metrics.METRICS[problem_type]]
+    assert scores == pytest.approx(combine(parts).compute(predictions=predictions, references=labels))
 
 
 def test_answers_keep_all_digits_of_float32_however_small():
     logits = np.random.default_rng(0).normal(size=(500, 2)).astype(np.float32) * 8
-    for row, answer in zip(logits, answers_from_logits(logits, "ab", "single_label_classification"), strict=True):
+    answers = metrics.answers_from_logits(logits, "ab", "single_label_classification")
+    for row, answer in zip(logits, answers, strict=True):
         shares = np.exp(row.astype(np.float64)) / np.exp(row.astype(np.float64)).sum()
         assert [answer["probabilities"][name] for name in "ab"] == pytest.approx(shares, rel=1e-8)
-    (sure,) = answers_from_logits(np.float32([[0, 16]]), "ab", "single_label_classification")
+    (sure,) = metrics.answers_from_logits(np.float32([[0, 16]]), "ab", "single_label_classification")
     assert sure["probabilities"]["a"] == pytest.approx(1.12535162e-7, rel=1e-8)
-    numbers = answers_from_logits(logits, "ab", "regression")
+    numbers = metrics.answers_from_logits(logits, "ab", "regression")
     assert [[np.float32(row["predictions"][name]) for name in "ab"] for row in numbers] == logits.tolist()
-    assert answers_from_logits(np.float32([[15.1]]), "a", "regression") == [{"prediction": 15.1000004}]
+    assert metrics.answers_from_logits(np.float32([[15.1]]), "a", "regression") == [{"prediction": 15.1000004}]

@@ -26,9 +26,8 @@ def shown(file, tmp_path, capfd, **options):
 
 
 def test_a_log_is_short_and_says_nothing_twice(order, tmp_path, capfd):
-    written, elsewhere = shown(
-        io.StringIO(), tmp_path, capfd, **order, epochs=3, baselines=True, class_weights="balanced"
-    )
+    options = {**order, "epochs": 3, "baselines": True, "class_weights": "balanced"}
+    written, elsewhere = shown(io.StringIO(), tmp_path, capfd, **options)
     assert elsewhere == ""
     assert not re.search(r"[^\n -~•-￿]", written), "control characters"
     lines = [line for line in written.splitlines() if line.strip()]
@@ -37,15 +36,7 @@ def test_a_log_is_short_and_says_nothing_twice(order, tmp_path, capfd):
     numbers = [line.split() for line in lines if re.search(r"\d\.\d{3,4}", line)]
     assert len({tuple(words) for words in numbers}) == len(numbers)
     assert [line.split(",")[0] for line in lines if line.startswith("Epoch")] == ["Epoch 1", "Epoch 2", "Epoch 3"]
-    wanted = [
-        "Data ",
-        "Model ",
-        "Class weights: ",
-        "loss ",
-        "accuracy of words ",
-        "test: class",
-        "Calibration error",
-    ]
+    wanted = ["Data ", "Model ", "Class weights: ", "loss ", "accuracy of words ", "test: class", "Calibration error"]
     assert [sum(line.strip().startswith(words) for line in lines) for words in wanted] == [1] * len(wanted)
 
 

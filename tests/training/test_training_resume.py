@@ -1,5 +1,6 @@
 """The folder of a run: refused if taken, replaced whole or not at all, resumed exactly; Ctrl-C, and divergence."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,15 +11,15 @@ from typing import Any
 
 import pytest
 from accelerate.state import AcceleratorState
+from common import write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file
-from training_harness import assert_same_weights, order_files, results, snapshot, train, train_by_command, write_jsonl
-from transformers import TrainerCallback
+from training_harness import assert_same_weights, command, order_files, results, snapshot, train
+from transformers.trainer_callback import CallbackHandler
 
 from hf_posenc import fit
 from hf_posenc.errors import Diverged, Interrupted, UserError
 from hf_posenc.files import swap_in, write_json
-from hf_posenc.finetuning import train as road
 from hf_posenc.training.report import plain_options
 from hf_posenc.training.run_folder import check_free, checkpoints, resume_point
 
@@ -56,21 +57,16 @@ def names(folder: Path) -> list[str]:
 @pytest.fixture
 def call_at():
     """Has the next runs call a function of the model at a moment of training, after so many steps."""
-    patch = pytest.MonkeyPatch()
+    patch, call_event = pytest.MonkeyPatch(), CallbackHandler.call_event
 
     def arrange(moment: str, step: int, function) -> None:
-        def call(self, args, state, control, model=None, **kwargs):
-            if state.global_step == step:
-                function(model)
+        def call(self, event, args, state, control, **kwargs):
+            control = call_event(self, event, args, state, control, **kwargs)
+            if (event, state.global_step) == (moment, step):
+                function(self.model)
+            return control
 
-        make = road.make_trainer
-
-        def make_and_add(*args):
-            trainer = make(*args)
-            trainer.add_callback(type("Moment", (TrainerCallback,), {moment: call}))
-            return trainer
-
-        patch.setattr(road, "make_trainer", make_and_add)
+        patch.setattr(CallbackHandler, "call_event", call)
 
     arrange.undo = patch.undo
     yield arrange
@@ -163,6 +159,14 @@ def test_a_checkpoint_without_its_last_file_is_passed_over(tmp_path, damage, cap
     assert "Not whole, and passed over: checkpoint-20 in" in caplog.text
 
 
+def labelled(**labels: str) -> list[dict[str, str]]:
+    return [{"text": f"{word} film {n}", "label": label} for n in range(12) for word, label in labels.items()]
+
+
+ROWS = labelled(good="good", bad="bad")
+DIGEST = "was begun with digest_of_rows='.*', now it is '.*'"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -171,29 +175,20 @@ def test_a_checkpoint_without_its_last_file_is_passed_over(tmp_path, damage, cap
         ({"position_rate": 3.0}, "was begun with position_rate=None, .* 3.0"),
         ({"weight_decay": 0.5}, "was begun with set={"),
         ({"overwrite": True}, "--overwrite begins anew, --resume goes on. Give one of them"),
-        ({"label": ("good", "aaa")}, "was begun with digest_of_rows='.*', now it is '.*'. Resume with what"),
-        ({"label": ("good", "bad")}, "was begun with digest_of_rows='"),
-        ({"validation_rows": 4}, "was begun with digest_of_rows='"),
+        (dict.fromkeys(["data", "validation"], labelled(good="aaa", bad="bad")), DIGEST + ". Resume with what"),
+        ({"data": labelled(good="bad", bad="good")}, DIGEST),
+        ({"validation": ROWS[:4]}, DIGEST),
     ],
 )
 def test_a_run_is_resumed_with_what_it_began_with(tmp_path, killed, change, message):
-    rows = [{"text": f"{word} film {n}", "label": word} for n in range(12) for word in ("good", "bad")]
-    options = {"data": write_jsonl(tmp_path / "a.jsonl", rows), **EVERY_4, "save_steps": 1}
-    if "validation_rows" in change:
-        options["validation"] = write_jsonl(tmp_path / "b.jsonl", rows[:8])
+    files = {name: tmp_path / f"{name}.jsonl" for name in ("data", "validation")}
+    options = {name: write_jsonl(path, ROWS) for name, path in files.items()} | {**EVERY_4, "save_steps": 1}
     folder = killed(tmp_path / "run", 2, **options)
-    if "label" in change:
-        old, new = change["label"]
-        others = [
-            {**row, "label": new if row["label"] == old else old if new == "bad" else row["label"]} for row in rows
-        ]
-        write_jsonl(tmp_path / "a.jsonl", others)
-        change = {}
-    elif "validation_rows" in change:
-        write_jsonl(tmp_path / "b.jsonl", rows[: change.pop("validation_rows")])
+    for name in change.keys() & files.keys():
+        write_jsonl(files[name], change[name])
     before = snapshot(folder)
     with pytest.raises(UserError, match=message):
-        train(folder, **{**options, **change}, resume=True)
+        train(folder, **{**change, **options}, resume=True)
     assert snapshot(folder) == before
 
 
@@ -233,10 +228,11 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(
     assert_same_weights(whole, stopped)
 
 
-def test_ctrl_c_ends_the_command_with_one_line_and_130(files, tmp_path, call_at, monkeypatch, capsys):
+def test_ctrl_c_ends_the_command_with_one_line_and_130(files, tmp_path, call_at, run):
     call_at("on_step_begin", 2, press_ctrl_c)
-    assert train_by_command(monkeypatch, tmp_path / "stopped", **files, **EVERY_4) == 130
-    assert capsys.readouterr().err.strip().splitlines()[-1].startswith("Interrupted: '")
+    code, _, err = run("train", *command(tmp_path / "stopped", **files, **EVERY_4))
+    assert code == 130
+    assert err.strip().splitlines()[-1].startswith("Interrupted: '")
 
 
 # ---- a folder that is taken -----------------------------------------------------------------------------------------
@@ -262,21 +258,14 @@ def test_a_folder_that_is_taken_is_refused(tmp_path, there, overwrite, message):
     for name in there:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
-    if message is None:
-        check_free(str(tmp_path), overwrite=overwrite, resume=False)
-        return
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
         check_free(str(tmp_path), overwrite=overwrite, resume=False)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"scheme": "wavy"}, "'wavy' is unknown"),
-        (
-            {"text_column": "body"},
-            "no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one with --tex",
-        ),
+        ({"text_column": "body"}, "no column 'body'. It has 'text', 'label', 'paradigm', 'pair_id': name one"),
         ({"class_weights": '{"a": 1}'}, "--class-weights"),
         ({"patience": 2, "validation": None, "validation_share": 0.0}, "--patience 2 needs evaluations"),
         ({"metric_for_best_model": "bleu"}, "--set metric_for_best_model=bleu isn't measured here. Choose loss, acc"),
@@ -313,9 +302,8 @@ def test_until_the_new_run_is_whole_the_old_one_stays(whole, files, tmp_path, ca
     (whole / "checkpoint-99").mkdir()
     call_at("on_step_begin", 6, press_ctrl_c)
     console = Console(file=StringIO(), width=200)
-    with pytest.raises(
-        Interrupted, match=r"point-7'. .*, without --overwrite, .* The finished run in '.*whole' is as it was"
-    ):
+    message = r"point-7'. .*, without --overwrite, .* The finished run in '.*whole' is as it was"
+    with pytest.raises(Interrupted, match=message):
         train(whole, console, **files, **OTHER, overwrite=True)
     assert "Deleted of the run that is replaced: checkpoint-99." in console.file.getvalue()
     assert before.items() <= snapshot(whole).items()
@@ -443,7 +431,5 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
 
 def test_what_json_has_no_number_for_is_null(tmp_path):
     write_json(tmp_path / "a.json", {"a": [float("nan"), 1.5, (float("inf"),)], "b": {"c": float("-inf")}})
-    assert json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail) == {
-        "a": [None, 1.5, [None]],
-        "b": {"c": None},
-    }
+    read = json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail)
+    assert read == {"a": [None, 1.5, [None]], "b": {"c": None}}

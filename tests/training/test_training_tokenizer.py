@@ -5,7 +5,7 @@ import pytest
 from training_harness import ROOT
 from transformers import AutoTokenizer
 
-from hf_posenc.data.tokenizer import load_tokenizer, train_tokenizer
+from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
 
 TEXTS = ["Whose cup does Emily fix?", "the dog chased the cat, naïvely.", "All hills are there existing."] * 5
@@ -20,6 +20,13 @@ def test_a_trained_tokenizer_reloads_the_same(tmp_path):
     assert again.model_max_length == 24
     assert again.get_vocab() == tokenizer.get_vocab()
     assert (again.pad_token_id, again.mask_token) == (0, "[MASK]")
+    assert sorted(again.all_special_tokens) == ["[CLS]", "[MASK]", "[PAD]", "[SEP]", "[UNK]"]
+    assert len(again.added_tokens_decoder) == 5
+    assert len(again) <= 400
+    with pytest.raises(UserError, match="max_length=2 leaves no room"):
+        train_tokenizer(TEXTS, model_max_length=2)
+    with pytest.raises(UserError, match="no text to train a tokenizer on"):
+        train_tokenizer([])
 
 
 def test_pairs_are_marked_as_bert_marks_them():
@@ -38,13 +45,6 @@ def test_text_comes_back_from_its_tokens():
     assert cased.convert_ids_to_tokens(cased("naïvely")["input_ids"])[1] == "naïvely"
 
 
-def test_the_five_marks_alone_are_special():
-    tokenizer = train_tokenizer(TEXTS, vocab_size=400)
-    assert sorted(tokenizer.all_special_tokens) == ["[CLS]", "[MASK]", "[PAD]", "[SEP]", "[UNK]"]
-    assert len(tokenizer.added_tokens_decoder) == 5
-    assert len(tokenizer) <= 400
-
-
 NUMBERING = """
 import hashlib
 from hf_posenc.data.tokenizer import train_tokenizer
@@ -58,24 +58,6 @@ def test_the_same_text_gives_the_same_tokenizer_in_every_process(capsys):
     """The WordPiece trainer of `tokenizers` numbers pieces by a hash that differs from process to process."""
     exec(NUMBERING, {})
     local_output = capsys.readouterr().out.split()
-    other_process = subprocess.run(
-        [sys.executable, "-c", NUMBERING], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    words = [sys.executable, "-c", NUMBERING]
+    other_process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert other_process.stdout.split()[-1:] == local_output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"model_max_length": 2}, "max_length=2 leaves no room"),
-        ({"texts": []}, "no text to train a tokenizer on"),
-    ],
-)
-def test_bad_arguments_are_refused(arguments, message):
-    with pytest.raises(UserError, match=message):
-        train_tokenizer(**{"texts": TEXTS, **arguments})
-
-
-def test_a_tokenizer_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"--tokenizer .*nothing.*there is no such folder"):
-        load_tokenizer(str(tmp_path / "nothing"))

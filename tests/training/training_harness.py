@@ -1,7 +1,6 @@
 """What the training tests share: slices of real text, narrow encoders, and scripts run in this process or others."""
 
 import contextlib
-import csv
 import gzip
 import json
 import os
@@ -13,12 +12,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
+from common import write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file
 
-from hf_posenc import cli
 from hf_posenc.data.preparing import PreparedData, prepare
 from hf_posenc.data.sources import EXAMPLE_DATA, read
 from hf_posenc.errors import dashed
@@ -54,21 +52,8 @@ def rows(split: str, count: int) -> list[dict[str, Any]]:
         return [json.loads(line) for _, line in zip(range(count), file, strict=False)]
 
 
-def write_jsonl(path: Path, examples: list[dict[str, Any]]) -> str:
-    path.write_text("".join(json.dumps(example) + "\n" for example in examples))
-    return str(path)
-
-
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
-def write_csv(path: Path, examples: list[dict[str, Any]]) -> str:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(examples[0]))
-        writer.writeheader()
-        writer.writerows(examples)
-    return str(path)
 
 
 def order_files(folder: Path) -> dict[str, str]:
@@ -121,14 +106,6 @@ def command(output: Path | str, **values: Any) -> list[str]:
         else:
             words += [dashed(name), json.dumps(value) if isinstance(value, dict) else str(value)]
     return words
-
-
-def train_by_command(monkeypatch: pytest.MonkeyPatch, output: Path | str, **values: Any) -> int:
-    """Runs `hf-posenc train` in this process; returns its exit code."""
-    monkeypatch.setattr(sys, "argv", ["hf-posenc", "train", *command(output, **values)])
-    with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(StringIO()):
-        cli.main()
-    return int(ended.value.code or 0)
 
 
 def in_processes(words: list[str]) -> str:
