@@ -6,12 +6,14 @@ scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, f
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, modeling_outputs
 from transformers import initialization as init
 from transformers.activations import ACT2FN
@@ -23,7 +25,6 @@ from .attention import (
     ForwardAttention,
     backend_of,
     check_bias,
-    check_reentrant,
     choose_attention,
     dropout_of,
     eager_attention_forward,
@@ -173,10 +174,9 @@ class PosEncPreTrainedModel(PreTrainedModel):
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
-        function = kwargs.get("gradient_checkpointing_func")  # a partial one; without use_reentrant it is reentrant
-        if function is not None and function.keywords.get("use_reentrant") is not False:
-            check_reentrant(self._scheme, torch.zeros(1, 2, self.config.hidden_size, device=self.device))
-        super()._set_gradient_checkpointing(*args, **kwargs)
+        # Never the reentrant way: all layers share a bias, and each would go back through its graph.
+        function = functools.partial(kwargs.pop("gradient_checkpointing_func", checkpoint), use_reentrant=False)
+        super()._set_gradient_checkpointing(*args, gradient_checkpointing_func=function, **kwargs)
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
