@@ -175,6 +175,8 @@ class PosEncConfig(CheckpointConfig):
         StrictDataclassFieldValidationError: a value has the wrong type.
     """
 
+    _auto_class = None  # the code is written here, as far as a checkpoint uses it
+
     @classmethod
     def from_preset(cls, preset: str, **overrides: Any) -> "PosEncConfig":
         """A configuration of a named size: `tiny`, `mini`, `small` or `base`.
@@ -401,9 +403,13 @@ class PosEncConfig(CheckpointConfig):
         Raises:
             ValueError: the code of a scheme that isn't ours can't travel. Nothing is written then.
         """
-        self.code_files()  # or refused before anything is written
+        files = self.code_files()  # or refused before anything is written
         refuse_own_folder(self.schemes(), save_directory)
-        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        super().save_pretrained(save_directory)
+        for name, text in files.items():
+            Path(save_directory, name).write_bytes(text.encode())
+        if push_to_hub:  # here: transformers would send what its own `save_pretrained` writes
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
     def check_scheme(self, scheme: Any) -> None:
         """Refuses a scheme whose state a checkpoint wouldn't hold, whose child hides a hook, or whose table is short.
