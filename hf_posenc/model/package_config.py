@@ -199,11 +199,10 @@ class PosEncConfig(CheckpointConfig):
         super().__post_init__(**kwargs)
 
     def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Merges older names into `rope_parameters`, which `rope` has in any case."""
+        """Merges older names into `rope_parameters`."""
         values = {**kwargs, "rope_parameters": self.rope_parameters}
         _gather_rope(values)
-        plain = dict(PLAIN_ROPE) if "rope" in self.position_embedding_type.split("+") else None
-        self.rope_parameters = values.pop("rope_parameters") or plain
+        self.rope_parameters = values.pop("rope_parameters") or None
         return values
 
     def _refuse_unknown(self, key: str, value: Any) -> None:
@@ -307,16 +306,15 @@ class PosEncConfig(CheckpointConfig):
                     )
                 if isinstance(accepted[key], bool) and not isinstance(value, bool):
                     raise ValueError(f"position_embedding_kwargs[{key!r}]={value!r} is neither True nor False.")
-        if self.rope_parameters is None or len(schemes) < len(names):
-            return
-        if not any(map(takes_rope_parameters, schemes.values())):
-            if self.rope_parameters == PLAIN_ROPE:  # of another scheme, before this one was set
-                self.rope_parameters = None
-                return
-            raise ValueError(
-                f"rope_parameters={self.rope_parameters!r} has no effect on "
-                f"position_embedding_type={self.position_embedding_type!r}. Leave it out, or set it to None."
-            )
+        if any(map(takes_rope_parameters, schemes.values())):
+            self.rope_parameters = self.rope_parameters or dict(PLAIN_ROPE)
+        elif self.rope_parameters is not None and len(schemes) == len(names):
+            if self.rope_parameters != PLAIN_ROPE:  # which is of another scheme, before this one was set
+                raise ValueError(
+                    f"rope_parameters={self.rope_parameters!r} has no effect on "
+                    f"position_embedding_type={self.position_embedding_type!r}. Leave it out, or set it to None."
+                )
+            self.rope_parameters = None
 
     def schemes(self) -> dict[str, Any]:
         """The classes of the schemes that `position_embedding_type` joins, by name, in order."""
