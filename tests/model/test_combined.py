@@ -70,7 +70,7 @@ class Doubled(PositionScheme):
         return torch.cat((q, q), -1), torch.cat((k, k), -1)
 
 
-@pytest.mark.parametrize("scheme", ["doubled+rope", "rope+doubled"])
+@pytest.mark.parametrize("scheme", ["doubled+rope", "rope+doubled", "pope+rope", "rope+pope"])
 def test_a_part_that_changes_the_width_of_queries_rotates_alone(scheme, monkeypatch):
     monkeypatch.setitem(hf_posenc.SCHEMES, "doubled", Doubled)
     with pytest.raises(ValueError, match="changes their width, 8 to 16, .* Keep one of them"):
