@@ -42,17 +42,6 @@ def scheme_kwargs(config: Any) -> dict[str, dict[str, Any]]:
     return {name: dict(kwargs.get(name, {})) for name in names}
 
 
-def find_scheme(config: Any, name: str) -> Any:
-    """A scheme of the table, or the class that combines several, by their names joined by `+`; or one of the config's.
-
-    The table is first: the config may be another checkpoint's, with another scheme of the same name.
-
-    Raises:
-        ValueError: there is none.
-    """
-    return SCHEMES[name] if name in SCHEMES else config.find_scheme(name)
-
-
 def make_scheme(config: Any) -> PositionScheme:
     """Builds what a config names: one scheme, or several in one.
 
@@ -63,13 +52,15 @@ def make_scheme(config: Any) -> PositionScheme:
     Raises:
         ValueError: a scheme or one of its arguments doesn't exist, or an argument is out of range.
     """
-    kwargs = scheme_kwargs(config)
-    parts = {name: _build(config, name, find_scheme(config, name), kwargs[name]) for name in kwargs}
+    kwargs, whole = scheme_kwargs(config), config.position_embedding_type
+    # The table is first: the config may be another checkpoint's, with another scheme of the same name.
+    schemes = {name: SCHEMES.get(name) or config.find_scheme(name) for name in (*kwargs, whole)}
+    parts = {name: _build(config, name, schemes[name], kwargs[name]) for name in kwargs}
     if len(parts) == 1:
         config.position_embedding_kwargs = next(iter(kwargs.values()))
         return next(iter(parts.values()))
     config.position_embedding_kwargs = kwargs
-    return find_scheme(config, config.position_embedding_type)(parts)
+    return schemes[whole](parts)
 
 
 def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[str, Any]) -> PositionScheme:

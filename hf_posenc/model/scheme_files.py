@@ -87,7 +87,7 @@ def collect_code(
         entries.append("position_combined.py")
     augmentations = {name: function for name, function in AUGMENTATIONS.items() if name == augmentation}
     entries += [f"{_module(function)}.py" for function in augmentations.values()]
-    return {**files, **_with_imports(MODEL, entries), TABLE: table_text(table, augmentations)}
+    return {**files, **_with_imports(entries), TABLE: table_text(table, augmentations)}
 
 
 def table_text(table: dict[str, type[PositionScheme]], augmentations: dict[str, Any]) -> str:
@@ -127,21 +127,15 @@ def _module(scheme: Any) -> str:
     return scheme.__module__.rpartition(".")[2]
 
 
-def _with_imports(folder: Path, entries: list[str]) -> dict[str, str]:
-    """Files and those beside them that they import, by name, without the table.
-
-    A file that imports hf_posenc isn't a checkpoint's.
-    """
+def _with_imports(entries: list[str]) -> dict[str, str]:
+    """Files of the model and all that they import, by name, without the table."""
     files: dict[str, str] = {}
     waiting = list(entries)
     while waiting:
         name = waiting.pop()
-        if name in files or name == TABLE:
-            continue
-        text = (folder / name).read_text(encoding="utf-8")
-        if not re.search(r"^\s*(?:from|import)\s+hf_posenc\b", text, flags=re.MULTILINE):
-            files[name] = text
-            waiting += [f"{module}.py" for module in _imported(text)]
+        if name not in files and name != TABLE:
+            files[name] = (MODEL / name).read_text(encoding="utf-8")
+            waiting += [f"{module}.py" for module in _imported(files[name])]
     return files
 
 
