@@ -130,19 +130,13 @@ def scheme_names(position_embedding_type: str) -> list[str]:
         ValueError: the combination makes no sense.
     """
     names = position_embedding_type.split("+")
-    if len(names) == 1:
-        return names
-    twice = [name for name in names if names.count(name) > 1]
-    if "" in names:
-        reason = "A part is missing. Write the names of two or more schemes with '+' between them."
-    elif "none" in names:
-        rest = "+".join(name for name in names if name != "none")
-        reason = f"'none' adds nothing to another scheme. Use {rest or 'none'!r}."
-    elif twice:
-        reason = f"{twice[0]!r} stands there twice. Use {'+'.join(dict.fromkeys(names))!r}."
-    else:
-        return names
-    raise ValueError(f"position_embedding_type={position_embedding_type!r} makes no sense. {reason}")
+    sensible = list(dict.fromkeys(name for name in names if name not in ("", "none"))) or ["none"]
+    if len(names) > 1 and names != sensible:
+        raise ValueError(
+            f"position_embedding_type={position_embedding_type!r} makes no sense: '+' joins different schemes, and "
+            f"'none' adds nothing to another. Use {'+'.join(sensible)!r}."
+        )
+    return names
 
 
 def _has_modules(value: Any) -> bool:
