@@ -66,12 +66,9 @@ _BUILT_WITH = (
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
 )
 
-_OLDER_ROPE = ("rope_theta", "partial_rotary_factor")
-_ROPE_NAMES = ("rope_parameters", "rope_scaling", *_OLDER_ROPE)
-
 _KEYWORDS = (
     *("attn_implementation", "auto_map", "experts_implementation", "model_type", "name_or_path", "num_labels"),
-    *("output_attentions", "quantization_config", "task_specific_params", "torch_dtype", "use_cache", *_ROPE_NAMES),
+    *("output_attentions", "quantization_config", "task_specific_params", "torch_dtype", "use_cache"),
     *("_attn_implementation", "_commit_hash", "_name_or_path"),
 )
 """What PreTrainedConfig takes beyond its fields."""
@@ -83,18 +80,6 @@ def _is_known(name: str) -> bool:
 
 def _fields() -> list[str]:
     return [field.name for field in fields(PosEncConfig)]
-
-
-def _gather_rope(values: dict[str, Any], trained: dict[str, Any] | None = None) -> None:
-    """Puts RoPE's older names into `rope_parameters`, whose own values win, as in transformers; else into `trained`."""
-    older = {name: values.pop(name) for name in _OLDER_ROPE if name in values}
-    given = values.pop("rope_scaling", None) or values.get("rope_parameters")
-    if isinstance(given, dict):
-        given = {"rope_type" if key == "type" else key: value for key, value in given.items()}
-    if older:
-        given = {**((trained or {}) if given is None else {}), **older, **(given or {})}
-    if given is not None:
-        values["rope_parameters"] = given
 
 
 def _is_newer(version: Any) -> bool:
@@ -192,13 +177,6 @@ class PosEncConfig(CheckpointConfig):
         self._name_labels()
         super().__post_init__(**kwargs)
 
-    def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Merges older names into `rope_parameters`."""
-        values = {**kwargs, "rope_parameters": self.rope_parameters}
-        _gather_rope(values)
-        self.rope_parameters = values.pop("rope_parameters") or None
-        return values
-
     def _refuse_unknown(self, key: str, value: Any) -> None:
         if _is_known(key):
             return
@@ -242,9 +220,10 @@ class PosEncConfig(CheckpointConfig):
         values, own = dict(config_dict), _fields()
         scheme = values.get("position_embedding_type")
         if kwargs.get("position_embedding_type", scheme) != scheme:
-            for name in ("position_embedding_kwargs", *_ROPE_NAMES):
+            for name in ("position_embedding_kwargs", "rope_parameters"):
                 values.pop(name, None)
-        _gather_rope(kwargs, values.get("rope_parameters"))
+        if older := {"rope_scaling", "rope_theta", "partial_rotary_factor"} & kwargs.keys():  # else ignored
+            raise ValueError(f"{min(older)!r} isn't taken. Give rope_parameters, with the keys that change.")
         values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own and name != "rope_parameters"}
         unknown = {name: values.pop(name) for name in list(values) if not _is_known(name)}
         for name in unknown:
@@ -302,7 +281,7 @@ class PosEncConfig(CheckpointConfig):
                     raise ValueError(f"position_embedding_kwargs[{key!r}]={value!r} is neither True nor False.")
         if any(map(takes_rope_parameters, schemes.values())):
             self.rope_parameters = self.rope_parameters or dict(PLAIN_ROPE)
-        elif self.rope_parameters is not None and len(schemes) == len(names):
+        elif self.rope_parameters and len(schemes) == len(names):
             if self.rope_parameters != PLAIN_ROPE:  # which is of another scheme, before this one was set
                 raise ValueError(
                     f"rope_parameters={self.rope_parameters!r} has no effect on "
