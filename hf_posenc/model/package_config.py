@@ -17,7 +17,6 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from torch import nn
-from transformers import GenerationConfig
 from transformers.utils import logging
 
 from .configuration_posenc import POSENC_VERSION
@@ -172,14 +171,19 @@ class PosEncConfig(CheckpointConfig):
         return cls(**{**PRESETS[preset], **overrides})
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for key, value in kwargs.items():
-            self._refuse_unknown(key, value)
+        for key in [key for key in kwargs if not _is_known(key)]:
+            if self.posenc_version is None:  # else these are the values of a file, or of another config
+                self._refuse_unknown(key, kwargs[key])
+            if hint := did_you_mean(key, _fields(), cutoff=0.8):
+                logger.warning_once(f"The configuration's {key!r} has no effect. {hint.strip()}")
+            if key.startswith("_") or hasattr(self, key):
+                del kwargs[key]
         self._name_labels()
         super().__post_init__(**kwargs)
+        if loading := _loading.get():
+            vars(self)[_SOURCE] = loading[0]
 
     def _refuse_unknown(self, key: str, value: Any) -> None:
-        if _is_known(key):
-            return
         names = self.position_embedding_type.split("+")
         for name in names:
             if name in SCHEMES and key in own_arguments(SCHEMES[name]):
@@ -225,27 +229,13 @@ class PosEncConfig(CheckpointConfig):
         if older := {"rope_scaling", "rope_theta", "partial_rotary_factor"} & kwargs.keys():  # else ignored
             raise ValueError(f"{min(older)!r} isn't taken. Give rope_parameters, with the keys that change.")
         values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own and name != "rope_parameters"}
-        unknown = {name: values.pop(name) for name in list(values) if not _is_known(name)}
-        for name in unknown:
-            if hint := did_you_mean(name, own, cutoff=0.8):
-                logger.warning_once(f"The configuration's {name!r} has no effect. {hint.strip()}")
         if _is_newer(written_by := values.get("posenc_version")):
             logger.warning(
                 f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
                 "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
                 "process that doesn't import hf_posenc)."
             )
-        result = super().from_dict(values, **kwargs)
-        config: Any = result[0] if isinstance(result, tuple) else result
-        if loading := _loading.get():
-            vars(config)[_SOURCE] = loading[0]
-        # Generation settings would make save_pretrained refuse this config, as it does for every transformers config.
-        generation = GenerationConfig._get_default_generation_params()
-        for name, value in unknown.items():
-            if name not in generation and not name.startswith("_") and not hasattr(config, name):
-                vars(config)[name] = value
-        config.validate()  # a name that this version doesn't know may mean something to transformers
-        return result
+        return super().from_dict(values, **kwargs)
 
     def check(self) -> None:
         """Also checks what only those who write a configuration get wrong; makes each map of labels from the other."""
