@@ -25,15 +25,9 @@ if TYPE_CHECKING:
     # Never run, but found by what copies a checkpoint's code: so the files of the model travel with this one.
     from .modeling_posenc import PosEncModel  # noqa: F401
 
-AUTO_MAP = {
-    "AutoConfig": "configuration_posenc.PosEncConfig",
-    "AutoModel": "modeling_posenc.PosEncModel",
-    "AutoModelForMaskedLM": "modeling_posenc.PosEncForMaskedLM",
-    "AutoModelForSequenceClassification": "modeling_posenc.PosEncForSequenceClassification",
-    "AutoModelForTokenClassification": "modeling_posenc.PosEncForTokenClassification",
-    "AutoModelForQuestionAnswering": "modeling_posenc.PosEncForQuestionAnswering",
-    "AutoModelForMultipleChoice": "modeling_posenc.PosEncForMultipleChoice",
-}
+HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+AUTO_MAP = {"AutoConfig": "configuration_posenc.PosEncConfig", "AutoModel": "modeling_posenc.PosEncModel"}
+AUTO_MAP |= {f"AutoModelFor{head}": f"modeling_posenc.PosEncFor{head}" for head in HEADS}
 
 
 def _field(default: Any, check: Check) -> Any:
