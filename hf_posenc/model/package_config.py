@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ the start: with BERT's .02 a narrow encoder attends evenly to all tokens for mos
 for _preset in PRESETS.values():
     _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
 
-_BUNDLED, _SOURCE = _PRIVATE = ("_bundled_schemes", "_loaded_from")
+_PRIVATE = ("_bundled_classes", "_loaded_from")
 """Where a config keeps the classes that came with its checkpoint, and which that is. Never written to a file."""
 _HUB_ARGUMENTS = ("cache_dir", "force_download", "proxies", "token", "revision", "local_files_only", "code_revision")
 _loading: ContextVar[tuple[str, bool, dict[str, Any]] | None] = ContextVar("loading", default=None)
@@ -74,11 +73,7 @@ _KEYWORDS = (
 
 
 def _is_known(name: str) -> bool:
-    return name in _fields() or name in _KEYWORDS or name.endswith("_token_id")
-
-
-def _fields() -> list[str]:
-    return [field.name for field in fields(PosEncConfig)]
+    return name in PosEncConfig.__dataclass_fields__ or name in _KEYWORDS or name.endswith("_token_id")
 
 
 def _is_newer(version: Any) -> bool:
@@ -174,14 +169,14 @@ class PosEncConfig(CheckpointConfig):
         for key in [key for key in kwargs if not _is_known(key)]:
             if self.posenc_version is None:  # else these are the values of a file, or of another config
                 self._refuse_unknown(key, kwargs[key])
-            if hint := did_you_mean(key, _fields(), cutoff=0.8):
+            if hint := did_you_mean(key, self.__dataclass_fields__, cutoff=0.8):
                 logger.warning_once(f"The configuration's {key!r} has no effect. {hint.strip()}")
             if key.startswith("_") or hasattr(self, key):
                 del kwargs[key]
         self._name_labels()
+        self._bundled_classes: dict[str, Any] = {}
+        self._loaded_from = loading[0] if (loading := _loading.get()) else ""
         super().__post_init__(**kwargs)
-        if loading := _loading.get():
-            vars(self)[_SOURCE] = loading[0]
 
     def _refuse_unknown(self, key: str, value: Any) -> None:
         names = self.position_embedding_type.split("+")
@@ -192,7 +187,7 @@ class PosEncConfig(CheckpointConfig):
                     f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
                     f"Give it as position_embedding_kwargs={kwargs!r}."
                 )
-        near = ", ".join(difflib.get_close_matches(key, [*_fields(), *_KEYWORDS]))
+        near = ", ".join(difflib.get_close_matches(key, [*self.__dataclass_fields__, *_KEYWORDS]))
         raise ValueError(
             f"PosEncConfig has no field {key!r} (value {value!r}). {f'The nearest: {near}. ' if near else ''}Where the "
             f"value is a note of your own, set it on the config that was made: config.{key} = ..."
@@ -221,7 +216,7 @@ class PosEncConfig(CheckpointConfig):
         A key that isn't known is kept, since other libraries and newer versions write some; one that looks like a
         misspelt field is said. A scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
         """
-        values, own = dict(config_dict), _fields()
+        values, own = dict(config_dict), cls.__dataclass_fields__
         scheme = values.get("position_embedding_type")
         if kwargs.get("position_embedding_type", scheme) != scheme:
             for name in ("position_embedding_kwargs", "rope_parameters"):
@@ -297,7 +292,7 @@ class PosEncConfig(CheckpointConfig):
         if "+" in name:
             return CombinedPosition
         if name not in self._bundled_classes:
-            vars(self)[_BUNDLED] = {**self._bundled_classes, name: self._bundled_class(name)}
+            self._bundled_classes = {**self._bundled_classes, name: self._bundled_class(name)}
         return self._bundled_classes[name]
 
     def _bundled_class(self, name: str) -> Any:
@@ -320,11 +315,6 @@ class PosEncConfig(CheckpointConfig):
         return fetch_scheme(name, source, self._code_repository, hub)
 
     @property
-    def _bundled_classes(self) -> dict[str, Any]:
-        """The classes that came with the checkpoint, as far as they are loaded."""
-        return vars(self).get(_BUNDLED, {})
-
-    @property
     def _active_load(self) -> tuple[str, bool, dict[str, Any]]:
         """What is being loaded, or the checkpoint that this was loaded from: then its code isn't trusted any more."""
         return _loading.get() or (self._source, False, {})
@@ -332,7 +322,7 @@ class PosEncConfig(CheckpointConfig):
     @property
     def _source(self) -> str:
         """The checkpoint that this was loaded from; else ''."""
-        return self._name_or_path or vars(self).get(_SOURCE, "")
+        return self._name_or_path or self._loaded_from
 
     @property
     def _code_repository(self) -> str:
@@ -427,7 +417,7 @@ class PosEncConfig(CheckpointConfig):
         _check_index(Path(str(source), arguments.get("subfolder") or ""))
         config = arguments.get("config")
         if isinstance(config, PosEncConfig) and config._source != str(source):
-            vars(config).pop(_BUNDLED, None)  # classes of another checkpoint
+            config._bundled_classes = {}  # those are another checkpoint's
         try:
             with _loading_from(str(source), arguments):
                 yield

@@ -175,12 +175,7 @@ def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
 
 def _rewritten(path: Path) -> tuple[str, list[str]]:
     """A module's text with its imports of hf_posenc made relative, and the modules beside it that it imports."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # without a byte order mark, which ast and some loaders refuse
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} isn't UTF-8 text, so it can't travel with a model: {error}. Save it as UTF-8."
-        ) from error
+    text = path.read_text(encoding="utf-8-sig")  # without a byte order mark, which ast and some loaders refuse
     lines = text.split("\n")  # as Python counts them: a form feed doesn't end a line
     relative: dict[str, ast.stmt] = {}
     for node in ast.walk(ast.parse(text, str(path))):
