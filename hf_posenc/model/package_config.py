@@ -29,7 +29,6 @@ from .scheme_files import (
     declared_schemes,
     fetch_scheme,
     is_built_in,
-    refuse_own_folder,
     warn_of_other_code,
 )
 from .scheme_table import SCHEMES
@@ -352,10 +351,16 @@ class PosEncConfig(CheckpointConfig):
         """Writes config.json and the code that it needs.
 
         Raises:
-            ValueError: the code of a scheme that isn't ours can't travel. Nothing is written then.
+            ValueError: the code of a scheme that isn't ours can't travel, or lies in that folder itself. Nothing is
+                written then.
         """
         files = self.code_files()  # or refused before anything is written
-        refuse_own_folder(self.schemes(), save_directory)
+        own = [inspect.getsourcefile(scheme) for scheme in self.schemes().values() if not is_built_in(scheme)]
+        if Path(save_directory).resolve() in [Path(source or "").resolve().parent for source in own]:
+            raise ValueError(
+                f"{str(save_directory)!r} holds the file that a scheme was imported from, and which the copy that "
+                "travels would replace. Save into another folder."
+            )
         super().save_pretrained(save_directory)
         for name, text in files.items():
             Path(save_directory, name).write_bytes(text.encode())

@@ -107,22 +107,6 @@ def table_text(table: dict[str, type[PositionScheme]], augmentations: dict[str, 
     return "\n".join([title, "", *sorted(imports), "", *dictionaries, ""])
 
 
-def refuse_own_folder(schemes: dict[str, type[PositionScheme]], folder: Any) -> None:
-    """Refuses to save into the folder that a scheme's own file is in: the copy that travels would replace it.
-
-    Raises:
-        ValueError: a file of a scheme lies there.
-    """
-    for scheme in schemes.values():
-        if not is_built_in(scheme):
-            source = Path(inspect.getsourcefile(scheme) or "").resolve()
-            if source.parent == Path(folder).resolve():
-                raise ValueError(
-                    f"{str(folder)!r} holds {source.name}, from which {scheme.__name__} was imported, and which the "
-                    "copy that travels would replace. Save into another folder."
-                )
-
-
 def _module(scheme: Any) -> str:
     return scheme.__module__.rpartition(".")[2]
 
@@ -157,8 +141,6 @@ def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
         path = Path()
     if not path.is_file():
         raise ValueError(f"{what} has no source file, so its code can't travel with a model. {move}")
-    if path.stem == "__init__":
-        raise ValueError(f"{what} is defined in {path.name}, which can't travel by that name. {move}")
     files: dict[str, str] = {}
     waiting = [path]
     while waiting:
