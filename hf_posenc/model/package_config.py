@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,11 @@ _KEYWORDS = (
 
 
 def _is_known(name: str) -> bool:
-    return name in PosEncConfig.__dataclass_fields__ or name in _KEYWORDS or name.endswith("_token_id")
+    return name in _fields() or name in _KEYWORDS or name.endswith("_token_id")
+
+
+def _fields() -> list[str]:
+    return [field.name for field in fields(PosEncConfig)]  # without its class variables
 
 
 def _is_newer(version: Any) -> bool:
@@ -168,7 +173,7 @@ class PosEncConfig(CheckpointConfig):
         for key in [key for key in kwargs if not _is_known(key)]:
             if self.posenc_version is None:  # else these are the values of a file, or of another config
                 self._refuse_unknown(key, kwargs[key])
-            if hint := did_you_mean(key, self.__dataclass_fields__, cutoff=0.8):
+            if hint := did_you_mean(key, _fields(), cutoff=0.8):
                 logger.warning_once(f"The configuration's {key!r} has no effect. {hint.strip()}")
             if key.startswith("_") or hasattr(self, key):
                 del kwargs[key]
@@ -186,7 +191,7 @@ class PosEncConfig(CheckpointConfig):
                     f"PosEncConfig has no field {key!r} (value {value!r}): it is an argument of the scheme. "
                     f"Give it as position_embedding_kwargs={kwargs!r}."
                 )
-        near = ", ".join(difflib.get_close_matches(key, [*self.__dataclass_fields__, *_KEYWORDS]))
+        near = ", ".join(difflib.get_close_matches(key, [*_fields(), *_KEYWORDS]))
         raise ValueError(
             f"PosEncConfig has no field {key!r} (value {value!r}). {f'The nearest: {near}. ' if near else ''}Where the "
             f"value is a note of your own, set it on the config that was made: config.{key} = ..."
@@ -215,7 +220,7 @@ class PosEncConfig(CheckpointConfig):
         A key that isn't known is kept, since other libraries and newer versions write some; one that looks like a
         misspelt field is said. A scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
         """
-        values, own = dict(config_dict), cls.__dataclass_fields__
+        values, own = dict(config_dict), _fields()
         scheme = values.get("position_embedding_type")
         if kwargs.get("position_embedding_type", scheme) != scheme:
             for name in ("position_embedding_kwargs", "rope_parameters"):
