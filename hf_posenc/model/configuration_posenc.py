@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers.utils.versions import require_version
 
@@ -94,7 +94,7 @@ class PosEncConfig(PreTrainedConfig):
     """
 
     model_type = "posenc"
-    _auto_class = "AutoConfig"  # transformers copies the code of such a class: this file, and what it imports
+    _auto_class: ClassVar[str | None] = "AutoConfig"  # transformers copies such a class with all that it imports
     # Tensor parallelism, as `tp_plan="auto"` reads it: heads are split, so a bias for all heads is an error.
     base_model_tp_plan = {f"layers.*.{name}": "rowwise" for name in ("attention.dense", "output")}
     base_model_tp_plan |= {f"layers.*.attention.{name}": "colwise" for name in ("query", "key", "value")}
