@@ -6,12 +6,14 @@ scheme it is. `kernels` are PyTorch's own parts; where hf_posenc is installed, f
 """
 
 import copy
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, modeling_outputs
 from transformers import initialization as init
 from transformers.activations import ACT2FN
@@ -23,14 +25,13 @@ from .attention import (
     ForwardAttention,
     backend_of,
     check_bias,
-    check_reentrant,
     choose_attention,
     dropout_of,
     eager_attention_forward,
     kernels,
 )
 from .configuration_posenc import PosEncConfig
-from .losses import cross_entropy, sequence_classification_loss, warn_of_one_class, whole_numbers
+from .losses import cross_entropy, sequence_classification_loss, whole_numbers
 from .position_base import PositionScheme, check_length
 from .position_math import accumulation_dtype, linear_dtype
 from .scheme_factory import independent_generator, make_scheme
@@ -173,10 +174,9 @@ class PosEncPreTrainedModel(PreTrainedModel):
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
-        function = kwargs.get("gradient_checkpointing_func")  # a partial one; without use_reentrant it is reentrant
-        if function is not None and function.keywords.get("use_reentrant") is not False:
-            check_reentrant(self._scheme, torch.zeros(1, 2, self.config.hidden_size, device=self.device))
-        super()._set_gradient_checkpointing(*args, **kwargs)
+        # Never the reentrant way: all layers share a bias, and each would go back through its graph.
+        function = functools.partial(kwargs.pop("gradient_checkpointing_func", checkpoint), use_reentrant=False)
+        super()._set_gradient_checkpointing(*args, gradient_checkpointing_func=function, **kwargs)
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
@@ -185,7 +185,7 @@ class PosEncPreTrainedModel(PreTrainedModel):
         Transformers never calls `_init_weights` on a module without direct parameters, so a scheme made of children
         couldn't initialise itself there. The separate generator makes all other weights equal whatever the scheme.
         """
-        scheme = self._scheme
+        scheme = cast(PositionScheme, self.base_model.position)
         pending = not getattr(scheme, "_is_hf_initialized", False)
         for module in scheme.modules():
             module._is_hf_initialized = True  # type: ignore[assignment]
@@ -219,10 +219,6 @@ class PosEncPreTrainedModel(PreTrainedModel):
         """
         self.config.prepare_to_save(self)
         super().save_pretrained(save_directory, *args, **kwargs)
-
-    @property
-    def _scheme(self) -> PositionScheme:
-        return cast(PositionScheme, self.base_model.position)
 
     def _encode(self, **inputs: Any) -> tuple[Tensor, TokenLayout, dict[str, Any]]:
         """Runs the encoder for a head: hidden states (B, S, D), where their tokens are, and what else is returned."""
@@ -398,7 +394,6 @@ class PosEncHead(PosEncPreTrainedModel):
                 f"labels of shape {tuple(labels.shape)} don't fit an input of shape {layout.shape}. Give one label per "
                 "token, -100 where it doesn't count."
             )
-        warn_of_one_class(logits)
         if layout.mask is not None:
             labels = labels.to(layout.mask.device).masked_fill(~layout.mask, -100)
         loss = cross_entropy(logits.flatten(0, 1), layout.unpad(labels).flatten(), count)

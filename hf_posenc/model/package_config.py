@@ -17,7 +17,6 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from torch import nn
-from transformers import GenerationConfig
 from transformers.utils import logging
 
 from .configuration_posenc import POSENC_VERSION
@@ -31,7 +30,6 @@ from .scheme_files import (
     declared_schemes,
     fetch_scheme,
     is_built_in,
-    refuse_own_folder,
     warn_of_other_code,
 )
 from .scheme_table import SCHEMES
@@ -52,7 +50,7 @@ the start: with BERT's .02 a narrow encoder attends evenly to all tokens for mos
 for _preset in PRESETS.values():
     _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
 
-_BUNDLED, _SOURCE = _PRIVATE = ("_bundled_schemes", "_loaded_from")
+_PRIVATE = ("_bundled_classes", "_loaded_from")
 """Where a config keeps the classes that came with its checkpoint, and which that is. Never written to a file."""
 _HUB_ARGUMENTS = ("cache_dir", "force_download", "proxies", "token", "revision", "local_files_only", "code_revision")
 _loading: ContextVar[tuple[str, bool, dict[str, Any]] | None] = ContextVar("loading", default=None)
@@ -66,12 +64,9 @@ _BUILT_WITH = (
     *("position_embedding_type", "position_embedding_kwargs", "rope_parameters"),
 )
 
-_OLDER_ROPE = ("rope_theta", "partial_rotary_factor")
-_ROPE_NAMES = ("rope_parameters", "rope_scaling", *_OLDER_ROPE)
-
 _KEYWORDS = (
     *("attn_implementation", "auto_map", "experts_implementation", "model_type", "name_or_path", "num_labels"),
-    *("output_attentions", "quantization_config", "task_specific_params", "torch_dtype", "use_cache", *_ROPE_NAMES),
+    *("output_attentions", "quantization_config", "task_specific_params", "torch_dtype", "use_cache"),
     *("_attn_implementation", "_commit_hash", "_name_or_path"),
 )
 """What PreTrainedConfig takes beyond its fields."""
@@ -82,19 +77,7 @@ def _is_known(name: str) -> bool:
 
 
 def _fields() -> list[str]:
-    return [field.name for field in fields(PosEncConfig)]
-
-
-def _gather_rope(values: dict[str, Any], trained: dict[str, Any] | None = None) -> None:
-    """Puts RoPE's older names into `rope_parameters`, whose own values win, as in transformers; else into `trained`."""
-    older = {name: values.pop(name) for name in _OLDER_ROPE if name in values}
-    given = values.pop("rope_scaling", None) or values.get("rope_parameters")
-    if isinstance(given, dict):
-        given = {"rope_type" if key == "type" else key: value for key, value in given.items()}
-    if older:
-        given = {**((trained or {}) if given is None else {}), **older, **(given or {})}
-    if given is not None:
-        values["rope_parameters"] = given
+    return [field.name for field in fields(PosEncConfig)]  # without its class variables
 
 
 def _is_newer(version: Any) -> bool:
@@ -130,19 +113,13 @@ def scheme_names(position_embedding_type: str) -> list[str]:
         ValueError: the combination makes no sense.
     """
     names = position_embedding_type.split("+")
-    if len(names) == 1:
-        return names
-    twice = [name for name in names if names.count(name) > 1]
-    if "" in names:
-        reason = "A part is missing. Write the names of two or more schemes with '+' between them."
-    elif "none" in names:
-        rest = "+".join(name for name in names if name != "none")
-        reason = f"'none' adds nothing to another scheme. Use {rest or 'none'!r}."
-    elif twice:
-        reason = f"{twice[0]!r} stands there twice. Use {'+'.join(dict.fromkeys(names))!r}."
-    else:
-        return names
-    raise ValueError(f"position_embedding_type={position_embedding_type!r} makes no sense. {reason}")
+    sensible = list(dict.fromkeys(name for name in names if name not in ("", "none"))) or ["none"]
+    if len(names) > 1 and names != sensible:
+        raise ValueError(
+            f"position_embedding_type={position_embedding_type!r} makes no sense: '+' joins different schemes, and "
+            f"'none' adds nothing to another. Use {'+'.join(sensible)!r}."
+        )
+    return names
 
 
 def _has_modules(value: Any) -> bool:
@@ -175,6 +152,8 @@ class PosEncConfig(CheckpointConfig):
         StrictDataclassFieldValidationError: a value has the wrong type.
     """
 
+    _auto_class = None  # the code is written here, as far as a checkpoint uses it
+
     @classmethod
     def from_preset(cls, preset: str, **overrides: Any) -> "PosEncConfig":
         """A configuration of a named size: `tiny`, `mini`, `small` or `base`.
@@ -191,22 +170,19 @@ class PosEncConfig(CheckpointConfig):
         return cls(**{**PRESETS[preset], **overrides})
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for key, value in kwargs.items():
-            self._refuse_unknown(key, value)
+        for key in [key for key in kwargs if not _is_known(key)]:
+            if self.posenc_version is None:  # else these are the values of a file, or of another config
+                self._refuse_unknown(key, kwargs[key])
+            if hint := did_you_mean(key, _fields(), cutoff=0.8):
+                logger.warning_once(f"The configuration's {key!r} has no effect. {hint.strip()}")
+            if key.startswith("_") or hasattr(self, key):
+                del kwargs[key]
         self._name_labels()
+        self._bundled_classes: dict[str, Any] = {}
+        self._loaded_from = loading[0] if (loading := _loading.get()) else ""
         super().__post_init__(**kwargs)
 
-    def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Merges older names into `rope_parameters`, which `rope` has in any case."""
-        values = {**kwargs, "rope_parameters": self.rope_parameters}
-        _gather_rope(values)
-        plain = dict(PLAIN_ROPE) if "rope" in self.position_embedding_type.split("+") else None
-        self.rope_parameters = values.pop("rope_parameters") or plain
-        return values
-
     def _refuse_unknown(self, key: str, value: Any) -> None:
-        if _is_known(key):
-            return
         names = self.position_embedding_type.split("+")
         for name in names:
             if name in SCHEMES and key in own_arguments(SCHEMES[name]):
@@ -247,31 +223,18 @@ class PosEncConfig(CheckpointConfig):
         values, own = dict(config_dict), _fields()
         scheme = values.get("position_embedding_type")
         if kwargs.get("position_embedding_type", scheme) != scheme:
-            for name in ("position_embedding_kwargs", *_ROPE_NAMES):
+            for name in ("position_embedding_kwargs", "rope_parameters"):
                 values.pop(name, None)
-        _gather_rope(kwargs, values.get("rope_parameters"))
+        if older := {"rope_scaling", "rope_theta", "partial_rotary_factor"} & kwargs.keys():  # else ignored
+            raise ValueError(f"{min(older)!r} isn't taken. Give rope_parameters, with the keys that change.")
         values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own and name != "rope_parameters"}
-        unknown = {name: values.pop(name) for name in list(values) if not _is_known(name)}
-        for name in unknown:
-            if hint := did_you_mean(name, own, cutoff=0.8):
-                logger.warning_once(f"The configuration's {name!r} has no effect. {hint.strip()}")
         if _is_newer(written_by := values.get("posenc_version")):
             logger.warning(
                 f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
                 "may differ. Upgrade hf_posenc, or load with the checkpoint's own code (trust_remote_code=True in a "
                 "process that doesn't import hf_posenc)."
             )
-        result = super().from_dict(values, **kwargs)
-        config: Any = result[0] if isinstance(result, tuple) else result
-        if loading := _loading.get():
-            vars(config)[_SOURCE] = loading[0]
-        # Generation settings would make save_pretrained refuse this config, as it does for every transformers config.
-        generation = GenerationConfig._get_default_generation_params()
-        for name, value in unknown.items():
-            if name not in generation and not name.startswith("_") and not hasattr(config, name):
-                vars(config)[name] = value
-        config.validate()  # a name that this version doesn't know may mean something to transformers
-        return result
+        return super().from_dict(values, **kwargs)
 
     def check(self) -> None:
         """Also checks what only those who write a configuration get wrong; makes each map of labels from the other."""
@@ -305,16 +268,15 @@ class PosEncConfig(CheckpointConfig):
                     )
                 if isinstance(accepted[key], bool) and not isinstance(value, bool):
                     raise ValueError(f"position_embedding_kwargs[{key!r}]={value!r} is neither True nor False.")
-        if self.rope_parameters is None or len(schemes) < len(names):
-            return
-        if not any(map(takes_rope_parameters, schemes.values())):
-            if self.rope_parameters == PLAIN_ROPE:  # of another scheme, before this one was set
-                self.rope_parameters = None
-                return
-            raise ValueError(
-                f"rope_parameters={self.rope_parameters!r} has no effect on "
-                f"position_embedding_type={self.position_embedding_type!r}. Leave it out, or set it to None."
-            )
+        if any(map(takes_rope_parameters, schemes.values())):
+            self.rope_parameters = self.rope_parameters or dict(PLAIN_ROPE)
+        elif self.rope_parameters and len(schemes) == len(names):
+            if self.rope_parameters != PLAIN_ROPE:  # which is of another scheme, before this one was set
+                raise ValueError(
+                    f"rope_parameters={self.rope_parameters!r} has no effect on "
+                    f"position_embedding_type={self.position_embedding_type!r}. Leave it out, or set it to None."
+                )
+            self.rope_parameters = None
 
     def schemes(self) -> dict[str, Any]:
         """The classes of the schemes that `position_embedding_type` joins, by name, in order."""
@@ -334,7 +296,7 @@ class PosEncConfig(CheckpointConfig):
         if "+" in name:
             return CombinedPosition
         if name not in self._bundled_classes:
-            vars(self)[_BUNDLED] = {**self._bundled_classes, name: self._bundled_class(name)}
+            self._bundled_classes = {**self._bundled_classes, name: self._bundled_class(name)}
         return self._bundled_classes[name]
 
     def _bundled_class(self, name: str) -> Any:
@@ -357,11 +319,6 @@ class PosEncConfig(CheckpointConfig):
         return fetch_scheme(name, source, self._code_repository, hub)
 
     @property
-    def _bundled_classes(self) -> dict[str, Any]:
-        """The classes that came with the checkpoint, as far as they are loaded."""
-        return vars(self).get(_BUNDLED, {})
-
-    @property
     def _active_load(self) -> tuple[str, bool, dict[str, Any]]:
         """What is being loaded, or the checkpoint that this was loaded from: then its code isn't trusted any more."""
         return _loading.get() or (self._source, False, {})
@@ -369,7 +326,7 @@ class PosEncConfig(CheckpointConfig):
     @property
     def _source(self) -> str:
         """The checkpoint that this was loaded from; else ''."""
-        return self._name_or_path or vars(self).get(_SOURCE, "")
+        return self._name_or_path or self._loaded_from
 
     @property
     def _code_repository(self) -> str:
@@ -399,11 +356,21 @@ class PosEncConfig(CheckpointConfig):
         """Writes config.json and the code that it needs.
 
         Raises:
-            ValueError: the code of a scheme that isn't ours can't travel. Nothing is written then.
+            ValueError: the code of a scheme that isn't ours can't travel, or lies in that folder itself. Nothing is
+                written then.
         """
-        self.code_files()  # or refused before anything is written
-        refuse_own_folder(self.schemes(), save_directory)
-        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        files = self.code_files()  # or refused before anything is written
+        own = [inspect.getsourcefile(scheme) for scheme in self.schemes().values() if not is_built_in(scheme)]
+        if Path(save_directory).resolve() in [Path(source or "").resolve().parent for source in own]:
+            raise ValueError(
+                f"{str(save_directory)!r} holds the file that a scheme was imported from, and which the copy that "
+                "travels would replace. Save into another folder."
+            )
+        super().save_pretrained(save_directory)
+        for name, text in files.items():
+            Path(save_directory, name).write_bytes(text.encode())
+        if push_to_hub:  # here: transformers would send what its own `save_pretrained` writes
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
     def check_scheme(self, scheme: Any) -> None:
         """Refuses a scheme whose state a checkpoint wouldn't hold, whose child hides a hook, or whose table is short.
@@ -460,7 +427,7 @@ class PosEncConfig(CheckpointConfig):
         _check_index(Path(str(source), arguments.get("subfolder") or ""))
         config = arguments.get("config")
         if isinstance(config, PosEncConfig) and config._source != str(source):
-            vars(config).pop(_BUNDLED, None)  # classes of another checkpoint
+            config._bundled_classes = {}  # those are another checkpoint's
         try:
             with _loading_from(str(source), arguments):
                 yield

@@ -26,14 +26,6 @@ class CombinedPosition(PositionScheme):
     def __init__(self, parts: dict[str, PositionScheme]) -> None:
         super().__init__()
         self.names = tuple(parts)
-        rotating = [name for name, part in parts.items() if part.uses("rotate")]
-        alone = next((name for name in rotating if getattr(parts[name], "rotates_alone", False)), None)
-        if alone is not None and len(rotating) > 1:
-            others = ", ".join(repr(name) for name in rotating if name != alone)
-            raise ValueError(
-                f"position_embedding_type={'+'.join(parts)!r}: {alone!r} makes queries and keys anew, which {others} "
-                "would change, too. Keep one of them."
-            )
         for name, part in parts.items():
             self.add_module(name, part)
         self.name = "+".join(parts)  # type: ignore[misc]

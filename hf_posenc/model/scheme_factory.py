@@ -42,20 +42,6 @@ def scheme_kwargs(config: Any) -> dict[str, dict[str, Any]]:
     return {name: dict(kwargs.get(name, {})) for name in names}
 
 
-def find_scheme(config: Any, name: str) -> Any:
-    """A scheme of the table, or the class that combines several, by their names joined by `+`; or one of the config's.
-
-    The table is first: the config may be another checkpoint's, with another scheme of the same name.
-
-    Raises:
-        ValueError: there is none, or something else under its name.
-    """
-    scheme = SCHEMES[name] if name in SCHEMES else config.find_scheme(name)
-    if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
-        raise ValueError(f"scheme_table.py: {name!r} is {scheme!r}, no PositionScheme. Save the checkpoint anew.")
-    return scheme
-
-
 def make_scheme(config: Any) -> PositionScheme:
     """Builds what a config names: one scheme, or several in one.
 
@@ -66,13 +52,15 @@ def make_scheme(config: Any) -> PositionScheme:
     Raises:
         ValueError: a scheme or one of its arguments doesn't exist, or an argument is out of range.
     """
-    kwargs = scheme_kwargs(config)
-    parts = {name: _build(config, name, find_scheme(config, name), kwargs[name]) for name in kwargs}
+    kwargs, whole = scheme_kwargs(config), config.position_embedding_type
+    # The table is first: the config may be another checkpoint's, with another scheme of the same name.
+    schemes = {name: SCHEMES.get(name) or config.find_scheme(name) for name in (*kwargs, whole)}
+    parts = {name: _build(config, name, schemes[name], kwargs[name]) for name in kwargs}
     if len(parts) == 1:
         config.position_embedding_kwargs = next(iter(kwargs.values()))
         return next(iter(parts.values()))
     config.position_embedding_kwargs = kwargs
-    return find_scheme(config, config.position_embedding_type)(parts)
+    return schemes[whole](parts)
 
 
 def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[str, Any]) -> PositionScheme:
@@ -102,7 +90,7 @@ def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
     """The arguments of a constructor that a config fills."""
     sizes = {
         # Schemes that add to the embeddings are as wide as the embeddings.
-        "hidden_size": config.embedding_width if overrides(scheme, "embed", "encodings") else config.hidden_size,
+        "hidden_size": config.embedding_width if overrides(scheme, "embed") else config.hidden_size,
         "head_dim": config.hidden_size // config.num_attention_heads,
         "num_heads": config.num_attention_heads,
         "num_layers": config.num_hidden_layers,

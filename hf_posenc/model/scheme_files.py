@@ -87,7 +87,7 @@ def collect_code(
         entries.append("position_combined.py")
     augmentations = {name: function for name, function in AUGMENTATIONS.items() if name == augmentation}
     entries += [f"{_module(function)}.py" for function in augmentations.values()]
-    return {**files, **_with_imports(MODEL, entries), TABLE: table_text(table, augmentations)}
+    return {**files, **_with_imports(entries), TABLE: table_text(table, augmentations)}
 
 
 def table_text(table: dict[str, type[PositionScheme]], augmentations: dict[str, Any]) -> str:
@@ -107,41 +107,19 @@ def table_text(table: dict[str, type[PositionScheme]], augmentations: dict[str, 
     return "\n".join([title, "", *sorted(imports), "", *dictionaries, ""])
 
 
-def refuse_own_folder(schemes: dict[str, type[PositionScheme]], folder: Any) -> None:
-    """Refuses to save into the folder that a scheme's own file is in: the copy that travels would replace it.
-
-    Raises:
-        ValueError: a file of a scheme lies there.
-    """
-    for scheme in schemes.values():
-        if not is_built_in(scheme):
-            source = Path(inspect.getsourcefile(scheme) or "").resolve()
-            if source.parent == Path(folder).resolve():
-                raise ValueError(
-                    f"{str(folder)!r} holds {source.name}, from which {scheme.__name__} was imported, and which the "
-                    "copy that travels would replace. Save into another folder."
-                )
-
-
 def _module(scheme: Any) -> str:
     return scheme.__module__.rpartition(".")[2]
 
 
-def _with_imports(folder: Path, entries: list[str]) -> dict[str, str]:
-    """Files and those beside them that they import, by name, without the table.
-
-    A file that imports hf_posenc isn't a checkpoint's.
-    """
+def _with_imports(entries: list[str]) -> dict[str, str]:
+    """Files of the model and all that they import, by name, without the table."""
     files: dict[str, str] = {}
     waiting = list(entries)
     while waiting:
         name = waiting.pop()
-        if name in files or name == TABLE:
-            continue
-        text = (folder / name).read_text(encoding="utf-8")
-        if not re.search(r"^\s*(?:from|import)\s+hf_posenc\b", text, flags=re.MULTILINE):
-            files[name] = text
-            waiting += [f"{module}.py" for module in _imported(text)]
+        if name not in files and name != TABLE:
+            files[name] = (MODEL / name).read_text(encoding="utf-8")
+            waiting += [f"{module}.py" for module in _imported(files[name])]
     return files
 
 
@@ -163,8 +141,6 @@ def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
         path = Path()
     if not path.is_file():
         raise ValueError(f"{what} has no source file, so its code can't travel with a model. {move}")
-    if path.stem == "__init__":
-        raise ValueError(f"{what} is defined in {path.name}, which can't travel by that name. {move}")
     files: dict[str, str] = {}
     waiting = [path]
     while waiting:
@@ -181,12 +157,7 @@ def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
 
 def _rewritten(path: Path) -> tuple[str, list[str]]:
     """A module's text with its imports of hf_posenc made relative, and the modules beside it that it imports."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # without a byte order mark, which ast and some loaders refuse
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} isn't UTF-8 text, so it can't travel with a model: {error}. Save it as UTF-8."
-        ) from error
+    text = path.read_text(encoding="utf-8-sig")  # without a byte order mark, which ast and some loaders refuse
     lines = text.split("\n")  # as Python counts them: a form feed doesn't end a line
     relative: dict[str, ast.stmt] = {}
     for node in ast.walk(ast.parse(text, str(path))):
@@ -277,13 +248,9 @@ def fetch_scheme(name: str, source: str, repository: str, hub: dict[str, Any]) -
         raise ValueError(
             f"position_embedding_type={name!r}: {TABLE}, which names its code, can't be loaded from {place}: {error}"
         ) from error
-    scheme = table.get(name) if isinstance(table, dict) else None
-    if scheme is None:
-        names = ", ".join(map(str, table)) if isinstance(table, dict) else "no table"
-        raise ValueError(f"position_embedding_type={name!r}: {TABLE} of {place} has {names}. Save the model anew.")
-    if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
-        raise ValueError(f"{TABLE} of {place}: {name!r} is {scheme!r}, no PositionScheme. Save the model anew.")
-    return scheme
+    if name not in table:
+        raise ValueError(f"position_embedding_type={name!r}: {TABLE} of {place} has {', '.join(table) or 'none'}.")
+    return table[name]
 
 
 def declared_schemes(source: str, hub: dict[str, Any]) -> dict[str, str]:

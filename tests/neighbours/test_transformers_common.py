@@ -15,7 +15,6 @@ from transformers.models.auto import modeling_auto
 
 from hf_posenc import SCHEMES, PosEncConfig
 from hf_posenc.model import modeling_posenc
-from hf_posenc.model.attention import check_reentrant
 from hf_posenc.model.package_config import takes_rope_parameters
 
 pytestmark = pytest.mark.slow
@@ -77,15 +76,6 @@ class Tester:
         return self.get_config(), {"input_ids": ids, "attention_mask": mask}
 
 
-def refuses_reentrant(scheme: str) -> bool:
-    position = modeling_posenc.PosEncModel(Tester(scheme).get_config()).position
-    try:
-        check_reentrant(position, torch.zeros(1, 2, 32))
-    except ValueError:
-        return True
-    return False
-
-
 def tests_of(scheme: str) -> type[unittest.TestCase]:
     class Tests(common.ModelTesterMixin, unittest.TestCase):
         all_model_classes = tuple(getattr(modeling_posenc, name) for name in LISTS)
@@ -106,8 +96,6 @@ def tests_of(scheme: str) -> type[unittest.TestCase]:
     for name in dir(Tests):  # its configurations have no such parameters
         if name.startswith("test_model_rope") and not takes_rope_parameters(SCHEMES[scheme]):
             setattr(Tests, name, None)
-    if refuses_reentrant(scheme):
-        Tests.test_training_gradient_checkpointing_use_reentrant_true = None
     return Tests
 
 

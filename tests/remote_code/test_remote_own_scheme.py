@@ -182,7 +182,6 @@ Mine = make()
             "'from pytest import raises' can't travel.* pytest needn't be installed",
         ),
         ("import torch, einops\n" + GOOD, "einops needn't .*; the standard library, torch, transformers, numpy are"),
-        ("# -*- coding: latin-1 -*-\n# caf\udce9\n" + GOOD, "isn't UTF-8 text.*Save it as UTF-8"),
     ],
 )
 def test_code_that_would_not_load_elsewhere_is_refused_before_anything_is_written(

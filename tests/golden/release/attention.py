@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 from .position_base import PositionScheme
 from .position_math import accumulation_dtype, is_transformed, linear_dtype, outside_autocast, tracing
-from .unpadding import Movable, Rows, Runs, TokenLayout, Tokens
+from .unpadding import Movable, Rows, Runs, TokenLayout
 
 logger = logging.get_logger(__name__)
 
@@ -196,25 +196,6 @@ def check_bias(name: str | None, scheme: PositionScheme) -> None:
             f"attn_implementation={name!r} takes no bias, and position_embedding_type={scheme.name!r} is a bias on the "
             "logits. Use attn_implementation='sdpa' or 'eager', or a scheme without bias, such as 'rope'."
         )
-
-
-def check_reentrant(scheme: PositionScheme, x: Tensor) -> None:
-    """Refuses reentrant checkpointing where layers share what has a gradient: each would go back through its graph.
-
-    Raises:
-        ValueError: the scheme's bias or rotary state has a gradient, tried on hidden states x (1, S, D).
-    """
-    places = torch.arange(x.shape[1], device=x.device).unsqueeze(0)
-    tokens = Tokens.from_positions(places, places, x.requires_grad_())
-    if _has_gradient((scheme.rotary(tokens), scheme.bias(tokens))):
-        raise ValueError(
-            f"Reentrant checkpointing can't train position_embedding_type={scheme.name!r}: its bias or rotary state "
-            "has a gradient, and all layers share it. Set gradient_checkpointing_kwargs={'use_reentrant': False}."
-        )
-
-
-def _has_gradient(value: Any) -> bool:
-    return any(map(_has_gradient, value)) if isinstance(value, tuple) else getattr(value, "requires_grad", False)
 
 
 def _is_biased(scheme: PositionScheme) -> bool:

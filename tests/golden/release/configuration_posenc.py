@@ -2,8 +2,7 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformers.utils.versions import require_version
 
@@ -18,27 +17,17 @@ require_version(_needed := f"transformers>={MINIMUM_TRANSFORMERS}", f'Upgrade wi
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
-from transformers.dynamic_module_utils import get_relative_import_files
 
 from .position_math import PROBABILITY, Check, one_of, positive, require, whole
 from .scheme_table import AUGMENTATIONS, SCHEMES
 
 if TYPE_CHECKING:
-    # Never run, but found by what copies a checkpoint's code: so the files of the model lie beside this one.
+    # Never run, but found by what copies a checkpoint's code: so the files of the model travel with this one.
     from .modeling_posenc import PosEncModel  # noqa: F401
 
-AUTO_MAP = {
-    "AutoConfig": "configuration_posenc.PosEncConfig",
-    "AutoModel": "modeling_posenc.PosEncModel",
-    "AutoModelForMaskedLM": "modeling_posenc.PosEncForMaskedLM",
-    "AutoModelForSequenceClassification": "modeling_posenc.PosEncForSequenceClassification",
-    "AutoModelForTokenClassification": "modeling_posenc.PosEncForTokenClassification",
-    "AutoModelForQuestionAnswering": "modeling_posenc.PosEncForQuestionAnswering",
-    "AutoModelForMultipleChoice": "modeling_posenc.PosEncForMultipleChoice",
-}
-
-MAX_POSITIONS = 2**24
-"""Positions above this aren't exact in float32, in which angles and distances are computed."""
+HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+AUTO_MAP = {"AutoConfig": "configuration_posenc.PosEncConfig", "AutoModel": "modeling_posenc.PosEncModel"}
+AUTO_MAP |= {f"AutoModelFor{head}": f"modeling_posenc.PosEncFor{head}" for head in HEADS}
 
 
 def _field(default: Any, check: Check) -> Any:
@@ -105,6 +94,7 @@ class PosEncConfig(PreTrainedConfig):
     """
 
     model_type = "posenc"
+    _auto_class: ClassVar[str | None] = "AutoConfig"  # transformers copies such a class with all that it imports
     # Tensor parallelism, as `tp_plan="auto"` reads it: heads are split, so a bias for all heads is an error.
     base_model_tp_plan = {f"layers.*.{name}": "rowwise" for name in ("attention.dense", "output")}
     base_model_tp_plan |= {f"layers.*.attention.{name}": "colwise" for name in ("query", "key", "value")}
@@ -123,7 +113,7 @@ class PosEncConfig(PreTrainedConfig):
     attention_probs_dropout_prob: float | int = _field(0.0, PROBABILITY)
     layer_norm_eps: float = _field(1e-12, positive())
     initializer_range: float = _field(0.02, positive())
-    max_position_embeddings: int = _field(512, whole(1, MAX_POSITIONS))
+    max_position_embeddings: int = _field(512, whole())
     type_vocab_size: int = _field(2, whole(0, 2**20))
     pad_token_id: int | None = 0
     embedding_size: int | None = _field(None, whole(1, 2**17))
@@ -131,7 +121,7 @@ class PosEncConfig(PreTrainedConfig):
     position_embedding_kwargs: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     position_augmentation: str = _field("none", one_of("none", *AUGMENTATIONS))
-    position_augmentation_length: int | None = _field(None, whole(1, MAX_POSITIONS))
+    position_augmentation_length: int | None = _field(None, whole())
     norm_position: str = _field("pre", one_of("pre", "pre_but_first", "post"))
     scale_embeddings: bool = False
     classifier_pooling: str = _field("mean", one_of("mean", "cls", "max"))
@@ -221,23 +211,12 @@ class PosEncConfig(PreTrainedConfig):
             f"{', '.join(SCHEMES) or 'none'}. Choose one of these, or install hf_posenc, which has all schemes."
         )
 
-    def code_files(self) -> dict[str, str]:
-        """The code of a checkpoint, by file name: this file and all that it imports, which lie beside it."""
-        files = [Path(__file__), *map(Path, get_relative_import_files(__file__))]
-        return {file.name: file.read_text(encoding="utf-8") for file in files}
-
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Writes config.json and the code that it needs, stamped with this code's version."""
         self.check()
-        files = self.code_files()
         self.posenc_version = POSENC_VERSION
         self.auto_map = dict(AUTO_MAP)  # the code lies beside the file, wherever the config came from
-        Path(save_directory).mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            Path(save_directory, name).write_bytes(text.encode())
-        super().save_pretrained(str(save_directory))
-        if push_to_hub:  # here: transformers would send what its own `save_pretrained` writes
-            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
+        super().save_pretrained(str(save_directory), push_to_hub, **kwargs)
 
     @classmethod
     def load_context(cls, source: Any, arguments: dict[str, Any]) -> AbstractContextManager[Any]:

@@ -31,18 +31,14 @@ def cross_entropy(logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | i
 
     The mean over no label at all is 0, not NaN.
     """
-    labels = whole_numbers(labels, logits.device)
-    total = nn.functional.cross_entropy(logits.to(accumulation_dtype(logits)), labels, reduction="sum")
-    return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
-
-
-def warn_of_one_class(logits: Tensor) -> None:
-    """Says that a loss is 0 whatever the weights."""
     if logits.shape[-1] == 1:
         logger.warning_once(
             "With one class the cross-entropy is always 0, so nothing is learned. Set num_labels to 2 or more; for one "
             "number per sequence problem_type='regression', for yes or no 'multi_label_classification'."
         )
+    labels = whole_numbers(labels, logits.device)
+    total = nn.functional.cross_entropy(logits.to(accumulation_dtype(logits)), labels, reduction="sum")
+    return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
 
 
 def _mean(total: Tensor, count: Tensor | int, num_items_in_batch: Tensor | int | None) -> Tensor:
@@ -67,7 +63,6 @@ def sequence_classification_loss(
         kind = "multi_label_classification" if several else "single_label_classification"
         kind = "regression" if classes == 1 else kind
     if kind == "single_label_classification":
-        warn_of_one_class(logits)
         loss = cross_entropy(logits, labels.reshape(-1), num_items_in_batch)
     else:
         loss_of: Any = nn.functional.binary_cross_entropy_with_logits

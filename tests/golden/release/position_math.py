@@ -18,7 +18,7 @@ def _is_number(least: float, most: float, kind: Any = (int, float)) -> Callable[
 
 
 def whole(least: int = 1, most: int = 2**24) -> Check:
-    """A whole number in a range."""
+    """A whole number in a range, at most by default the last position that float32, which computes angles, holds."""
     return _is_number(least, most, Integral), f"is out of range. It must be a whole number from {least} to {most}."
 
 

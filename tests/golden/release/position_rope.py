@@ -25,17 +25,21 @@ ROPE_TYPES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "llama3": (("factor", "low_freq_factor", "high_freq_factor", _LENGTH), {}),
     "proportional": ((), {"factor": 1.0}),
 }
+_FACTORS: Check = (
+    lambda value: isinstance(value, (list, tuple)) and all(map(positive()[0], value)),
+    "is no list of positive numbers, one per pair.",
+)
 _CHECKS: dict[str, Check] = {
     "rope_type": one_of(*ROPE_TYPES),
     "rope_theta": positive(" above 1; 10000 is usual", least=1 + 1e-6),
     "partial_rotary_factor": positive(" up to 1", most=1.0),
     "factor": positive(" of at least 1: how many times the trained length inputs may be", least=1.0),
     "truncate": (lambda value: isinstance(value, bool), "is neither True nor False."),
+    **dict.fromkeys(("short_factor", "long_factor"), _FACTORS),
     "global_attn_every_n_layers": whole(least=2),
     _LENGTH: whole(least=2),
 }
-"""The others may be any positive number, `short_factor` and `long_factor` a list of them."""
-_LIST: Check = (lambda value: isinstance(value, (list, tuple)), "is no list of numbers, one per pair.")
+"""The others may be any positive number."""
 PLAIN_ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 _LOCAL = ("local_rope_theta", "global_attn_every_n_layers")
 ROPE_COMMON = ("rope_type", "rope_theta", "partial_rotary_factor", *_LOCAL)
@@ -64,12 +68,7 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
                 f"{', '.join(required) or 'nothing'} and takes {', '.join((*ROPE_COMMON, _LENGTH, *optional))}."
             )
     for key, value in parameters.items():
-        if key in ("short_factor", "long_factor"):
-            require(f"rope_parameters: {key}", value, _LIST)
-            for place, factor in enumerate(value):
-                require(f"rope_parameters: {key}[{place}]", factor, positive())
-        else:
-            require(f"rope_parameters: {key}", value, _CHECKS.get(key, positive()))
+        require(f"rope_parameters: {key}", value, _CHECKS.get(key, positive()))
     parameters |= {key: x for key, x in optional.items() if x is not None and key not in parameters}
     for less, more in (("beta_slow", "beta_fast"), ("low_freq_factor", "high_freq_factor")):
         if less in parameters and not parameters[less] < parameters[more]:
@@ -84,17 +83,6 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
     if rope_type == "dynamic" and max_positions is not None:  # which is all that transformers reads of it
         parameters[_LENGTH] = min(parameters[_LENGTH], max_positions)
     return parameters
-
-
-class _FrequencySettings:  # a namespace couldn't be compiled
-    """What transformers' frequency functions read of a config."""
-
-    num_attention_heads: int = 1
-    standardize_rope_params: Any = staticmethod(dict)
-
-    def __init__(self, head_dim: int, rope_parameters: dict[str, Any]) -> None:
-        self.head_dim = self.hidden_size = head_dim
-        self.rope_parameters, self.max_position_embeddings = rope_parameters, rope_parameters.get(_LENGTH)
 
 
 class RotaryPosition(RotatedPosition):
@@ -147,6 +135,9 @@ class RotaryPosition(RotatedPosition):
 
     name = "rope"
     shift_invariant: bool | None = True
+    # Besides sizes and `rope_parameters`, what transformers' functions of the frequencies read of a config:
+    num_attention_heads = 1
+    standardize_rope_params = staticmethod(dict)
 
     def __init__(
         self,
@@ -168,15 +159,14 @@ class RotaryPosition(RotatedPosition):
                 f"(partial_rotary_factor={factor}), which is not a positive even number. Change hidden_size or "
                 "num_attention_heads, or the factor."
             )
-        if self.rope_type == "dynamic" and self.rotary_dim < 4:
-            raise ValueError(f"rope_type='dynamic' needs at least 4 turned entries per head, not {self.rotary_dim}.")
         for key in ("short_factor", "long_factor"):
             if key in self.rope_parameters and len(self.rope_parameters[key]) != self.rotary_dim // 2:
                 raise ValueError(
                     f"rope_parameters: {key} has {len(self.rope_parameters[key])} numbers. It must have one for each "
                     f"of the {self.rotary_dim // 2} pairs of head_dim={head_dim}."
                 )
-        self.head_dim = head_dim
+        self.head_dim = self.hidden_size = head_dim
+        self.max_position_embeddings = self.rope_parameters.get(_LENGTH)
         self.needs_lengths = self.rope_type in ("dynamic", "longrope")
         self.shift_invariant = None if self.needs_lengths else True  # a shifted sequence counts as a longer one
         self.interleaved = interleaved
@@ -205,10 +195,10 @@ class RotaryPosition(RotatedPosition):
 
     def _compute(self, device: torch.device, length: Any = None) -> tuple[Tensor, float]:
         """f_i of sequences of this length, or lengths (..., 1), and the factor on cos and sin."""
-        parameters, function = self.rope_parameters, ROPE_INIT_FUNCTIONS.get(self.rope_type)
-        if function is None:  # transformers leaves `default` to each model: it is `linear` with a factor of 1
-            parameters, function = {**parameters, "factor": 1.0}, ROPE_INIT_FUNCTIONS["linear"]
-        return function(cast(Any, _FrequencySettings(self.head_dim, parameters)), device, seq_len=length)
+        if self.rope_type == "default":  # which transformers leaves to each model
+            power = torch.arange(0, self.rotary_dim, 2, device=device, dtype=torch.float32) / self.rotary_dim
+            return 1.0 / self.rope_parameters["rope_theta"] ** power, 1.0
+        return ROPE_INIT_FUNCTIONS[self.rope_type](cast(Any, self), device, seq_len=length)
 
     def _fixed(self, device: torch.device, length: int | None = None) -> Tensor:
         """Frequencies that depend on no tensor: computed once, on the CPU, as powers differ in their last digits."""
