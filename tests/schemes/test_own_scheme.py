@@ -168,6 +168,11 @@ class WithDict(Sound):
         self.parts = {layer: nn.Linear(1, 1) for layer in range(num_layers)}
 
 
+class Demanding(Sound):
+    def __init__(self, *, width):
+        super().__init__()
+
+
 class WithHookForChild(Sound):
     def __init__(self):
         super().__init__()
@@ -180,10 +185,11 @@ class WithHookForChild(Sound):
         (WithBuffer, "WithBuffer.table is a buffer.*Compute it from Python numbers"),
         (WithList, "WithList.parts is a Python list or dict of modules, whose weights nobody would .*nn.ModuleList"),
         (WithDict, "WithDict.parts is a Python list or dict of modules, whose weights nobody would .*nn.ModuleDict"),
+        (Demanding, r"position_embedding_kwargs={} doesn't fit 'own'.*'width'"),
         (WithHookForChild, "WithHookForChild.bias is a child with the name of a hook. Rename it"),
     ],
 )
-def test_a_buffer_a_list_of_modules_and_a_child_named_like_a_hook_are_refused(monkeypatch, scheme, message):
+def test_a_buffer_a_list_of_modules_and_the_like_are_refused(monkeypatch, scheme, message):
     with pytest.raises(ValueError, match=message):
         made(monkeypatch, scheme)
 
