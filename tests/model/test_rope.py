@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from common import assert_equal_with_gradients, encoder, padded, tiny_config, tokens
-from references import rope, rope_frequencies
+from references import rope
 from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
@@ -121,8 +121,6 @@ def test_angles_that_are_trained_get_a_gradient():
     torch.testing.assert_close(cos.grad, q.sum(-2, keepdim=True))
 
 
-
-
 def packed(*sequences: torch.Tensor) -> dict[str, torch.Tensor]:
     positions = torch.cat([torch.arange(len(sequence)) for sequence in sequences])
     return {"input_ids": torch.cat(sequences)[None], "position_ids": positions[None]}
@@ -229,27 +227,24 @@ def test_of_older_names_and_new_ones_the_same_win_as_in_transformers(older, thet
         assert (read["rope_theta"], read.get("rope_type", read.get("type"))) == (theta, rope_type)
 
 
-def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
+@pytest.mark.parametrize("own", [AutoConfig, CheckpointConfig])  # the second is a checkpoint's, where hf_posenc isn't
+def test_loading_with_a_scaling_keeps_the_angles_of_training(own, tmp_path):
     tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}).save_pretrained(tmp_path)
     linear = {"rope_type": "linear", "factor": 2.0}
     wanted = {**linear, "rope_theta": 500.0, "partial_rotary_factor": 0.5}
-    for form in ({"rope_parameters": linear}, {"rope_scaling": {"type": "linear", "factor": 2.0}}):
-        assert AutoConfig.from_pretrained(tmp_path, **form).rope_parameters == wanted
-    both = AutoConfig.from_pretrained(tmp_path, rope_parameters=linear, rope_theta=7.0)
-    assert both.rope_parameters == {**wanted, "rope_theta": 7.0}
+    assert own.from_pretrained(tmp_path, rope_parameters=linear).rope_parameters == wanted
+    older = AutoConfig.from_pretrained(tmp_path, rope_scaling={"type": "linear", "factor": 2.0})
+    assert older.rope_parameters == wanted
+    wanted["rope_theta"] = 7.0
+    assert AutoConfig.from_pretrained(tmp_path, rope_parameters=linear, rope_theta=7.0).rope_parameters == wanted
+    both = own.from_pretrained(tmp_path, rope_parameters={**linear, "rope_theta": 7.0})
+    assert both.rope_parameters == wanted
     both.save_pretrained(tmp_path)
-    assert AutoConfig.from_pretrained(tmp_path, partial_rotary_factor=1.0).rope_parameters == {
-        **linear,
-        "rope_theta": 7.0,
-        "partial_rotary_factor": 1.0,
-    }
+    whole = AutoConfig.from_pretrained(tmp_path, partial_rotary_factor=1.0)
+    assert whole.rope_parameters == {**wanted, "partial_rotary_factor": 1.0}
+    plain = {"rope_type": "default", "rope_theta": 7.0, "partial_rotary_factor": 0.5}
     for form in ({}, None, {"rope_theta": None, "rope_type": "default"}):  # no scaling any more
-        for own in (AutoConfig, CheckpointConfig):  # the second is what a checkpoint has where hf_posenc isn't
-            assert completed(own.from_pretrained(tmp_path, rope_parameters=form)) == {
-                "rope_type": "default",
-                "rope_theta": 7.0,
-                "partial_rotary_factor": 0.5,
-            }
+        assert completed(own.from_pretrained(tmp_path, rope_parameters=form)) == plain
 
 
 @pytest.mark.parametrize("older", [False, True])

@@ -189,14 +189,6 @@ def test_the_checkpoints_own_class_says_what_its_table_lacks_or_has_wrong(monkey
         PosEncModel(config)
 
 
-def test_the_checkpoints_own_class_keeps_the_trained_angles_under_a_new_scaling() -> None:
-    trained = TRAVELLING(rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}).to_dict()
-    linear = {"rope_type": "linear", "factor": 2.0}
-    for scaling, theta in ((linear, 500.0), ({**linear, "rope_theta": 7.0}, 7.0)):
-        config = TRAVELLING.from_dict(trained, rope_parameters=scaling)
-        assert config.rope_parameters == {**linear, "rope_theta": theta, "partial_rotary_factor": 0.5}
-
-
 def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(tmp_path: Path) -> None:
     config = TRAVELLING(auto_map={"AutoModel": "me/code--modeling_posenc.PosEncModel"})
     config.save_pretrained(tmp_path)
