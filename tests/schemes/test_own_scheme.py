@@ -198,17 +198,13 @@ def test_a_buffer_a_list_of_modules_and_the_like_are_refused(monkeypatch, scheme
     ("base", "hook", "result", "message"),
     [
         (PositionScheme, "bias", ones(1, 3, 5, 5), "returns (1, 3, 5, 5). Give (1 or B, 2 or 1, S, S)"),
-        (PositionScheme, "layer_bias", ones(1, 3, 5, 5), "returns (1, 3, 5, 5). Give (1 or B, 2 or 1, S, S)"),
         (PositionScheme, "bias", ones(1, 1, 6, 6), "returns (1, 1, 6, 6). Give (1 or B, 2 or 1, S, S), S = 5"),
         (PositionScheme, "embed", None, "embed returns None. Give the hidden states back"),
         (DistanceBias, "of_distance", ones(1, 9), "Mine.of_distance returns (1, 9) for 9 distances. Give (R, H)"),
-        (DistanceBias, "of_distance", ones(9), "Mine.of_distance returns (9,) for 9 distances. Give (R, H)"),
         (DistanceBias, "of_distance", None, "Mine.of_distance returns None for 9 distances"),
         (AddedPosition, "encodings", None, "Mine.encodings must return (..., 128) for positions (...)"),
-        (AddedPosition, "encodings", ones(5), "Mine.encodings must return (..., 128) for positions (...)"),
         (AddedPosition, "encodings", ones(5, 3), "Mine.encodings must return (..., 128) for positions (...)"),
         (RotatedPosition, "angles", None, "Mine.angles must return (..., r/2) for positions (...)"),
-        (RotatedPosition, "angles", ones(5), "Mine.angles must return (..., r/2) for positions (...)"),
         (RotatedPosition, "angles", ones(5, 33), "Mine.angles turns 66 of a head's 64 entries"),
     ],
 )
@@ -346,6 +342,8 @@ class Tent(DistanceBias):
 
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_a_function_of_distance_is_a_bias_of_all_layers_or_of_each(per_layer):
+    alike = type("Alike", (DistanceBias,), {"of_distance": lambda self, distance, layer: distance[:, None].float()})()
+    assert alike.bias(Tokens.from_positions(torch.arange(3)[None])).shape == (1, 1, 3, 3)  # all heads have the same
     tent = Tent(num_heads=2, num_layers=2, per_layer=per_layer)
     nothing = torch.zeros(1)
     for positions in (torch.arange(80)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]]), torch.tensor([[5]])):
@@ -358,11 +356,6 @@ def test_a_function_of_distance_is_a_bias_of_all_layers_or_of_each(per_layer):
             assert ((shared is None), (own is None)) == (per_layer, not per_layer)
             assert (tent.uses("bias"), tent.uses("layer_bias")) == (not per_layer, per_layer)
             assert torch.equal(own if per_layer else shared, expected)
-
-
-def test_a_function_of_distance_has_an_axis_of_heads_which_may_be_one():
-    scheme = type("Alike", (DistanceBias,), {"of_distance": lambda self, distance, layer: distance[:, None].float()})()
-    assert scheme.bias(Tokens.from_positions(torch.arange(3)[None])).shape == (1, 1, 3, 3)
 
 
 class Asks(PositionScheme):
