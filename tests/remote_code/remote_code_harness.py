@@ -49,8 +49,6 @@ PAIRS = [*((scheme, HEAD) for scheme in BUILTIN if scheme != "t5"), *ALL_HEADS]
 FEW_PAIRS = [(scheme, head) for scheme, head in PAIRS if scheme in HOOKS]
 """Of them, a scheme for each hook, and every head."""
 
-CONVERTED = [(head, other) for head in HEADS for other in HEADS if head != other and "PosEncModel" in (head, other)]
-"""Of a checkpoint's head another Auto class than its own makes another: of the encoder every head, and back."""
 
 SOURCES = {pair: ("folder", "hub") if pair in (("t5", HEAD), ("t5", "PosEncModel")) else ("folder",) for pair in PAIRS}
 """Where a stranger finds each of them."""
@@ -59,10 +57,8 @@ PIPELINES = {
     "text-classification": "PosEncForSequenceClassification",
     "token-classification": "PosEncForTokenClassification",
     "fill-mask": "PosEncForMaskedLM",
-    "feature-extraction": "PosEncModel",
 }
 """Tasks of `transformers.pipeline`, and the class that each is tested with."""
-PIPED = [(scheme, task) for task, head in PIPELINES.items() for scheme in HOOKS if (scheme, head) in PAIRS]
 
 DTYPES = ("bfloat16", "float16")
 HALVES = [(scheme, dtype) for number, scheme in enumerate(HOOKS) for dtype in DTYPES[number % 2 :][:1]]
@@ -207,18 +203,13 @@ def run_clean(
     *,
     pretend_transformers_is: str | None = None,
     with_hf_posenc: bool = False,
-    waits: bool = True,
     environment: dict[str, str] | None = None,
 ) -> Report:
-    """Does jobs (see clean_process.py) in one new process, without hf_posenc and a network unless told otherwise.
-
-    `waits=False`: it tries again at once where huggingface_hub waits, for a server that is gone for good.
-    """
+    """Does jobs (see clean_process.py) in one new process, without hf_posenc and a network unless told otherwise."""
     workplace.mkdir(parents=True, exist_ok=True)
     batch, report, tensors, order = (workplace / n for n in ("batch.safetensors", "report", "tensors", "order"))
     save_file(BATCH, batch)
     orders: dict[str, Any] = {"jobs": jobs, "batch": str(batch), "report": str(report), "tensors": str(tensors)}
-    orders["waits"] = waits
     if pretend_transformers_is is not None:
         orders["pretend_transformers_is"] = pretend_transformers_is
     if with_hf_posenc:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from common import perturb, schemes_restored
-from remote_code_harness import BUILTIN, CODE, HEAD, Checkpoints, model_job, run_clean, tiny_config, tiny_model
+from remote_code_harness import BUILTIN, CODE, HEAD, tiny_config, tiny_model
 from torch import Tensor
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -206,26 +206,6 @@ def test_a_scheme_is_not_saved_over_its_own_source(tmp_path: Path) -> None:
             tiny_config("mine").save_pretrained(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["mine.py"]
     assert file.read_text() == written
-
-
-@pytest.mark.slow  # a process
-def test_strangers_are_told_what_is_wrong_with_a_table(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    tables = {
-        "gone": GONE,
-        "lacks": "SCHEMES = {}\nAUGMENTATIONS = {}\n",
-        "no scheme": "SCHEMES = {'mine': dict}\nAUGMENTATIONS = {}\n",
-    }
-    jobs = [model_job("other", checkpoints.folder("t5"), position_embedding_type="alibi")]
-    jobs += [model_job(name, author(tmp_path / name, 1, table)) for name, table in tables.items()]
-    jobs += [model_job(str(step), author(tmp_path / str(step), step)) for step in (3, 4)]
-    report = run_clean(jobs, tmp_path / "stranger", tmp_path / "home")
-    messages = {name: answer.get("message", "") for name, answer in report.jobs.items()}
-    assert "'alibi' isn't in this checkpoint's scheme_table.py, which has t5" in messages["other"]
-    assert "install hf_posenc, which has all schemes" in messages["other"]
-    assert "gone.py" in messages["gone"]
-    assert "position_embedding_type='mine' isn't in this checkpoint's scheme_table.py" in messages["lacks"]
-    assert "'mine' is <class 'dict'>, no PositionScheme. Save the checkpoint anew" in messages["no scheme"]
-    assert not torch.allclose(report.outputs("3")["encoder"], report.outputs("4")["encoder"])
 
 
 def test_a_scheme_that_this_version_lacks_says_which_has_it(tmp_path: Path) -> None:
