@@ -227,26 +227,6 @@ def test_a_bias_may_be_none_and_a_rotation_may_narrow_queries_and_keys(scheme, o
     torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
 
 
-def test_varlen_is_chosen_on_a_gpu_for_schemes_without_a_bias_alone(monkeypatch):
-    batch = TokenLayout.from_batch(IDS, MASK)
-
-    def chosen(backend, scheme):
-        config, x = tiny_config(scheme), torch.zeros(*batch.tokens.positions.shape, 32)
-        config._attn_implementation = backend
-        return attention.choose_attention(config, MADE[scheme], batch, x, has_dropout=False, wants_weights=False)
-
-    assert isinstance(chosen("sdpa", "rope").runs, Runs)
-    assert isinstance(chosen("eager", "rope").runs, Rows)
-    with monkeypatch.context() as patch:
-        fits = attention._runs_varlen
-        patch.setattr(attention, "_runs_varlen", lambda scheme, batch, x, has_dropout: not attention._is_biased(scheme))
-        assert chosen("sdpa", "rope").backend is attention.BACKENDS["varlen"]
-        assert chosen("sdpa", "t5").backend is attention.BACKENDS["sdpa"]
-        assert chosen("eager", "rope").backend is attention.BACKENDS["eager"]
-    assert not fits(MADE["rope"], batch, torch.zeros(1, 20, 32, dtype=torch.bfloat16), False)  # not on CUDA
-    assert batch.cu_seqlens.tolist() == [0, 9, 10, 14, 20]
-
-
 def test_one_log_line_says_how_attention_runs(monkeypatch):
     lines = []
     monkeypatch.setattr(attention.logger, "info", lines.append)

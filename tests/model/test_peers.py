@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import padded, perturb, tokens
+from common import assert_equal_with_gradients, padded, perturb, tokens
 from conversion_harness import edit, tiny_source
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, DebertaConfig, Swinv2Config, T5Config
@@ -12,9 +12,11 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention, build_relative_position
 from transformers.models.swinv2.modeling_swinv2 import Swinv2SelfAttention
 from transformers.models.t5.modeling_t5 import T5Attention
+from x_transformers import x_transformers
 
 from hf_posenc import convert
 from hf_posenc.model.position_alibi import alibi_slopes
+from hf_posenc.model.position_cable import CablePosition
 from hf_posenc.model.position_deberta import DebertaPosition
 from hf_posenc.model.position_mlp_bias import MLPBiasPosition
 from hf_posenc.model.position_t5 import T5Position
@@ -153,3 +155,16 @@ def test_mlp_bias_equals_transformers_swin_v2_before_its_sigmoid():
     got = [weight.grad for weight in (mine.up.weight, mine.up.bias, mine.down.weight)]
     expected = [-network[0].weight.grad[:, 1:], network[0].bias.grad, network[2].weight.grad]
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_cable_equals_x_transformers_forgetting_bias_of_both_sides():
+    """Its gates are log-sigmoids, which are -softplus of the opposite: what it adds, ours takes off."""
+    theirs = x_transformers.DataDependentAlibi(12, 3, causal=False)
+    mine = CablePosition(hidden_size=12, num_heads=3, num_layers=2)
+    linear = theirs.to_forget_gates[0]
+    with torch.no_grad():
+        mine.shares[1].weight.copy_(-linear.weight)
+        mine.shares[1].bias.copy_(-linear.bias)
+    x = torch.randn(2, 30, 12, requires_grad=True)
+    tokens = Tokens.from_positions(torch.arange(30).expand(2, 30), hidden_states=x)
+    assert_equal_with_gradients(mine.layer_bias(x, x, tokens, 1), theirs(x), x, atol=1e-4)

@@ -363,10 +363,11 @@ class Asks(PositionScheme):
 
     def __init__(self):
         super().__init__()
-        self.got = {}
+        self.got, self.seen = {}, {}
 
     def _note(self, hook, tokens, **more):
         shapes = {name: tuple(getattr(tokens, name).shape) for name in ("positions", "is_first", "sequence", "lengths")}
+        self.seen[hook] = tokens.hidden_states
         self.got[hook] = {**shapes, **more, "autocast": torch.is_autocast_enabled("cpu")}
 
     def embed(self, hidden_states, tokens):
@@ -389,7 +390,7 @@ class Asks(PositionScheme):
 
 
 @pytest.mark.parametrize("name", ["asks", "asks+none_too"])
-def test_hooks_see_tokens_in_their_own_layout_and_positions_outside_autocast(name):
+def test_hooks_see_tokens_in_their_own_layout_what_layers_begin_with_and_positions_outside_autocast(name):
     class NoneToo(Asks):
         pass
 
@@ -398,7 +399,10 @@ def test_hooks_see_tokens_in_their_own_layout_and_positions_outside_autocast(nam
     model.position = scheme if name == "asks" else CombinedPosition({"one": scheme, "other": NoneToo()})
     ids, mask = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        model(ids, attention_mask=mask)
+        first = model(ids, attention_mask=mask, output_hidden_states=True).hidden_states[0][mask == 1]
+    assert scheme.seen["embed"] is None
+    assert torch.equal(scheme.seen["rotary"][0], first)
+    assert torch.equal(scheme.seen["bias"][mask == 1], first)
     token = {"positions": (1, 5), "is_first": (1, 5), "sequence": (1, 5), "lengths": (1, 5)}
     rows = {"positions": (1, 3), "is_first": (1, 3), "sequence": (2, 3), "lengths": (2, 3)}
     assert scheme.got == {

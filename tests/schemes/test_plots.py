@@ -192,28 +192,6 @@ def test_what_is_appended_to_queries_and_keys_is_no_rotation():
     assert torch.equal(rotated_units(Appends(), 2, 4, 5, 0), torch.eye(4).expand(1, 5, 4, 4))
 
 
-class UpperLayers(PositionScheme):
-    """Turns and biases nothing in the first layer."""
-
-    name = "upper_layers"
-
-    def rotate(self, q, k, state, layer):
-        return (q.flip(-1), k) if layer else (q, k)
-
-    def layer_bias(self, q, k, tokens, layer):
-        return (
-            -tokens.positions[:, None, None, :].float().expand(-1, -1, tokens.positions.shape[1], -1) if layer else None
-        )
-
-
-def test_a_layer_in_which_a_hook_gives_none_is_drawn_without_effect(monkeypatch):
-    monkeypatch.setitem(hf_posenc.SCHEMES, "upper_layers", UpperLayers)
-    shown = axes(tiny_config("upper_layers"), layer=0)
-    assert np.all(curves(shown["q.k of equal vectors, over q.q"]) == pytest.approx(1))
-    assert not any(title.startswith("Bias") for title in shown)
-    assert "Bias of layer 1, from position 6" in axes(tiny_config("upper_layers"))
-
-
 def test_nothing_global_is_touched(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # importing it is an error now
     before = matplotlib.rcParams.copy()  # which asks for no backend
