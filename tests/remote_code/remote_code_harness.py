@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import common
 import pytest
 import torch
 from clean_process import outputs
@@ -84,20 +85,10 @@ BARE_BATCH = {"input_ids": BATCH["input_ids"]}
 
 
 def tiny_config(scheme: str, **overrides: Any) -> PosEncConfig:
-    values: dict[str, Any] = {
-        "vocab_size": 100,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
-        "position_embedding_type": scheme,
-        "id2label": {0: "bad", 1: "fair", 2: "good"},
-        "label2id": {"bad": 0, "fair": 1, "good": 2},
-    }
-    if scheme == "window":  # one that texts of tests reach beyond
-        values["position_embedding_kwargs"] = {"sliding_window": 2}
-    return PosEncConfig(**{**values, **overrides})
+    labels = {"bad": 0, "fair": 1, "good": 2}
+    values: dict[str, Any] = {"vocab_size": 100, "intermediate_size": 64, "hidden_dropout_prob": 0.1}
+    values |= {"id2label": {number: label for label, number in labels.items()}, "label2id": labels}
+    return common.tiny_config(scheme, **{**values, **overrides})
 
 
 def tiny_model(scheme: str, head: str, **overrides: Any) -> Any:
