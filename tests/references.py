@@ -194,6 +194,23 @@ def pairs(positions: Tensor, heads: int, entry: Callable[[int, int, int], Tensor
     )
 
 
+def by_layer(scheme, heads: int, entry: Callable[[int, int, int, int], Tensor | float]) -> Reference:
+    """A bias of all layers, or of each: entry(layer, head, p_i, p_j)."""
+    if not scheme.per_layer:
+        return Reference(bias=lambda positions: pairs(positions, heads, lambda h, i, j: entry(0, h, i, j)))
+
+    def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
+        return pairs(positions, 1, lambda _, i, j: entry(layer, head, i, j))[0]
+
+    return Reference(layer_bias=layer_bias)
+
+
+def by_token(positions: Tensor, entry: Callable[[int, int, int, int], Tensor]) -> Tensor:
+    """(S, S) of entry(i, j, p_i, p_j), for what depends on the tokens too."""
+    places = positions.tolist()
+    return torch.stack([torch.stack([entry(i, j, p, r) for j, r in enumerate(places)]) for i, p in enumerate(places)])
+
+
 PUBLISHED_SLOPES = {
     4: [2**-2, 2**-4, 2**-6, 2**-8],
     8: [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8],
@@ -214,13 +231,7 @@ def alibi(scheme) -> Reference:
         left, right = sides[layer]
         return -left[h] * (i - j) if j <= i else -right[h] * (j - i)
 
-    if not scheme.per_layer:
-        return Reference(bias=lambda positions: pairs(positions, heads, lambda h, i, j: entry(0, h, i, j)))
-
-    def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
-        return pairs(positions, 1, lambda _, i, j: entry(layer, head, i, j))[0]
-
-    return Reference(layer_bias=layer_bias)
+    return by_layer(scheme, heads, entry)
 
 
 def t5_bucket(distance: int, buckets: int, far: int) -> int:
@@ -237,17 +248,10 @@ def t5_bucket(distance: int, buckets: int, far: int) -> int:
 def by_table(scheme, row: Callable[[int], int]) -> Reference:
     """A bias that is a row of a table of all layers or of each, `row` of the distance."""
 
-    def entry(table: Tensor, h: int, i: int, j: int) -> Tensor:
-        return table[row(j - i), h].to(f64)
+    def entry(layer: int, h: int, i: int, j: int) -> Tensor:
+        return scheme.tables[layer].weight[row(j - i), h].to(f64)
 
-    heads = scheme.tables[0].weight.shape[1]
-    if not scheme.per_layer:
-        return Reference(bias=lambda p: pairs(p, heads, lambda h, i, j: entry(scheme.tables[0].weight, h, i, j)))
-
-    def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
-        return pairs(positions, 1, lambda _, i, j: entry(scheme.tables[layer].weight, head, i, j))[0]
-
-    return Reference(layer_bias=layer_bias)
+    return by_layer(scheme, scheme.tables[0].weight.shape[1], entry)
 
 
 def t5(scheme) -> Reference:
@@ -331,15 +335,12 @@ def relative_key(scheme, with_keys: bool = False) -> Reference:
     def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
         table = scheme.tables[layer].weight.to(f64)
         middle = (len(table) - 1) // 2
-        places = positions.tolist()
-        rows = []
-        for i, p in enumerate(places):
-            row = []
-            for j, r in enumerate(places):
-                vector = table[p - r + middle]
-                row.append(q[i] @ vector + (k[j] @ vector if with_keys else 0))
-            rows.append(torch.stack(row))
-        return torch.stack(rows) / math.sqrt(q.shape[-1])
+
+        def entry(i: int, j: int, p: int, r: int) -> Tensor:
+            vector = table[p - r + middle]
+            return q[i] @ vector + (k[j] @ vector if with_keys else 0)
+
+        return by_token(positions, entry) / math.sqrt(q.shape[-1])
 
     return Reference(layer_bias=layer_bias)
 
@@ -355,25 +356,21 @@ def deberta(scheme) -> Reference:
     def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
         size = q.shape[-1]
         cut = slice(head * size, (head + 1) * size)
-        places = positions.tolist()
         table = scheme.embedding.weight.to(f64)
 
         def projected(linears, distance: int) -> Tensor:
             vector = table[max(-limit, min(distance, limit - 1)) + limit]
             return (linears[layer].weight.to(f64) @ vector + linears[layer].bias.to(f64))[cut]
 
-        rows = []
-        for i, p in enumerate(places):
-            row = []
-            for j, r in enumerate(places):
-                total = torch.zeros((), dtype=f64)
-                if scheme.keys is not None:
-                    total = total + q[i] @ projected(scheme.keys, p - r)
-                if scheme.queries is not None:
-                    total = total + k[j] @ projected(scheme.queries, p - r)
-                row.append(total)
-            rows.append(torch.stack(row))
-        return torch.stack(rows) / math.sqrt((1 + terms) * size)
+        def entry(i: int, j: int, p: int, r: int) -> Tensor:
+            total = torch.zeros((), dtype=f64)
+            if scheme.keys is not None:
+                total = total + q[i] @ projected(scheme.keys, p - r)
+            if scheme.queries is not None:
+                total = total + k[j] @ projected(scheme.queries, p - r)
+            return total
+
+        return by_token(positions, entry) / math.sqrt((1 + terms) * size)
 
     return Reference(layer_bias=layer_bias, query_scale=1 / math.sqrt(1 + terms))
 
@@ -388,10 +385,7 @@ def cable(scheme) -> Reference:
         def between(side: Tensor, low: int, high: int) -> Tensor:
             return sum((side[t] for t, p in enumerate(places) if low < p <= high), torch.zeros((), dtype=f64))
 
-        rows = [
-            torch.stack([-between(left, r, p) if r <= p else -between(right, p, r) for r in places]) for p in places
-        ]
-        return torch.stack(rows)
+        return by_token(positions, lambda i, j, p, r: -between(left, r, p) if r <= p else -between(right, p, r))
 
     return Reference(hidden_bias=hidden_bias)
 
@@ -401,16 +395,13 @@ def pope(scheme) -> Reference:
 
     def layer_bias(q: Tensor, k: Tensor, positions: Tensor, layer: int, head: int) -> Tensor:
         phase = scheme.phases[layer].weight[head].to(f64)
-        d, places = q.shape[-1], positions.tolist()
+        d = q.shape[-1]
         speed = torch.tensor([scheme.theta ** (-c / d) for c in range(d)], dtype=f64)
         far_q, far_k = (torch.log(1 + torch.exp(x)) for x in (q, k))
-        rows = [
-            torch.stack(
-                [(far_q[i] * far_k[j] * torch.cos((r - p) * speed + phase)).sum() for j, r in enumerate(places)]
-            )
-            for i, p in enumerate(places)
-        ]
-        return (torch.stack(rows) - q @ k.T) / math.sqrt(d)
+        logits = by_token(
+            positions, lambda i, j, p, r: (far_q[i] * far_k[j] * torch.cos((r - p) * speed + phase)).sum()
+        )
+        return (logits - q @ k.T) / math.sqrt(d)
 
     return Reference(layer_bias=layer_bias)
 

@@ -81,20 +81,18 @@ def test_packed_sequences_are_moved_each_by_its_own_number():
 def test_it_changes_training_alone_and_leaves_given_positions_alone(how):
     model, plain = encoder("learned", position_augmentation=how), encoder("learned")
     torch.testing.assert_close(model(IDS, attention_mask=MASK)[0], plain(IDS, attention_mask=MASK)[0])
-    positions = torch.tensor([[3, 1, 4, 2, 0]])
-    torch.testing.assert_close(
-        model.train()(tokens(1, 5), position_ids=positions)[0], plain(tokens(1, 5), position_ids=positions)[0]
-    )
+    model.train()
+    for positions in (torch.tensor([[3, 1, 4, 2, 0]]), torch.arange(5)[None]):
+        for mask in (None, torch.ones(1, 5)):
+            given = {"position_ids": positions, "attention_mask": mask}
+            torch.testing.assert_close(model(tokens(1, 5), **given)[0], plain(tokens(1, 5), **given)[0])
+    given = {"position_ids": torch.arange(IDS.shape[1])[None], "attention_mask": MASK}
+    torch.testing.assert_close(model(IDS, **given)[0], plain(IDS, **given)[0])
     state = torch.get_rng_state()
     draws = [model(tokens(1, 5))[0] for _ in range(2)]
     assert not torch.allclose(*draws)
     torch.set_rng_state(state)
     torch.testing.assert_close(model(tokens(1, 5))[0], draws[0])
-
-
-def test_a_shift_is_invisible_to_schemes_that_see_distances():
-    model = encoder("t5", position_augmentation="shift").train()
-    torch.testing.assert_close(model(tokens(1, 9))[0], model.eval()(tokens(1, 9))[0], atol=1e-5, rtol=1e-5)
 
 
 def test_the_range_is_an_option_and_must_fit():
@@ -136,11 +134,3 @@ def test_distances_between_far_positions_are_as_many_as_there_are_pairs():
     assert asked[0] <= distance.numel()
     per_distinct_distance(function, Tokens.from_positions(positions[1:]))
     assert asked[1] == 7
-
-
-@pytest.mark.parametrize("mask", [None, MASK])
-def test_positions_that_were_given_are_left_alone_even_where_they_count_from_0(mask):
-    inputs = {"position_ids": torch.arange(IDS.shape[1])[None], "attention_mask": mask}
-    assert not TokenLayout.from_batch(IDS, **inputs).tokens.positions_are_aranges
-    model = PosEncModel(tiny_config("learned", position_augmentation="random", hidden_dropout_prob=0.0)).train()
-    torch.testing.assert_close(model(IDS, **inputs)[0], model.eval()(IDS, **inputs)[0], atol=1e-5, rtol=1e-5)

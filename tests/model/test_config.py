@@ -17,26 +17,21 @@ from hf_posenc import PRESETS, SCHEMES, PosEncConfig, PosEncForSequenceClassific
 from hf_posenc.model import package_config
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
 from hf_posenc.model.scheme_factory import own_arguments
-from hf_posenc.model.scheme_table import LearnedPosition
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"hidden_size": 0}, "hidden_size=0 is out of range. It must be a whole number from 1"),
-        ({"vocab_size": -5}, "vocab_size=-5 is out of range"),
         ({"type_vocab_size": -1}, "type_vocab_size=-1 is out of range. It must be a whole number from 0"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000 is out of range"),
         ({"embedding_size": 0}, "embedding_size=0 is out of range"),
         ({"max_position_embeddings": 2**24 + 1}, "max_position_embeddings=16777217 .* from 1 to 16777216"),
-        ({"max_position_embeddings": 0}, "max_position_embeddings=0"),
         ({"hidden_size": 50, "num_attention_heads": 4}, "hidden_size=50 isn't a multiple of num_attention_heads=4"),
         ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob=1.5 is out of range. A probability"),
         ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob=-0.1"),
         ({"classifier_dropout": float("nan")}, "classifier_dropout=nan is out of range"),
-        ({"layer_norm_eps": 0.0}, "layer_norm_eps=0.0 is out of range. It must be a positive number"),
         ({"initializer_range": -0.02}, "initializer_range=-0.02"),
-        ({"label_scale": 0}, "label_scale=0 is out of range. It must be a positive number"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps=0.0 is out of range. It must be a positive number"),
         ({"label_scale": 2.0}, "label_scale=2.0 are for a regression, and problem_type is None. Give problem_type="),
         ({"pad_token_id": 200}, "pad_token_id=200 is outside the vocabulary of 101 tokens"),
         ({"interleaved": True}, r"an argument of the scheme. Give it as position_embedding_kwargs=\{'interleaved'"),
@@ -55,7 +50,6 @@ from hf_posenc.model.scheme_table import LearnedPosition
             {"position_embedding_type": "learned", "position_embedding_kwargs": {"max_positions": 9}},
             "no argument of 'learned'.* Sizes and rope_parameters are fields of the config",
         ),
-        ({"position_embedding_kwargs": {"rope_theta": 5.0}}, "of 'rope'.* rope_parameters are fields of the config"),
         ({"position_embedding_type": "learned", "rope_parameters": {"rope_theta": 5.0}}, "rope_parameters=.*no effect"),
         ({"problem_type": "regresion"}, "problem_type='regresion' is unknown. Choose one of regression, single"),
         ({"position_embedding_kwargs": {"interleaved": "no"}}, r"\['interleaved'\]='no' is neither True nor False"),
@@ -70,15 +64,10 @@ def test_values_out_of_range_are_named_with_what_is_accepted(values, message):
     ("values", "message"),
     [
         (
-            {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activation": "sigmoyd"}},
-            "activation='sigmoyd' is no activation",
-        ),
-        (
             {"position_embedding_type": "learned", "position_embedding_kwargs": {"std": "wide"}},
             "std='wide' is out of range. It must be a positive number, or 0",
         ),
         ({"rope_parameters": {"rope_type": "yarrn"}}, "rope_type='yarrn' is unknown"),
-        ({"rope_parameters": {"rope_theta": "big"}}, "rope_theta='big' is out of range"),
         ({"hidden_size": 20, "num_attention_heads": 4}, "RoPE turns pairs, but 5 of head_dim=5"),
     ],
 )
@@ -89,40 +78,24 @@ def test_values_of_a_schemes_arguments_are_refused_before_the_model_has_weights(
         PosEncModel(config)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("hidden_size", "32"),
-        ("num_hidden_layers", True),
-        ("unpad_inputs", "yes"),
-        ("position_embedding_kwargs", [1]),
-        ("rope_parameters", 5),
-    ],
-)
+@pytest.mark.parametrize(("field", "value"), [("hidden_size", "32"), ("unpad_inputs", "yes"), ("rope_parameters", 5)])
 def test_wrong_types_are_named(field, value):
     with pytest.raises(StrictDataclassFieldValidationError, match=field):
         PosEncConfig(**{field: value})
 
 
 @pytest.mark.parametrize(
-    ("keyword", "meant"),
+    ("keyword", "message"),
     [
-        ("hiden_size", "hidden_size"),
-        ("position_embeding_type", "position_embedding_type"),
-        ("num_layers", "num_hidden_layers"),
-        ("position_embedding_kwarg", "position_embedding_kwargs"),
-        ("rope_parameter", "rope_parameters"),
-        ("num_label", "num_labels"),
-        ("atn_implementation", "attn_implementation"),
+        ("hiden_size", "PosEncConfig has no field 'hiden_size' .value 3.. The nearest: .*hidden_size"),
+        ("atn_implementation", "The nearest: .*attn_implementation"),
+        ("rope_parameter", "The nearest: .*rope_parameters"),
+        ("is_decoder", "no field 'is_decoder' .*set it on the config that was made: config.is_decoder"),
     ],
 )
-def test_an_unknown_keyword_is_refused_with_the_nearest_fields(keyword, meant):
-    with pytest.raises(ValueError, match=f"PosEncConfig has no field '{keyword}' .value 3.. The nearest: .*{meant}"):
+def test_an_unknown_keyword_is_refused_with_the_nearest_fields(keyword, message):
+    with pytest.raises(ValueError, match=message):
         PosEncConfig(**{keyword: 3})
-    with pytest.raises(
-        ValueError, match="no field 'is_decoder' .*set it on the config that was made: config.is_decoder"
-    ):
-        PosEncConfig(is_decoder=True)
 
 
 def test_what_every_transformers_config_takes_is_taken():
@@ -174,6 +147,8 @@ def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_pat
     values = json.loads((tmp_path / "config.json").read_text())
     assert values["position_embedding_kwargs"] == config.position_embedding_kwargs
     assert None not in config.position_embedding_kwargs.values(), "a default that isn't resolved"
+    usual = {"rope_type": "default", "rope_theta": 10000.0}
+    assert config.rope_parameters == (usual if scheme == "rope" else None)
     assert values["posenc_version"] == POSENC_VERSION
     assert values["auto_map"] == AUTO_MAP
     again = AutoConfig.from_pretrained(tmp_path)
@@ -183,12 +158,6 @@ def test_a_config_survives_its_file_with_every_resolved_argument(scheme, tmp_pat
             assert getattr(again, field) == getattr(config, field), field
     assert copy.deepcopy(again).to_dict() == again.to_dict()
     assert PosEncConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
-
-
-def test_rope_parameters_belong_to_rope_alone():
-    for scheme in BUILTIN:
-        parameters = PosEncModel(tiny_config(scheme)).config.rope_parameters
-        assert parameters == ({"rope_type": "default", "rope_theta": 10000.0} if scheme == "rope" else None)
 
 
 @pytest.mark.parametrize("scheme", ["rope", "learned+rope"])
@@ -222,24 +191,6 @@ def test_arguments_given_for_another_scheme_are_refused_by_the_model():
     config.position_embedding_type = "none"
     with pytest.raises(ValueError, match="'relu' is no argument of 'none'.* It takes dropout"):
         PosEncModel(config)
-    with pytest.raises(ValueError, match="Did you mean 'activation'"):
-        tiny_config("lspe", position_embedding_kwargs={"activaton": "relu"})
-
-
-def test_a_scheme_is_built_for_the_model_alone(monkeypatch):
-    class Counted(LearnedPosition):
-        def __init__(self, *, hidden_size: int, limit: int = 8) -> None:
-            built.append(limit)
-            super().__init__(hidden_size=hidden_size, max_positions=limit)
-
-    built: list[int] = []
-    monkeypatch.setitem(SCHEMES, "counted", Counted)
-    config = tiny_config("counted")
-    config.check()
-    assert built == []
-    config.position_embedding_kwargs = {"limit": 9}
-    PosEncModel(config)
-    assert built == [9]
 
 
 @pytest.mark.parametrize("scheme", BUILTIN)
@@ -277,10 +228,7 @@ def test_arguments_changed_in_place_stay_as_they_were_set():
     ("name", "value", "match"),
     [
         ("classifier_pooling", "avg", "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
-        ("norm_position", "Pre", "norm_position='Pre' is unknown"),
         ("hidden_size", 0, "hidden_size=0 is out of range"),
-        ("classifier_dropout", 2, "classifier_dropout=2 is out of range"),
-        ("hidden_act", "gelo", "hidden_act='gelo' is unknown"),
     ],
 )
 def test_a_field_is_checked_where_it_is_set(name, value, match):
@@ -340,9 +288,6 @@ def test_presets_have_their_published_sizes(preset):
     assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == sizes[preset]
     assert config.intermediate_size == 4 * config.hidden_size
     assert (config.vocab_size, config.num_labels) == (50, 5)
-
-
-def test_an_unknown_preset_is_named():
     with pytest.raises(ValueError, match="preset='large' is unknown. Choose one of tiny, mini, small, base"):
         PosEncConfig.from_preset("large")
 
@@ -357,9 +302,8 @@ def test_a_scheme_argument_reaches_the_scheme():
     assert model.position.embedding.weight.std().item() == pytest.approx(0.5, rel=0.1)
     lspe = PosEncModel(tiny_config("lspe", position_embedding_kwargs={"intermediate_size": 7, "activation": "relu"}))
     assert lspe.position.up.weight.shape == (7, 32)
-    sinusoidal = PosEncModel(tiny_config("sinusoidal", position_embedding_kwargs={"rms": None}))
-    assert sinusoidal.position.scale == 1.0
-    assert PosEncModel(tiny_config("lspe", position_embedding_kwargs={"rms": None})).position.scale == 1.0
+    for scheme in ("sinusoidal", "lspe"):
+        assert PosEncModel(tiny_config(scheme, position_embedding_kwargs={"rms": None})).position.scale == 1.0
     rope = PosEncModel(tiny_config("rope", rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}))
     assert (rope.position.rope_parameters["rope_theta"], rope.position.rotary_dim) == (500.0, 4)
 

@@ -46,7 +46,9 @@ def test_the_gradient_is_that_of_the_same_mask():
     assert torch.equal(drop(x), drop(x))
 
 
-def test_evaluation_zero_and_one_are_those_of_torch():
+def test_evaluation_is_torchs_and_both_ends_are_exact():
+    dropped = (Dropout(1 / STEPS).train()(torch.ones(64 * STEPS)) == 0).sum().item()
+    assert dropped == pytest.approx(64, abs=40)  # five standard deviations
     x = torch.randn(4, 4)
     assert Dropout(0.5).eval()(x) is x
     assert torch.equal(Dropout(0.0).train()(x), x)

@@ -23,12 +23,10 @@ class Logits(torch.nn.Module):
         return self.model(input_ids, attention_mask=attention_mask).logits
 
 
-TOGETHER = ["learned+fourier+lspe+alibi+toeplitz+kerple+fire+mlp_bias", "tupe+relative_key_query+deberta+test_slope"]
-TOGETHER += ["cable+pope+test_layer_distance", "window+dual_triangle", EVERY_HOOK_AT_ONCE, "none"]
-"""Every scheme: alone they are exported by the checks of test_conformance.py."""
-SCALED = [{"rope_parameters": scalings(4, 8)[kind]} for kind in ("yarn", "dynamic", "longrope")]
+PRICES = ("none", {"problem_type": "regression", "label_mean": 1000.0, "label_scale": 200.0})
+CASES = [("rope", {"rope_parameters": scalings(4, 8)[kind]}) for kind in ("yarn", "dynamic", "longrope")]
 """Of which `dynamic` and `longrope` turn each row by its own length, on both sides of the trained one."""
-PRICES = {"problem_type": "regression", "label_mean": 1000.0, "label_scale": 200.0}
+CASES += [("none", {"classifier_pooling": pooling}) for pooling in ("cls", "max")]
 
 
 def classifier(scheme: str, **fields: Any) -> PosEncForSequenceClassification:
@@ -36,32 +34,16 @@ def classifier(scheme: str, **fields: Any) -> PosEncForSequenceClassification:
     return perturb(PosEncForSequenceClassification(tiny_config(scheme, num_hidden_layers=1, **fields))).eval()
 
 
-def check_export(model: torch.nn.Module) -> None:
-    """The exported program gives the model's logits at other sizes."""
+# Every scheme is exported by check_scheme, and to ONNX by tests/export/test_export_graphs.py.
+@pytest.mark.parametrize(("scheme", "fields"), others_slow(CASES, PRICES))
+def test_an_exported_program_gives_the_same_logits_at_other_sizes(scheme, fields):
+    model = classifier(scheme, **fields)
     sizes = {0: torch.export.Dim("batch", min=1, max=64), 1: torch.export.Dim("length", min=2, max=64)}
-    program = torch.export.export(
-        Logits(model), BATCHES[0], dynamic_shapes={"input_ids": sizes, "attention_mask": sizes}
-    )
-    module = program.module()
+    shapes = {"input_ids": sizes, "attention_mask": sizes}
+    module = torch.export.export(Logits(model), BATCHES[0], dynamic_shapes=shapes).module()
     for ids, mask in BATCHES:
         expected = model(ids, attention_mask=mask).logits
         torch.testing.assert_close(module(ids, mask), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.slow  # ONNX Runtime has it too: tests/export/test_export_graphs.py
-@pytest.mark.parametrize(
-    ("scheme", "fields"),
-    [*((scheme, {}) for scheme in TOGETHER), *(("rope", fields) for fields in SCALED)],
-)
-def test_an_exported_program_gives_the_same_logits_at_other_sizes(scheme, fields):
-    check_export(classifier(scheme, **fields))
-
-
-@pytest.mark.parametrize(
-    "fields", others_slow([{"classifier_pooling": "cls"}, {"classifier_pooling": "max"}, PRICES], PRICES)
-)
-def test_other_poolings_and_a_regression_export(fields):
-    check_export(classifier("none", **fields))
 
 
 SOME = [("learned+test_layer_distance", {})]

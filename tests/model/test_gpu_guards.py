@@ -48,14 +48,19 @@ def test_varlen_gets_heads_that_its_kernel_takes_and_others_are_padded(widths, m
     torch.testing.assert_close(got, model(IDS, attention_mask=MASK).last_hidden_state, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("capability", "taken"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
-def test_varlen_runs_from_an_a100_on(monkeypatch, capability, taken):
+@pytest.mark.parametrize(
+    ("scheme", "capability", "taken"),
+    [("rope", (7, 5), False), ("rope", (8, 0), True), ("rope", (9, 0), True), ("t5", (9, 0), False)],
+)
+def test_varlen_runs_from_an_a100_on_in_half_precision_without_bias_and_dropout(monkeypatch, scheme, capability, taken):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    model = encoder("rope")
+    model = encoder(scheme)
     batch = model.make_layout(IDS, attention_mask=MASK)
     x = torch.zeros(1, 14, 32, dtype=torch.float16)
+    assert not attention._runs_varlen(model.position, batch, x, False)  # on a CPU
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     assert attention._runs_varlen(model.position, batch, x, False) == taken
+    assert not attention._runs_varlen(model.position, batch, x, True)
     assert not attention._runs_varlen(model.position, batch, x.float(), False)
 
 

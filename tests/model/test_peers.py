@@ -4,145 +4,40 @@ from pathlib import Path
 
 import pytest
 import torch
-from common import padded, perturb, tokens
-from safetensors.torch import load_file
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    BertModel,
-    DebertaConfig,
-    ElectraModel,
-    RoFormerModel,
-    Swinv2Config,
-    T5Config,
-)
+from common import assert_equal_with_gradients, padded, perturb, tokens
+from conversion_harness import edit, tiny_source
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, DebertaConfig, Swinv2Config, T5Config
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.deberta.modeling_deberta import DisentangledSelfAttention, build_relative_position
 from transformers.models.swinv2.modeling_swinv2 import Swinv2SelfAttention
 from transformers.models.t5.modeling_t5 import T5Attention
+from x_transformers import x_transformers
 
-from hf_posenc import PosEncConfig, PosEncForMaskedLM, PosEncForSequenceClassification, PosEncModel
+from hf_posenc import convert
 from hf_posenc.model.position_alibi import alibi_slopes
+from hf_posenc.model.position_cable import CablePosition
 from hf_posenc.model.position_deberta import DebertaPosition
 from hf_posenc.model.position_mlp_bias import MLPBiasPosition
 from hf_posenc.model.position_t5 import T5Position
 from hf_posenc.model.unpadding import Tokens
 
-IDS, MASK = padded([tokens(n, seed=n) for n in (20, 7, 13)])
-BODY = {
-    "vocab_size": 101,
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-}
-EMBEDDINGS = {
-    "embeddings.position_embeddings": "position.embedding",
-    "embeddings.LayerNorm": "embeddings.norm",
-    "embeddings_project": "embeddings.projection",
-}
-LAYER = {
-    "attention.self.distance_embedding": None,  # of the scheme, not of the layer
-    "attention.self.query": "attention.query",
-    "attention.self.key": "attention.key",
-    "attention.self.value": "attention.value",
-    "attention.output.dense": "attention.dense",
-    "attention.output.LayerNorm": "attention_norm",
-    "intermediate.dense": "intermediate",
-    "output.dense": "output",
-    "output.LayerNorm": "output_norm",
-}
-
-
-def bert_to_posenc(state: dict[str, torch.Tensor], prefix: str = "") -> dict[str, torch.Tensor]:
-    """A BERT (or ELECTRA) encoder's weights under our names."""
-    renamed = {}
-    for key, value in state.items():
-        for theirs, mine in EMBEDDINGS.items():
-            key = key.replace(theirs, mine)
-        if key.startswith("encoder.layer."):
-            index, rest = key.removeprefix("encoder.layer.").split(".", 1)
-            name, kind = rest.rsplit(".", 1)
-            key = f"layers.{index}.{LAYER[name]}.{kind}" if LAYER[name] else f"position.tables.{index}.{kind}"
-        renamed[prefix + key] = value
-    return renamed
-
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("unpad", [True, False])
-def test_learned_post_norm_equals_transformers_bert(unpad, side):
-    bert = perturb(BertModel(BertConfig(**BODY), add_pooling_layer=False), 0.1).eval()
-    config = PosEncConfig(**BODY, position_embedding_type="learned", norm_position="post", unpad_inputs=unpad)
-    ours = PosEncModel(config).eval()
-    ours.load_state_dict(bert_to_posenc(bert.state_dict()))
+def test_learned_post_norm_equals_transformers_bert(unpad, side, tmp_path):
+    """With token types: hidden states, and the logits, the loss and a gradient of masked words."""
+    bert = tiny_source(tmp_path, "bert", "fill-mask")
+    ours = convert(tmp_path, measure=False)[0].eval()
+    ours.config.unpad_inputs = unpad
     ids, mask = padded([tokens(n, seed=n) for n in (20, 7, 1, 13)], side)
-    types = (torch.arange(20) > 5).long().expand_as(ids)
+    labels = torch.where((ids % 3 == 0) & (mask == 1), ids, -100)
+    batch = {"attention_mask": mask, "token_type_ids": (torch.arange(20) > 5).long().expand_as(ids), "labels": labels}
     # BERT counts padding on the left as positions; given the same positions it must agree.
-    position_ids = (mask.cumsum(-1) - 1).clamp(min=0)
-    theirs = bert(ids, attention_mask=mask, token_type_ids=types, position_ids=position_ids, output_hidden_states=True)
-    mine = ours(ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True)
-    mine, theirs = ([state[mask == 1] for state in out.hidden_states] for out in (mine, theirs))
-    torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("kind", "theirs", "ours"),
-    [
-        (ElectraModel, {"embedding_size": 20}, {"embedding_size": 20, "position_embedding_type": "learned"}),
-        (
-            RoFormerModel,
-            {"embedding_size": 32, "rotary_value": False},
-            {"position_embedding_type": "rope", "position_embedding_kwargs": {"interleaved": True}},
-        ),
-    ],
-)
-def test_projected_embeddings_equal_electras_and_interleaved_rope_equals_roformers(kind, theirs, ours):
-    peer = perturb(kind(kind.config_class(**BODY, **theirs)), 0.1).eval()
-    if kind is RoFormerModel:  # its table of sines isn't a weight: it is made anew after the perturbation of everything
-        peer.encoder.embed_positions.weight.data = peer.encoder.embed_positions.create_weight()
-    model = PosEncModel(PosEncConfig(**BODY, **ours, norm_position="post")).eval()
-    state = {k: v for k, v in peer.state_dict().items() if "embed_positions" not in k and "pooler" not in k}
-    model.load_state_dict(bert_to_posenc(state))
-    mine, expected = (each(IDS, attention_mask=MASK).last_hidden_state for each in (model, peer))
-    torch.testing.assert_close(mine[MASK == 1], expected[MASK == 1], atol=1e-5, rtol=1e-5)
-
-
-def with_head(ours, state: dict[str, torch.Tensor], head: dict[str, str]):
-    """Our model with the weights of a BERT with a head, whose layers are named on the right of `head`."""
-    encoder = {k.removeprefix("bert."): v for k, v in state.items() if k.startswith("bert.") and "pooler" not in k}
-    kinds = ("weight", "bias")
-    own = {f"{mine}.{kind}": state[f"{theirs}.{kind}"] for mine, theirs in head.items() for kind in kinds}
-    ours.load_state_dict(bert_to_posenc(encoder, "model.") | own)
-    return ours
-
-
-CLS = {"norm_position": "post", "classifier_pooling": "cls", "classifier_hidden_act": "tanh", "num_labels": 3}
-CLS_HEAD = {"classifier.dense": "bert.pooler.dense", "classifier.out_proj": "classifier"}
-
-
-def test_classifier_with_cls_pooling_and_tanh_equals_transformers_bert():
-    bert = perturb(BertForSequenceClassification(BertConfig(**BODY, num_labels=3)), 0.1).eval()
-    ours = PosEncForSequenceClassification(PosEncConfig(**BODY, **CLS, position_embedding_type="learned")).eval()
-    with_head(ours, bert.state_dict(), CLS_HEAD)
-    labels = torch.tensor([0, 2, 1])
-    mine, theirs = (model(IDS, attention_mask=MASK, labels=labels) for model in (ours, bert))
-    torch.testing.assert_close((mine.logits, mine.loss), (theirs.logits, theirs.loss), atol=1e-5, rtol=1e-5)
-
-
-def test_masked_lm_equals_transformers_bert_in_logits_loss_and_gradients():
-    bert = perturb(BertForMaskedLM(BertConfig(**BODY)), 0.1).eval()
-    ours = PosEncForMaskedLM(PosEncConfig(**BODY, position_embedding_type="learned", norm_position="post")).eval()
-    head = {
-        "lm_head.dense": "transform.dense",
-        "lm_head.layer_norm": "transform.LayerNorm",
-        "lm_head.decoder": "decoder",
-    }
-    with_head(ours, bert.state_dict(), {mine: f"cls.predictions.{theirs}" for mine, theirs in head.items()})
-    labels = torch.where((IDS % 3 == 0) & (MASK == 1), IDS, -100)
-    mine, theirs = (model(IDS, attention_mask=MASK, labels=labels) for model in (ours, bert))
-    torch.testing.assert_close(mine.logits[MASK == 1], theirs.logits[MASK == 1], atol=1e-5, rtol=1e-5)
+    theirs = bert(ids, **batch, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), output_hidden_states=True)
+    mine = ours(ids, **batch, output_hidden_states=True)
+    for got, expected in zip((mine.logits, *mine.hidden_states), (theirs.logits, *theirs.hidden_states), strict=True):
+        torch.testing.assert_close(got[mask == 1], expected[mask == 1], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(mine.loss, theirs.loss, atol=1e-5, rtol=1e-5)
     mine.loss.backward()
     theirs.loss.backward()
@@ -159,13 +54,6 @@ def test_t5_bias_equals_transformers_t5(num_buckets, max_distance):
     mine.tables[0].load_state_dict(theirs.relative_attention_bias.state_dict())
     positions = torch.arange(600)[None]
     torch.testing.assert_close(mine.bias(Tokens.from_positions(positions)), theirs.compute_bias(600, 600))
-
-
-def test_alibi_slopes_of_12_heads_are_the_published_ones():
-    """Those of 8 heads, 1/2 to 1/256, then every other one of 16 heads: 2^-0.5, 2^-1.5, ... (the paper's footnote)."""
-    published = [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]
-    published += [0.70710678, 0.35355339, 0.17677670, 0.08838835]
-    assert alibi_slopes(12) == pytest.approx(published, abs=1e-8)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4, 8, 12, 16, 20, 25])
@@ -202,7 +90,7 @@ def test_disentangled_bias_equals_transformers_deberta(terms):
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("unpad", [True, False])
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
-def test_relative_keys_equal_the_bert_of_transformers_4(kind, unpad, side):
+def test_relative_keys_equal_the_bert_of_transformers_4(kind, unpad, side, tmp_path):
     """Golden numbers, made by tests/peers/make_bert_golden.py: transformers 5 has no such BERT."""
     golden = load_file(Path(__file__).parents[1] / "peers" / f"bert_{kind}.safetensors")
     part = {
@@ -210,11 +98,12 @@ def test_relative_keys_equal_the_bert_of_transformers_4(kind, unpad, side):
         for name in ("weight", "input", "output", "gradient")
     }
     sizes = {"vocab_size": 23, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 24, "max_position_embeddings": 12, "hidden_dropout_prob": 0.0}
-    config = PosEncConfig(**sizes, **CLS, position_embedding_type=kind, unpad_inputs=unpad)
-    absolute = "bert.embeddings.position_embeddings.weight"
-    weights = {name: weight for name, weight in part["weight"].items() if name != absolute}
-    ours = with_head(PosEncForSequenceClassification(config), weights, CLS_HEAD)
+    sizes |= {"intermediate_size": 24, "max_position_embeddings": 12, "num_labels": 3}
+    BertConfig(**sizes, architectures=["BertForSequenceClassification"]).save_pretrained(tmp_path)
+    edit(tmp_path, position_embedding_type=kind)
+    save_file(part["weight"], tmp_path / "model.safetensors", {"format": "pt"})
+    ours = convert(tmp_path, measure=False)[0].eval()
+    ours.config.unpad_inputs = unpad
 
     ids, mask, types = (part["input"][name] for name in ("ids", "mask", "types"))
     real = mask == 1
@@ -226,15 +115,17 @@ def test_relative_keys_equal_the_bert_of_transformers_4(kind, unpad, side):
     out = ours(ids, **batch, output_hidden_states=True)
     expected = part["output"]["logits"], part["output"]["loss"]
     torch.testing.assert_close((out.logits, out.loss), expected, atol=1e-5, rtol=1e-5)
-    assert len(out.hidden_states) == 3
     for layer, state in enumerate(out.hidden_states):
         expected = part["output"][f"hidden.{layer}"]
         torch.testing.assert_close(state[mask == 1], expected[real], atol=1e-5, rtol=1e-5)
     out.loss.backward()
-    gradients = {k.removeprefix("bert."): v for k, v in part["gradient"].items()}
-    assert sum("distance_embedding" in name for name in gradients) == 2
-    for name, expected in bert_to_posenc(gradients, "model.").items():
-        got = ours.get_parameter(name).grad
+    assert len(out.hidden_states) == 3
+    assert len(part["gradient"]) == 4
+    for name, expected in part["gradient"].items():
+        *_, layer, _, _, weight, _ = name.split(".")  # bert.encoder.layer.0.attention.self.query.weight
+        of_scheme = weight == "distance_embedding"
+        mine = f"model.position.tables.{layer}" if of_scheme else f"model.layers.{layer}.attention.{weight}"
+        got = ours.get_submodule(mine).weight.grad
         assert got.abs().max() > 1e-3
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
 
@@ -264,3 +155,16 @@ def test_mlp_bias_equals_transformers_swin_v2_before_its_sigmoid():
     got = [weight.grad for weight in (mine.up.weight, mine.up.bias, mine.down.weight)]
     expected = [-network[0].weight.grad[:, 1:], network[0].bias.grad, network[2].weight.grad]
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_cable_equals_x_transformers_forgetting_bias_of_both_sides():
+    """Its gates are log-sigmoids, which are -softplus of the opposite: what it adds, ours takes off."""
+    theirs = x_transformers.DataDependentAlibi(12, 3, causal=False)
+    mine = CablePosition(hidden_size=12, num_heads=3, num_layers=2)
+    linear = theirs.to_forget_gates[0]
+    with torch.no_grad():
+        mine.shares[1].weight.copy_(-linear.weight)
+        mine.shares[1].bias.copy_(-linear.bias)
+    x = torch.randn(2, 30, 12, requires_grad=True)
+    tokens = Tokens.from_positions(torch.arange(30).expand(2, 30), hidden_states=x)
+    assert_equal_with_gradients(mine.layer_bias(x, x, tokens, 1), theirs(x), x, atol=1e-4)

@@ -55,10 +55,6 @@ def test_a_file_that_travels_uses_public_names(name):
     ("text", "names"),
     [
         ("import torch\ntorch._C._len_torch_dispatch_stack()", ["torch._C", "torch._C._len_torch_dispatch_stack"]),
-        (
-            "import torch\ntorch.ops.mkldnn._linear_pointwise(x)",
-            ["torch.ops.mkldnn", "torch.ops.mkldnn._linear_pointwise"],
-        ),
         ("from torch.utils import _pytree", ["torch.utils._pytree"]),
         ("import torch\ntorch.nn.functional.linear(x, self._weight)", []),
     ],

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from common import assert_equal_with_gradients, encoder, padded, tiny_config, tokens
-from references import rope, rope_frequencies
+from references import rope
 from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
@@ -121,18 +121,6 @@ def test_angles_that_are_trained_get_a_gradient():
     torch.testing.assert_close(cos.grad, q.sum(-2, keepdim=True))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_frequencies_equal_the_formulas_to_float32(kind):
-    scheme = RotaryPosition(head_dim=16, rope_parameters=scalings(8, 64)[kind])
-    lengths = torch.tensor([10, 64, 65, 5000]) if scheme.needs_lengths else None
-    frequencies = scheme.angles(torch.ones(1), lengths)
-    for row, length in enumerate((10, 64, 65, 5000)):
-        expected, scale = rope_frequencies(scheme.rope_parameters, 16, length)
-        got = frequencies[row if scheme.needs_lengths else 0]
-        torch.testing.assert_close(got.double(), torch.tensor(expected, dtype=f64), atol=0, rtol=2e-6)
-        assert scheme.attention_factor == pytest.approx(scale, rel=1e-12)
-
-
 def packed(*sequences: torch.Tensor) -> dict[str, torch.Tensor]:
     positions = torch.cat([torch.arange(len(sequence)) for sequence in sequences])
     return {"input_ids": torch.cat(sequences)[None], "position_ids": positions[None]}
@@ -223,13 +211,10 @@ def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
     for older in ({"rope_scaling": linear}, {"rope_theta": 7.0}, {"partial_rotary_factor": 1.0}):
         with pytest.raises(ValueError, match=f"'{min(older)}' isn't taken. Give rope_parameters"):
             AutoConfig.from_pretrained(tmp_path, **older)
+    plain = {"rope_type": "default", "rope_theta": 7.0, "partial_rotary_factor": 0.5}
     for form in ({}, None, {"rope_theta": None, "rope_type": "default"}):  # no scaling any more
         for own in (AutoConfig, CheckpointConfig):  # the second is what a checkpoint has where hf_posenc isn't
-            assert completed(own.from_pretrained(tmp_path, rope_parameters=form)) == {
-                "rope_type": "default",
-                "rope_theta": 7.0,
-                "partial_rotary_factor": 0.5,
-            }
+            assert completed(own.from_pretrained(tmp_path, rope_parameters=form)) == plain
 
 
 def test_another_scheme_than_the_files_takes_none_of_its_angles(tmp_path):
@@ -286,21 +271,16 @@ def test_a_trained_length_that_the_type_does_not_use_is_kept(parameters):
     ("parameters", "message"),
     [
         ({"rope_type": "yarrn"}, "rope_type='yarrn' is unknown. Choose one of default, linear, dynamic, yarn"),
-        ({"rope_type": ["yarn"]}, r"rope_type=\['yarn'\] is unknown"),
         ({"factor": 2.0}, "no 'factor' for rope_type='default'.*takes rope_type, rope_theta, partial_rotary_factor"),
         ({**YARN, "beta_fats": 3}, "no 'beta_fats' for rope_type='yarn'.* takes .*beta_fast"),
         ({"rope_type": "linear"}, "lacks 'factor' for rope_type='linear', which needs factor"),
-        ({"rope_type": "yarn"}, "lacks 'factor' for rope_type='yarn', which needs factor"),
         ({**LONG, "long_factor": None}, "lacks 'long_factor' for rope_type='longrope'"),
         ({"rope_type": "llama3", "factor": 8.0}, "lacks 'high_freq_factor'.*needs factor, low_freq_factor, high_freq"),
         ({"rope_type": "linear", "factor": 0.5}, "factor=0.5 is out of range. It must be .* of at least 1"),
-        ({"rope_type": "dynamic", "factor": "2"}, "factor='2' is out of range"),
         ({**YARN, "attention_factor": -1.0}, r"attention_factor=-1\.0 is out of range"),
         ({**YARN, "beta_fast": 1.0, "beta_slow": 2.0}, r"beta_slow=2\.0 must be less than beta_fast=1\.0"),
-        ({**YARN, "beta_slow": 40.0}, r"beta_slow=40\.0 must be less than beta_fast=32\.0"),
         ({**YARN, "mscale": 1.0}, "mscale and mscale_all_dim act together. Give both or neither"),
         ({"local_rope_theta": 9.0}, "local_rope_theta and global_attn_every_n_layers act together. Give both or"),
-        ({"local_rope_theta": 0, "global_attn_every_n_layers": 2}, "local_rope_theta=0 is out of range"),
         ({"local_rope_theta": 9.0, "global_attn_every_n_layers": 1}, "global_attn_every_n_layers=1 is out of range"),
         ({**YARN, "truncate": 1}, "truncate=1 is neither True nor False"),
         ({**YARN, "rope_theta": 1.0}, r"rope_theta=1\.0 is out of range. It must be a positive number above 1"),
@@ -311,7 +291,6 @@ def test_a_trained_length_that_the_type_does_not_use_is_kept(parameters):
         ({**LONG, "long_factor": [1.0, 1.0, 0.0, 1.0]}, r"long_factor=.*0\.0, 1\.0\] is no list of positive"),
         ({**LONG, "original_max_position_embeddings": 1}, "original_max_position_embeddings=1 is out of range"),
         ({**LLAMA3, "high_freq_factor": 1.0}, r"low_freq_factor=1\.0 must be less than high_freq_factor=1\.0"),
-        ({**LLAMA3, "low_freq_factor": float("inf")}, "low_freq_factor=inf is out of range"),
         ({"rope_type": "proportional", "partial_rotary_factor": 0.1}, "0 of head_dim=8 entries would be turned"),
         ({"partial_rotary_factor": 1.5}, r"partial_rotary_factor=1\.5 is out of range. It must be .* up to 1"),
     ],

@@ -1,11 +1,10 @@
 """Each scheme alone, without an encoder: its formula, its options, its errors."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
-from common import BUILTIN, assert_equal_with_gradients, encoder, tiny_config
+from common import BUILTIN, assert_equal_with_gradients, tiny_config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import REFERENCES, sine_table
@@ -13,14 +12,12 @@ from references import REFERENCES, sine_table
 from hf_posenc import (
     SCHEMES,
     PosEncConfig,
-    PositionScheme,
     apply_rotary,
     make_scheme,
     register_scheme,
     sinusoidal_table,
 )
 from hf_posenc.model.scheme_table import (
-    CablePosition,
     DualTrianglePosition,
     FourierPosition,
     LearnedPosition,
@@ -30,7 +27,7 @@ from hf_posenc.model.scheme_table import (
     RotaryPosition,
     SinusoidalPosition,
 )
-from hf_posenc.model.unpadding import Rows, TokenLayout, Tokens
+from hf_posenc.model.unpadding import Tokens
 
 ADDED = {
     "sinusoidal": SinusoidalPosition,
@@ -42,12 +39,13 @@ f64 = torch.float64
 
 
 @pytest.mark.parametrize("name", ADDED)
-@pytest.mark.parametrize("start", [0, 7, 100])
-def test_added_schemes_equal_their_reference_from_any_start(name, start):
-    scheme = ADDED[name](hidden_size=24)
-    x, positions = torch.randn(2, 6, 24), torch.arange(start, start + 6)
+@pytest.mark.parametrize("positions", [[0, 1, 2, 3, 4, 5], [7, 8, 9, 10, 11, 12], [4, 0, 104, 9, 1, 0]])
+def test_added_schemes_and_their_gradients_equal_their_reference_at_any_positions(name, positions):
+    scheme, positions = ADDED[name](hidden_size=24), torch.tensor(positions)
+    x = torch.randn(2, 6, 24, requires_grad=True)
     expected = torch.stack([REFERENCES[name](scheme).embed(row.to(f64), positions) for row in x])
     got = scheme(x, positions)
+    assert_equal_with_gradients(got, expected, x, *scheme.parameters(), atol=1e-4)
     torch.testing.assert_close(got.double(), expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(scheme(x, positions.expand(2, 6)), got)
     torch.testing.assert_close(scheme(x[0], positions), got[0])
@@ -55,22 +53,14 @@ def test_added_schemes_equal_their_reference_from_any_start(name, start):
     torch.testing.assert_close(x + scheme.encodings(positions), got)
 
 
-@pytest.mark.parametrize("name", ADDED)
-def test_added_schemes_gradients_equal_their_reference(name):
-    scheme = ADDED[name](hidden_size=24)
-    x = torch.randn(6, 24, requires_grad=True)
-    positions = torch.tensor([4, 0, 4, 9, 1, 0])
-    expected = REFERENCES[name](scheme).embed(x.to(f64), positions)
-    assert_equal_with_gradients(scheme(x, positions), expected, x, *scheme.parameters(), atol=1e-4)
-
-
-@pytest.mark.parametrize("name", ADDED)
+@pytest.mark.parametrize("name", ["none", *ADDED])
 def test_dropout_acts_in_training_only(name):
-    scheme = ADDED[name](hidden_size=24, dropout=0.5)
+    scheme = make_scheme(tiny_config(name, hidden_size=24, position_embedding_kwargs={"dropout": 0.5}))
     x = torch.ones(4, 50, 24)
-    assert 0.4 < (scheme(x) == 0).float().mean() < 0.6
+    assert 0.4 < (scheme(x, torch.arange(3, 53)) == 0).float().mean() < 0.6
     tokens = Tokens.from_positions(torch.arange(50).expand(4, 50))
     torch.testing.assert_close(scheme.eval()(x), scheme.embed(x, tokens))
+    assert name != "none" or scheme(x) is x
 
 
 @settings(max_examples=40, deadline=None)
@@ -87,8 +77,6 @@ def test_sinusoidal_table_of_512_positions_is_exact_to_float32():
     positions = torch.arange(512)
     expected = sine_table(positions, 64, 10000.0)
     torch.testing.assert_close(sinusoidal_table(positions, 64).double(), expected, atol=4e-5, rtol=0)
-    odd = sinusoidal_table(positions, 5)
-    torch.testing.assert_close(odd[:, 4], torch.sin(positions / 10000.0**0.8), atol=1e-5, rtol=0)
 
 
 def test_sinusoid_is_the_published_formula_unless_scaled():
@@ -142,9 +130,6 @@ def test_learned_fourier_features_stay_exact_in_half_precision(dtype):
     assert rounded.shifts.weight.dtype == dtype
     # A shift of 3 radians at position 512 is off by 2^-9 of it, 8 times as much at position 4,000.
     torch.testing.assert_close(rounded.features(positions), full, atol=3 * 8 * 2**-9 * 32**-0.5, rtol=0)
-    # Stored as they are, the frequencies would give other angles altogether.
-    base = torch.tensor([1.0, 0.3, 0.01])
-    assert (torch.cos(4001 * base) - torch.cos(4001 * base.to(torch.bfloat16).float())).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("name", ["lspe", "fourier"])
@@ -180,12 +165,6 @@ def test_lspe_on_embeddings_is_the_other_variant_and_has_no_encodings():
         scheme.encodings(torch.arange(5))
 
 
-def test_learned_table_starts_with_the_given_standard_deviation():
-    for std in (0.5, 0.02):
-        table = LearnedPosition(hidden_size=64, max_positions=512, std=std).encodings(torch.arange(512))
-        assert table.std().item() == pytest.approx(std, rel=0.05)
-
-
 def test_apply_rotary_takes_every_shape_and_a_start():
     x = torch.randn(2, 3, 5, 8)
     whole = apply_rotary(x, start=4)
@@ -199,34 +178,6 @@ def test_apply_rotary_takes_every_shape_and_a_start():
         torch.testing.assert_close(got, whole)
     rows = torch.tensor([[0, 1, 2, 3, 4], [9, 8, 7, 6, 5]])
     torch.testing.assert_close(apply_rotary(x, rows)[1], apply_rotary(x[1], rows[1]))
-
-
-@settings(max_examples=30, deadline=None)
-@given(m=st.integers(0, 500), n=st.integers(0, 500), shift=st.integers(0, 500), interleaved=st.booleans())
-def test_rotated_dot_products_depend_on_the_distance_alone(m, n, shift, interleaved):
-    q, k = torch.randn(1, 16), torch.randn(1, 16)
-    dot = [
-        apply_rotary(q, start=m + s, interleaved=interleaved) @ apply_rotary(k, start=n + s, interleaved=interleaved).T
-        for s in (0, shift)
-    ]
-    torch.testing.assert_close(dot[0], dot[1], atol=2e-3, rtol=0)
-
-
-def test_rotary_module_rotates_q_and_k_and_a_part_of_each_head():
-    q, k = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 5, 8)
-    module = RotaryPosition(head_dim=8)
-    torch.testing.assert_close(apply_rotary(q, start=2, scheme=module), apply_rotary(q, start=2))
-    partial = RotaryPosition(head_dim=8, rope_parameters={"partial_rotary_factor": 0.5})
-    part_q = apply_rotary(q, start=2, scheme=partial)
-    torch.testing.assert_close(part_q[..., 4:], q[..., 4:])
-    torch.testing.assert_close(part_q[..., :4], apply_rotary(q[..., :4], start=2))
-    # The hooks that the encoder calls agree: (B, S, H, d) there, (B, H, S, d) here.
-    positions = torch.arange(2, 7).expand(2, 5)
-    hook_q, hook_k = partial.rotate(
-        q.transpose(1, 2), k.transpose(1, 2), partial.rotary(Tokens.from_positions(positions)), 0
-    )
-    torch.testing.assert_close(hook_q.transpose(1, 2), part_q)
-    torch.testing.assert_close(hook_k.transpose(1, 2)[..., 4:], k[..., 4:])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -250,35 +201,25 @@ def make(name, **kwargs):
     return make_scheme(PosEncConfig(position_embedding_type=name, position_embedding_kwargs=kwargs))
 
 
-def rotary(**parameters):
-    return RotaryPosition(head_dim=8, rope_parameters=parameters)
+ROWS = torch.zeros(1, 5, 8)
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
+        (lambda: LearnedPosition(hidden_size=8, max_positions=9)(ROWS, torch.arange(7, 12)), "positions 0 to 8, .* 11"),
+        (lambda: LearnedPosition(hidden_size=8, max_positions=10)(ROWS, torch.arange(-2, 3)), "the input has -2 to 2"),
+        (lambda: LearnedPosition(hidden_size=8, max_positions=4)(ROWS), "has positions 0 to 3, the input has 0 to 4"),
         (lambda: SinusoidalPosition(hidden_size=0), "hidden_size=0 is out of range"),
-        (lambda: SinusoidalPosition(hidden_size=8, base=0), "base=0 is out of range"),
         (lambda: SinusoidalPosition(hidden_size=8, rms=-1.0), r"rms=-1\.0 is out of range.*None for the published"),
         (lambda: SinusoidalPosition(hidden_size=8, dropout=2), "dropout=2 is out of range"),
         (lambda: sinusoidal_table(torch.arange(3), 0), "dim=0 is out of range"),
-        (lambda: sinusoidal_table(torch.arange(3), 4, base=-1), "base=-1 is out of range"),
-        (lambda: LearnedPosition(hidden_size=8, max_positions=0), "max_positions=0 is out of range"),
         (lambda: LearnedPosition(hidden_size=8, max_positions=2**24 + 1), "max_positions=16777217 is out of range"),
-        (lambda: LearnedPosition(hidden_size=8, std=-1), "std=-1 is out of range"),
         (lambda: LSPEPosition(hidden_size=8, intermediate_size=0), "intermediate_size=0 is out of range"),
         (lambda: LSPEPosition(hidden_size=8, activation="sigmoyd"), "activation='sigmoyd' is no activation"),
         (lambda: LSPEPosition(hidden_size=8, applies_to="tokens"), "applies_to='tokens' is unknown"),
         (lambda: LSPEPosition(hidden_size=8, rms=0), "rms=0 is out of range"),
-        (lambda: RotaryPosition(head_dim=7), "7 of head_dim=7 entries would be turned"),
-        (lambda: apply_rotary(torch.zeros(2, 5)), "5 of head_dim=5 entries would be turned"),
         (lambda: apply_rotary(torch.zeros(2, 4), torch.arange(3)), r"positions of shape \(3,\) don't fit x"),
-        (lambda: apply_rotary(torch.zeros(3, 2, 4), torch.zeros(3, 2)), r"positions of shape \(3, 2\) don't fit x"),
-        (lambda: apply_rotary(torch.zeros(2, 4), torch.zeros(1)), r"positions of shape \(1,\) don't fit x"),
-        (lambda: apply_rotary(torch.zeros(2, 4), rope_theta=0), "rope_parameters: rope_theta=0 is out of range"),
-        (lambda: rotary(rope_type="spiral"), "rope_type='spiral' is unknown"),
-        (lambda: rotary(thetta=1), "rope_parameters has no 'thetta'"),
-        (lambda: rotary(partial_rotary_factor=2), "partial_rotary_factor=2 is out of range"),
         (lambda: LSPEPosition(hidden_size=0), "hidden_size=0 is out of range"),
         (lambda: FourierPosition(hidden_size=0), "hidden_size=0 is out of range"),
         (lambda: FourierPosition(hidden_size=8, num_frequencies=0), "num_frequencies=0 is out of range"),
@@ -289,18 +230,11 @@ def rotary(**parameters):
         (lambda: LSPEPosition(hidden_size=8, base=math.inf), "base=inf is out of range"),
         (lambda: LSPEPosition(hidden_size=8, dropout=-1), "dropout=-1 is out of range. A probability"),
         (lambda: LearnedPosition(hidden_size=0), "hidden_size=0 is out of range"),
-        (lambda: LearnedPosition(hidden_size=8, std=math.inf), "std=inf is out of range"),
-        (lambda: LearnedPosition(hidden_size=8, std=True), "std=True is out of range"),
-        (lambda: SinusoidalPosition(hidden_size=8, rms=math.nan), "rms=nan is out of range"),
         (lambda: NoPosition(dropout=2), "dropout=2 is out of range"),
         (lambda: make("tupe", std=math.inf), "std=inf is out of range"),
-        (lambda: make("tupe", std=None), "std=None is out of range"),
         (lambda: make("deberta", std=-1), "std=-1 is out of range"),
-        (lambda: make("deberta", std=None), "std=None is out of range"),
         (lambda: make("deberta", max_distance=2.5), r"max_distance=2\.5 is out of range"),
-        (lambda: make("t5", num_buckets="8"), "num_buckets='8' is out of range"),
         (lambda: make("t5", max_distance="x"), "max_distance='x' is out of range"),
-        (lambda: make("pope", theta=0), "theta=0 is out of range"),
         (lambda: make("pope", theta=1e-300), r"theta=1e-300 is out of range.* \(1e-30 to 1e\+30\)"),
         (lambda: make("sinusoidal", base=10**400), "base=1000"),
         (lambda: apply_rotary(torch.zeros(2, 8), rope_theta=10**400), "rope_theta=1000"),
@@ -310,15 +244,10 @@ def rotary(**parameters):
         (lambda: make("toeplitz", max_distance=0), "max_distance=0 is out of range"),
         (lambda: make("toeplitz", initial_std=-1), "initial_std=-1 is out of range"),
         (lambda: make("t5", initial_std=0), "initial_std=0 is out of range. It must be a positive number"),
-        (
-            lambda: make("alibi", per_layer=True, learned=False),
-            "per_layer=True has no effect with learned=False. Leave",
-        ),
-        (lambda: make("fire", threshold="a"), "threshold='a' is out of range"),
+        (lambda: make("alibi", per_layer=True, learned=False), "per_layer=True has no effect with learned=False. Lea"),
         (lambda: make("fire", threshold=2.0**25), r"threshold=33554432\.0 is out of range"),
         (lambda: make("fire", intermediate_size=3.5), r"intermediate_size=3\.5 is out of range"),
         (lambda: make("mlp_bias", intermediate_size=None), "intermediate_size=None is out of range"),
-        (lambda: apply_rotary(torch.zeros(2, 8), rope_theta=True), "rope_theta=True is out of range"),
         (lambda: apply_rotary(torch.zeros(2, 16), scheme=RotaryPosition(head_dim=8)), "has head_dim=8"),
         (
             lambda: apply_rotary(torch.zeros(2, 8), scheme=PoPEPosition(head_dim=8, num_heads=1, num_layers=1)),
@@ -326,63 +255,18 @@ def rotary(**parameters):
         ),
         (lambda: apply_rotary(torch.zeros(2, 3, 5, 8), torch.zeros(3, 5)), r"positions of shape \(3, 5\) don't fit x"),
         (
-            lambda: NoPosition()(torch.zeros(2, 5, 8), torch.arange(4)),
-            r"positions of shape \(4,\) don't fit x. Give \(2, 5\) or \(5,\)",
+            lambda: NoPosition()(ROWS, torch.arange(4)),
+            r"positions of shape \(4,\) don't fit x. Give \(1, 5\) or \(5,\)",
         ),
-        (
-            lambda: RotaryPosition(head_dim=8)(torch.zeros(5, 8)),
-            "RotaryPosition adds nothing.*Call apply_rotary",
-        ),
-        (lambda: make("t5")(torch.zeros(5, 8)), "T5Position adds nothing to embeddings. Call .* bias"),
+        (lambda: RotaryPosition(head_dim=8)(ROWS), "RotaryPosition adds nothing.*Call apply_rotary"),
+        (lambda: make("t5")(ROWS), "T5Position adds nothing to embeddings. Call .* bias"),
         (lambda: apply_rotary(torch.zeros(2, 8), scheme=NoPosition()), r"NoPosition rotates nothing.*scheme\(x\)"),
-        (lambda: register_scheme(5, "x"), "scheme=5 is no PositionScheme"),
         (lambda: register_scheme(RotaryPosition, "other"), "RotaryPosition is registered as 'rope' already"),
     ],
 )
 def test_bad_arguments_are_named(build, message):
     with pytest.raises(ValueError, match=message):
         build()
-
-
-def test_positions_past_the_table_raise_the_same_error():
-    scheme = LearnedPosition(hidden_size=8, max_positions=10)
-    with pytest.raises(ValueError, match="has positions 0 to 9, the input has . to 11"):
-        scheme(torch.zeros(1, 5, 8), torch.arange(7, 12))
-    with pytest.raises(ValueError, match="has positions 0 to 9, the input has -2 to 2"):
-        scheme(torch.zeros(1, 5, 8), torch.arange(-2, 3))
-    with pytest.raises(ValueError, match="has positions 0 to 9, the input has . to 10"):
-        scheme(torch.zeros(1, 2, 8), torch.tensor([0, 10]))
-    with pytest.raises(ValueError, match="has positions 0 to 9, the input has 0 to 10"):
-        scheme(torch.zeros(1, 11, 8))
-
-
-class Nothing(PositionScheme):
-    pass
-
-
-class Something(PositionScheme):
-    def embed(self, x, tokens):
-        return x + 1
-
-
-def test_register_scheme_refuses_what_would_not_work(monkeypatch):
-    with pytest.raises(ValueError, match=r"name='a\+b' can't name a scheme.*'\+' joins"):
-        register_scheme(Something, "a+b")
-    with pytest.raises(ValueError, match="name='rope' is taken by RotaryPosition"):
-        register_scheme(Something, "rope")
-    with pytest.raises(ValueError, match="Nothing overrides no hook"):
-        register_scheme(Nothing, "nothing")
-    monkeypatch.setitem(SCHEMES, "something", Something)
-    register_scheme(Something, "something")
-    assert register_scheme(Something) == ["something"]  # by its name
-
-
-class Demanding(PositionScheme):
-    def __init__(self, *, width):
-        super().__init__()
-
-    def embed(self, x, tokens):
-        return x
 
 
 def test_t5_starts_with_biases_of_the_given_scale():
@@ -402,44 +286,3 @@ def test_kerple_starts_in_the_ranges_of_its_authors_code(kernel, most):
     for distance in (1, 2):
         expected = -r1 * torch.log1p(r2 * distance) if kernel == "log" else -r1 * distance**r2
         torch.testing.assert_close(far[:, distance - 1], expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "published"), [("alibi", {"directional": False, "learned": False}), ("kerple", {"directional": False})]
-)
-def test_symmetric_biases_tell_left_from_right_by_special_tokens_alone(name, published):
-    model = encoder(name, position_embedding_kwargs=published)
-
-    def mean(*ids):
-        return model(torch.tensor([ids])).last_hidden_state.mean(dim=1)
-
-    torch.testing.assert_close(mean(5, 6, 7, 8), mean(8, 7, 6, 5), atol=1e-5, rtol=0)
-    assert (mean(2, 5, 6, 7, 8, 3) - mean(2, 8, 7, 6, 5, 3)).abs().max() > 1e-3  # [CLS] ... [SEP]
-
-
-def test_cable_adds_the_shares_of_the_tokens_between_two_of_a_sequence():
-    scheme = CablePosition(hidden_size=8, num_heads=2, num_layers=1)
-    positions, sequence = torch.tensor([[1, 0, 2, 0, 1]]), torch.tensor([[0, 0, 0, 1, 1]])
-    packed = Rows(TokenLayout.from_batch(positions, position_ids=positions, seq_idx=sequence, unpad=False)).tokens()
-    x = torch.randn(1, 5, 8)
-    bias = scheme.layer_bias(x, x, replace(packed, hidden=x), 0)[0]
-    left, right = torch.nn.functional.softplus(scheme.shares[0](x))[0].split(2, -1)
-    torch.testing.assert_close(bias[:, 2, 1], -(left[0] + left[2]))
-    torch.testing.assert_close(bias[:, 1, 2], -(right[0] + right[2]))
-    torch.testing.assert_close(bias[:, 3, 4], -right[4])
-    torch.testing.assert_close(bias[:, 4, 3], -left[4])
-
-
-def test_a_scheme_whose_argument_is_missing_says_which(monkeypatch):
-    monkeypatch.setitem(SCHEMES, "demanding", Demanding)
-    with pytest.raises(ValueError, match=r"position_embedding_kwargs={} doesn't fit 'demanding'.*'width'"):
-        make("demanding")
-
-
-def test_none_stands_in_for_any_added_scheme():
-    x = torch.ones(4, 50, 24)
-    assert NoPosition()(x) is x
-    for name in ("none", *ADDED):
-        scheme = make_scheme(tiny_config(name, hidden_size=24))
-        assert scheme(x, torch.arange(3, 53)).shape == x.shape
-    assert 0.4 < (NoPosition(dropout=0.5)(x) == 0).float().mean() < 0.6

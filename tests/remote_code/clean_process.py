@@ -7,9 +7,7 @@ process (and one import of torch) serves the whole suite. It must not import any
 import importlib
 import importlib.metadata
 import json
-import logging
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -64,24 +62,12 @@ def load_model(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, An
 
 def run_pipeline(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Builds a pipeline from nothing but a folder, and gives it texts."""
-    import torch
     import transformers
 
     pipe = transformers.pipeline(job["task"], model=job["load"], trust_remote_code=True)
     results = pipe(job["texts"], batch_size=len(job["texts"]))
     answer = {"module": type(pipe.model).__module__, "class": type(pipe.model).__name__}
-    if job["task"] == "feature-extraction":
-        return answer, {str(index): torch.tensor(vectors) for index, vectors in enumerate(results)}
     return {**answer, "found": json.loads(json.dumps(results, default=float))}, {}
-
-
-def load_tokenizer(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Loads a tokenizer beside a model."""
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(job["load"], trust_remote_code=True)
-    encoded = tokenizer(job["texts"], padding=True)
-    return {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}, {}
 
 
 def load_config(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -100,20 +86,8 @@ def load_config(job: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, A
 KINDS: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[dict[str, Any], dict[str, Any]]]] = {
     "model": load_model,
     "pipeline": run_pipeline,
-    "tokenizer": load_tokenizer,
     "config": load_config,
 }
-
-
-class Messages(logging.Handler):
-    """Keeps what is logged as a warning or worse."""
-
-    def __init__(self) -> None:
-        super().__init__(level=logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
 
 
 def main(path: Path) -> None:
@@ -134,18 +108,12 @@ def main(path: Path) -> None:
 
     if "pretend_transformers_is" in order:
         pretend_transformers_is(order["pretend_transformers_is"])
-    if not order["waits"]:
-        time.sleep = lambda seconds: None
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    messages = Messages()
-    for logger in (logging.getLogger(), logging.getLogger("transformers")):
-        logger.addHandler(messages)
     batch = load_file(order["batch"])
     answers: dict[str, Any] = {}
     tensors: dict[str, Any] = {}
     for job in order["jobs"]:
-        messages.lines = []
         try:
             answers[job["id"]], job_tensors = KINDS[job["kind"]](job, batch)
             tensors.update({f"{job['id']}#{name}": value.clone() for name, value in job_tensors.items()})
@@ -156,7 +124,6 @@ def main(path: Path) -> None:
                 "chained": repr(error.__cause__ or error.__context__),
                 "traceback": traceback.format_exc(),
             }
-        answers[job["id"]]["warnings"] = messages.lines
     save_file(tensors, order["tensors"])
     report = {"hidden": hidden, "transformers": transformers.__version__, "jobs": answers}
     Path(order["report"]).write_text(json.dumps(report))

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from remote_code_harness import (
     BATCH,
-    CONVERTED,
     FEW_PAIRS,
     HALVES,
     HEAD,
@@ -15,7 +14,6 @@ from remote_code_harness import (
     HOOKS,
     OWN,
     PAIRS,
-    PIPED,
     PIPELINES,
     SOURCES,
     TEXTS,
@@ -82,14 +80,10 @@ def strangers(
                 second.append(model_job(f"{name}/{source}", again, HEADS[head], thrice))
     for scheme, dtype in HALVES:
         first.append(model_job(f"{scheme}/{dtype}", checkpoints.folder(scheme), dtype=dtype))
-    for head, other in CONVERTED:
-        first.append(model_job(f"{head}/{other}", checkpoints.folder("t5", head), HEADS[other]))
-    for scheme, task in PIPED:
-        folder = checkpoints.folder(scheme, PIPELINES[task])
-        job = {"kind": "pipeline", "id": f"{scheme}/{task}", "task": task, "texts": TEXTS}
-        first.append({**job, "load": str(folder)})
+    for task, head in PIPELINES.items():
+        job = {"kind": "pipeline", "id": task, "task": task, "texts": TEXTS}
+        first.append({**job, "load": str(checkpoints.folder("t5", head))})
     folder = checkpoints.folder("t5")
-    first.append({"kind": "tokenizer", "id": "tokenizer", "load": str(folder), "texts": TEXTS})
     # A checkpoint whose code is another repository's, as `auto_map` allows.
     without_code, again = borrower(folder, place / "borrower", f"me/t5.{HEAD}-v1"), place / "again" / "borrower"
     first.append(model_job("borrower", without_code, save=again))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import common
 import pytest
 import torch
 from clean_process import outputs
@@ -49,8 +50,6 @@ PAIRS = [*((scheme, HEAD) for scheme in BUILTIN if scheme != "t5"), *ALL_HEADS]
 FEW_PAIRS = [(scheme, head) for scheme, head in PAIRS if scheme in HOOKS]
 """Of them, a scheme for each hook, and every head."""
 
-CONVERTED = [(head, other) for head in HEADS for other in HEADS if head != other and "PosEncModel" in (head, other)]
-"""Of a checkpoint's head another Auto class than its own makes another: of the encoder every head, and back."""
 
 SOURCES = {pair: ("folder", "hub") if pair in (("t5", HEAD), ("t5", "PosEncModel")) else ("folder",) for pair in PAIRS}
 """Where a stranger finds each of them."""
@@ -59,10 +58,8 @@ PIPELINES = {
     "text-classification": "PosEncForSequenceClassification",
     "token-classification": "PosEncForTokenClassification",
     "fill-mask": "PosEncForMaskedLM",
-    "feature-extraction": "PosEncModel",
 }
 """Tasks of `transformers.pipeline`, and the class that each is tested with."""
-PIPED = [(scheme, task) for task, head in PIPELINES.items() for scheme in HOOKS if (scheme, head) in PAIRS]
 
 DTYPES = ("bfloat16", "float16")
 HALVES = [(scheme, dtype) for number, scheme in enumerate(HOOKS) for dtype in DTYPES[number % 2 :][:1]]
@@ -88,20 +85,10 @@ BARE_BATCH = {"input_ids": BATCH["input_ids"]}
 
 
 def tiny_config(scheme: str, **overrides: Any) -> PosEncConfig:
-    values: dict[str, Any] = {
-        "vocab_size": 100,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
-        "position_embedding_type": scheme,
-        "id2label": {0: "bad", 1: "fair", 2: "good"},
-        "label2id": {"bad": 0, "fair": 1, "good": 2},
-    }
-    if scheme == "window":  # one that texts of tests reach beyond
-        values["position_embedding_kwargs"] = {"sliding_window": 2}
-    return PosEncConfig(**{**values, **overrides})
+    labels = {"bad": 0, "fair": 1, "good": 2}
+    values: dict[str, Any] = {"vocab_size": 100, "intermediate_size": 64, "hidden_dropout_prob": 0.1}
+    values |= {"id2label": {number: label for label, number in labels.items()}, "label2id": labels}
+    return common.tiny_config(scheme, **{**values, **overrides})
 
 
 def tiny_model(scheme: str, head: str, **overrides: Any) -> Any:
@@ -207,18 +194,13 @@ def run_clean(
     *,
     pretend_transformers_is: str | None = None,
     with_hf_posenc: bool = False,
-    waits: bool = True,
     environment: dict[str, str] | None = None,
 ) -> Report:
-    """Does jobs (see clean_process.py) in one new process, without hf_posenc and a network unless told otherwise.
-
-    `waits=False`: it tries again at once where huggingface_hub waits, for a server that is gone for good.
-    """
+    """Does jobs (see clean_process.py) in one new process, without hf_posenc and a network unless told otherwise."""
     workplace.mkdir(parents=True, exist_ok=True)
     batch, report, tensors, order = (workplace / n for n in ("batch.safetensors", "report", "tensors", "order"))
     save_file(BATCH, batch)
     orders: dict[str, Any] = {"jobs": jobs, "batch": str(batch), "report": str(report), "tensors": str(tensors)}
-    orders["waits"] = waits
     if pretend_transformers_is is not None:
         orders["pretend_transformers_is"] = pretend_transformers_is
     if with_hf_posenc:

@@ -63,14 +63,6 @@ def test_the_local_classes_load_what_borrows_its_code(checkpoints: Checkpoints, 
     assert (tmp_path / "again" / "modeling_posenc.py").exists()
 
 
-@pytest.mark.usefixtures("no_remote_code")
-def test_a_pipeline_takes_the_local_classes(checkpoints: Checkpoints) -> None:
-    folder = str(checkpoints.folder("t5"))
-    pipe = transformers.pipeline("text-classification", model=folder)
-    assert type(pipe.model) is hf_posenc.PosEncForSequenceClassification
-    assert pipe("the cat")[0]["label"] in ("bad", "fair", "good")
-
-
 def test_the_refusal_of_remote_code_is_real(no_remote_code: None, checkpoints: Checkpoints) -> None:
     # The control of this file: what `no_remote_code` watches is what a checkpoint's own code comes through.
     from transformers.dynamic_module_utils import get_class_from_dynamic_module

@@ -16,9 +16,7 @@ from remote_code_harness import (
     BATCH,
     BUILTIN,
     FEW_PAIRS,
-    HEAD,
     HEADS,
-    HOOKS,
     PAIRS,
     Checkpoints,
     assert_same_outputs,
@@ -43,6 +41,7 @@ def loaded(checkpoints: Checkpoints, scheme: str, head: str, **options: Any) -> 
 def test_memory_that_nobody_wrote_to_is_never_read(checkpoints: Checkpoints, scheme: str, head: str) -> None:
     with poisoned_memory():
         model = loaded(checkpoints, scheme, head)
+        assert not list(model.buffers())
         assert not any(parameter.isnan().any() for parameter in model.parameters())
         actual = outputs(model, BATCH)
     assert_same_outputs(actual, checkpoints.expected(scheme, head))
@@ -84,34 +83,6 @@ def test_a_scheme_whose_weights_are_missing_starts_as_a_new_one(
             assert 0 < weight.std() < 5, name
 
 
-@every_head
-def test_saving_and_loading_keeps_every_bit(checkpoints: Checkpoints, tmp_path: Path, scheme: str, head: str) -> None:
-    model = loaded(checkpoints, scheme, head)
-    model.save_pretrained(tmp_path)
-    again = getattr(hf_posenc, head).from_pretrained(tmp_path)
-    first, second = model.state_dict(), again.state_dict()
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert load_file(tmp_path / "model.safetensors").keys() == (
-        load_file(checkpoints.folder(scheme, head) / "model.safetensors").keys()
-    )
-
-
-@every_pair
-def test_nothing_but_weights_makes_up_a_model(checkpoints: Checkpoints, scheme: str, head: str) -> None:
-    # Built on the meta device, then given the saved weights and nothing else.
-    with torch.device("meta"):
-        model = getattr(hf_posenc, head)(hf_posenc.PosEncConfig.from_pretrained(checkpoints.folder(scheme, head)))
-    assert all(parameter.is_meta for parameter in model.parameters())
-    assert not list(model.buffers())
-    model.load_state_dict(load_file(checkpoints.folder(scheme, head) / "model.safetensors"), strict=False, assign=True)
-    model.tie_weights()
-    assert not any(parameter.is_meta for parameter in model.parameters())
-    with poisoned_memory():
-        actual = outputs(model.eval(), BATCH)
-    assert_same_outputs(actual, checkpoints.expected(scheme, head))
-
-
 @pytest.mark.slow
 @few_pairs
 def test_weights_left_on_disk_give_the_same_outputs(
@@ -129,21 +100,3 @@ def test_weights_left_on_disk_give_the_same_outputs(
     assert all(parameter.is_meta for parameter in model.base_model.position.parameters())
     assert_same_outputs(outputs(model, BATCH), checkpoints.expected(scheme, head))
     assert_same_outputs(outputs(model, BARE_BATCH), bare)
-
-
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize("scheme", HOOKS)
-def test_every_attention_backend_gives_the_same_outputs_and_sees_the_word_order(
-    checkpoints: Checkpoints, scheme: str, backend: str
-) -> None:
-    model = loaded(checkpoints, scheme, HEAD, attn_implementation=backend)
-    assert model.config._attn_implementation == backend
-    assert_same_outputs(outputs(model, BATCH), checkpoints.expected(scheme), atol=1e-5)
-    tokens = BATCH["input_ids"][:1]
-    # Not simply backwards: a bias that is symmetric in the distance can't tell a text from its reverse.
-    order = torch.randperm(tokens.shape[1], generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        encode = model.base_model
-        straight, shuffled = encode(tokens).last_hidden_state[:, order], encode(tokens[:, order]).last_hidden_state
-    moved = (straight - shuffled).abs().max()
-    assert moved < 1e-5 if scheme == "none" else moved > 1e-2

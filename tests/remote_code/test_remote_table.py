@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from common import perturb, schemes_restored
-from remote_code_harness import BUILTIN, CODE, HEAD, Checkpoints, model_job, run_clean, tiny_config, tiny_model
+from remote_code_harness import BUILTIN, CODE, HEAD, tiny_config, tiny_model
 from torch import Tensor
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -184,14 +184,6 @@ def test_the_checkpoints_own_class_says_what_its_table_lacks(monkeypatch: pytest
         PosEncModel(config)
 
 
-def test_the_checkpoints_own_class_keeps_the_trained_angles_under_a_new_scaling() -> None:
-    trained = TRAVELLING(rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": 0.5}).to_dict()
-    linear = {"rope_type": "linear", "factor": 2.0}
-    for scaling, theta in ((linear, 500.0), ({**linear, "rope_theta": 7.0}, 7.0)):
-        config = TRAVELLING.from_dict(trained, rope_parameters=scaling)
-        assert config.rope_parameters == {**linear, "rope_theta": theta, "partial_rotary_factor": 0.5}
-
-
 def test_the_checkpoints_own_class_names_the_code_and_saves_what_lies_beside_it(tmp_path: Path) -> None:
     config = TRAVELLING(auto_map={"AutoModel": "me/code--modeling_posenc.PosEncModel"})
     config.save_pretrained(tmp_path)
@@ -213,21 +205,6 @@ def test_a_scheme_is_not_saved_over_its_own_source(tmp_path: Path) -> None:
             tiny_config("mine").save_pretrained(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["mine.py"]
     assert file.read_text() == written
-
-
-@pytest.mark.slow  # a process
-def test_strangers_are_told_what_is_wrong_with_a_table(checkpoints: Checkpoints, tmp_path: Path) -> None:
-    tables = {"gone": GONE, "lacks": "SCHEMES = {}\nAUGMENTATIONS = {}\n"}
-    jobs = [model_job("other", checkpoints.folder("t5"), position_embedding_type="alibi")]
-    jobs += [model_job(name, author(tmp_path / name, 1, table)) for name, table in tables.items()]
-    jobs += [model_job(str(step), author(tmp_path / str(step), step)) for step in (3, 4)]
-    report = run_clean(jobs, tmp_path / "stranger", tmp_path / "home")
-    messages = {name: answer.get("message", "") for name, answer in report.jobs.items()}
-    assert "'alibi' isn't in this checkpoint's scheme_table.py, which has t5" in messages["other"]
-    assert "install hf_posenc, which has all schemes" in messages["other"]
-    assert "gone.py" in messages["gone"]
-    assert "position_embedding_type='mine' isn't in this checkpoint's scheme_table.py" in messages["lacks"]
-    assert not torch.allclose(report.outputs("3")["encoder"], report.outputs("4")["encoder"])
 
 
 def test_a_scheme_that_this_version_lacks_says_which_has_it(tmp_path: Path) -> None:

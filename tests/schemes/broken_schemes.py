@@ -92,13 +92,6 @@ class NameOfTwoWords(Sound):
     name = "two words"
 
 
-class NoAxisForRows(Sound):
-    """Leaves out the first axis where there is one row."""
-
-    def bias(self, tokens):
-        return super().bias(tokens).squeeze(0)
-
-
 class Float64Embeddings(SoundWaves):
     def embed(self, x, tokens):
         return super().embed(x, tokens).double()
@@ -169,11 +162,6 @@ class ZeroTimesWeights(UnusedWeights):
         return super().bias(tokens) + 0 * self.spare(nothing).sum()
 
 
-class CutOff(Sound):
-    def bias(self, tokens):
-        return super().bias(tokens).detach()
-
-
 class InfiniteSlope(Sound):
     """sqrt has no slope at distance 0."""
 
@@ -237,11 +225,6 @@ class SetInTheConstructor(Sound):
 class ThreeHeads(Sound):
     def bias(self, tokens):
         return super().bias(tokens)[:, :3]
-
-
-class LongError(Sound):
-    def bias(self, tokens):
-        raise ValueError("An error of ours is said " + 30 * "word by word, " + "as long as it is: the end")
 
 
 class LateBuffer(Sound):

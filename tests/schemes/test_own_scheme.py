@@ -168,6 +168,11 @@ class WithDict(Sound):
         self.parts = {layer: nn.Linear(1, 1) for layer in range(num_layers)}
 
 
+class Demanding(Sound):
+    def __init__(self, *, width):
+        super().__init__()
+
+
 class WithHookForChild(Sound):
     def __init__(self):
         super().__init__()
@@ -180,10 +185,11 @@ class WithHookForChild(Sound):
         (WithBuffer, "WithBuffer.table is a buffer.*Compute it from Python numbers"),
         (WithList, "WithList.parts is a Python list or dict of modules, whose weights nobody would .*nn.ModuleList"),
         (WithDict, "WithDict.parts is a Python list or dict of modules, whose weights nobody would .*nn.ModuleDict"),
+        (Demanding, r"position_embedding_kwargs={} doesn't fit 'own'.*'width'"),
         (WithHookForChild, "WithHookForChild.bias is a child with the name of a hook. Rename it"),
     ],
 )
-def test_a_buffer_a_list_of_modules_and_a_child_named_like_a_hook_are_refused(monkeypatch, scheme, message):
+def test_a_buffer_a_list_of_modules_and_the_like_are_refused(monkeypatch, scheme, message):
     with pytest.raises(ValueError, match=message):
         made(monkeypatch, scheme)
 
@@ -192,17 +198,13 @@ def test_a_buffer_a_list_of_modules_and_a_child_named_like_a_hook_are_refused(mo
     ("base", "hook", "result", "message"),
     [
         (PositionScheme, "bias", ones(1, 3, 5, 5), "returns (1, 3, 5, 5). Give (1 or B, 2 or 1, S, S)"),
-        (PositionScheme, "layer_bias", ones(1, 3, 5, 5), "returns (1, 3, 5, 5). Give (1 or B, 2 or 1, S, S)"),
         (PositionScheme, "bias", ones(1, 1, 6, 6), "returns (1, 1, 6, 6). Give (1 or B, 2 or 1, S, S), S = 5"),
         (PositionScheme, "embed", None, "embed returns None. Give the hidden states back"),
         (DistanceBias, "of_distance", ones(1, 9), "Mine.of_distance returns (1, 9) for 9 distances. Give (R, H)"),
-        (DistanceBias, "of_distance", ones(9), "Mine.of_distance returns (9,) for 9 distances. Give (R, H)"),
         (DistanceBias, "of_distance", None, "Mine.of_distance returns None for 9 distances"),
         (AddedPosition, "encodings", None, "Mine.encodings must return (..., 128) for positions (...)"),
-        (AddedPosition, "encodings", ones(5), "Mine.encodings must return (..., 128) for positions (...)"),
         (AddedPosition, "encodings", ones(5, 3), "Mine.encodings must return (..., 128) for positions (...)"),
         (RotatedPosition, "angles", None, "Mine.angles must return (..., r/2) for positions (...)"),
-        (RotatedPosition, "angles", ones(5), "Mine.angles must return (..., r/2) for positions (...)"),
         (RotatedPosition, "angles", ones(5, 33), "Mine.angles turns 66 of a head's 64 entries"),
     ],
 )
@@ -340,6 +342,8 @@ class Tent(DistanceBias):
 
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_a_function_of_distance_is_a_bias_of_all_layers_or_of_each(per_layer):
+    alike = type("Alike", (DistanceBias,), {"of_distance": lambda self, distance, layer: distance[:, None].float()})()
+    assert alike.bias(Tokens.from_positions(torch.arange(3)[None])).shape == (1, 1, 3, 3)  # all heads have the same
     tent = Tent(num_heads=2, num_layers=2, per_layer=per_layer)
     nothing = torch.zeros(1)
     for positions in (torch.arange(80)[None], torch.tensor([[0, 1, 2, 3], [9, 4, 0, 40]]), torch.tensor([[5]])):
@@ -354,20 +358,16 @@ def test_a_function_of_distance_is_a_bias_of_all_layers_or_of_each(per_layer):
             assert torch.equal(own if per_layer else shared, expected)
 
 
-def test_a_function_of_distance_has_an_axis_of_heads_which_may_be_one():
-    scheme = type("Alike", (DistanceBias,), {"of_distance": lambda self, distance, layer: distance[:, None].float()})()
-    assert scheme.bias(Tokens.from_positions(torch.arange(3)[None])).shape == (1, 1, 3, 3)
-
-
 class Asks(PositionScheme):
     """Writes down what its hooks get, and whether autocast is on."""
 
     def __init__(self):
         super().__init__()
-        self.got = {}
+        self.got, self.seen = {}, {}
 
     def _note(self, hook, tokens, **more):
         shapes = {name: tuple(getattr(tokens, name).shape) for name in ("positions", "is_first", "sequence", "lengths")}
+        self.seen[hook] = tokens.hidden_states
         self.got[hook] = {**shapes, **more, "autocast": torch.is_autocast_enabled("cpu")}
 
     def embed(self, hidden_states, tokens):
@@ -390,7 +390,7 @@ class Asks(PositionScheme):
 
 
 @pytest.mark.parametrize("name", ["asks", "asks+none_too"])
-def test_hooks_see_tokens_in_their_own_layout_and_positions_outside_autocast(name):
+def test_hooks_see_tokens_in_their_own_layout_what_layers_begin_with_and_positions_outside_autocast(name):
     class NoneToo(Asks):
         pass
 
@@ -399,7 +399,10 @@ def test_hooks_see_tokens_in_their_own_layout_and_positions_outside_autocast(nam
     model.position = scheme if name == "asks" else CombinedPosition({"one": scheme, "other": NoneToo()})
     ids, mask = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        model(ids, attention_mask=mask)
+        first = model(ids, attention_mask=mask, output_hidden_states=True).hidden_states[0][mask == 1]
+    assert scheme.seen["embed"] is None
+    assert torch.equal(scheme.seen["rotary"][0], first)
+    assert torch.equal(scheme.seen["bias"][mask == 1], first)
     token = {"positions": (1, 5), "is_first": (1, 5), "sequence": (1, 5), "lengths": (1, 5)}
     rows = {"positions": (1, 3), "is_first": (1, 3), "sequence": (2, 3), "lengths": (2, 3)}
     assert scheme.got == {
