@@ -333,8 +333,8 @@ def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]
     """Texts, or rows of them, as a model takes them; a missing cell of a frame is an empty text, as in a file.
 
     Args:
-        texts: strings, rows of strings, or dictionaries. Of a data frame these columns are read: those that the model
-            was trained on, else those of `names_of`.
+        texts: strings, rows of strings, or dictionaries, as which the rows of a data frame are read, too; to train on,
+            these are the columns of `names_of`.
         known: the columns that the model was trained on.
 
     Raises:
@@ -343,13 +343,11 @@ def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]
     if isinstance(texts, str):
         raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
     if hasattr(texts, "fillna"):
-        if names := names_of(texts):
-            wanted = names if known is None else list(known.text)
-            if missing := [name for name in wanted if name not in texts.columns]:
-                has = f"X has no column {missing[0]!r}, but {', '.join(map(repr, texts.columns))}"
-                raise UserError(f"{has}. The model was trained on {' and '.join(wanted)}: rename the columns of X.")
-            texts = texts[wanted]
-        texts = texts.astype(object).fillna("").to_numpy()
+        names, texts = names_of(texts), texts.astype(object).fillna("")
+        if names and known is not None:
+            texts = texts.to_dict("records")
+        else:
+            texts = (texts[names] if names else texts).to_numpy()
     given = list(texts)
     if not given:
         raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
