@@ -252,20 +252,16 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         else:
             self.classes_, numbers = np.unique(column_or_1d(labels, warn=True), return_inverse=True)
             values = numbers.tolist()
-        names = ClassLabel(names=self._names)
+        names = ClassLabel(names=list(map(str, self.classes_.tolist())))
         self._fit(rows, names_of(X), values, List(names) if several else names, "classification")
         # The checkpoint has names of labels alone; these are the labels as they were given.
         note(self.model_.config, classes=self.classes_.tolist())
         return self
 
-    @property
-    def _names(self) -> list[str]:
-        return [str(name) for name in self.classes_.tolist()]
-
     def _class_logits(self, X: Any) -> tuple[np.ndarray, str]:
         """Logits (n, C) in the order of `classes_`, and the task: a checkpoint to start from may have another order."""
         logits, config = self._logits(X), self.model_.config
-        return logits[:, [config.label2id[name] for name in self._names]], text_problem_type(config)
+        return logits[:, [config.label2id[str(name)] for name in self.classes_.tolist()]], text_problem_type(config)
 
     def predict(self, X: Any) -> np.ndarray:
         """The label of each text, or its row of 0 and 1."""
