@@ -108,11 +108,12 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
             whole = parts.pop("train")
             marks, classes = whole[_MARK][:], None if labels.problem_type == "regression" else labels_of(whole)
             held = choose_texts(marks, classes, options.validation_share)
-            rows = {side: [row for row, mark in enumerate(marks) if (mark in held) == side] for side in (False, True)}
-            parts = {"train": _take(whole, rows[False]), "validation": _take(whole, rows[True]), **parts}
+            is_held, rows = np.array([mark in held for mark in marks]), whole.with_format("arrow")[:]
+            sides = {"train": ~is_held, "validation": is_held}  # filtered: datasets looks a selection up row by row
+            parts = {split: Dataset(rows.filter(side), info=whole.info) for split, side in sides.items()} | parts
             facts.append(f"{len(parts['validation']):,} of them set aside for validation")
         if options.max_rows is not None and len(parts["train"]) > options.max_rows:
-            parts["train"] = _take(parts["train"], list(range(options.max_rows)))
+            parts["train"] = parts["train"].select(range(options.max_rows))
             facts.append(f"the first {options.max_rows:,} training rows used")
         are_listed = bool(columns.one_hot or options.label_names or classes_of(first, columns.label))
         targets = parts["train"]["labels"][:]
@@ -157,11 +158,6 @@ def _usable_rows(
     columns = {name: [cells[row] for row in kept] if dropped else cells for name, cells in columns.items()}
     features = Features(kinds)
     return Dataset(pa.Table.from_pydict(columns, schema=features.arrow_schema), info=DatasetInfo(features=features))
-
-
-def _take(part: Dataset, rows: list[int]) -> Dataset:
-    """These rows, together in memory: a selection of datasets is looked up row by row."""
-    return Dataset(part.with_format("arrow")[:].take(rows), info=part.info)
 
 
 def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> list[str]:
