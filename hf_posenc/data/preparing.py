@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from datasets import Dataset, DatasetInfo, Features, List, Value
+from datasets import Dataset, DatasetInfo, Features, List, Value, concatenate_datasets
 from tqdm import tqdm
 
 from ..errors import UserError
@@ -253,8 +253,8 @@ def encode(prepared: PreparedData, tokenizer: Any, max_length: int) -> tuple[dic
     encoded, cut = {}, {}
     for split, part in prepared.splits.items():
         encoded[split], cut[split] = encode_texts(texts_of(part), tokenizer, max_length, split=split)
-        if (labels := labels_of(part)) is not None:
-            encoded[split] = encoded[split].add_column("labels", labels, feature=part.features["labels"])
+        if "labels" in part.column_names:
+            encoded[split] = concatenate_datasets([encoded[split], part.select_columns("labels")], axis=1)
     return encoded, cut
 
 
