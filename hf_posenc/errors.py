@@ -1,6 +1,7 @@
 """Errors in one line: `UserError` for what the user can correct, and exit codes."""
 
 import contextlib
+import importlib.util
 import os
 import re
 import sys
@@ -60,6 +61,15 @@ def check_writable(spelt: str, folder: Path) -> None:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         reason = "no permission" if nearest.is_dir() else "a file is in the way"
         raise UserError(f"{spelt} can't be written to: {reason}. Name a folder of your own.")
+
+
+def require_packages(what: str, *packages: str) -> None:
+    """Raises a UserError, with the line that installs them, where something needs packages that can't be imported."""
+    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
+        raise UserError(
+            f"{what} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
+            f"pip install {' '.join(missing)}."
+        )
 
 
 def one_line(error: BaseException) -> str:

@@ -109,7 +109,7 @@ def find_columns(
 
     Raises:
         UserError: a named column isn't there, or none is named and not exactly one has a usual name. The message lists
-            the columns and the options for all that is missing.
+            the columns and the options for all that is missing. Or texts aren't put together as the checkpoint's.
     """
     texts = _candidates(table, options.text_column, "--text-column", known.text if known else None, _TEXTS)
     labels = _candidates(table, options.label_column, "--label-column", known.labels if known else None, _LABELS)
@@ -130,30 +130,20 @@ def find_columns(
     if needs_label and set(label) & set(text):
         raise UserError(f"Column {label[0]!r} can't be both text and label. Name another with --label-column.")
     columns = Columns(text, label, separator, delimiter)
-    if known is not None:
-        _check_as_trained(columns, known, is_named=options.text_column is not None)
-    return columns
-
-
-def _check_as_trained(columns: Columns, known: Columns, *, is_named: bool) -> None:
-    """Refuses texts that aren't put together as those that a model was trained on.
-
-    Args:
-        columns: of the data.
-        known: of the training data.
-        is_named: whether the user named the columns: a text may be joined already.
-    """
-    trained, there = " and ".join(known.text), " and ".join(columns.text)
+    if known is None:
+        return columns
+    trained, there = " and ".join(known.text), " and ".join(text)
     if known.is_pair != columns.is_pair:
         kind, way_out = ("pairs", "two columns: --text-column a,b") if known.is_pair else ("single texts", "one column")
         raise UserError(f"The model was trained on {kind} ({trained}), and the data has {there}. Name {way_out}.")
-    part = set(columns.text) & set(known.text)
+    part = set(text) & set(known.text)
     is_other = known.separator is not None or (part and len(part) < len(known.text))
-    if is_other and columns.text != known.text and not is_named:
+    if is_other and text != known.text and options.text_column is None:  # one that is named may be joined already
         raise UserError(
             f"The model was trained on the text of {trained}; the data has {there}. Rename its columns, or say what to "
-            f"read: --text-column {shlex.quote(','.join(columns.text))}."
+            f"read: --text-column {shlex.quote(','.join(text))}."
         )
+    return columns
 
 
 def _candidates(

@@ -238,25 +238,13 @@ def _names_of_marks(rows: list[Any], said: tuple[str, ...], column: str) -> list
 
 
 def _of_training(column: _Column, columns: Columns, options: Options, trained: tuple[str, ...]) -> Labels:
-    """The task and the labels of training rows."""
-    seen = sorted(column.seen)
-    if (options.task or _task_of(column, seen)) == "regression":
-        return Labels("regression")
-    problem = "multi_label_classification" if column.is_list else "single_label_classification"
-    in_order = seen if column.kind == "words" else sorted(seen, key=float)
-    names = columns.one_hot or options.named_labels or column.known or tuple(in_order)
-    if not names:
-        raise UserError(f"No training row has a label in column {column.name!r}. Name another one: --label-column.")
-    return Labels(problem, trained if set(trained) == set(names) else names)
-
-
-def _task_of(column: _Column, seen: list[str]) -> str:
-    """The task that labels are written for.
+    """The task and the labels of training rows.
 
     Raises:
-        UserError: they may be written for either.
+        UserError: they may be written for either task, or there is none.
     """
-    if column.kind == "words" or column.is_list:
+    seen, task = sorted(column.seen), options.task
+    if task is None and (column.kind == "words" or column.is_list):
         odd = [name for name in seen if _FOR_PEOPLE.fullmatch(name)]
         is_text = column.table.info.builder_name == "csv" and column.known is None and not column.is_list
         if is_text and odd and all(_NUMBER.fullmatch(name) or name in odd for name in seen):
@@ -264,12 +252,19 @@ def _task_of(column: _Column, seen: list[str]) -> str:
                 f"Column {column.name!r} has {odd[0]}, which may be a number. Write numbers with a decimal point "
                 "alone, such as 1234.5; or, if these are words, --task classification."
             )
-    elif column.kind == "real":
-        return "regression"
-    elif len(seen) > MOST_NUMBERED:
+    elif task is None and column.kind == "real":
+        task = "regression"
+    elif task is None and len(seen) > MOST_NUMBERED:
         what = f"Column {column.name!r} has {len(seen)} different whole numbers"
         raise UserError(f"{what}. Say what they are: --task classification (labels) or --task regression.")
-    return "classification"
+    if task == "regression":
+        return Labels("regression")
+    problem = "multi_label_classification" if column.is_list else "single_label_classification"
+    in_order = seen if column.kind == "words" else sorted(seen, key=float)
+    names = columns.one_hot or options.named_labels or column.known or tuple(in_order)
+    if not names:
+        raise UserError(f"No training row has a label in column {column.name!r}. Name another one: --label-column.")
+    return Labels(problem, trained if set(trained) == set(names) else names)
 
 
 def _of_a_model(column: _Column, trained: tuple[str, ...], problem_type: str, options: Options) -> Labels:

@@ -105,10 +105,15 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
     trained = known.trained_on
     if trains:
         if "validation" not in parts and options.validation_share:
-            parts = {**_set_aside(parts.pop("train"), labels, options.validation_share), **parts}
+            whole = parts.pop("train")
+            marks, classes = whole[_MARK][:], None if labels.problem_type == "regression" else labels_of(whole)
+            held = choose_texts(marks, classes, options.validation_share)
+            is_held, rows = np.array([mark in held for mark in marks]), whole.with_format("arrow")[:]
+            sides = {"train": ~is_held, "validation": is_held}  # filtered: datasets looks a selection up row by row
+            parts = {split: Dataset(rows.filter(side), info=whole.info) for split, side in sides.items()} | parts
             facts.append(f"{len(parts['validation']):,} of them set aside for validation")
         if options.max_rows is not None and len(parts["train"]) > options.max_rows:
-            parts["train"] = _take(parts["train"], list(range(options.max_rows)))
+            parts["train"] = parts["train"].select(range(options.max_rows))
             facts.append(f"the first {options.max_rows:,} training rows used")
         are_listed = bool(columns.one_hot or options.label_names or classes_of(first, columns.label))
         targets = parts["train"]["labels"][:]
@@ -117,9 +122,8 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
             mean, std = standard_units(targets)
             labels = replace(labels, mean=mean, std=std)
         marks = parts["train"][_MARK][:]
-        rows = pd.DataFrame({"mark": marks, "label": list(map(str, targets))})
-        distinct = rows.drop_duplicates()
-        if copies := len(rows) - len(distinct):
+        distinct = pd.DataFrame({"mark": marks, "label": list(map(str, targets))}).drop_duplicates()
+        if copies := len(marks) - len(distinct):
             doubts.append(f"{counted(copies, 'train row')} with the text and the label of an earlier one.")
         if contradictory := int((distinct["mark"].value_counts() > 1).sum()):
             doubts.append(f"{counted(contradictory, 'training text')} with different labels in different rows.")
@@ -154,21 +158,6 @@ def _usable_rows(
     columns = {name: [cells[row] for row in kept] if dropped else cells for name, cells in columns.items()}
     features = Features(kinds)
     return Dataset(pa.Table.from_pydict(columns, schema=features.arrow_schema), info=DatasetInfo(features=features))
-
-
-def _set_aside(whole: Dataset, labels: Labels, share: float) -> dict[str, Dataset]:
-    """The training rows to train on, and those to validate on."""
-    marks = whole[_MARK][:]
-    held = choose_texts(marks, None if labels.problem_type == "regression" else labels_of(whole), share)
-    rows: dict[str, list[int]] = {"train": [], "validation": []}
-    for row, mark in enumerate(marks):
-        rows["validation" if mark in held else "train"].append(row)
-    return {split: _take(whole, chosen) for split, chosen in rows.items()}
-
-
-def _take(part: Dataset, rows: list[int]) -> Dataset:
-    """These rows, together in memory: a selection of datasets is looked up row by row."""
-    return Dataset(part.with_format("arrow")[:].take(rows), info=part.info)
 
 
 def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> list[str]:
@@ -265,8 +254,7 @@ def encode(prepared: PreparedData, tokenizer: Any, max_length: int) -> tuple[dic
     for split, part in prepared.splits.items():
         encoded[split], cut[split] = encode_texts(texts_of(part), tokenizer, max_length, split=split)
         if "labels" in part.column_names:
-            labels = part.select_columns("labels")
-            encoded[split] = concatenate_datasets([encoded[split], labels], axis=1)
+            encoded[split] = concatenate_datasets([encoded[split], part.select_columns("labels")], axis=1)
     return encoded, cut
 
 

@@ -53,7 +53,12 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
             table = pq.read_table(path, memory_map=True)  # with the classes that datasets wrote into it
             table.validate(full=True)
             return as_table(Dataset(table), str(path))
-    lines = _lines_of(path, options.encoding)
+    way_out = "Name a file that is there, whole, and UTF-8 text; or its --encoding: latin-1, cp1252, utf-16, ..."
+    with readable(repr(str(path)), way_out):
+        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        content = gzip.decompress(content) if Path(path).suffix.lower() == ".gz" else content
+        text = content.decode(options.encoding or "utf-8").removeprefix("\ufeff")  # without a byte order mark
+    lines = list(io.StringIO(text, newline=""))  # with their ends, of any kind
     places: list[int] = []
     if kind in _DELIMITERS:
         columns, places = _read_delimited(path, kind, lines, options)
@@ -153,15 +158,6 @@ def readable(what: str, way_out: str) -> Iterator[None]:
             cause = cause.__cause__
         why = (isinstance(cause, OSError) and cause.strerror) or one_line(cause) or type(cause).__name__
         raise UserError(f"{what} can't be read: {why.rstrip('.')}. {way_out}") from error
-
-
-def _lines_of(path: str | Path, encoding: str | None) -> list[str]:
-    r"""The lines with their ends (\n, \r or \r\n), without a byte order mark."""
-    way_out = "Name a file that is there, whole, and UTF-8 text; or its --encoding: latin-1, cp1252, utf-16, ..."
-    with readable(repr(str(path)), way_out):
-        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        content = gzip.decompress(content) if Path(path).suffix.lower() == ".gz" else content
-        return list(io.StringIO(content.decode(encoding or "utf-8").removeprefix("\ufeff"), newline=""))
 
 
 # ---- .csv and .tsv --------------------------------------------------------------------------------------------------

@@ -79,24 +79,19 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
         return {"train": name}
     is_saved = (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists()
     if folder.is_dir() and not is_saved:
-        return _split_files(folder)
+        usual, kinds = [name for names in _USUAL.values() for name in names], ", .".join(KINDS)
+        way_out = f"Call files {', '.join(_USUAL)}, one for each split, each a .{kinds}; or name them: --data."
+        files: dict[str, str] = {}
+        for path in sorted(path for path in folder.iterdir() if kind_of(path) in KINDS):
+            split = path.name.split(".")[0]
+            if split in files and split in usual:
+                raise UserError(f"{str(folder)!r} holds {path.name} beside {Path(files[split]).name}. {way_out}")
+            files[path.name if split in files else split] = str(path)
+        if not {*usual} & {*files}:
+            raise UserError(f"{str(folder)!r} holds no split. {way_out}")
+        return files
     refuse_given(options, ("delimiter", "quoting", "encoding"), f"is for files of text, --data {name!r} is none")
     check_local("--data", name)
     with readable(f"--data {name!r}", "It must be a file, a folder, a name on the Hub, or blimp_order."):
         loaded = load_from_disk(str(folder)) if is_saved else load_dataset(name, options.data_config)
         return {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
-
-
-def _split_files(folder: Path) -> dict[str, str]:
-    """The files of a folder by name; of train, validation and test there must be one file each."""
-    names = [name for usual in _USUAL.values() for name in usual]
-    way_out = f"Call files {', '.join(_USUAL)}, one for each split, each a .{', .'.join(KINDS)}; or name them: --data."
-    files: dict[str, str] = {}
-    for path in sorted(path for path in folder.iterdir() if kind_of(path) in KINDS):
-        split = path.name.split(".")[0]
-        if split in files and split in names:
-            raise UserError(f"{str(folder)!r} holds {path.name} beside {Path(files[split]).name}. {way_out}")
-        files[path.name if split in files else split] = str(path)
-    if not {*names} & {*files}:
-        raise UserError(f"{str(folder)!r} holds no split. {way_out}")
-    return files

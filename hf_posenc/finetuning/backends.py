@@ -5,6 +5,7 @@ import importlib.util
 import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from ..data.reading import readable
-from ..errors import UserError
+from ..errors import UserError, require_packages
 from ..files import sha256
 from .loading import position_limit
 
@@ -29,27 +30,20 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """The inputs that a graph may have: (B, S), or (B, C, S) of multiple choice; integers."""
 
 
+@dataclass(eq=False)
 class Backend:
     """A model in a runtime: from token ids to what its heads return. Called, it takes the place of a PyTorch model."""
 
-    device = torch.device("cpu")
+    run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+    max_length: int | None
+    """The most tokens that its table of positions takes. None: any number."""
+    streams: int = 1
+    """How many threads may run batches at once."""
+    precision: str | None = None
+    """`int8` of a quantised graph; None: that of the weights."""
     config: Any = None
-    name_or_path = ""
-
-    def __init__(
-        self,
-        run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]],
-        max_length: int | None,
-        streams: int = 1,
-        precision: str | None = None,
-    ) -> None:
-        self.max_length = max_length
-        """The most tokens that its table of positions takes. None: any number."""
-        self.streams = streams
-        """How many threads may run batches at once."""
-        self.precision = precision
-        """`int8` of a quantised graph; None: that of the weights."""
-        self._run = run
+    name_or_path: str = ""
+    device = torch.device("cpu")
 
     def outputs(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by its name, float32: `logits`, or `start_logits` and `end_logits`, or `last_hidden_state`.
@@ -68,7 +62,7 @@ class Backend:
                 f"The batch is {length} tokens long, and the model's table of positions ends at {self.max_length}. "
                 f"Truncate to {self.max_length} tokens, or use a scheme without a table, such as rope."
             )
-        return self._run(arrays)
+        return self.run(arrays)
 
     def logits(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """What the head returns, float32: (B, C) of texts, (B, S, C) of tokens, (B, S, 2) of answers' starts and ends.
@@ -141,23 +135,6 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
         return run({key: {**zeros, **arrays}[key] for key in inputs})
 
     return Backend(run_known, recorded["max_length"], streams, recorded.get("quantized"))
-
-
-def require_packages(what: str, *packages: str) -> None:
-    """Refuses to go on without packages.
-
-    Args:
-        what: needs them.
-        packages: their names.
-
-    Raises:
-        UserError: one can't be imported, with the line that installs it.
-    """
-    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
-        raise UserError(
-            f"{what} needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
-            f"pip install {' '.join(missing)}."
-        )
 
 
 def torch_backend(model: Any) -> Backend:

@@ -252,20 +252,16 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         else:
             self.classes_, numbers = np.unique(column_or_1d(labels, warn=True), return_inverse=True)
             values = numbers.tolist()
-        names = ClassLabel(names=self._names)
+        names = ClassLabel(names=list(map(str, self.classes_.tolist())))
         self._fit(rows, names_of(X), values, List(names) if several else names, "classification")
         # The checkpoint has names of labels alone; these are the labels as they were given.
         note(self.model_.config, classes=self.classes_.tolist())
         return self
 
-    @property
-    def _names(self) -> list[str]:
-        return [str(name) for name in self.classes_.tolist()]
-
     def _class_logits(self, X: Any) -> tuple[np.ndarray, str]:
         """Logits (n, C) in the order of `classes_`, and the task: a checkpoint to start from may have another order."""
         logits, config = self._logits(X), self.model_.config
-        return logits[:, [config.label2id[name] for name in self._names]], text_problem_type(config)
+        return logits[:, [config.label2id[str(name)] for name in self.classes_.tolist()]], text_problem_type(config)
 
     def predict(self, X: Any) -> np.ndarray:
         """The label of each text, or its row of 0 and 1."""
@@ -333,8 +329,8 @@ def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]
     """Texts, or rows of them, as a model takes them; a missing cell of a frame is an empty text, as in a file.
 
     Args:
-        texts: strings, rows of strings, or dictionaries. Of a data frame these columns are read: those that the model
-            was trained on, else those of `names_of`.
+        texts: strings, rows of strings, or dictionaries, as which the rows of a data frame are read, too; to train on,
+            these are the columns of `names_of`.
         known: the columns that the model was trained on.
 
     Raises:
@@ -343,13 +339,11 @@ def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]
     if isinstance(texts, str):
         raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
     if hasattr(texts, "fillna"):
-        if names := names_of(texts):
-            wanted = names if known is None else list(known.text)
-            if missing := [name for name in wanted if name not in texts.columns]:
-                has = f"X has no column {missing[0]!r}, but {', '.join(map(repr, texts.columns))}"
-                raise UserError(f"{has}. The model was trained on {' and '.join(wanted)}: rename the columns of X.")
-            texts = texts[wanted]
-        texts = texts.astype(object).fillna("").to_numpy()
+        names, texts = names_of(texts), texts.astype(object).fillna("")
+        if names and known is not None:
+            texts = texts.to_dict("records")
+        else:
+            texts = (texts[names] if names else texts).to_numpy()
     given = list(texts)
     if not given:
         raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")

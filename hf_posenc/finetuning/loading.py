@@ -16,7 +16,7 @@ from ..errors import UserError, check_local, one_line
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..quiet import errors_alone
-from ..tasks import TASKS, auto_class, task_of
+from ..tasks import auto_class, task_of
 from ..training.run_folder import TRAINED_ON, not_finite
 
 CLASSIFIER = "text-classification"
@@ -25,9 +25,9 @@ _NO_LIMIT = 10**6
 """A larger limit of a tokenizer means none."""
 
 
-def has_head(config: Any, task: str) -> bool:
-    """Whether a checkpoint was saved with the head of a task."""
-    return any(architecture.endswith(TASKS[task]) for architecture in config.architectures or ())
+def head_of(config: Any) -> str | None:
+    """The task of the head that a checkpoint was saved with; None if its class is of no known task."""
+    return next(filter(None, map(task_of, config.architectures or ())), None)
 
 
 def read_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Any:
@@ -101,8 +101,7 @@ def load_any(checkpoint: str, *, revision: str | None = None, trust_remote_code:
         UserError: it can't be read, doesn't match its configuration, or was saved from a class of no known task.
     """
     config = read_config(checkpoint, revision, trust_remote_code)
-    task = next(filter(None, map(task_of, config.architectures or ())), None)
-    if task is None:
+    if (task := head_of(config)) is None:
         raise UserError(
             f"{checkpoint!r} holds {', '.join(config.architectures or ()) or 'no architecture'}, which has no known "
             "head. Give a checkpoint that `hf-posenc train` or `hf-posenc convert` wrote."
@@ -122,7 +121,7 @@ def knowledge(config: Any, checkpoint: str) -> Known:
         config: its configuration, or that of a new encoder.
         checkpoint: its folder.
     """
-    if not has_head(config, CLASSIFIER):
+    if head_of(config) != CLASSIFIER:
         return Known()
     names = tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
     path = Path(checkpoint) / TRAINED_ON

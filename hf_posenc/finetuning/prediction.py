@@ -27,7 +27,7 @@ from ..quiet import without_bars
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics, predictions_from_logits
 from .backends import fastest_backend, open_backend
-from .loading import CLASSIFIER, has_head, input_length, knowledge, load_model, read_config
+from .loading import CLASSIFIER, head_of, input_length, knowledge, load_model, read_config
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def load_classifier(
         backend = "torch" if device not in (None, "cpu") else fastest_backend(checkpoint)
     if backend != "torch" and device not in (None, "cpu"):
         raise UserError(f"--backend {backend} runs on the processor, not on --device {device}. Leave one of them out.")
-    if not has_head(config, CLASSIFIER):
+    if head_of(config) != CLASSIFIER:
         held = ", ".join(config.architectures or ()) or "no architecture"
         raise UserError(
             f"{checkpoint!r} holds {held}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` or "

@@ -16,7 +16,7 @@ from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme
 from ..training.recipe import FIELDS, trainer_fields
 from ..training.trainer import add_lora
-from .loading import CLASSIFIER, has_head, knowledge, load_model, longest_input, read_config
+from .loading import CLASSIFIER, head_of, knowledge, load_model, longest_input, read_config
 
 _CONFIG = {*PosEncConfig.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
 _CONFIG -= {"position_embedding_type", "position_embedding_kwargs", "problem_type", "label_mean", "label_scale"}
@@ -44,12 +44,10 @@ def check_start(options: Options) -> Any:
         UserError: there is no such scheme, checkpoint or field, or the options contradict each other.
     """
     trainer_fields(options)
-    for name in options.assigned:
-        if name not in (known := FIELDS | _CONFIG | _OF_TOKENIZERS):
-            near = did_you_mean(name, known)
-            raise UserError(
-                f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip()
-            )
+    known = FIELDS | _CONFIG | _OF_TOKENIZERS
+    if name := next((name for name in options.assigned if name not in known), None):
+        near = did_you_mean(name, known)
+        raise UserError(f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip())
     if options.scheme_file is not None:
         register_scheme(options.scheme_file, options.scheme)
     if options.tokenizer is not None:
@@ -111,11 +109,8 @@ def start(
         )
         tokenizer, model, notes = _load(options, prepared, read_config(converted), converted, None)
     model.config._name_or_path = str(options.pretrained)
-    return (
-        tokenizer,
-        model,
-        [report.sentence("hf-posenc convert "), *([report.tokenizer] if report.tokenizer else []), *notes],
-    )
+    said = [report.sentence("hf-posenc convert "), report.tokenizer, *notes]
+    return tokenizer, model, [*filter(None, said)]
 
 
 def _needs_conversion(options: Options, config: Any) -> bool:
@@ -162,7 +157,7 @@ def _load(
         fields["attention_probs_dropout_prob"] = 0.0
     with user_errors():
         config.update(fields)
-    if has_head(config, CLASSIFIER):
+    if head_of(config) == CLASSIFIER:
         which, how = ("these", "trained further") if keeps_head else ("other", "learned anew")
         notes.append(f"{source} was trained for {which} labels: its classifier is {how}.")
     model = load_model(

@@ -110,7 +110,6 @@ def train(
         report.baselines = baseline_scores((texts, targets), tests, report.problem_type)
     with run_folder.guarded(output), user_errors():  # the Trainer makes the folder
         trainer = make_trainer(model, tokenizer, encoded, recipe, loss, console)
-        report.recipe = _in_words(trainer, options)
         process.wait_for_everyone()  # all have seen that the folder is free
         if resumed is not None:
             report.notes.append(f"Goes on from {resumed.name}.")
@@ -130,11 +129,17 @@ def train(
 
 
 def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | None) -> None:
-    """Trains, and adds to the report what was logged and which weights were kept.
+    """Trains, and adds to the report how, what was logged and which weights were kept.
 
     Raises:
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
+    rates = {"position_rate": recipe.position_rate, "word_rate": recipe.word_rate, "weight_decay": recipe.weight_decay}
+    report.recipe = {**extract_hyperparameters_from_trainer(trainer), **rates}
+    if recipe.one_cycle:
+        report.recipe["lr_scheduler_type"] = "one-cycle"
+    if recipe.bf16:
+        report.recipe["precision"] = "bfloat16 mixed, scores in float32"
     trainer.add_callback(stop := Stop(trainer.accelerator))
     with run_folder.guarded(str(recipe.output_dir)), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
@@ -172,15 +177,6 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
             files.write_json(new / run_folder.RESULTS_NAME, {**report.to_dict(), "files": names})
     if is_main:
         run_folder.delete_checkpoints(folder)
-
-
-def _in_words(trainer: RunTrainer, options: Options) -> dict[str, Any]:
-    """How it is trained, as the Trainer's own cards say it."""
-    recipe = cast(Recipe, trainer.args)
-    rates = {"position_rate": recipe.position_rate, "word_rate": recipe.word_rate, "weight_decay": recipe.weight_decay}
-    precision = {"precision": "bfloat16 mixed, scores in float32"} if recipe.bf16 else {}
-    said = extract_hyperparameters_from_trainer(trainer)
-    return {**said, "lr_scheduler_type": options.schedule, **rates, **precision}
 
 
 def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset]) -> None:

@@ -4,12 +4,11 @@ Baselines are the majority, and linear models on words: alone, with word pairs, 
 """
 
 import contextlib
-import copy
 import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -216,8 +215,7 @@ def loss_and_metrics(loss: ClassificationLoss, logits: np.ndarray, labels: np.nd
     The Trainer's own `eval_loss` averages over batches, which differs if batches differ in size or if examples are
     repeated to fill the last one.
     """
-    plain = copy.copy(loss)
-    plain.label_smoothing = 0.0  # so that losses compare, whatever was trained on
+    plain = replace(loss, label_smoothing=0.0)  # so that losses compare, whatever was trained on
     value = plain((torch.from_numpy(logits).double(),), torch.from_numpy(labels))
     predictions = predictions_from_logits(logits, loss.problem_type)
     return {"loss": value.item(), **score(predictions, labels, loss.problem_type)}

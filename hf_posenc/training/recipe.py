@@ -139,11 +139,12 @@ def make_recipe(
     examples = len(encoded["train"]["input_ids"])
     seen = sum(map(len, encoded["train"]["input_ids"])) / len(tokenizer)
     word_rate, smoothing = (1.0, 0.0) if is_trained else defaults_of_language(seen, examples, problem_type)
+    rate = default_learning_rate(is_trained, model.config.hidden_size, options.lora)
     values: dict[str, Any] = {
         "output_dir": options.output,
         "per_device_train_batch_size": options.batch_size or 32,
         "per_device_eval_batch_size": 64,
-        "learning_rate": options.learning_rate,
+        "learning_rate": rate if options.learning_rate is None else options.learning_rate,
         "lr_scheduler_type": "linear" if options.schedule == "one-cycle" else options.schedule,
         "max_steps": -1 if options.max_steps is None else options.max_steps,
         "seed": options.seed,
@@ -161,8 +162,6 @@ def make_recipe(
         "label_smoothing_factor": smoothing,
         **_hardware(options, chosen),
     }
-    if options.learning_rate is None:
-        values["learning_rate"] = default_learning_rate(is_trained, model.config.hidden_size, options.lora)
     if options.patience is not None and not validates:
         raise UserError(f"--patience {options.patience} needs evaluations. Give --validation, or a --validation-share.")
     asked = chosen.get("eval_strategy", "epoch")

@@ -32,7 +32,7 @@ from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 
-from ..errors import Diverged, UserError
+from ..errors import Diverged, require_packages
 from ..optimizer import scale_position_learning_rates
 from .metrics import ClassificationLoss, loss_and_metrics
 from .recipe import Recipe
@@ -135,10 +135,9 @@ def add_lora(model: PreTrainedModel) -> None:
     Raises:
         UserError: PEFT isn't installed.
     """
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError as error:
-        raise UserError("--lora needs PEFT, which isn't installed: pip install peft.") from error
+    require_packages("--lora", "peft")
+    from peft import LoraConfig, inject_adapter_in_model
+
     config = LoraConfig(
         r=_LORA_RANK,
         lora_alpha=2 * _LORA_RANK,

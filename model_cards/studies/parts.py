@@ -1,7 +1,6 @@
 """What the studies share: parts that are written as they end, the data, the real weights, the options of a command."""
 
 import argparse
-import gzip
 import importlib.util
 import json
 import os
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hf_posenc.data.reading import read_file
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_json
 from hf_posenc.machine import versions
@@ -104,15 +104,6 @@ def data_folder(options: argparse.Namespace) -> Path:
 
 
 def read_rows(data: Path, name: str, split: str) -> list[dict[str, Any]]:
-    """The rows of a split: .jsonl or .jsonl.gz.
-
-    Raises:
-        UserError: there is no such file.
-    """
-    plain, packed = data / name / f"{split}.jsonl", data / name / f"{split}.jsonl.gz"
-    if plain.is_file():
-        return [json.loads(line) for line in plain.read_text(encoding="utf-8").splitlines()]
-    if packed.is_file():
-        with gzip.open(packed, "rt", encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
-    raise UserError(f"There is no {plain}, nor {packed.name}. Name the folder of the data sets with --data.")
+    """The rows of a split: .jsonl or .jsonl.gz."""
+    plain = data / name / f"{split}.jsonl"
+    return read_file(plain if plain.is_file() else f"{plain}.gz").to_list()

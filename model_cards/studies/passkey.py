@@ -34,14 +34,14 @@ TRAINED = 512
 """Positions of all-MiniLM-L6-v2."""
 SEEDS = {256: 3, 512: 3, 1024: 3, 2048: 1, 4096: 1}
 """The lengths, and how many seeds each has: attention over long texts takes its time."""
+LONGER = (1024, 2048, 4096)
+"""Those that are longer than in training."""
 TEXTS = 50
 FILLER = (
     "The meadow is quiet. A cloud drifts by. The river runs slowly. Evening comes early. Nothing else happens here."
 )
 FIRST = ("Ada", "Bruno", "Clara", "David", "Elena", "Frank", "Grace", "Hugo", "Irene", "Jonas", "Karen", "Louis")
 LAST = ("Adams", "Brown", "Carter", "Davis", "Evans", "Foster", "Green", "Hughes", "Irving", "Jones", "King", "Lewis")
-STEPS = 200
-HEALING: dict[str, Any] = {"batch_tokens": 8 * TRAINED, "bf16": True, "swap_distance": 1}
 
 
 @dataclass(frozen=True)
@@ -53,31 +53,26 @@ class Way:
         extension: of `convert`, to the length of the texts. None: as it is.
         windows: how texts are cut to the trained length: the `first` tokens alone, the `mean` over the tokens of all
             `windows`, or the `best` of them. None: not at all.
-        up_to: the longest texts that are measured.
+        lengths: of the texts that are measured.
     """
 
     source: str
     extension: str | None = None
     windows: str | None = None
-    up_to: int = max(SEEDS)
-
-    @property
-    def lengthens(self) -> bool:
-        """Whether it is for texts longer than in training alone."""
-        return self.extension is not None or self.windows in ("mean", "best")
+    lengths: tuple[int, ...] = tuple(SEEDS)
 
 
 WAYS = {
     "first 512 tokens": Way("learned", windows="first"),
-    "windows of 512, mean": Way("learned", windows="mean"),
-    "windows of 512, best": Way("learned", windows="best"),
-    "learned-tile": Way("learned", "tile"),
-    "learned-interpolate": Way("learned", "interpolate"),
-    "rope-unhealed": Way("rope", up_to=TRAINED),
+    "windows of 512, mean": Way("learned", windows="mean", lengths=LONGER),
+    "windows of 512, best": Way("learned", windows="best", lengths=LONGER),
+    "learned-tile": Way("learned", "tile", lengths=LONGER),
+    "learned-interpolate": Way("learned", "interpolate", lengths=LONGER),
+    "rope-unhealed": Way("rope", lengths=(256, 512)),
     "rope-default": Way("healed"),
-    "rope-linear": Way("healed", "linear"),
-    "rope-dynamic": Way("healed", "dynamic"),
-    "rope-yarn": Way("healed", "yarn"),
+    "rope-linear": Way("healed", "linear", lengths=LONGER),
+    "rope-dynamic": Way("healed", "dynamic", lengths=LONGER),
+    "rope-yarn": Way("healed", "yarn", lengths=LONGER),
 }
 
 SHOWN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -141,7 +136,7 @@ class Study:
             for length, seeds in SEEDS.items()
             for seed in range(seeds)
             for name, way in WAYS.items()
-            if length <= way.up_to and (length > TRAINED or not way.lengthens)
+            if length in way.lengths
         ]
         self.parts.measure("heal/rope", self.heal)
         for part in tqdm(parts, unit="part"):
@@ -190,8 +185,10 @@ class Study:
             task="feature-extraction",
             heal=texts,
             eval_texts=held_out,
-            max_steps=STEPS,
-            **HEALING,
+            max_steps=200,
+            batch_tokens=8 * TRAINED,
+            bf16=True,
+            swap_distance=1,
             overwrite=True,
         )
         return {**report.to_dict(), "source": NAME}

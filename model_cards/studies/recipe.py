@@ -30,14 +30,14 @@ from hf_posenc.comparison.statistics import compare
 from hf_posenc.data.preparing import encode, labels_of, prepare, texts_of
 from hf_posenc.data.reading import as_table
 from hf_posenc.data.tokenizer import load_tokenizer
-from hf_posenc.errors import UserError, run_script
+from hf_posenc.errors import run_script
 from hf_posenc.finetuning.train import train
 from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
 from hf_posenc.training.metrics import baseline_scores, make_loss
 from hf_posenc.training.recipe import make_recipe
 from hf_posenc.training.trainer import make_trainer
-from model_cards.studies.parts import Parts, data_folder, minilm_folder, options_of, read_rows, run_study
+from model_cards.studies.parts import Parts, data_folder, find_minilm, options_of, read_rows, run_study
 
 COMPARISONS = "comparisons"
 SCRATCH = {
@@ -121,8 +121,7 @@ class Study:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.data, self.parts = data_folder(options), Parts(options.output, options.parts)
-        self.seeds, self.changed = options.seeds, json.loads(options.options)
-        self.minilm = minilm_folder(options.minilm)
+        self.seeds, self.changed, self.minilm = options.seeds, json.loads(options.options), options.minilm
 
     def run(self) -> None:
         """All parts, seeds last."""
@@ -144,9 +143,7 @@ class Study:
     def _train(self, kind: str, name: str, rows: int | None, scheme: str, seed: int) -> dict[str, Any]:
         options: dict[str, Any] = {"seed": seed, "data": name, **self.changed}
         if kind in ("pretrained", "stock"):
-            if self.minilm is None:
-                raise UserError("The weights of all-MiniLM-L6-v2 aren't here. Name their folder with --minilm.")
-            options["pretrained"] = str(self.minilm)
+            options["pretrained"] = str(find_minilm(self.minilm))
         if kind == "few":
             options["set"] = {"label_smoothing_factor": float(scheme)}
         elif kind != "stock":

@@ -52,21 +52,13 @@ def test_what_is_carried_over_without_text(minilm, scheme, least):
 
 def test_the_study_measures_and_goes_on(minilm, tmp_path):
     folder = tmp_path / "data"
-    for name, labels in {"sst2": "ab", "trec": "ab"}.items():
-        (folder / name).mkdir(parents=True)
-        rows = [{"text": text, "label": labels[i % 2]} for i, text in enumerate(own_texts(32))]
-        for split in ("train", "test"):
-            (folder / name / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "sst2").mkdir(parents=True)
+    (folder / "sst2/test.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in own_texts(32)))
     output = tmp_path / "conversion.json"
-    options = ["--data", folder, "--minilm", minilm, "--output", output, "--work", tmp_path / "work", "--epochs", 1]
+    options = ["--data", folder, "--minilm", minilm, "--output", output, "--work", tmp_path / "work"]
     command = [*map(str, options), "--schemes", "t5", "--parts", "exact", "swap/t5/agreement"]
     main(command)
-    parts = json.loads(output.read_text())["parts"]
-    tuned = [f"exact/fine-tuned/{name}" for name in ("stock", "converted")]
-    assert set(parts) == {"exact/agreement", *tuned, "swap/t5/agreement"}
-    stock, converted = (parts[name] for name in tuned)
-    assert stock["accuracy"] == converted["accuracy"]
-    assert stock["loss"] == pytest.approx(converted["loss"], abs=1e-3)
+    assert {*json.loads(output.read_text())["parts"]} == {"exact/agreement", "swap/t5/agreement"}
     assert "`t5`" in table(json.loads(output.read_text()))
     before = output.read_text()
     main(command)
