@@ -2,13 +2,12 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from transformers.utils.versions import require_version
 
 POSENC_VERSION = "1.0.0"
 """The version of the code in this folder; recorded in every checkpoint as `posenc_version`."""
-
 MINIMUM_TRANSFORMERS = "5.17"
 
 # Before any import that an older transformers can't satisfy: its user gets one sentence instead of a traceback.
@@ -94,7 +93,6 @@ class PosEncConfig(PreTrainedConfig):
     """
 
     model_type = "posenc"
-    _auto_class: ClassVar[str | None] = "AutoConfig"  # transformers copies such a class with all that it imports
     # Tensor parallelism, as `tp_plan="auto"` reads it: heads are split, so a bias for all heads is an error.
     base_model_tp_plan = {f"layers.*.{name}": "rowwise" for name in ("attention.dense", "output")}
     base_model_tp_plan |= {f"layers.*.attention.{name}": "colwise" for name in ("query", "key", "value")}
@@ -182,8 +180,7 @@ class PosEncConfig(PreTrainedConfig):
         """
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
-                f"hidden_size={self.hidden_size} isn't a multiple of num_attention_heads={self.num_attention_heads}. "
-                "Change one of them."
+                f"hidden_size={self.hidden_size} isn't a multiple of num_attention_heads={self.num_attention_heads}."
             )
         self.check_padding()
 
@@ -248,3 +245,6 @@ class PosEncConfig(PreTrainedConfig):
     def token_rms(self) -> float:
         """Root mean square of the token embeddings at the start; added schemes start with the same."""
         return self.initializer_range * (self.embedding_width**0.5 if self.scale_embeddings else 1.0)
+
+
+PosEncConfig.register_for_auto_class()  # transformers copies such a class with all that it imports

@@ -29,6 +29,7 @@ from .attention import (
     dropout_of,
     eager_attention_forward,
     kernels,
+    logger,
 )
 from .configuration_posenc import PosEncConfig
 from .losses import cross_entropy, sequence_classification_loss, whole_numbers
@@ -174,8 +175,10 @@ class PosEncPreTrainedModel(PreTrainedModel):
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
-        # Never the reentrant way: all layers share a bias, and each would go back through its graph.
-        function = functools.partial(kwargs.pop("gradient_checkpointing_func", checkpoint), use_reentrant=False)
+        function = kwargs.pop("gradient_checkpointing_func", functools.partial(checkpoint))
+        if function.keywords.get("use_reentrant"):
+            logger.warning_once("Layers share a bias, so checkpointing isn't reentrant. The gradients are the same.")
+        function = functools.partial(function, use_reentrant=False)
         super()._set_gradient_checkpointing(*args, gradient_checkpointing_func=function, **kwargs)
 
     @torch.no_grad()

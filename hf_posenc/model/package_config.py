@@ -244,6 +244,9 @@ class PosEncConfig(CheckpointConfig):
                 f"label_mean={self.label_mean} and label_scale={self.label_scale} are for a regression, and "
                 "problem_type is None. Give problem_type='regression' too."
             )
+        names = self.architectures or []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"architectures={names!r} is no list of the names of model classes.")
         super().check()
         self._check_scheme()
 

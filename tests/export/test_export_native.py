@@ -408,6 +408,18 @@ def test_fine_tuned_weights_go_back_to_their_class(name, training, tmp_path):
     assert report.largest_difference <= 1e-5
 
 
+def test_a_modernbert_goes_back_too(tmp_path):  # which has no classifier that ours is like
+    tiny_source(tmp_path / "in", "modernbert", "fill-mask")
+    tiny_tokenizer(tmp_path / "in")
+    model, _ = hf_posenc.convert(tmp_path / "in", tmp_path / "ours")
+    loss = model.train()(torch.arange(5, 15)[None], labels=torch.arange(5, 15)[None]).loss
+    loss.backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    model.save_pretrained(tmp_path / "ours")
+    report = hf_posenc.export(tmp_path / "ours", tmp_path / "out", "native")
+    assert (report.architecture, report.largest_difference <= 1e-5) == ("ModernBertForMaskedLM", True)
+
+
 def test_the_command(tmp_path):
     saved(tmp_path / "in", "bert", "learned", "fill-mask")
     folders = [str(tmp_path / name) for name in ("in", "out")]

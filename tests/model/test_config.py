@@ -51,6 +51,8 @@ from hf_posenc.model.scheme_factory import own_arguments
             "no argument of 'learned'.* Sizes and rope_parameters are fields of the config",
         ),
         ({"position_embedding_type": "learned", "rope_parameters": {"rope_theta": 5.0}}, "rope_parameters=.*no effect"),
+        ({"architectures": [[]]}, r"architectures=\[\[\]\] is no list of the names of model classes"),
+        ({"architectures": True}, "architectures=True is no list of the names of model classes"),
         ({"problem_type": "regresion"}, "problem_type='regresion' is unknown. Choose one of regression, single"),
         ({"position_embedding_kwargs": {"interleaved": "no"}}, r"\['interleaved'\]='no' is neither True nor False"),
     ],

@@ -292,6 +292,10 @@ def test_a_trained_length_that_the_type_does_not_use_is_kept(parameters):
         ({**LONG, "original_max_position_embeddings": 1}, "original_max_position_embeddings=1 is out of range"),
         ({**LLAMA3, "high_freq_factor": 1.0}, r"low_freq_factor=1\.0 must be less than high_freq_factor=1\.0"),
         ({"rope_type": "proportional", "partial_rotary_factor": 0.1}, "0 of head_dim=8 entries would be turned"),
+        (
+            {"rope_type": "dynamic", "factor": 2.0, "partial_rotary_factor": 0.25},
+            "2 of head_dim=8 .* no even number from 4",
+        ),
         ({"partial_rotary_factor": 1.5}, r"partial_rotary_factor=1\.5 is out of range. It must be .* up to 1"),
     ],
 )

@@ -153,10 +153,11 @@ class RotaryPosition(RotatedPosition):
         factor = self.rope_parameters.get("partial_rotary_factor", 1.0)
         share = int(head_dim * factor)
         self.rotary_dim = head_dim if self.rope_type == "proportional" else share
-        if self.rotary_dim % 2 or share < 2:
+        least = 4 if self.rope_type == "dynamic" else 2
+        if self.rotary_dim % 2 or share < least:
             raise ValueError(
                 f"RoPE turns pairs, but {share} of head_dim={head_dim} entries would be turned "
-                f"(partial_rotary_factor={factor}), which is not a positive even number. Change hidden_size or "
+                f"(partial_rotary_factor={factor}), which is no even number from {least}. Change hidden_size or "
                 "num_attention_heads, or the factor."
             )
         for key in ("short_factor", "long_factor"):
