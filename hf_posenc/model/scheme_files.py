@@ -242,8 +242,9 @@ def fetch_scheme(name: str, source: str, repository: str, hub: dict[str, Any]) -
         ValueError: the table can't be loaded, or has no such scheme.
     """
     reference, place = "scheme_table.SCHEMES", repository or source
+    reference = f"{repository}--{reference}" if repository else reference
     try:
-        table = get_class_from_dynamic_module(f"{repository}--{reference}" if repository else reference, source, **hub)
+        table: Any = get_class_from_dynamic_module(reference, source, **hub)
     except (OSError, AttributeError, ImportError, SyntaxError) as error:
         raise ValueError(
             f"position_embedding_type={name!r}: {TABLE}, which names its code, can't be loaded from {place}: {error}"

@@ -175,11 +175,11 @@ class PosEncPreTrainedModel(PreTrainedModel):
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
-        function = kwargs.pop("gradient_checkpointing_func", functools.partial(checkpoint))
+        function = kwargs.get("gradient_checkpointing_func", functools.partial(checkpoint))
         if function.keywords.get("use_reentrant"):
             logger.warning_once("Layers share a bias, so checkpointing isn't reentrant. The gradients are the same.")
-        function = functools.partial(function, use_reentrant=False)
-        super()._set_gradient_checkpointing(*args, gradient_checkpointing_func=function, **kwargs)
+        kwargs["gradient_checkpointing_func"] = functools.partial(function, use_reentrant=False)
+        super()._set_gradient_checkpointing(*args, **kwargs)
 
     @torch.no_grad()
     def initialize_weights(self) -> None:

@@ -137,7 +137,7 @@ class RotaryPosition(RotatedPosition):
     shift_invariant: bool | None = True
     # Besides sizes and `rope_parameters`, what transformers' functions of the frequencies read of a config:
     num_attention_heads = 1
-    standardize_rope_params = staticmethod(dict)
+    standardize_rope_params: Any = staticmethod(dict)
 
     def __init__(
         self,
