@@ -30,10 +30,11 @@ import torch
 from datasets import Dataset
 from rich.console import Console
 from scipy.special import softmax
+from scipy.stats import binomtest
 from transformers import AutoTokenizer
 
 from hf_posenc.comparison.report import difference, ends
-from hf_posenc.comparison.statistics import compare
+from hf_posenc.comparison.statistics import ABOVE_MAJORITY, compare
 from hf_posenc.conversion import convert
 from hf_posenc.data.reading import as_table
 from hf_posenc.errors import run_script
@@ -235,7 +236,7 @@ def table(results: dict[str, Any]) -> str:
         of_sets = {name: scores(results, name, row) for name in measured}
         if not all(of_sets.values()):
             continue
-        cells = [f"{fmean(values):.3f} {ends(compare([values])[0])}".strip() for values in of_sets.values()]
+        cells = [_cell(values, results["tests"]) for values in of_sets.values()]
         pairs = [
             [own - cut for own, cut in zip(values, scores(results, name, "cut"), strict=False)]
             for name, values in of_sets.items()
@@ -249,6 +250,14 @@ def table(results: dict[str, Any]) -> str:
             cost = (f"{fmean(run['core_seconds'] for run in runs) / 60:.1f}", f"{memory:.1f}" if memory else "")
         rows.append((what, *cells, gain, *cost))
     return markdown_table(head, rows, "l" + "r" * (len(head) - 1))
+
+
+def _cell(values: list[float], tests: int) -> str:
+    """The mean, its interval over the seeds, and how many seeds learned where some are no better than chance."""
+    chances = [binomtest(round(value * tests), tests, 0.5, alternative="greater").pvalue for value in values]
+    learned = sum(chance < ABOVE_MAJORITY for chance in chances)
+    said = f"; {learned} of {len(values)} learned" if learned < len(values) else ""
+    return f"{fmean(values):.3f} {ends(compare([values])[0])}".strip() + said
 
 
 def main() -> None:
