@@ -249,7 +249,8 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
         texts = [texts]
     if isinstance(texts, Mapping):
         trained = known.text if known is not None else ("text",)
-        names = trained if known and set(trained) <= set(texts) else ("text", "text_pair")[: len(texts)]
+        is_trained = known is not None and (set(trained) <= set(texts) or "text" not in texts)
+        names = trained if is_trained else ("text", "text_pair")[: len(texts)]
         if missing := [name for name in names if name not in texts]:
             what = f"The text has no {missing[0]!r}, but {', '.join(texts)}"
             raise UserError(f"{what}. The model takes {', '.join(trained)}.")

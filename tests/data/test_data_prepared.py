@@ -171,7 +171,7 @@ def test_pairs_and_single_texts_are_not_taken_for_each_other(known, names):
         ({"body": "b", "title": 5, "id": 1}, JOINED, ("5 / b",)),
         ({"b": "x", "a": "y"}, Columns(("a", "b")), ("y", "x")),
         ({"text": "a"}, JOINED, ("a",)),  # already joined
-        ({"title": "a"}, JOINED, "The text has no 'text', but title. The model takes title, body."),
+        ({"title": "a"}, JOINED, "The text has no 'body', but title. The model takes title, body."),
         ({"txt": "a"}, None, "The text has no 'text', but txt. The model takes text."),
     ],
 )

@@ -133,7 +133,7 @@ def test_joined_columns_are_joined_as_in_training_and_cut_texts_are_marked(folde
         assert_answers(reply["answers"], expected)
         assert reply["truncated"] == [False, False, False, True]
         status, reply = ask(address, {"inputs": [{"title": "a"}]})
-        assert (status, reply["error"]) == (422, "The text has no 'text', but title. The model takes subject, body.")
+        assert (status, reply["error"]) == (422, "The text has no 'subject', but title. The model takes subject, body.")
 
 
 def test_pairs_stand_beside_texts_and_a_long_request_takes_several_batches(classifier, address):

@@ -268,7 +268,7 @@ def test_a_frame_is_read_by_its_names_and_what_does_not_fit_is_refused() -> None
     rows = named.to_dict("records")
     np.testing.assert_array_equal(by_name.predict_proba(rows), by_name.predict_proba(named))
     for other in (named[["title"]], named.rename(columns={"body": "author"})):
-        with pytest.raises(UserError, match="has no 'text', but .*title.* The model takes title, body"):
+        with pytest.raises(UserError, match="has no 'body', but .*title.* The model takes title, body"):
             by_name.predict(other)
     alone = quick().fit(pd.DataFrame({"id": range(32), "text": texts}), labels)
     with pytest.raises(UserError, match="trained on single texts. Leave out the second"):
