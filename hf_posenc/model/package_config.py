@@ -70,6 +70,8 @@ _KEYWORDS = (
     *("_attn_implementation", "_commit_hash", "_name_or_path"),
 )
 """What PreTrainedConfig takes beyond its fields."""
+_OLDER_ROPE = ["rope_scaling", "rope_theta", "partial_rotary_factor"]
+"""What transformers had before `rope_parameters`, and would ignore or let replace it."""
 
 
 def _is_known(name: str) -> bool:
@@ -171,6 +173,8 @@ class PosEncConfig(CheckpointConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         for key in [key for key in kwargs if not _is_known(key)]:
+            if key in _OLDER_ROPE:
+                raise ValueError(f"{key!r} isn't taken. Give rope_parameters, with the keys that change.")
             if self.posenc_version is None:  # else these are the values of a file, or of another config
                 self._refuse_unknown(key, kwargs[key])
             if hint := did_you_mean(key, _fields(), cutoff=0.8):
@@ -220,13 +224,11 @@ class PosEncConfig(CheckpointConfig):
         A key that isn't known is kept, since other libraries and newer versions write some; one that looks like a
         misspelt field is said. A scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
         """
-        values, own = dict(config_dict), _fields()
+        values, own = dict(config_dict), [*_fields(), *_OLDER_ROPE]
         scheme = values.get("position_embedding_type")
         if kwargs.get("position_embedding_type", scheme) != scheme:
             for name in ("position_embedding_kwargs", "rope_parameters"):
                 values.pop(name, None)
-        if older := {"rope_scaling", "rope_theta", "partial_rotary_factor"} & kwargs.keys():  # else ignored
-            raise ValueError(f"{min(older)!r} isn't taken. Give rope_parameters, with the keys that change.")
         values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own and name != "rope_parameters"}
         if _is_newer(written_by := values.get("posenc_version")):
             logger.warning(

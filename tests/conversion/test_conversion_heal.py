@@ -328,7 +328,15 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     monkeypatch.undo()
     with pytest.raises(ValueError, match="holds a healing with other texts, weights or settings, or"):
         heal(source, tmp_path / "out", **again, learning_rate=1e-3)
+    steps = []
+
+    def counted(trainer, *arguments, **options):
+        steps.append(trainer.state.global_step)
+        return step(trainer, *arguments, **options)
+
+    monkeypatch.setattr(module.Distillation, "training_step", counted)
     resumed, report = heal(source, tmp_path / "out", **again)
+    assert steps == [5, 6, 7, 8]
     assert "missing keys" not in caplog.text  # of the head, whose last weights are the embeddings'
     assert report.healing["steps"] == 9
     for name, value in whole.state_dict().items():

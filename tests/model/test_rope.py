@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from common import assert_equal_with_gradients, encoder, padded, tiny_config, tokens
-from references import rope
+from references import rope, rope_frequencies
 from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
@@ -121,6 +121,18 @@ def test_angles_that_are_trained_get_a_gradient():
     torch.testing.assert_close(cos.grad, q.sum(-2, keepdim=True))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_frequencies_equal_the_formulas_to_float32(kind):
+    scheme = RotaryPosition(head_dim=16, rope_parameters=scalings(8, 64)[kind])
+    lengths = torch.tensor([10, 64, 65, 5000]) if scheme.needs_lengths else None
+    frequencies = scheme.angles(torch.ones(1), lengths)
+    for row, length in enumerate((10, 64, 65, 5000)):
+        expected, scale = rope_frequencies(scheme.rope_parameters, 16, length)
+        got = frequencies[row if scheme.needs_lengths else 0]
+        torch.testing.assert_close(got.double(), torch.tensor(expected, dtype=f64), atol=0, rtol=2e-6)
+        assert scheme.attention_factor == pytest.approx(scale, rel=1e-12)
+
+
 def packed(*sequences: torch.Tensor) -> dict[str, torch.Tensor]:
     positions = torch.cat([torch.arange(len(sequence)) for sequence in sequences])
     return {"input_ids": torch.cat(sequences)[None], "position_ids": positions[None]}
@@ -209,8 +221,9 @@ def test_loading_with_a_scaling_keeps_the_angles_of_training(tmp_path):
     assert both.rope_parameters == {**wanted, "rope_theta": 7.0}
     both.save_pretrained(tmp_path)
     for older in ({"rope_scaling": linear}, {"rope_theta": 7.0}, {"partial_rotary_factor": 1.0}):
-        with pytest.raises(ValueError, match=f"'{min(older)}' isn't taken. Give rope_parameters"):
-            AutoConfig.from_pretrained(tmp_path, **older)
+        for build in (tiny_config, lambda _, **given: AutoConfig.from_pretrained(tmp_path, **given)):
+            with pytest.raises(ValueError, match=f"'{min(older)}' isn't taken. Give rope_parameters"):
+                build("rope", **older)
     plain = {"rope_type": "default", "rope_theta": 7.0, "partial_rotary_factor": 0.5}
     for form in ({}, None, {"rope_theta": None, "rope_type": "default"}):  # no scaling any more
         for own in (AutoConfig, CheckpointConfig):  # the second is what a checkpoint has where hf_posenc isn't
