@@ -54,7 +54,7 @@ def plot(
     trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Draw what a scheme adds, turns or biases, and what of order the model sees: a new one, or a checkpoint."""
-    from hf_posenc.finetuning.loading import load_any
+    from hf_posenc.checkpoints.loading import load_any
     from hf_posenc.model.package_config import PosEncConfig, find_scheme
     from hf_posenc.model.scheme_table import SCHEMES
     from hf_posenc.quiet import without_bars

@@ -16,8 +16,8 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hf_posenc.checkpoints.loading import input_length, knowledge
 from hf_posenc.data.preparing import encode, prepare
-from hf_posenc.finetuning.loading import input_length, knowledge
 from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
 from hf_posenc.training.metrics import FEATURES, fit_words, most_frequent

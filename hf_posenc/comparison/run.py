@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hf_posenc.checkpoints.loading import position_limit
 from hf_posenc.errors import UserError, user_errors
-from hf_posenc.finetuning.loading import position_limit
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.train import TrainingResult, train
 from hf_posenc.machine import commit, processor

@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.tokenizer import check_tokens as check_tokenizer
+from ..checkpoints.files import REPORT_NAME
+from ..checkpoints.output import check_free, model_written, other_files
+from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modules
+from ..checkpoints.sources import read_json
+from ..checkpoints.tokenizers import check_tokens as check_tokenizer
 from ..errors import UserError, user_errors
+from ..files import write_json
 from ..model.package_config import PosEncConfig
 from ..quiet import without_bars
 from ..training.inference import Row
@@ -20,10 +25,7 @@ from .heal import Healing, read_training_texts, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
 from .measure import check_tokens, compare, encode, own_texts, random_tokens, special_tokens, verify
-from .output import REPORT_NAME, check_free, other_files, write_model
 from .report import Agreement, ConversionReport
-from .sentence_modules import ACTIVATION, read_modules
-from .sources import read_json
 from .swap import swap, target_config
 
 _EXACT = 1e-5
@@ -136,7 +138,7 @@ def convert(
             report.carried, report.extended = report.carried + lines, agreement()
     _finish(report, loaded, model, max_position_embeddings)
     if out is not None:
-        write_model(out, model, tokenizer, modules, report)
+        _write(out, model, tokenizer, modules, report)
     if healed_in is not None:
         shutil.rmtree(healed_in)
     return model, report
@@ -261,3 +263,19 @@ def _finish(report: ConversionReport, loaded: Loaded, model: PreTrainedModel, lo
         scheme: Any = model.base_model.position  # type: ignore[union-attr]
         end = scheme.max_length or loaded.model.config.max_position_embeddings
         tokenizer.model_max_length = longest or min(tokenizer.model_max_length, end)
+
+
+def _write(
+    out: str | Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    modules: dict[str, bytes],
+    report: ConversionReport,
+) -> None:
+    """Writes a model with its tokenizer, a sentence-transformer's modules and conversion.json; see `model_written`."""
+    with model_written(out) as folder:
+        model.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        write_modules(folder, modules)
+        write_json(folder / REPORT_NAME, report.to_dict())

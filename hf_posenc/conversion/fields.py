@@ -5,9 +5,9 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING
 
+from ..checkpoints.sources import Source, read_json
 from ..errors import UserError
 from .families import Family
-from .sources import Source, read_json
 
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads", "quantization_config"),

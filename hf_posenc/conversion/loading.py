@@ -14,6 +14,17 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.sources import (
+    InItsClass,
+    Source,
+    check_finite,
+    find_folder,
+    listed,
+    open_source,
+    read_config,
+    read_in_class,
+)
+from ..checkpoints.tokenizers import load_folder_tokenizer
 from ..errors import UserError, one_line, user_errors
 from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
@@ -22,9 +33,7 @@ from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
 from .families import FAMILIES, KINDS, Family
 from .fields import our_fields
-from .output import load_tokenizer
 from .report import Accounting
-from .sources import InItsClass, Source, check_finite, find_folder, listed, open_source, read_config, read_in_class
 
 _TABLE = "embeddings.position_embeddings.weight"
 
@@ -115,7 +124,7 @@ def load(source: str, *, task: str | None = None, revision: str | None = None, a
     family = None if is_ours else _family_of(raw.get("model_type"), source)  # whatever its weights are
     checkpoint = open_source(source, folder, raw, allow_pickle)
     loaded = _load_posenc(checkpoint, task) if family is None else _load_family(checkpoint, family, task)
-    loaded.tokenizer = load_tokenizer(folder, source)
+    loaded.tokenizer = load_folder_tokenizer(folder, source)
     return loaded
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.sentence_modules import ACTIVATION
 from ..errors import UserError
 from ..model.package_config import PosEncConfig, find_scheme, scheme_names, takes_rope_parameters
 from ..model.position_base import PositionScheme
@@ -17,7 +18,6 @@ from ..model.scheme_factory import own_arguments, scheme_kwargs
 from . import fitting
 from .loading import build_config
 from .measure import random_tokens
-from .sentence_modules import ACTIVATION
 
 EXTENSIONS = ("tile", "interpolate")
 """Of tables, see `fitting.extended_table`."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import AutoTokenizer, BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..conversion.sentence_modules import read_modules, write_modules
+from ..checkpoints.loading import position_limit
+from ..checkpoints.sentence_modules import read_modules, write_modules
 from ..errors import UserError, is_local
 from ..files import write_json
-from ..finetuning.loading import position_limit
 from ..markdown import render
 from ..model.package_config import PosEncConfig
 from ..tasks import task_of

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.loading import position_limit
 from ..errors import UserError, require_packages
 from ..files import sha256, write_json
 from ..finetuning.backends import GRAPHS, MANIFEST, OWN_PART
-from ..finetuning.loading import position_limit
 from ..quiet import silence
 from .parity import input_names, takes_choices
 

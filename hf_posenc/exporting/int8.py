@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.loading import knowledge, text_problem_type
 from ..data.preparing import encode, prepare
 from ..data.reading import read_file
 from ..errors import UserError
 from ..finetuning.backends import GRAPHS, Backend, open_backend
-from ..finetuning.loading import knowledge, text_problem_type
 from ..options import Options
 from ..tasks import task_of
 from ..training.inference import Row

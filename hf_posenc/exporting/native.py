@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.loading import position_limit
+from ..checkpoints.sentence_modules import ACTIVATION
+from ..checkpoints.sources import read_config
 from ..conversion.families import FAMILIES, POOLED, SOURCE, Family
 from ..conversion.fields import SAME, summary
 from ..conversion.loading import check_known
-from ..conversion.sentence_modules import ACTIVATION
-from ..conversion.sources import read_config
 from ..data.columns import remembered_columns
 from ..errors import UserError
-from ..finetuning.loading import position_limit
 from ..quiet import without_warnings
 from ..tasks import CLASSES
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.loading import position_limit
 from ..conversion.measure import own_texts
 from ..errors import UserError
 from ..finetuning.backends import INPUTS, Backend
-from ..finetuning.loading import position_limit
 from ..tasks import task_of
 from ..training.inference import Row, pad_rows
 

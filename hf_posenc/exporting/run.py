@@ -8,14 +8,15 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.loading import input_length, load_any
+from ..checkpoints.output import check_free, model_written
+from ..checkpoints.sources import find_folder, open_source, read_config
+from ..checkpoints.tokenizers import load_folder_tokenizer
 from ..conversion.families import FAMILIES
 from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
-from ..conversion.output import check_free, load_tokenizer, model_written
-from ..conversion.sources import find_folder, open_source, read_config
 from ..errors import UserError
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
-from ..finetuning.loading import input_length, load_any
 from ..quiet import without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
@@ -173,7 +174,7 @@ def export(
 
 def _load(folder: Path, source: str, trust_remote_code: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The checkpoint in `folder`, and its tokenizer, which cuts texts to what the model takes."""
-    model, tokenizer = load_any(str(folder), trust_remote_code=trust_remote_code), load_tokenizer(folder, source)
+    model, tokenizer = load_any(str(folder), trust_remote_code=trust_remote_code), load_folder_tokenizer(folder, source)
     if tokenizer is None:
         raise UserError(
             f"{source!r} has no tokenizer, and whatever loads the export needs one. Save it into that folder: "

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..checkpoints.loading import position_limit
 from ..data.reading import readable
 from ..errors import UserError, require_packages
 from ..files import sha256
-from .loading import position_limit
 
 MANIFEST = "export.json"
 """What an exported folder says of its graph; `transformers.exporters` reads it too."""

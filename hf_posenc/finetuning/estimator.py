@@ -28,6 +28,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
+from ..checkpoints.files import not_finite
+from ..checkpoints.loading import text_problem_type
 from ..data.columns import Columns, as_input, note, notes_of, remembered_columns
 from ..data.preparing import TEXTS
 from ..data.reading import as_table
@@ -37,7 +39,6 @@ from ..quiet import silence, without_bars
 from ..training import run_folder
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
-from .loading import text_problem_type
 from .prediction import load_classifier
 from .train import save_run, train
 
@@ -200,7 +201,7 @@ class _Estimator(BaseEstimator):
         if result is None:
             raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
         run_folder.check_free(str(folder), overwrite=overwrite, resume=False)
-        if bad := run_folder.not_finite(self.model_.named_parameters()):
+        if bad := not_finite(self.model_.named_parameters()):
             raise Diverged(f"{bad[0]} holds NaN or infinity: the model isn't saved.")
 
         def save_model(temporary: str) -> None:

@@ -15,11 +15,12 @@ import pyarrow as pa
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from ..checkpoints.loading import CLASSIFIER, head_of, input_length, knowledge, load_model, read_config
+from ..checkpoints.tokenizers import load_tokenizer
 from ..data.columns import notes_of
 from ..data.preparing import DataSummary, Known, labels_of, prepare, texts_of
 from ..data.reading import LINE
 from ..data.sources import read_split
-from ..data.tokenizer import load_tokenizer
 from ..errors import UserError, disk_error, one_line
 from ..files import written_whole
 from ..options import Options
@@ -27,7 +28,6 @@ from ..quiet import without_bars
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics, predictions_from_logits
 from .backends import fastest_backend, open_backend
-from .loading import CLASSIFIER, head_of, input_length, knowledge, load_model, read_config
 
 
 @dataclass(frozen=True)

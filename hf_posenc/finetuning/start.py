@@ -6,17 +6,18 @@ from typing import Any, cast
 
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.loading import CLASSIFIER, head_of, knowledge, load_model, longest_input, read_config
+from ..checkpoints.tokenizers import check_tokens, load_tokenizer
 from ..conversion.convert import convert
 from ..data.labels import Labels
 from ..data.preparing import PreparedData, texts_of
-from ..data.tokenizer import DEFAULT_MAX_LENGTH, check_tokens, load_tokenizer, train_tokenizer
+from ..data.tokenizer import DEFAULT_MAX_LENGTH, train_tokenizer
 from ..errors import UserError, check_local, user_errors
 from ..model.package_config import PosEncConfig, did_you_mean
 from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme
 from ..training.recipe import FIELDS, trainer_fields
 from ..training.trainer import add_lora
-from .loading import CLASSIFIER, head_of, knowledge, load_model, longest_input, read_config
 
 _CONFIG = {*PosEncConfig.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
 _CONFIG -= {"position_embedding_type", "position_embedding_kwargs", "problem_type", "label_mean", "label_scale"}

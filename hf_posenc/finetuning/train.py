@@ -18,6 +18,8 @@ from transformers.modelcard import extract_hyperparameters_from_trainer
 from transformers.utils import logging
 
 from .. import files
+from ..checkpoints.files import TRAINED_ON
+from ..checkpoints.loading import input_length, knowledge
 from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
 from ..data.sources import read
@@ -30,7 +32,6 @@ from ..training.metrics import baseline_scores, make_loss
 from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
 from ..training.trainer import RunTrainer, Stop, make_trainer, merge_lora
-from .loading import input_length, knowledge
 from .start import check_start, start
 
 logger = logging.get_logger(__name__)
@@ -172,7 +173,7 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         if is_main:
             report.draw(new)
             files.write_text(new / "README.md", report.card())
-            np.save(new / run_folder.TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
+            np.save(new / TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
             names = sorted([run_folder.RESULTS_NAME, *(path.name for path in new.iterdir())])
             files.write_json(new / run_folder.RESULTS_NAME, {**report.to_dict(), "files": names})
     if is_main:

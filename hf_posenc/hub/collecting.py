@@ -10,13 +10,13 @@ import torch
 import transformers
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from hf_posenc.checkpoint_files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, weight_files
-from hf_posenc.conversion.sentence_modules import read_modules
-from hf_posenc.conversion.sources import read_config
-from hf_posenc.data.tokenizer import check_tokens
+from hf_posenc.checkpoints.files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, weight_files
+from hf_posenc.checkpoints.loading import load_any
+from hf_posenc.checkpoints.sentence_modules import read_modules
+from hf_posenc.checkpoints.sources import read_config
+from hf_posenc.checkpoints.tokenizers import check_tokens
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
-from hf_posenc.finetuning.loading import load_any
 from hf_posenc.isolated_load import first_output
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.scheme_files import is_built_in

@@ -4,14 +4,12 @@ import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from .. import files
-from ..checkpoint_files import open_weights, weight_files
+from ..checkpoints.files import open_weights, weight_files
 from ..errors import Diverged, Interrupted, UserError, check_writable, disk_error, is_main_process, one_line
 from ..files import CHECKPOINT, REPLACED
 from ..quiet import errors_alone
@@ -22,8 +20,6 @@ RESULTS_NAME = "results.json"
 """Of a finished run."""
 OPTIONS_NAME = "run.json"
 """The options of a run that isn't finished, and what it trains on; it is there from its start to its end."""
-TRAINED_ON = "_trained_on.npy"
-"""Hashes of a run's training texts, so that an evaluation says which it shares. Never published."""
 _STATE = "trainer_state.json"
 _MAY_DIFFER = ("output", "overwrite", "resume", "device", "trust_remote_code")
 """Options that a resumed run may have otherwise."""
@@ -134,13 +130,6 @@ def delete_checkpoints(output: str | Path) -> list[str]:
 def files_of_run(folder: Path) -> list[str]:
     """The files that a finished run left in a folder, and that of an unfinished one."""
     return [OPTIONS_NAME, *(name for name in _read(folder / RESULTS_NAME).get("files", []) if Path(name).name == name)]
-
-
-def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
-    """The names of the tensors that hold NaN or infinity."""
-    return [
-        name for name, value in tensors if value.is_floating_point() and not bool(value.detach().isfinite().all().cpu())
-    ]
 
 
 @contextlib.contextmanager

@@ -32,11 +32,11 @@ from transformers.trainer import DEFAULT_PROGRESS_CALLBACK, TRAINING_ARGS_NAME
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 
+from ..checkpoints.files import not_finite
 from ..errors import Diverged, require_packages
 from ..optimizer import scale_position_learning_rates
 from .metrics import ClassificationLoss, loss_and_metrics
 from .recipe import Recipe
-from .run_folder import not_finite
 
 logger = logging.get_logger(__name__)
 

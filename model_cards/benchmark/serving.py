@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from hf_posenc.data.tokenizer import load_tokenizer
+from hf_posenc.checkpoints.loading import load_any
+from hf_posenc.checkpoints.tokenizers import load_tokenizer
 from hf_posenc.errors import run_script
 from hf_posenc.exporting.int8 import Questions, agreement, read_labelled
 from hf_posenc.exporting.run import export
-from hf_posenc.finetuning.loading import load_any
 from hf_posenc.training.inference import Row
 
 from .run import machine

@@ -25,11 +25,11 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import AutoModelForSequenceClassification, set_seed
 
+from hf_posenc.checkpoints.tokenizers import load_tokenizer
 from hf_posenc.comparison.report import difference
 from hf_posenc.comparison.statistics import compare
 from hf_posenc.data.preparing import encode, labels_of, prepare, texts_of
 from hf_posenc.data.reading import as_table
-from hf_posenc.data.tokenizer import load_tokenizer
 from hf_posenc.errors import run_script
 from hf_posenc.finetuning.train import train
 from hf_posenc.markdown import markdown_table

@@ -10,10 +10,10 @@ from common import perturb, word_tokenizer
 from safetensors.torch import load, save_file
 from transformers import BertTokenizer
 
+from hf_posenc.checkpoints.loading import load_any
+from hf_posenc.checkpoints.sources import open_source
 from hf_posenc.conversion.families import FAMILIES
-from hf_posenc.conversion.sources import open_source
 from hf_posenc.exporting.native import to_native
-from hf_posenc.finetuning.loading import load_any
 
 SIZES = {
     "vocab_size": 101,

@@ -6,8 +6,8 @@ import pytest
 from conversion_harness import tiny_source, tiny_tokenizer
 
 from hf_posenc import files
+from hf_posenc.checkpoints.output import check_free, model_written
 from hf_posenc.conversion import convert
-from hf_posenc.conversion.output import check_free, model_written
 
 
 @pytest.fixture

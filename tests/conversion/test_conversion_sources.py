@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from safetensors.torch import load, load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AlbertConfig
 
-from hf_posenc.conversion import convert, output
+from hf_posenc.conversion import convert
 
 
 @pytest.fixture
@@ -219,7 +220,7 @@ def test_what_is_not_carried_over_is_named(source):
 def test_a_kill_in_the_middle_of_writing_leaves_no_model_and_the_next_run_works(source, tmp_path, monkeypatch):
     child = os.fork()
     if child == 0:
-        output.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        sys.modules[convert.__module__].write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         convert(source, tmp_path / "out", measure=False)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL

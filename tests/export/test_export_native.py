@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 
 import hf_posenc
 from hf_posenc import cli
+from hf_posenc.checkpoints.loading import load_any
 from hf_posenc.conversion import loading
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
 from hf_posenc.errors import UserError
 from hf_posenc.exporting import run
 from hf_posenc.exporting.native import to_native, write
-from hf_posenc.finetuning.loading import load_any
 from hf_posenc.finetuning.train import train
 from hf_posenc.hub import publish
 from hf_posenc.model import modeling_posenc

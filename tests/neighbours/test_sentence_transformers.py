@@ -15,8 +15,8 @@ from remote_code_harness import TEXTS, clean_environment, tiny_tokenizer
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 import hf_posenc
+from hf_posenc.checkpoints.sentence_modules import ACTIVATION
 from hf_posenc.conversion import convert
-from hf_posenc.conversion.sentence_modules import ACTIVATION
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 

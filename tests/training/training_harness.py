@@ -17,11 +17,11 @@ from common import write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file
 
+from hf_posenc.checkpoints.loading import knowledge
 from hf_posenc.data.preparing import PreparedData, prepare
 from hf_posenc.data.sources import EXAMPLE_DATA, read
 from hf_posenc.errors import dashed
 from hf_posenc.finetuning import train as road
-from hf_posenc.finetuning.loading import knowledge
 from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
 

@@ -4,16 +4,10 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-
-from ..checkpoint_files import TOKENIZER_FILES, VOCABULARIES
-from ..data.reading import readable
 from ..errors import UserError, check_writable, disk_error
-from ..files import REPLACED, WRITING, replaced_together, write_json
-from .report import ConversionReport
-from .sentence_modules import is_module, write_modules
-
-REPORT_NAME = "conversion.json"
+from ..files import REPLACED, WRITING, replaced_together
+from .files import REPORT_NAME, TOKENIZER_FILES
+from .sentence_modules import is_module
 
 
 def _is_of_a_model(path: Path) -> bool:
@@ -69,33 +63,3 @@ def model_written(out: str | Path) -> Iterator[Path]:
         raise UserError(
             f"Writing to {str(out)!r} failed: {reason}. Make room, or name another folder. What was there is as it was."
         ) from error
-
-
-def load_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:
-    """The checkpoint's tokenizer, or None if it has none.
-
-    Raises:
-        UserError: it has one that can't be read.
-    """
-    if not any((folder / name).is_file() for name in VOCABULARIES):
-        return None
-    with readable(f"{source!r}: its tokenizer", "Copy it anew, or take the tokenizer's files out of the folder."):
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    tokenizer.init_kwargs.pop("auto_map", None)  # names code that isn't copied
-    return tokenizer
-
-
-def write_model(
-    out: str | Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase | None,
-    modules: dict[str, bytes],
-    report: ConversionReport,
-) -> None:
-    """Writes a model with its tokenizer, a sentence-transformer's modules and conversion.json; see `model_written`."""
-    with model_written(out) as folder:
-        model.save_pretrained(folder)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-        write_modules(folder, modules)
-        write_json(folder / REPORT_NAME, report.to_dict())

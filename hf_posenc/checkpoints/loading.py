@@ -17,7 +17,7 @@ from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..quiet import errors_alone
 from ..tasks import auto_class, task_of
-from ..training.run_folder import TRAINED_ON, not_finite
+from .files import TRAINED_ON, not_finite
 
 CLASSIFIER = "text-classification"
 """The task of the models that are trained and scored here; one of `TASKS`."""

@@ -4,8 +4,8 @@ import json
 import re
 from pathlib import Path
 
-from ..checkpoint_files import WEIGHTS
 from ..errors import UserError
+from .files import WEIGHTS
 from .sources import read_json
 
 MODULES = "modules.json"

@@ -11,11 +11,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..checkpoint_files import WEIGHTS, open_weights, weight_files
 from ..data.reading import readable
 from ..errors import UserError, is_local, one_line
 from ..quiet import without_warnings
-from ..training.run_folder import not_finite
+from .files import WEIGHTS, not_finite, open_weights, weight_files
 
 PICKLE = "pytorch_model.bin"
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}

@@ -2,16 +2,21 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 
-from .errors import UserError
+from ..errors import UserError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+REPORT_NAME = "conversion.json"
+"""What `convert` did."""
+TRAINED_ON = "_trained_on.npy"
+"""Hashes of a run's training texts, so that an evaluation says which it shares. Never published."""
 VOCABULARIES = (
     *("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"),
     *("sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
@@ -58,3 +63,10 @@ def open_weights(path: Path) -> Iterator[Any]:
     except (SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path.name} is damaged or cut short ({reason})") from error
+
+
+def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:
+    """The names of the tensors that hold NaN or infinity."""
+    return [
+        name for name, value in tensors if value.is_floating_point() and not bool(value.detach().isfinite().all().cpu())
+    ]
