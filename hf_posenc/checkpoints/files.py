@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ..data.reading import readable
 from ..errors import UserError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
 REPORT_NAME = "conversion.json"
 """What `convert` did."""
 TRAINED_ON = "_trained_on.npy"
@@ -39,15 +42,36 @@ def weight_files(folder: str | Path) -> dict[str, set[str]]:
     if not (folder / INDEX).is_file():
         return {}
     files: dict[str, set[str]] = {}
-    try:
-        for weight, name in json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].items():
-            files.setdefault(str(name), set()).add(weight)
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise UserError(f"{INDEX} can't be read ({error})") from error
+    index = read_json(folder / INDEX, str(folder), dict)
+    if not isinstance(index.get("weight_map"), dict) or not index["weight_map"]:
+        raise UserError(f"{str(folder / INDEX)!r} has no weight_map that names files. Copy the checkpoint anew.")
+    for weight, name in index["weight_map"].items():
+        files.setdefault(str(name), set()).add(weight)
     for name in files:
         if name != Path(name).name or not name.endswith(".safetensors"):
-            raise UserError(f"{INDEX} names {name!r}, which is no safetensors file of this folder")
+            raise UserError(f"{str(folder / INDEX)!r} names {name!r}, which is no safetensors file of this folder.")
     return files
+
+
+def read_json(path: Path, name: str, kind: type) -> Any:
+    """The value in a JSON file of a checkpoint, a `dict` or a `list`.
+
+    Raises:
+        UserError: the file can't be read, holds another kind of value, or a key twice.
+    """
+    with readable(f"{name!r}: {path.name}", "Copy the checkpoint anew."):
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_with_keys_once)
+        if not isinstance(value, kind):
+            raise TypeError(f"it holds no JSON {'object' if kind is dict else 'array'}")
+        return value
+
+
+def _with_keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a key that stands there twice Python would keep the last value, others the first."""
+    keys = Counter(key for key, _ in pairs)
+    if twice := [key for key, count in keys.items() if count > 1]:
+        raise ValueError(f"it holds {twice[0]!r} twice")
+    return dict(pairs)
 
 
 @contextlib.contextmanager
@@ -62,7 +86,7 @@ def open_weights(path: Path) -> Iterator[Any]:
             yield file
     except (SafetensorError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path.name} is damaged or cut short ({reason})") from error
+        raise UserError(f"{str(path)!r} is damaged or cut short ({reason}). Copy the checkpoint anew.") from error
 
 
 def not_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[str]:

@@ -1,112 +1,200 @@
-"""Loads trained checkpoints of any family: configuration, head and weights, each checked."""
+"""Reads the model of an opened checkpoint: configuration, head and weights, each checked; and what it remembers."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 import transformers
+from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.columns import remembered_columns
 from ..data.preparing import Known
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
-from ..errors import UserError, check_local, one_line
+from ..errors import UserError, one_line
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
-from ..quiet import errors_alone
-from ..tasks import auto_class, task_of
+from ..quiet import without_warnings
+from ..tasks import auto_class
 from .files import TRAINED_ON, not_finite
+from .opening import Checkpoint, listed
+
+logger = logging.getLogger(__name__)
 
 CLASSIFIER = "text-classification"
 """The task of the models that are trained and scored here; one of `TASKS`."""
 _NO_LIMIT = 10**6
 """A larger limit of a tokenizer means none."""
+OUR_HEADS = ("classifier.", "lm_head.", "qa_outputs.")
+HEADS = (
+    *OUR_HEADS,
+    *("cls.", "pooler.", "score.", "decoder.", "head.", "pre_classifier.", "sequence_summary."),
+    *("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
+    *("generator_predictions.", "generator_lm_head.", "discriminator_predictions."),
+)
+"""How the names of heads and poolers begin, in any family."""
 
 
-def head_of(config: Any) -> str | None:
-    """The task of the head that a checkpoint was saved with; None if its class is of no known task."""
-    return next(filter(None, map(task_of, config.architectures or ())), None)
-
-
-def read_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Any:
-    """The configuration of a checkpoint, by folder or Hub name.
+def read_model_config(checkpoint: Checkpoint) -> Any:
+    """The configuration of a checkpoint, of ours or of transformers' class.
 
     Raises:
-        UserError: it can't be read.
+        UserError: a value isn't accepted, or its code isn't allowed to be run.
     """
-    check_local("Checkpoint", name)
-    if (Path(name) / "adapter_config.json").is_file():  # which transformers would load beside other weights
-        raise UserError(f"{name!r} holds a PEFT adapter. Merge it first: merge_and_unload(), save_pretrained.")
     try:
-        return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
-    except Exception as error:  # whatever a broken file or a failed download raises
-        raise UserError(f"{name!r} can't be read as a checkpoint: {one_line(error)}") from error
+        config = AutoConfig.from_pretrained(checkpoint.folder, trust_remote_code=checkpoint.trust_remote_code)
+    except Exception as error:  # whatever a class of somebody else's raises
+        raise UserError(f"{checkpoint.name!r}: config.json isn't accepted: {one_line(error)}") from error
+    config.name_or_path = checkpoint.name
+    return config
+
+
+@dataclass
+class InItsClass:
+    """A checkpoint's weights as a class of transformers, or ours, has read them."""
+
+    model: PreTrainedModel
+    """In float32, in evaluation mode."""
+    state: dict[str, Tensor]
+    """Its weights by the names of the class, without the encoder's prefix."""
+    missing: set[str]
+    """Those that the checkpoint doesn't have: they are random."""
+    shapes: dict[str, tuple[Any, Any]]
+    """Those of another shape than the configuration gives, random too: the checkpoint's shape, and the class's."""
+    surplus: set[str]
+    """Names in the checkpoint that the class doesn't have."""
+
+    @property
+    def random(self) -> set[str]:
+        """The weights that aren't the checkpoint's."""
+        return self.missing | set(self.shapes)
+
+
+def read_in_class(checkpoint: Checkpoint, cls: Any, config: Any, prefix: str = "", **options: Any) -> InItsClass:
+    """Reads a checkpoint's weights through the `from_pretrained` of a class, and says what didn't fit.
+
+    `from_pretrained` knows older names, fused weights and several files; what is missing it draws at random.
+
+    Args:
+        checkpoint: opened.
+        cls: of transformers, or ours.
+        config: of the class.
+        prefix: under which a class with a head holds the encoder; names here are without.
+        options: further arguments of the class.
+
+    Raises:
+        UserError: there are no weights, the files can't be read, or a weight isn't finite.
+    """
+    _ = checkpoint.stored  # refuses what isn't to be read
+    try:
+        with without_warnings():  # of transformers, which draws a table of what is random
+            model, info = cls.from_pretrained(
+                str(checkpoint.folder),
+                config=config,
+                use_safetensors=not checkpoint.is_pickled,
+                dtype=torch.float32,  # transformers' default is what the weights are stored in
+                key_mapping={r"^module\.": ""},  # saved from DataParallel
+                ignore_mismatched_sizes=True,  # here, they are listed
+                output_loading_info=True,
+                **options,
+            )
+    except Exception as error:  # what a damaged file raises differs
+        raise UserError(f"{checkpoint.name!r} can't be read as a {cls.__name__}: {one_line(error)[:300]}") from error
+    model.name_or_path = model.config.name_or_path = checkpoint.name
+    state = {name.removeprefix(prefix): value.detach() for name, value in model.state_dict().items()}
+    keys = {kind: {name.removeprefix(prefix) for name in info[f"{kind}_keys"]} for kind in ("missing", "unexpected")}
+    shapes = {name.removeprefix(prefix): (tuple(has), tuple(wants)) for name, has, wants in info["mismatched_keys"]}
+    check_finite(state, checkpoint.name)
+    return InItsClass(model.eval(), state, keys["missing"], shapes, keys["unexpected"])
+
+
+def check_finite(tensors: Mapping[str, Tensor], name: str) -> None:
+    """Raises a UserError where a weight isn't a finite number: the model would give NaN, or garbage."""
+    if bad := not_finite(tensors.items()):
+        raise UserError(
+            f"{name!r}: {listed(bad)} holds a number that isn't finite (NaN or infinity). The checkpoint is damaged, "
+            "or its training diverged: take another one."
+        )
 
 
 def load_model(
-    name: str,
-    config: Any,
-    task: str = CLASSIFIER,
-    *,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-    new_head: bool = False,
+    checkpoint: Checkpoint, config: Any, task: str = CLASSIFIER, *, new_head: bool = False
 ) -> PreTrainedModel:
     """Loads a checkpoint in float32, whatever its weights are stored in, and checks them.
 
+    Missing weights would be random; surplus ones mean another model.
+
     Args:
-        name: folder or Hub name.
+        checkpoint: opened.
         config: its configuration, perhaps changed.
         task: of the head, one of `TASKS`.
-        revision: branch, tag or commit on the Hub.
-        trust_remote_code: run the checkpoint's code.
-        new_head: its head may be missing, or of another size: then it is new.
+        new_head: its head may be missing, or of another size or task: then it is new.
 
     Raises:
         UserError: it can't be read, or doesn't match its configuration.
     """
-    saved_with = [] if new_head else list(config.architectures or [])
-    try:
-        with errors_alone("transformers.modeling_utils"):  # not its table of missing weights
-            model, loaded = getattr(transformers, auto_class(task)).from_pretrained(
-                name,
-                config=config,
-                ignore_mismatched_sizes=new_head,
-                output_loading_info=True,
-                dtype=torch.float32,  # transformers' default is what the weights are stored in
-                revision=revision,
-                trust_remote_code=trust_remote_code,
-            )
-    except Exception as error:  # transformers and safetensors raise all kinds for files that aren't whole
-        raise UserError(f"{name!r} can't be loaded: {type(error).__name__}: {one_line(error)}") from error
-    poolers = {key for key in loaded["missing_keys"] if key.startswith("pooler.")}
-    if poolers:  # a bare encoder saved without one: here it would be random
+    auto = getattr(transformers, auto_class(task))
+    read = read_in_class(checkpoint, auto, config, trust_remote_code=checkpoint.trust_remote_code)
+    model: Any = read.model
+    if any(key.startswith("pooler.") for key in read.missing):  # a bare encoder saved without: it would be random
         model.pooler = None
-        loaded["missing_keys"] -= poolers
-    _check_complete(model, loaded, name, saved_with)
+        read.missing = {key for key in read.missing if not key.startswith("pooler.")}
+    keeps_head = not new_head and type(model).__name__ in (config.architectures or ())
+    _check_surplus(read, checkpoint, keeps_head)
+    _check_complete(read, checkpoint, keeps_head)
     return model
 
 
-def load_any(checkpoint: str, *, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedModel:
-    """A checkpoint with whichever head it was saved with, in float32, in evaluation mode.
+def _check_complete(read: InItsClass, checkpoint: Checkpoint, keeps_head: bool) -> None:
+    """Refuses missing weights and those of another shape; a head that isn't kept, and a pooler beside it, may be."""
+    body = f"{read.model.base_model_prefix}."
 
-    Args:
-        checkpoint: folder or Hub name.
-        revision: branch, tag or commit on the Hub.
-        trust_remote_code: run the checkpoint's code.
+    def is_needed(key: str) -> bool:
+        return keeps_head or (key.startswith(body) and ".pooler." not in key)
+
+    other = [f"{key!r} is {has}, and should be {wants}" for key, (has, wants) in read.shapes.items() if is_needed(key)]
+    if other:
+        raise UserError(
+            f"{checkpoint.name!r}: {'; '.join(sorted(other)[:4])} ({len(other)} in all). Weights and config.json don't "
+            "belong together: get the checkpoint anew."
+        )
+    if lacking := {f"{key} {tuple(read.state[key].shape)}" for key in read.missing if is_needed(key)}:
+        raise UserError(f"{checkpoint.name!r} lacks weights, which would be random: {listed(lacking)}. Get it anew.")
+
+
+def _check_surplus(read: InItsClass, checkpoint: Checkpoint, keeps_head: bool) -> None:
+    """Refuses weights that the model doesn't have: of ours all but a head that isn't kept; of others but any head."""
+    is_ours = read.model.config.model_type == PosEncConfig.model_type
+    allowed = HEADS if not is_ours else () if keeps_head else OUR_HEADS
+    body = f"{read.model.base_model_prefix}."
+    names = {key for key in read.surplus if not key.endswith("_ids")}
+    left_out = {key for key in names if key.startswith(allowed) or key.removeprefix(body).startswith("pooler.")}
+    if unknown := names - left_out if not is_ours else {key for key in names if not key.startswith(allowed)}:
+        raise UserError(
+            f"{checkpoint.name!r} has weights that its config.json doesn't know, such as {listed(unknown)}. Get it "
+            "anew."
+        )
+    if left_out and not is_ours:
+        logger.warning(f"{checkpoint.name!r}: left out, of another head or a pooler: {listed(left_out)}.")
+
+
+def load_any(checkpoint: Checkpoint) -> PreTrainedModel:
+    """A checkpoint with whichever head it was saved with, in float32, in evaluation mode.
 
     Raises:
         UserError: it can't be read, doesn't match its configuration, or was saved from a class of no known task.
     """
-    config = read_config(checkpoint, revision, trust_remote_code)
-    if (task := head_of(config)) is None:
+    if checkpoint.task is None:
+        architectures = ", ".join(checkpoint.raw.get("architectures") or ()) or "no architecture"
         raise UserError(
-            f"{checkpoint!r} holds {', '.join(config.architectures or ()) or 'no architecture'}, which has no known "
-            "head. Give a checkpoint that `hf-posenc train` or `hf-posenc convert` wrote."
+            f"{checkpoint.name!r} holds {architectures}, which has no known head. Give a checkpoint that "
+            "`hf-posenc train` or `hf-posenc convert` wrote."
         )
-    return load_model(checkpoint, config, task, revision=revision, trust_remote_code=trust_remote_code).eval()
+    return load_model(checkpoint, read_model_config(checkpoint), checkpoint.task)
 
 
 def text_problem_type(config: Any) -> str:
@@ -114,19 +202,34 @@ def text_problem_type(config: Any) -> str:
     return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
 
 
-def knowledge(config: Any, checkpoint: str) -> Known:
+def knowledge(config: Any, checkpoint: Checkpoint | None) -> Known:
     """What a trained classifier knows of its data, and of the texts that it was trained on; nothing is known of others.
 
     Args:
         config: its configuration, or that of a new encoder.
-        checkpoint: its folder.
+        checkpoint: None: a new encoder.
     """
-    if head_of(config) != CLASSIFIER:
+    if checkpoint is None or checkpoint.task != CLASSIFIER:
         return Known()
     names = tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
-    path = Path(checkpoint) / TRAINED_ON
-    marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
-    return Known(remembered_columns(config), names, text_problem_type(config), marks)
+    return Known(remembered_columns(config), names, text_problem_type(config), _trained_on(checkpoint))
+
+
+def _trained_on(checkpoint: Checkpoint) -> frozenset[int]:
+    """The marks of its training texts; none, and a line that says so, where their file is damaged."""
+    path = Path(checkpoint.folder) / TRAINED_ON
+    if not path.exists():
+        return frozenset()
+    try:
+        marks = np.load(path, allow_pickle=False)
+        if marks.dtype != np.uint64 or marks.ndim != 1:
+            raise ValueError(f"it holds {marks.dtype}")
+    except Exception:  # of a damaged file many kinds; numpy's own message advises to allow pickles
+        logger.warning(
+            f"{checkpoint.name!r}: {TRAINED_ON} is damaged, so it isn't checked which texts it was trained on."
+        )
+        return frozenset()
+    return frozenset(marks.tolist())
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -169,24 +272,3 @@ def position_limit(model: PreTrainedModel) -> int | None:
     # RoBERTa-family models start counting after the padding token.
     padding = getattr(table, "padding_idx", None)
     return table.num_embeddings - (0 if padding is None else padding + 1)
-
-
-def _check_complete(model: Any, loaded: Mapping[str, Any], name: str, architectures: Sequence[str]) -> None:
-    """Refuses a checkpoint whose weights aren't finite, or don't match its configuration.
-
-    Missing weights would be random; surplus ones mean another model. A head that it wasn't saved with, as its
-    `architectures` say, may be missing; an unused head or pooler may be surplus.
-    """
-    other_size = {key if isinstance(key, str) else key[0] for key in loaded["mismatched_keys"]}
-    missing = sorted(set(loaded["missing_keys"]) - other_size)
-    if type(model).__name__ not in architectures:
-        body = f"{model.base_model_prefix}."
-        missing = [key for key in missing if key.startswith(body) and ".pooler." not in key]
-    surplus = sorted(key for key in loaded["unexpected_keys"] if key.startswith(f"{model.base_model_prefix}."))
-    surplus = [key for key in surplus if ".pooler." not in key and not key.endswith("position_ids")]
-    if surplus and model.config.model_type == PosEncConfig.model_type:
-        raise UserError(f"{name!r} has weights that its config.json doesn't know, such as {surplus[0]}. Get it anew.")
-    if missing:
-        raise UserError(f"{name!r} lacks weights, which would be random: {missing[0]}. Get it anew.")
-    if bad := not_finite(model.named_parameters()):
-        raise UserError(f"{name!r} has weights with NaN or infinity, {bad[0]} among them: its training diverged.")

@@ -5,8 +5,7 @@ import re
 from pathlib import Path
 
 from ..errors import UserError
-from .files import WEIGHTS
-from .sources import read_json
+from .files import WEIGHTS, read_json
 
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint: read, and checked against its `tokenizer.json`."""
+"""The tokenizer of a checkpoint: its ids fit the embeddings, and are those of its `tokenizer.json`."""
 
 import json
 import tempfile
@@ -8,31 +8,104 @@ from typing import Any
 
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils import cached_file
 
 from ..data.reading import readable
-from ..errors import UserError, check_local
+from ..errors import UserError
 from .files import VOCABULARIES
+from .opening import Checkpoint, find_folder
+
+REFERENCE = "tokenizer.json"
 
 
-def load_tokenizer(name: str, **kwargs: Any) -> PreTrainedTokenizerBase:
-    """A trained tokenizer by folder or Hub name.
+def open_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """A trained tokenizer by folder or Hub name, for a new model.
 
     Raises:
-        UserError: there is none, it can't be read, or it has no padding token.
+        UserError: there is none, it can't be read, or it couldn't serve a model.
     """
-    check_local("--tokenizer", name)
-    with readable(f"The tokenizer of {name!r}", "Give a folder with tokenizer files or a Hub name as --tokenizer."):
-        tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
-    if tokenizer.pad_token_id is None:
-        raise UserError(f"The tokenizer {name!r} has no padding token, which batches need. Name another one.")
+    folder = find_folder(name, revision)
+    if not _has_tokenizer(folder):
+        raise UserError(f"{name!r} holds no tokenizer. Give a folder with tokenizer files or a Hub name.")
+    tokenizer = _read(folder, name, trust_remote_code=False)
+    check_ids(tokenizer, folder, name)
     return tokenizer
 
 
-def check_tokens(
-    tokenizer: PreTrainedTokenizerBase, source: str, *, revision: str | None = None, allowed: bool = False
+def load_tokenizer(checkpoint: Checkpoint, vocab_size: int) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a checkpoint, or None if it has none. Its ids aren't compared yet: see `check_ids`.
+
+    Args:
+        checkpoint: opened.
+        vocab_size: rows of the model's token embeddings.
+
+    Raises:
+        UserError: it can't be read, or couldn't serve a model with these embeddings.
+    """
+    if not _has_tokenizer(checkpoint.folder):
+        return None
+    tokenizer = _read(checkpoint.folder, checkpoint.name, checkpoint.trust_remote_code)
+    largest = largest_id(tokenizer)
+    if largest >= vocab_size:
+        raise UserError(
+            f"{checkpoint.name!r}: its tokenizer has token {largest}, {tokenizer.convert_ids_to_tokens(largest)!r}, "
+            f"and the model has vocab_size={vocab_size}. They don't belong together: put the model's own tokenizer "
+            "into the folder."
+        )
+    return tokenizer
+
+
+def load_checked_tokenizer(checkpoint: Checkpoint, vocab_size: int) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint that answers: as `load_tokenizer`, with ids that are those of its `tokenizer.json`.
+
+    Raises:
+        UserError: there is none, or another than the weights were trained with.
+    """
+    tokenizer = load_tokenizer(checkpoint, vocab_size)
+    if tokenizer is None:
+        raise UserError(
+            f"{checkpoint.name!r} has no tokenizer. Save it into that folder: "
+            f"AutoTokenizer.from_pretrained(ORIGINAL).save_pretrained({checkpoint.name!r})."
+        )
+    check_ids(tokenizer, checkpoint.folder, checkpoint.name)
+    return tokenizer
+
+
+def largest_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The largest number of a token; numbers may have gaps."""
+    return max(tokenizer.get_vocab().values())
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in VOCABULARIES)
+
+
+def _read(folder: Path, name: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    way_out = "Copy it anew, or take the tokenizer's files out of the folder."
+    with readable(f"{name!r}: its tokenizer", way_out):
+        # False, and not None: transformers would ask on the terminal whether to run code.
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=trust_remote_code)
+    tokenizer.init_kwargs.pop("auto_map", None)  # names code that isn't copied
+    length: Any = tokenizer.model_max_length
+    if type(length) not in (int, float) or length <= 0 or length != int(length):
+        raise UserError(
+            f"{name!r}: tokenizer_config.json has model_max_length={length!r}. Give a positive whole number, or delete "
+            "that key."
+        )
+    tokenizer.model_max_length = int(length)
+    if tokenizer.pad_token is None:
+        raise UserError(f"The tokenizer of {name!r} has no padding token, which batches need. Name another one.")
+    if tokenizer.pad_token not in tokenizer.get_vocab():
+        raise UserError(
+            f"The tokenizer of {name!r} has the padding token {tokenizer.pad_token!r}, which its vocabulary lacks. "
+            "Name another one."
+        )
+    return tokenizer
+
+
+def check_ids(
+    tokenizer: PreTrainedTokenizerBase, folder: Path, name: str, *, allowed: bool = False, is_saved: bool = False
 ) -> list[str]:
-    """Refuses a tokenizer that, once it is saved, gives other ids than its source's `tokenizer.json`.
+    """Refuses a tokenizer that gives other ids than its source's `tokenizer.json`.
 
     transformers builds some tokenizers from their class instead of from that file, so that ids may change in silence,
     and with them which weights a word meets. Compared are 200 texts in this package: prose, digits, accents, scripts,
@@ -40,9 +113,10 @@ def check_tokens(
 
     Args:
         tokenizer: as it was loaded.
-        source: the folder or Hub name that it was loaded from.
-        revision: branch, tag or commit on the Hub.
+        folder: that it was loaded from.
+        name: what the user called that.
         allowed: ids may differ.
+        is_saved: it will be saved with a model, so that what it gives when it is loaded anew is compared.
 
     Returns:
         A sentence where something is to be said: ids differ, or there is no such file.
@@ -50,18 +124,17 @@ def check_tokens(
     Raises:
         UserError: ids differ, and may not.
     """
-    path = cached_file(source, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False)
-    if path is None:
+    if not (folder / REFERENCE).is_file():
         size = f"It has {len(tokenizer):,} tokens."  # of a class whose files are missing, its special ones alone
-        return [f"Whether the tokenizer gives the right ids is unchecked: there is no tokenizer.json. {size}"]
+        return [f"Whether the tokenizer gives the right ids is unchecked: there is no {REFERENCE}. {size}"]
     texts = json.loads(resources.files(__package__).joinpath("tokenizer_texts.json").read_text(encoding="utf-8"))
-    reference = Tokenizer.from_file(path)
+    reference = Tokenizer.from_file(str(folder / REFERENCE))
     reference.no_truncation()
     reference.no_padding()
     expected = [encoding.ids for encoding in reference.encode_batch(texts)]
-    with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
-        tokenizer.save_pretrained(folder)
-        given = AutoTokenizer.from_pretrained(folder)(texts, truncation=False, verbose=False)["input_ids"]
+    given = (_saved_and_loaded(tokenizer) if is_saved else tokenizer)(texts, truncation=False, verbose=False)[
+        "input_ids"
+    ]
     other = [row for row in range(len(texts)) if given[row] != expected[row]]
     if not other:
         return []
@@ -70,27 +143,19 @@ def check_tokens(
     first = next(at for at in range(len(wanted) + 1) if wanted[: at + 1] != got[: at + 1])
     before, now = (" ".join(map(str, map(reference.id_to_token, ids[first:][:16]))) for ids in (wanted, got))
     what = (
-        f"The tokenizer gives other ids than its tokenizer.json for {len(other)} of {len(texts)} texts: "
+        f"The tokenizer gives other ids than its {REFERENCE} for {len(other)} of {len(texts)} texts: "
         f"{texts[row][:60]!r} becomes, from token {first} on, {now} instead of {before}."
     )
     if allowed:
         return [what]
     raise UserError(
-        f"{source!r}: {what} The weights were trained on the ids of the file. Set tokenizer_class to "
-        "'PreTrainedTokenizerFast' in tokenizer_config.json, which reads that file alone; or let `train` or `convert` "
-        "take it as it is: --allow-other-tokens (allow_other_tokens=True)."
+        f"{name!r}: {what} The weights were trained on the ids of the file. Set tokenizer_class to "
+        "'PreTrainedTokenizerFast' in tokenizer_config.json, which reads that file alone; or let `hf-posenc train` or "
+        "`hf-posenc convert` take it as it is: --allow-other-tokens (allow_other_tokens=True)."
     )
 
 
-def load_folder_tokenizer(folder: Path, source: str) -> PreTrainedTokenizerBase | None:
-    """The checkpoint's tokenizer, or None if it has none.
-
-    Raises:
-        UserError: it has one that can't be read.
-    """
-    if not any((folder / name).is_file() for name in VOCABULARIES):
-        return None
-    with readable(f"{source!r}: its tokenizer", "Copy it anew, or take the tokenizer's files out of the folder."):
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))
-    tokenizer.init_kwargs.pop("auto_map", None)  # names code that isn't copied
-    return tokenizer
+def _saved_and_loaded(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
+        tokenizer.save_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

@@ -55,6 +55,7 @@ def plot(
 ) -> None:
     """Draw what a scheme adds, turns or biases, and what of order the model sees: a new one, or a checkpoint."""
     from hf_posenc.checkpoints.loading import load_any
+    from hf_posenc.checkpoints.opening import open_checkpoint
     from hf_posenc.model.package_config import PosEncConfig, find_scheme
     from hf_posenc.model.scheme_table import SCHEMES
     from hf_posenc.quiet import without_bars
@@ -78,7 +79,7 @@ def plot(
             with user_errors():
                 find_scheme(source)
         with without_bars():
-            shown = load_any(source, revision=revision, trust_remote_code=trust_remote_code)
+            shown = load_any(open_checkpoint(source, revision=revision, trust_remote_code=trust_remote_code))
         if not hasattr(shown.base_model, "position"):
             raise UserError(f"{source!r} is a {shown.config.model_type} model, not a PosEnc one: it can't be plotted.")
     try:

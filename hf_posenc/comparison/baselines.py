@@ -16,7 +16,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_posenc.checkpoints.loading import input_length, knowledge
+from hf_posenc.checkpoints.loading import input_length
 from hf_posenc.data.preparing import encode, prepare
 from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
@@ -60,9 +60,9 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
     run = PlannedRun(task, plan.schemes[0] if plan.pretrained else "none", plan.seeds[0])
     own = {"tokenizer": str(tokenizer_folder)} if task.is_generated else {}
     options = Options.of(**run_options(plan, run), **own, output="timed")
-    config = check_start(options)
-    prepared = prepare({"train": training_rows(plan, run)}, options, knowledge(config, str(options.pretrained)))
-    tokenizer, model, _ = start(options, prepared, config)
+    beginning = check_start(options)
+    prepared = prepare({"train": training_rows(plan, run)}, options, beginning.known)
+    tokenizer, model, _ = start(options, prepared, beginning)
     encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
     train: Any = encoded["train"]
     labels, names, problem_type = list(train["labels"]), prepared.labels.names, prepared.labels.problem_type

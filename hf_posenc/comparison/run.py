@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from hf_posenc.checkpoints.loading import position_limit
+from hf_posenc.checkpoints.tokenizers import check_ids
+from hf_posenc.conversion.loading import load
 from hf_posenc.errors import UserError, user_errors
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.train import TrainingResult, train
@@ -44,14 +46,31 @@ def check_schemes(plan: Plan) -> None:
     for path in plan.scheme_files:
         with user_errors():
             register_scheme(path, "+".join(dict.fromkeys("+".join(plan.schemes).split("+"))))
+    started_from: dict[str, Options] = {}
     for scheme in plan.schemes:
-        started = check_start(Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0))))
-        if plan.pretrained is not None:  # a checkpoint for all is converted, one for each must be what it is called
-            if "{scheme}" in plan.pretrained and (has := getattr(started, "position_embedding_type", None)) != scheme:
-                raise UserError(f"{plan.checkpoint(scheme)!r} has the scheme {has!r}, not {scheme!r}.")
+        options = Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0)))
+        beginning = check_start(options)
+        if beginning.checkpoint is None:
+            with user_errors(), torch.device("meta"):
+                make_scheme(beginning.config)
             continue
-        with user_errors(), torch.device("meta"):
-            make_scheme(started)
+        # A checkpoint for all is converted, one for each must be what it is called.
+        has = getattr(beginning.config, "position_embedding_type", None)
+        if "{scheme}" in str(plan.pretrained) and has != scheme:
+            raise UserError(f"{plan.checkpoint(scheme)!r} has the scheme {has!r}, not {scheme!r}.")
+        started_from[plan.checkpoint(scheme)] = options
+    for checkpoint, options in started_from.items():
+        _read_whole(checkpoint, options)
+
+
+def _read_whole(checkpoint: str, options: Options) -> None:
+    """Reads a checkpoint with its tokenizer, so that a damaged one is refused before a plan is recorded."""
+    if options.trust_remote_code:  # its class is known when it is trained
+        return
+    loaded = load(checkpoint, task="feature-extraction", revision=options.revision)
+    if loaded.tokenizer is not None:
+        folder = loaded.source.folder
+        check_ids(loaded.tokenizer, folder, checkpoint, allowed=options.allow_other_tokens, is_saved=True)
 
 
 def run_one(
@@ -106,7 +125,9 @@ def default_rate(plan: Plan, run: PlannedRun) -> float:
     options = Options.of(**run_options(plan, run))
     rate = options.learning_rate
     if rate is None:
-        rate = default_learning_rate(options.pretrained is not None, check_start(options).hidden_size, options.lora)
+        rate = default_learning_rate(
+            options.pretrained is not None, check_start(options).config.hidden_size, options.lora
+        )
     return float(f"{rate * (run.factor or 1):.6g}")
 
 

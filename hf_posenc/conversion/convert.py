@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints.files import REPORT_NAME
+from ..checkpoints.files import REPORT_NAME, read_json
 from ..checkpoints.output import check_free, model_written, other_files
 from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modules
-from ..checkpoints.sources import read_json
-from ..checkpoints.tokenizers import check_tokens as check_tokenizer
+from ..checkpoints.tokenizers import check_ids
 from ..errors import UserError, user_errors
 from ..files import write_json
 from ..model.package_config import PosEncConfig
@@ -24,7 +23,7 @@ from .fields import not_carried
 from .heal import Healing, read_training_texts, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
-from .measure import check_tokens, compare, encode, own_texts, random_tokens, special_tokens, verify
+from .measure import compare, encode, own_texts, random_tokens, special_tokens, verify
 from .report import Agreement, ConversionReport
 from .swap import swap, target_config
 
@@ -208,9 +207,7 @@ def _texts(
         training, chosen = set_aside(training)
         name = "held out of the healing text"
     if loaded.tokenizer is not None:
-        rows = encode(loaded.tokenizer, chosen, min(limit, _LONGEST))
-        check_tokens(rows, config.vocab_size)
-        return training, rows, name
+        return training, encode(loaded.tokenizer, chosen, min(limit, _LONGEST)), name
     ids = random_tokens(config, None, 16, min(limit, 64)).tolist()
     return [], [{"input_ids": row[: 1 + len(row) * number // 16]} for number, row in enumerate(ids)], "random tokens"
 
@@ -220,7 +217,7 @@ def _begin_report(loaded: Loaded, config: Any, kept: list[str], allow_other_toke
     source, trained = loaded.source.name, _trained_length(loaded)
     said = ["The source has none."]
     if loaded.tokenizer is not None:
-        said = check_tokenizer(loaded.tokenizer, str(loaded.source.folder), allowed=allow_other_tokens)
+        said = check_ids(loaded.tokenizer, loaded.source.folder, source, allowed=allow_other_tokens, is_saved=True)
     return ConversionReport(
         source=Path(source).resolve().name if Path(source).exists() else source,  # a path means nothing elsewhere
         family=loaded.model_type,

@@ -1,16 +1,16 @@
 """Translates a family's configuration into ours and back, to one that computes the same."""
 
-from collections import Counter
 from typing import Any
 
 from transformers import CONFIG_MAPPING
 
-from ..checkpoints.sources import Source, read_json
+from ..checkpoints.files import read_json
+from ..checkpoints.opening import Checkpoint
 from ..errors import UserError
 from .families import Family
 
 _CANT = (
-    *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads", "quantization_config"),
+    *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
     *("rotary_value", "logn_attention_scale"),  # RoFormer's, GTE's
     *("prenorm", "use_rms_norm", "causal", "parallel_block", "moe_every_n_layers"),  # NomicBERT's
     *("rotary_emb_interleaved", "rotary_emb_scale_base"),
@@ -56,9 +56,8 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
     _set_positions(fields, family, config, raw.get("position_embedding_type") or "absolute", source)
     _check_head(family, config, task, source)
     if task in ("text-classification", "token-classification"):
-        count, names = Counter(config.id2label.values()), config.id2label.items()
         # label2id follows from it: in many checkpoints it belongs to another model.
-        fields["id2label"] = {int(row): f"{name}_{row}" if count[name] > 1 else name for row, name in names}
+        fields["id2label"] = {int(row): name for row, name in config.id2label.items()}
         if config.problem_type is not None:
             fields["problem_type"] = config.problem_type
     return fields
@@ -177,7 +176,7 @@ _OF_FILES = (
 """Keys of tokenizer_config.json that are about files, or stand in tokenizer.json."""
 
 
-def not_carried(family: Family, config: Any, tokenizer: Any, source: Source) -> list[str]:
+def not_carried(family: Family, config: Any, tokenizer: Any, source: Checkpoint) -> list[str]:
     """A sentence for each file on the keys that the result lacks; none on those at transformers' default.
 
     Args:

@@ -39,7 +39,7 @@ from ..training.inference import Row, pad_rows, take_off_autocast
 from ..training.recipe import step_bytes
 from ..training.run_folder import checkpoints
 from ..training.trainer import Bar, LogLines, Stop, is_live
-from .measure import check_tokens, encode, special_tokens, swap_tokens
+from .measure import encode, special_tokens, swap_tokens
 
 HELD_OUT = 500
 """At most this many texts are set aside to measure on, and at most a tenth."""
@@ -155,7 +155,6 @@ def heal(
         )
     limit = original.config.max_position_embeddings
     rows = encode(tokenizer, texts, min(healing.max_length or limit, limit))
-    check_tokens(rows, model.config.vocab_size)
     steps, console = texts_by_step(rows, special_tokens(tokenizer), healing), Console()
     body, teacher = cast(Any, model).base_model, cast(Any, original).base_model
     embeddings = body.embeddings.word_embeddings.weight

@@ -1,7 +1,7 @@
 """From a checkpoint of the BERT family, or of ours, to a PosEnc model that computes the same.
 
-The checkpoint is read through its own class (`sources.read_in_class`); then a table says which of its weights is which
-of ours. Every weight gets a place in our model, or a reason why it has none.
+The checkpoint is read through its own class (`checkpoints.loading.read_in_class`); then a table says which of its
+weights is which of ours. Every weight gets a place in our model, or a reason why it has none.
 """
 
 from collections import Counter
@@ -14,17 +14,9 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints.sources import (
-    InItsClass,
-    Source,
-    check_finite,
-    find_folder,
-    listed,
-    open_source,
-    read_config,
-    read_in_class,
-)
-from ..checkpoints.tokenizers import load_folder_tokenizer
+from ..checkpoints.loading import InItsClass, check_finite, read_in_class
+from ..checkpoints.opening import Checkpoint, listed, open_checkpoint
+from ..checkpoints.tokenizers import load_tokenizer
 from ..errors import UserError, one_line, user_errors
 from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
@@ -104,7 +96,7 @@ class Loaded:
     """The source in transformers' own class, to compare with; None where there is no such class."""
     task: str
     model_type: str
-    source: Source
+    source: Checkpoint
     keys: Accounting
     notes: list[str]
     tokenizer: PreTrainedTokenizerBase | None = None
@@ -118,13 +110,12 @@ def load(source: str, *, task: str | None = None, revision: str | None = None, a
     """
     if task is not None:
         model_class(task)
-    folder = find_folder(source, revision, allow_pickle)
-    raw = read_config(folder, source)
-    is_ours = raw.get("model_type") == PosEncConfig.model_type
-    family = None if is_ours else _family_of(raw.get("model_type"), source)  # whatever its weights are
-    checkpoint = open_source(source, folder, raw, allow_pickle)
+    checkpoint = open_checkpoint(source, revision=revision, allow_pickle=allow_pickle, needs_weights=False)
+    model_type = checkpoint.raw.get("model_type")
+    family = None if model_type == PosEncConfig.model_type else _family_of(model_type, source)  # whatever its weights
     loaded = _load_posenc(checkpoint, task) if family is None else _load_family(checkpoint, family, task)
-    loaded.tokenizer = load_folder_tokenizer(folder, source)
+    config: Any = loaded.model.config
+    loaded.tokenizer = load_tokenizer(checkpoint, config.vocab_size)
     return loaded
 
 
@@ -147,7 +138,7 @@ def build_config(fields: dict[str, Any]) -> PosEncConfig:
     return config
 
 
-def _load_posenc(source: Source, wanted: str | None) -> Loaded:
+def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
     """The model of a PosEnc checkpoint, for its own task or another."""
     config = _read_as(PosEncConfig, source, "PosEnc")
     architecture = str((source.raw.get("architectures") or ["PosEncModel"])[0])
@@ -174,7 +165,7 @@ def _reason_to_drop(family: Family, name: str) -> str | None:
     return "another head" if name in heads or name.startswith(family.foreign) else None
 
 
-def _load_family(source: Source, family: Family, wanted: str | None) -> Loaded:
+def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
     own = _task_of(family, theirs.architectures, source.name, wanted)
@@ -215,8 +206,6 @@ def _load_family(source: Source, family: Family, wanted: str | None) -> Loaded:
         read.state |= tables
         read.surplus -= set(tables)
         reasons[_TABLE] = f"absolute positions, which a {config.position_embedding_type} model builds and doesn't add"
-    if task in ("text-classification", "token-classification") and config.id2label != theirs.id2label:
-        notes.append("Several labels have the same name: each has its number added to it.")
     if family.model_type == "roformer":
         sines = cast(Any, read.model).base_model.encoder.embed_positions
         if (sines.weight - sines.create_weight()).abs().max() > 1e-3:
@@ -238,7 +227,7 @@ def _load_family(source: Source, family: Family, wanted: str | None) -> Loaded:
 
 
 def _place(
-    source: Source,
+    source: Checkpoint,
     read: InItsClass,
     config: PosEncConfig,
     task: str,
@@ -315,7 +304,7 @@ def _place(
     return Loaded(model, None, task, str(source.raw["model_type"]), source, keys, notes)
 
 
-def _read_as(config_class: Any, source: Source, what: str) -> Any:
+def _read_as(config_class: Any, source: Checkpoint, what: str) -> Any:
     """A checkpoint's config.json as a class of configurations reads it."""
     try:
         return config_class.from_dict(dict(source.raw))

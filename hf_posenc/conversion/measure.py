@@ -10,7 +10,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.reading import read_file
 from ..data.sources import EXAMPLE_DATA
-from ..errors import UserError
 from ..training.inference import Row, pad_rows
 from .families import POOLED
 from .loading import Loaded
@@ -72,20 +71,6 @@ def swap_tokens(row: Row, special: Container[int], draw: random.Random, farthest
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Ids of special tokens and of those that a tokenizer adds to a text, without the unknown token."""
     return {*tokenizer.all_special_ids, *tokenizer("")["input_ids"]} - {tokenizer.unk_token_id}
-
-
-def check_tokens(rows: Sequence[Row], vocab_size: int) -> None:
-    """Refuses rows with tokens that a model lacks.
-
-    Raises:
-        UserError: a token is `vocab_size` or more.
-    """
-    largest = max(max(row["input_ids"], default=0) for row in rows)
-    if largest >= vocab_size:
-        raise UserError(
-            f"The tokenizer gives token {largest}, and the model has vocab_size={vocab_size}. They don't belong "
-            "together: put the model's own tokenizer into the folder, or none."
-        )
 
 
 def _groups(rows: Sequence[Row], *models: Any) -> Iterator[list[Row]]:

@@ -201,21 +201,21 @@ def require_columns(table: Dataset, names: Sequence[str], option: str, split: st
 
 # ---- what a checkpoint remembers ------------------------------------------------------------------------------------
 
-_OURS = "hf_posenc"
+OURS = "hf_posenc"
 
 
 def notes_of(config: Any) -> dict[str, Any]:
     """What a checkpoint's configuration says in our name."""
     # Every transformers configuration has this field; transformers ignores our key.
     others = getattr(config, "task_specific_params", None)
-    noted = others.get(_OURS) if isinstance(others, dict) else None
+    noted = others.get(OURS) if isinstance(others, dict) else None
     return noted if isinstance(noted, dict) else {}
 
 
 def note(config: Any, **values: Any) -> None:
     """Writes values in our name into a model's configuration, which is saved with the weights."""
     others = getattr(config, "task_specific_params", None) or {}
-    config.task_specific_params = {**others, _OURS: {**notes_of(config), **values}}
+    config.task_specific_params = {**others, OURS: {**notes_of(config), **values}}
 
 
 def remember_columns(config: Any, columns: Columns) -> None:
@@ -223,7 +223,7 @@ def remember_columns(config: Any, columns: Columns) -> None:
     ours = {"text_columns": list(columns.text), "text_separator": columns.separator}
     ours |= {"label_column": columns.label, "one_hot_columns": list(columns.one_hot)}
     ours |= {"label_delimiter": columns.label_delimiter}
-    config.task_specific_params = {**(getattr(config, "task_specific_params", None) or {}), _OURS: ours}
+    config.task_specific_params = {**(getattr(config, "task_specific_params", None) or {}), OURS: ours}
 
 
 def remembered_columns(config: Any) -> Columns | None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints.loading import knowledge, text_problem_type
-from ..data.preparing import encode, prepare
+from ..checkpoints.loading import text_problem_type
+from ..data.preparing import Known, encode, prepare
 from ..data.reading import read_file
 from ..errors import UserError
 from ..finetuning.backends import GRAPHS, Backend, open_backend
@@ -90,7 +90,7 @@ class Int8Report:
         return line
 
 
-def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Questions:
+def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, known: Known) -> Questions:
     """The texts and labels of a file, as `hf-posenc evaluate` reads them.
 
     Raises:
@@ -101,7 +101,7 @@ def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokeni
             f"--evaluate {file!r} scores labels of texts, and a {type(model).__name__} gives none. Leave it out: "
             "agreement with float32 is measured all the same."
         )
-    prepared = prepare({"test": read_file(file)}, Options(), knowledge(model.config, str(model.name_or_path)))
+    prepared = prepare({"test": read_file(file)}, Options(), known)
     rows = list(encode(prepared, tokenizer, tokenizer.model_max_length)[0]["test"])
     if "labels" not in rows[0]:
         raise UserError(f"--evaluate {file!r} has no labels. Give labelled data, or leave it out.")

@@ -10,8 +10,8 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import position_limit
+from ..checkpoints.opening import read_config
 from ..checkpoints.sentence_modules import ACTIVATION
-from ..checkpoints.sources import read_config
 from ..conversion.families import FAMILIES, POOLED, SOURCE, Family
 from ..conversion.fields import SAME, summary
 from ..conversion.loading import check_known

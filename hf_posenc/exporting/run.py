@@ -8,13 +8,14 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints.loading import input_length, load_any
+from ..checkpoints.loading import input_length, knowledge, load_any
+from ..checkpoints.opening import Checkpoint, open_checkpoint, read_config
 from ..checkpoints.output import check_free, model_written
-from ..checkpoints.sources import find_folder, open_source, read_config
-from ..checkpoints.tokenizers import load_folder_tokenizer
+from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..conversion.families import FAMILIES
 from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
+from ..data.preparing import Known
 from ..errors import UserError
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..quiet import without_bars
@@ -45,13 +46,18 @@ class Written:
 
 
 def _write(
-    to: str, like: str | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, staging: Path
+    to: str,
+    like: str | None,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    checkpoint: Checkpoint,
+    staging: Path,
 ) -> Written:
-    """Writes the checkpoint in `folder` into `staging`."""
+    """Writes a checkpoint into `staging`."""
     if to == "native":
-        notes = write(model, tokenizer, staging, like=like, dtype=open_source(str(folder), folder, {}, False).dtype)
+        notes = write(model, tokenizer, staging, like=like, dtype=checkpoint.dtype)
         compared = batches(model, tokenizer, **what_holds(model, staging))
-        return Written(notes, torch_backend(load_any(str(staging))), compared, LARGEST / 10)
+        return Written(notes, torch_backend(load_any(open_checkpoint(staging))), compared, LARGEST / 10)
     notes = write_graph(to, model, tokenizer, staging)
     write_config(model, staging)
     write_tokenizer(tokenizer, staging)
@@ -144,14 +150,20 @@ def export(
     check_packages(to, quantize)
     check_free(out, overwrite, source)
     progress(f"Loading {source}")
-    folder = find_folder(source, revision)
-    model, tokenizer = _load(folder, source, trust_remote_code)
+    opened = open_checkpoint(source, revision=revision, trust_remote_code=trust_remote_code)
+    model = load_any(opened)
+    tokenizer = load_checked_tokenizer(opened, model.config.vocab_size)
+    input_length(model, tokenizer)
     # Read now: a bad file is told before minutes are spent.
-    quantise = None if quantize is None else _quantiser(evaluate, calibrate, largest_drop, model, tokenizer)
+    quantise = (
+        None
+        if quantize is None
+        else _quantiser(evaluate, calibrate, largest_drop, model, tokenizer, knowledge(model.config, opened))
+    )
     with model_written(out) as staging:
         progress(f"Writing {type(model).__name__} for {to}")
-        written = _write(to, like, model, tokenizer, folder, staging)
-        notes = written.notes + write_sentence_modules(model, folder, source, staging)
+        written = _write(to, like, model, tokenizer, opened, staging)
+        notes = written.notes + write_sentence_modules(model, opened.folder, source, staging)
         progress("Comparing it with PyTorch")
         report = ExportReport(
             checkpoint=source,
@@ -172,27 +184,16 @@ def export(
     return report
 
 
-def _load(folder: Path, source: str, trust_remote_code: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The checkpoint in `folder`, and its tokenizer, which cuts texts to what the model takes."""
-    model, tokenizer = load_any(str(folder), trust_remote_code=trust_remote_code), load_folder_tokenizer(folder, source)
-    if tokenizer is None:
-        raise UserError(
-            f"{source!r} has no tokenizer, and whatever loads the export needs one. Save it into that folder: "
-            f"AutoTokenizer.from_pretrained(ORIGINAL).save_pretrained({source!r})."
-        )
-    input_length(model, tokenizer)
-    return model, tokenizer
-
-
 def _quantiser(
     evaluate: str | None,
     calibrate: str | None,
     largest_drop: float,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    known: Known,
 ) -> Callable[[Path, str], Int8Report]:
     """Reads the data that a graph is quantised and measured with; what it returns quantises a folder of a format."""
-    labelled = None if evaluate is None else read_labelled(evaluate, model, tokenizer)
+    labelled = None if evaluate is None else read_labelled(evaluate, model, tokenizer, known)
     texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
     return partial(
         quantize_graph,

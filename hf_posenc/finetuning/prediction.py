@@ -15,8 +15,9 @@ import pyarrow as pa
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ..checkpoints.loading import CLASSIFIER, head_of, input_length, knowledge, load_model, read_config
-from ..checkpoints.tokenizers import load_tokenizer
+from ..checkpoints.loading import CLASSIFIER, input_length, knowledge, load_model, read_model_config
+from ..checkpoints.opening import open_checkpoint
+from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..data.columns import notes_of
 from ..data.preparing import DataSummary, Known, labels_of, prepare, texts_of
 from ..data.reading import LINE
@@ -74,21 +75,24 @@ def load_classifier(
     Raises:
         UserError: there is no such checkpoint, it isn't a classifier, or the backend can't run it.
     """
-    config = read_config(checkpoint, revision, trust_remote_code)
     if backend is None:
         backend = "torch" if device not in (None, "cpu") else fastest_backend(checkpoint)
     if backend != "torch" and device not in (None, "cpu"):
         raise UserError(f"--backend {backend} runs on the processor, not on --device {device}. Leave one of them out.")
-    if head_of(config) != CLASSIFIER:
-        held = ", ".join(config.architectures or ()) or "no architecture"
+    opened = open_checkpoint(
+        checkpoint, revision=revision, trust_remote_code=trust_remote_code, needs_weights=backend == "torch"
+    )
+    if opened.task != CLASSIFIER:
+        architectures = ", ".join(opened.raw.get("architectures") or ()) or "no architecture"
         raise UserError(
-            f"{checkpoint!r} holds {held}, which doesn't classify texts. Give a checkpoint that `hf-posenc train` or "
-            "examples/run_classification.py wrote."
+            f"{checkpoint!r} holds {architectures}, which doesn't classify texts. Give a checkpoint that `hf-posenc "
+            "train` or examples/run_classification.py wrote."
         )
-    tokenizer = load_tokenizer(checkpoint, revision=revision, trust_remote_code=trust_remote_code)
+    config = read_model_config(opened)
+    tokenizer = load_checked_tokenizer(opened, config.vocab_size)
     model: Any
     if backend == "torch":
-        model = load_model(checkpoint, config, revision=revision, trust_remote_code=trust_remote_code)
+        model = load_model(opened, config)
         try:
             model.to(device or torch.accelerator.current_accelerator(check_available=True) or "cpu")
         except (RuntimeError, AssertionError) as error:
@@ -101,7 +105,7 @@ def load_classifier(
         model = open_backend(checkpoint, backend, bf16=bf16, throughput=throughput)
         model.config, model.name_or_path = config, checkpoint
         tokenizer.model_max_length = min(tokenizer.model_max_length, model.max_length or tokenizer.model_max_length)
-    return Classifier(model, tokenizer, checkpoint, knowledge(config, checkpoint), backend)
+    return Classifier(model, tokenizer, checkpoint, knowledge(config, opened), backend)
 
 
 def predict(

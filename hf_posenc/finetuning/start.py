@@ -1,16 +1,18 @@
 """The tokenizer and the model that a training starts from: new, converted, or one of our checkpoints."""
 
 import tempfile
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
 
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..checkpoints.loading import CLASSIFIER, head_of, knowledge, load_model, longest_input, read_config
-from ..checkpoints.tokenizers import check_tokens, load_tokenizer
+from ..checkpoints.loading import CLASSIFIER, knowledge, load_model, longest_input, read_model_config
+from ..checkpoints.opening import Checkpoint, open_checkpoint
+from ..checkpoints.tokenizers import check_ids, largest_id, load_tokenizer, open_tokenizer
 from ..conversion.convert import convert
 from ..data.labels import Labels
-from ..data.preparing import PreparedData, texts_of
+from ..data.preparing import Known, PreparedData, texts_of
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, train_tokenizer
 from ..errors import UserError, check_local, user_errors
 from ..model.package_config import PosEncConfig, did_you_mean
@@ -35,11 +37,23 @@ _OF_TRAINED = {
 """Fields of the configuration that may differ from those that weights were trained with."""
 
 
-def check_start(options: Options) -> Any:
-    """Checks scheme, checkpoint and `--set` before any data is read.
+@dataclass(frozen=True)
+class Beginning:
+    """Where a training begins, before any data is read."""
 
-    Returns:
-        The configuration of the checkpoint to start from, or of a new encoder.
+    config: Any
+    """Of the checkpoint, or of a new encoder."""
+    checkpoint: Checkpoint | None
+    """None: a new encoder."""
+
+    @property
+    def known(self) -> Known:
+        """What the checkpoint knows of its data."""
+        return knowledge(self.config, self.checkpoint)
+
+
+def check_start(options: Options) -> Beginning:
+    """Checks scheme, checkpoint and `--set` before any data is read.
 
     Raises:
         UserError: there is no such scheme, checkpoint or field, or the options contradict each other.
@@ -65,7 +79,7 @@ def check_start(options: Options) -> Any:
                 options.size or "tiny", position_embedding_kwargs=options.scheme_kwargs, **values
             )
             config.code_files()  # refuse now what couldn't be saved at the end
-        return config
+        return Beginning(config, None)
     refuse_given(options, ("size",), f"is for new encoders, and --pretrained {options.pretrained} has its own")
     if (fixed := next((n for n in options.assigned if n not in FIELDS | _OF_TRAINED), None)) is not None:
         raise UserError(
@@ -75,26 +89,29 @@ def check_start(options: Options) -> Any:
     if options.scheme is not None:
         with user_errors():
             PosEncConfig(position_embedding_type=options.scheme)  # knows all names
-    return read_config(options.pretrained, options.revision, options.trust_remote_code)
+    checkpoint = open_checkpoint(
+        options.pretrained, revision=options.revision, trust_remote_code=options.trust_remote_code
+    )
+    return Beginning(read_model_config(checkpoint), checkpoint)
 
 
 def start(
-    options: Options, prepared: PreparedData, config: Any
+    options: Options, prepared: PreparedData, beginning: Beginning
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """The tokenizer and the model, and what was decided, a sentence each.
 
     Args:
         options: of the run.
         prepared: the data.
-        config: what `check_start` returned.
+        beginning: what `check_start` returned.
 
     Raises:
         UserError: an option isn't accepted, or the checkpoint can't be read, converted, or doesn't fit.
     """
-    if options.pretrained is None:
-        return *_new(options, prepared, config), []
-    if not _needs_conversion(options, config):
-        return _load(options, prepared, config, str(options.pretrained), options.revision)
+    if beginning.checkpoint is None:
+        return *_new(options, prepared, beginning.config), []
+    if not _needs_conversion(options, beginning.config):
+        return _load(options, prepared, beginning.checkpoint, beginning.config)
     with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
         converted = f"{folder}/converted"
         _, report = convert(
@@ -108,7 +125,8 @@ def start(
             seed=options.seed,
             **{name: value for name, value in options.assigned.items() if name in _OF_A_CONVERSION},
         )
-        tokenizer, model, notes = _load(options, prepared, read_config(converted), converted, None)
+        opened = open_checkpoint(converted)
+        tokenizer, model, notes = _load(options, prepared, opened, read_model_config(opened))
     model.config._name_or_path = str(options.pretrained)
     said = [report.sentence("hf-posenc convert "), report.tokenizer, *notes]
     return tokenizer, model, [*filter(None, said)]
@@ -131,18 +149,20 @@ def _needs_conversion(options: Options, config: Any) -> bool:
 
 
 def _load(
-    options: Options, prepared: PreparedData, config: Any, folder: str, revision: str | None
+    options: Options, prepared: PreparedData, checkpoint: Checkpoint, config: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """A checkpoint of ours as a classifier of the data's labels."""
-    labels, notes, source = prepared.labels, [], str(options.pretrained)
-    known = knowledge(config, folder)
+    labels, notes, source = prepared.labels, list[str](), str(options.pretrained)
+    known = knowledge(config, checkpoint)
     same_labels = config.num_labels == 1 if labels.problem_type == "regression" else known.label_names == labels.names
     keeps_head = known.problem_type == labels.problem_type and same_labels
-    tokenizer = load_tokenizer(folder, revision=revision)
-    if folder == source:  # else the conversion has done it
-        notes += check_tokens(tokenizer, folder, revision=revision, allowed=options.allow_other_tokens)
+    tokenizer = load_tokenizer(checkpoint, config.vocab_size)
+    if tokenizer is None:
+        raise UserError(f"{source!r} has no tokenizer. Put the one that it was trained with into its folder.")
+    if checkpoint.name == source:  # else the conversion has done it
+        notes += check_ids(tokenizer, checkpoint.folder, source, allowed=options.allow_other_tokens, is_saved=True)
     if options.tokenizer is not None:
-        given = load_tokenizer(options.tokenizer)
+        given = open_tokenizer(options.tokenizer)
         if given.get_vocab() != tokenizer.get_vocab():
             raise UserError(
                 f"--tokenizer {options.tokenizer!r} has other tokens than {source!r} was trained with, so that words "
@@ -158,12 +178,10 @@ def _load(
         fields["attention_probs_dropout_prob"] = 0.0
     with user_errors():
         config.update(fields)
-    if head_of(config) == CLASSIFIER:
+    if checkpoint.task == CLASSIFIER:
         which, how = ("these", "trained further") if keeps_head else ("other", "learned anew")
         notes.append(f"{source} was trained for {which} labels: its classifier is {how}.")
-    model = load_model(
-        folder, config, revision=revision, trust_remote_code=options.trust_remote_code, new_head=not keeps_head
-    )
+    model = load_model(checkpoint, config, new_head=not keeps_head)
     if not keeps_head:  # the weights in its file are of another task
         for name, part in type(model)(model.config).named_children():
             if name != model.base_model_prefix:
@@ -192,12 +210,12 @@ def _new(options: Options, prepared: PreparedData, config: Any) -> tuple[PreTrai
     if options.tokenizer is not None and settings:
         raise UserError(f"--set {next(iter(settings))} is for a tokenizer that is trained. Leave it out.")
     if options.tokenizer is not None:
-        tokenizer = load_tokenizer(options.tokenizer)
+        tokenizer = open_tokenizer(options.tokenizer)
     else:
         length = options.max_length or options.assigned.get("max_position_embeddings") or DEFAULT_MAX_LENGTH
         texts = chain.from_iterable(texts_of(prepared.splits["train"]))
         tokenizer = train_tokenizer(texts, model_max_length=length, **settings)
-    fields = {**_task(prepared.labels), "vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    fields = {**_task(prepared.labels), "vocab_size": largest_id(tokenizer) + 1, "pad_token_id": tokenizer.pad_token_id}
     if "max_position_embeddings" not in options.assigned:
         fields["max_position_embeddings"] = options.max_length or longest_input(tokenizer)
     with user_errors():

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from .. import files
 from ..checkpoints.files import TRAINED_ON
-from ..checkpoints.loading import input_length, knowledge
+from ..checkpoints.loading import input_length
 from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
 from ..data.sources import read
@@ -80,18 +80,18 @@ def train(
     process = PartialState(cpu=trains_on_cpu(options))
     console = (console or Console()) if process.is_main_process else Console(quiet=True)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
-    config = check_start(options)
+    beginning = check_start(options)
     tables = read(options) if tables is None else tables
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
-    prepared = prepare(tables, options, knowledge(config, str(options.pretrained)))
+    prepared = prepare(tables, options, beginning.known)
     parts = {split: (texts_of(part), labels_of(part) or []) for split, part in prepared.splits.items()}
     texts, targets = parts.pop("train")
     digest = hashlib.sha256(json.dumps([prepared.labels.names, texts, targets, parts]).encode())
     begun_with = {**asdict(options), "digest_of_rows": digest.hexdigest()[:16]}
     resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
-    tokenizer, model, notes = start(options, prepared, config)
+    tokenizer, model, notes = start(options, prepared, beginning)
     remember_columns(model.config, prepared.columns)
     encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
     recipe = make_recipe(options, model, tokenizer, encoded)

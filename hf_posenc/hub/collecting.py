@@ -1,20 +1,19 @@
 """Collects the files of a checkpoint to send, by an allow-list of names; copies them, and loads the model."""
 
-import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from hf_posenc.checkpoints.files import INDEX, TOKENIZER_FILES, VOCABULARIES, WEIGHTS, weight_files
+from hf_posenc.checkpoints.files import INDEX, TOKENIZER_FILES, WEIGHTS, read_json, weight_files
 from hf_posenc.checkpoints.loading import load_any
+from hf_posenc.checkpoints.opening import Checkpoint as Opened
+from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.checkpoints.sentence_modules import read_modules
-from hf_posenc.checkpoints.sources import read_config
-from hf_posenc.checkpoints.tokenizers import check_tokens
+from hf_posenc.checkpoints.tokenizers import check_ids, load_tokenizer
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
 from hf_posenc.isolated_load import first_output
@@ -62,7 +61,9 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     Raises:
         Exception: strangers couldn't load it, or it would send what it shouldn't; an error of whichever library.
     """
-    raw = _read_config(source)
+    opened = open_checkpoint(source, trust_remote_code=trusted)
+    _check_ours(opened)
+    raw = opened.raw
     config = PosEncConfig.from_pretrained(source, trust_remote_code=trusted)
     code, is_ours = _code(source, raw["auto_map"], config)
     own = not is_ours or not all(map(is_built_in, config.schemes().values()))
@@ -72,11 +73,6 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
             "version's. If you trust it, publish with trust_remote_code (--trust-remote-code)."
         )
     weights = sorted(weight_files(source))
-    if not weights:
-        raise UserError(
-            f"{str(source)!r} has no {WEIGHTS}, and pickles run code when they are loaded. Load the model and "
-            "save_pretrained it."
-        )
     names = [*weights, *code, *read_modules(source, str(source))[0]]
     names += [INDEX] if weights != [WEIGHTS] else []
     names += [name for name in _SENT if (source / name).is_file()]
@@ -86,14 +82,15 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(source / name, folder / name)
     _refuse_link(source, "README.md")
-    model: Any = load_any(str(folder), trust_remote_code=trusted)
+    copy = replace(opened, folder=folder)
+    model: Any = load_any(copy)
     auto = auto_class(CLASSES[type(model).__name__])
     length = min(16, model.base_model.position.max_length or 16)
     input_ids = (torch.arange(2 * length) * 7 % (model.config.vocab_size - 1) + 1).view(2, length)
     output = first_output(model, input_ids=input_ids)
     if not output.isfinite().all():
         raise UserError("Its output holds NaN or infinity: its training diverged.")
-    token_ids = _tokenize(folder, trusted)
+    token_ids = _tokenize(copy, model.config.vocab_size)
     sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in sorted(names))
     (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
     sent = (*sorted(names), CHECKSUMS)
@@ -102,17 +99,16 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     return Checkpoint(folder, source, model, auto, input_ids, output, sent, left_out, own, token_ids)
 
 
-def _read_config(source: Path) -> dict[str, Any]:
-    """The configuration as it is written."""
-    raw = read_config(source, str(source))
-    if (kind := raw.get("model_type")) != PosEncConfig.model_type:
+def _check_ours(opened: Opened) -> None:
+    """Refuses a model that strangers don't load by the code that it brings."""
+    source = opened.folder
+    if (kind := opened.raw.get("model_type")) != PosEncConfig.model_type:
         raise UserError(
             f"{str(source)!r} is a {kind} model, not a PosEnc one: it brings no code, and needs none of these checks. "
             f"Publish it, or what `hf-posenc export` wrote, as it is: hf upload OWNER/NAME {source}"
         )
-    if not raw.get("auto_map"):
+    if not opened.raw.get("auto_map"):
         raise UserError(f"{str(source)!r}: config.json has no auto_map, by which others load it. Save the model anew.")
-    return raw
 
 
 def _code(source: Path, auto_map: dict[str, Any], config: PosEncConfig) -> tuple[list[str], bool]:
@@ -135,12 +131,12 @@ def _refuse_link(source: Path, name: str) -> None:
         raise UserError(f"{str(source / name)!r} is a link out of the folder. Replace it with the file, or remove it.")
 
 
-def _tokenize(folder: Path, remote: bool) -> list[int] | None:
-    if not any((folder / name).is_file() for name in VOCABULARIES[:2]):
-        return None
-    described = folder / "tokenizer_config.json"
-    if described.is_file() and "auto_map" in json.loads(described.read_text(encoding="utf-8")):
+def _tokenize(copy: Opened, vocab_size: int) -> list[int] | None:
+    described = copy.folder / "tokenizer_config.json"
+    if described.is_file() and "auto_map" in read_json(described, copy.name, dict):
         raise UserError("The tokenizer has code of its own, which isn't sent. Give it one of transformers'.")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)
-    check_tokens(tokenizer, str(folder))
+    tokenizer = load_tokenizer(copy, vocab_size)
+    if tokenizer is None:
+        return None
+    check_ids(tokenizer, copy.folder, copy.name, is_saved=True)
     return tokenizer(TEXT)["input_ids"]

@@ -20,8 +20,9 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from hf_posenc.checkpoints.loading import load_any
-from hf_posenc.checkpoints.tokenizers import load_tokenizer
+from hf_posenc.checkpoints.loading import knowledge, load_any
+from hf_posenc.checkpoints.opening import open_checkpoint
+from hf_posenc.checkpoints.tokenizers import open_tokenizer
 from hf_posenc.errors import run_script
 from hf_posenc.exporting.int8 import Questions, agreement, read_labelled
 from hf_posenc.exporting.run import export
@@ -69,11 +70,12 @@ def run_serving(checkpoint: str, evaluate: str, contenders: Sequence[str] = CONT
     """
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        model, tokenizer = load_any(checkpoint), load_tokenizer(checkpoint)
+        opened = open_checkpoint(checkpoint)
+        model, tokenizer = load_any(opened), open_tokenizer(checkpoint)
         folders = {"posenc": checkpoint, "bert": str(work / "bert")}
         _stock_bert(model).save_pretrained(work / "bert")
         tokenizer.save_pretrained(work / "bert")
-        known = _some(read_labelled(evaluate, model, tokenizer))
+        known = _some(read_labelled(evaluate, model, tokenizer, knowledge(model.config, opened)))
         vocabulary = model.config.vocab_size
         rows = {FILE: known.rows, FULL: [_random(vocabulary, 128, seed) for seed in range(8)]}
         rows[SHORT] = [_random(vocabulary, _SHORT_LENGTH)]

@@ -25,7 +25,7 @@ from datasets import Dataset
 from rich.console import Console
 from transformers import AutoModelForSequenceClassification, set_seed
 
-from hf_posenc.checkpoints.tokenizers import load_tokenizer
+from hf_posenc.checkpoints.tokenizers import open_tokenizer
 from hf_posenc.comparison.report import difference
 from hf_posenc.comparison.statistics import compare
 from hf_posenc.data.preparing import encode, labels_of, prepare, texts_of
@@ -170,7 +170,7 @@ def _stock(options: Options, tables: dict[str, Dataset]) -> tuple[dict[str, floa
     """Metrics, baselines and epochs of the checkpoint in transformers' own class, by the recipe of `train`."""
     prepared = prepare(tables, options)
     set_seed(options.seed)
-    tokenizer = load_tokenizer(str(options.pretrained))
+    tokenizer = open_tokenizer(str(options.pretrained))
     names = {"id2label": dict(enumerate(prepared.labels.names)), "label2id": prepared.labels.numbers()}
     model = AutoModelForSequenceClassification.from_pretrained(str(options.pretrained), **names)
     encoded, _ = encode(prepared, tokenizer, tokenizer.model_max_length)

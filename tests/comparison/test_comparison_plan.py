@@ -128,7 +128,7 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"schemes": ["../none"], "baseline": "../none"}, "'../none' can't name a file"),
         ({"size": "huge"}, "'huge' is unknown"),
         ({"pretrained": "checkpoint", "size": "base"}, "'base' is for new encoders, and --pretrained checkpoint has"),
-        ({"pretrained": "./{scheme}", "options": {}}, "Checkpoint './none': there is no such folder"),
+        ({"pretrained": "./{scheme}", "options": {}}, "There is no folder './none'"),
     ],
 )
 def test_what_could_not_run_is_refused_at_once(fields, message):

@@ -33,7 +33,7 @@ from idle_scheme import Idle
 from transformers import BertConfig, BertModel, set_seed
 
 import hf_posenc
-from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, register_scheme
+from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel, register_scheme
 from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_table, tasks
 from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
@@ -492,7 +492,9 @@ def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
 def test_a_checkpoint_of_ones_own_scheme_needs_the_file(tmp_path, own, forget):
     fields = {"schemes": ["recency"], "pretrained": str(tmp_path / "{scheme}"), "options": {}}
     register_scheme(own, "recency")
-    PosEncConfig.from_preset("tiny", position_embedding_type="recency").save_pretrained(tmp_path / "recency")
+    PosEncModel(PosEncConfig.from_preset("tiny", position_embedding_type="recency")).save_pretrained(
+        tmp_path / "recency"
+    )
     assert toy(**fields, scheme_files=[str(own)]).schemes == ("recency",)
     forget()
     with pytest.raises(UserError, match="'recency'"):
@@ -513,7 +515,8 @@ def test_a_rate_that_the_plan_leaves_open_is_that_of_train(tmp_path):
     assert default_rate(plan, run) == 5e-4  # of an encoder so wide
     assert default_rate(toy(), replace(run, factor=3.0)) == 3e-3
     started = replace(toy(options={}), pretrained=f"{tmp_path}/{{scheme}}")
-    PosEncConfig(hidden_size=768, num_attention_heads=12).save_pretrained(tmp_path / "rope")
+    wide = PosEncConfig(hidden_size=768, num_attention_heads=12, num_hidden_layers=1, vocab_size=9)
+    PosEncModel(wide).save_pretrained(tmp_path / "rope")
     assert default_rate(started, run) == 5e-5
 
 

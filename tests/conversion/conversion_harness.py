@@ -11,7 +11,7 @@ from safetensors.torch import load, save_file
 from transformers import BertTokenizer
 
 from hf_posenc.checkpoints.loading import load_any
-from hf_posenc.checkpoints.sources import open_source
+from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.exporting.native import to_native
 
@@ -77,7 +77,8 @@ def edit_weights(source: Path, change):
 
 def exported(folder: Path, like: str | None = None):
     """The checkpoint in a folder as a model of transformers' own."""
-    return to_native(load_any(str(folder)), like, open_source(str(folder), folder, {}, False).dtype)[0]
+    opened = open_checkpoint(folder)
+    return to_native(load_any(opened), like, opened.dtype)[0]
 
 
 def tiny_tokenizer(folder: Path, **options) -> BertTokenizer:

@@ -51,15 +51,6 @@ def test_a_classifier_without_architectures_is_what_it_is_asked_to_be(family, ta
     assert torch.equal(_last(model).weight, load_file(tmp_path / "model.safetensors")[_classifier(theirs)])
 
 
-def test_labels_of_one_name_get_their_numbers(tmp_path):
-    tiny_source(tmp_path, "bert", "text-classification")
-    edit(tmp_path, id2label={"0": "yes", "1": "no", "2": "yes"}, label2id={"no": 1, "yes": 2})
-    model, report = convert(tmp_path)
-    assert model.config.id2label == {0: "yes_0", 1: "no", 2: "yes_2"}
-    assert model.config.label2id == {"yes_0": 0, "no": 1, "yes_2": 2}
-    assert any("same name" in note for note in report.notes)
-
-
 def test_a_config_for_other_labels_than_the_classifier_is_refused(tmp_path):
     tiny_source(tmp_path, "bert", "text-classification")
     edit(tmp_path, id2label={"0": "a", "1": "b"}, label2id={"a": 0, "b": 1})
@@ -111,8 +102,8 @@ def test_the_known_keys_of_other_heads_are_dropped_with_their_reason(tmp_path):
     ("change", "match"),
     [
         ({"id2label": ["a", "b"]}, "config.json is no bert configuration"),
-        ({"architectures": [None]}, "holds '?None"),
-        ({"architectures": "BertModel"}, "holds '?B"),
+        ({"architectures": [None]}, r"has architectures=\[null\], which is no list of names"),
+        ({"architectures": "BertModel"}, 'has architectures="BertModel", which is no list of names'),
         ({"model_type": ["bert"]}, r"is a \['bert'\] model, which can't be converted"),
     ],
 )
@@ -129,7 +120,7 @@ def test_a_missing_shard_is_named(tmp_path):
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     lost = sorted(tmp_path.glob("*.safetensors"))[1]
     lost.unlink()
-    with pytest.raises(ValueError, match=f"{lost.name} is damaged or cut short .No such file"):
+    with pytest.raises(ValueError, match=f"{lost.name}. is damaged or cut short .No such file"):
         convert(tmp_path)
 
 
@@ -138,14 +129,14 @@ def test_a_pickle_that_holds_no_weights_by_name_is_refused(content, tmp_path):
     tiny_source(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save(content, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin can't be read"):
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is damaged, or holds more than weights"):
         convert(tmp_path, allow_pickle=True)
 
 
 def test_a_tokenizer_for_a_larger_vocabulary_is_refused(tmp_path):
     tiny_source(tmp_path, vocab_size=4)
     tiny_tokenizer(tmp_path)
-    with pytest.raises(ValueError, match="The tokenizer gives token .*vocab_size=4"):
+    with pytest.raises(ValueError, match="its tokenizer has token 22, .*vocab_size=4"):
         convert(tmp_path, eval_texts=["the dog sleeps"])
 
 
@@ -168,7 +159,7 @@ def test_keys_that_transformers_does_not_understand_are_measured_under_its_names
     ("change", "match"),
     [
         ({"pad_token_id": None}, "pad_token_id=None, and a roberta model counts positions from it"),
-        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "with quantization_config="),
+        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "has quantization_config="),
     ],
 )
 def test_a_source_that_transformers_could_not_run_is_refused(change, match, tmp_path):

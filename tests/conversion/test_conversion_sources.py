@@ -82,7 +82,7 @@ def test_weights_that_do_not_fit_are_refused(change, match, source, tmp_path):
 def test_weights_that_are_no_plain_real_numbers_are_refused(dtype, source, tmp_path):
     key = "bert.encoder.layer.0.attention.self.query.weight"
     edit_weights(source, lambda state: state.update({key: state[key].to(dtype)}))
-    match = f"'{key}' is [A-Z0-9_]+, and weights are F32, .*convert the one that it was made from"
+    match = f"'{key}' is [A-Z0-9_]+, and weights are F32, .*take the one that it was made from"
     refuses(source, match, tmp_path)
 
 
@@ -122,7 +122,11 @@ ELSEWHERE = {"weight_map": {"bert.embeddings.word_embeddings.weight": "../elsewh
 def test_an_index_of_another_kind_or_that_points_out_of_the_folder_is_refused(index, source, tmp_path):
     (source / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
     (source / "model.safetensors.index.json").write_text(json.dumps(index))
-    match = "no safetensors file of this folder" if index is ELSEWHERE else r"index\.json can't be read"
+    match = (
+        "no safetensors file of this folder"
+        if index is ELSEWHERE
+        else r"index\.json('|\b).*(can't be read|no weight_map)"
+    )
     refuses(source, match, tmp_path)
 
 
@@ -141,7 +145,7 @@ def test_a_pickle_is_read_only_when_asked_for_and_never_run(source, tmp_path, mo
     assert report.exact.hidden_max < 1e-5
     with open(source / "pytorch_model.bin", "wb") as file:
         pickle.dump({"bert.embeddings.word_embeddings.weight": _Bomb()}, file)
-    refuses(source, "pytorch_model.bin can't be read", tmp_path, allow_pickle=True)
+    refuses(source, "pytorch_model.bin is damaged, or holds more than weights", tmp_path, allow_pickle=True)
     assert not (tmp_path / "exploded").exists()
 
 

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import hf_posenc
 from hf_posenc import cli
 from hf_posenc.checkpoints.loading import load_any
+from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.conversion import loading
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
@@ -354,7 +355,7 @@ def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp
     assert (data.library_name, data.pipeline_tag) == ("transformers", "feature-extraction")
     with pytest.raises(UserError, match="is a bert model.*hf upload OWNER/NAME"):
         publish(tmp_path / "out", "me/mine")
-    assert load_any(str(tmp_path / "out")).pooler is None  # not one with random weights
+    assert load_any(open_checkpoint(tmp_path / "out")).pooler is None  # not one with random weights
     tiny_source(tmp_path / "stock", "bert", "fill-mask")
     tiny_tokenizer(tmp_path / "stock")
     with pytest.raises(UserError, match=r"is a bert model of transformers' own already"):

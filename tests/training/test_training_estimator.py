@@ -69,7 +69,7 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="file' can't be written to: a file is in the way"):
         fitted.save(tmp_path / "file")
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="There is no folder"):
         hf_posenc.load(tmp_path / "other")
     loaded = hf_posenc.load(tmp_path / "model")
     for same in (loaded, pickle.loads(pickle.dumps(fitted))):

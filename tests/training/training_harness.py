@@ -17,7 +17,6 @@ from common import write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file
 
-from hf_posenc.checkpoints.loading import knowledge
 from hf_posenc.data.preparing import PreparedData, prepare
 from hf_posenc.data.sources import EXAMPLE_DATA, read
 from hf_posenc.errors import dashed
@@ -89,9 +88,9 @@ def train(
 def started(**values: Any) -> tuple[PreparedData, Any, Any, list[str]]:
     """Data, tokenizer, model and notes of a run with these `options` before it trains."""
     chosen = options("unused", **values)
-    config = check_start(chosen)
-    data = prepare(read(chosen), chosen, knowledge(config, str(chosen.pretrained)))
-    return data, *start(chosen, data, config)
+    beginning = check_start(chosen)
+    data = prepare(read(chosen), chosen, beginning.known)
+    return data, *start(chosen, data, beginning)
 
 
 def command(output: Path | str, **values: Any) -> list[str]:
