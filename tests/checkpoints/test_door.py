@@ -1,6 +1,8 @@
 """Each kind of damage to a checkpoint is refused, or harmless, whichever command opens it; ours and other families'."""
 
+import io
 import json
+import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -298,7 +300,17 @@ def test_each_damage_is_refused_or_harmless_to_each_command(
             assert re.search(message, said), said
 
 
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", np.zeros(3).tobytes()])
+def _npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x93NUMPY", pickle.dumps([1, 2]), _npy(np.zeros(3)), _npy(np.zeros((2, 2), np.uint64)), _npy(np.uint64(7))],
+    ids=["empty", "cut", "a pickle", "fractions", "a table", "one number"],
+)
 def test_a_damaged_list_of_training_texts_never_stops_an_answer(whole, tmp_path, caplog, content):
     folder = Path(shutil.copytree(whole["ours"], tmp_path / "ours"))
     expected = hf_posenc.load(folder).predict_proba(["a good film"])
