@@ -21,11 +21,13 @@ from huggingface_hub import ModelCardData
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from hf_posenc.checkpoints.loading import load_any
+from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.comparison import Comparison, execute, read_plan
 from hf_posenc.comparison.statistics import group_scores, tested_lengths
 from hf_posenc.files import write_text
 from hf_posenc.markdown import code, plain, render
-from hf_posenc.model.modeling_posenc import PosEncForSequenceClassification, PosEncModel
+from hf_posenc.model.modeling_posenc import PosEncModel
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.scheme_factory import make_scheme, own_arguments
@@ -253,7 +255,7 @@ def train_positions() -> None:
     folder = FOLDER.parent / "runs" / "positions"
     execute(plan, folder, keep_models=True)
     for run in plan.runs():
-        model = PosEncForSequenceClassification.from_pretrained(folder / "models" / run.name)
+        model: Any = load_any(open_checkpoint(folder / "models" / run.name))
         for key, tensor in model.base_model.position.state_dict().items():
             weights[f"{run.scheme}/{key}"] = tensor.half().contiguous()
         configs[run.scheme] = model.config.to_json_string()

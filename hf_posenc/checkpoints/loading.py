@@ -169,17 +169,18 @@ def _check_complete(read: InItsClass, checkpoint: Checkpoint, keeps_head: bool) 
 def _check_surplus(read: InItsClass, checkpoint: Checkpoint, keeps_head: bool) -> None:
     """Refuses weights that the model doesn't have: of ours all but a head that isn't kept; of others but any head."""
     is_ours = read.model.config.model_type == PosEncConfig.model_type
-    allowed = HEADS if not is_ours else () if keeps_head else OUR_HEADS
     body = f"{read.model.base_model_prefix}."
-    names = {key for key in read.surplus if not key.endswith("_ids")}
-    left_out = {key for key in names if key.startswith(allowed) or key.removeprefix(body).startswith("pooler.")}
-    if unknown := names - left_out if not is_ours else {key for key in names if not key.startswith(allowed)}:
+    heads: tuple[str, ...] = (*HEADS, f"{body}pooler.")
+    if is_ours:
+        heads = () if keeps_head else OUR_HEADS
+    names = {key for key in read.surplus if not key.endswith("_ids")}  # counters
+    if unknown := {key for key in names if not key.startswith(heads)}:
         raise UserError(
             f"{checkpoint.name!r} has weights that its config.json doesn't know, such as {listed(unknown)}. Get it "
             "anew."
         )
-    if left_out and not is_ours:
-        logger.warning(f"{checkpoint.name!r}: left out, of another head or a pooler: {listed(left_out)}.")
+    if names and not is_ours:
+        logger.warning(f"{checkpoint.name!r}: left out, of another head or a pooler: {listed(names)}.")
 
 
 def load_any(checkpoint: Checkpoint) -> PreTrainedModel:

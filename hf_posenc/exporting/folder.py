@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoTokenizer, BertConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BertConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import position_limit
+from ..checkpoints.opening import Checkpoint
 from ..checkpoints.sentence_modules import read_modules, write_modules
 from ..errors import UserError, is_local
 from ..files import write_json
@@ -67,19 +68,19 @@ def megabytes(folder: Path) -> float:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in kinds) / 1e6
 
 
-def write_sentence_modules(model: PreTrainedModel, folder: Path, source: str, staging: Path) -> list[str]:
+def write_sentence_modules(model: PreTrainedModel, checkpoint: Checkpoint, longest: int, staging: Path) -> list[str]:
     """Writes what sentence-transformers and embedding servers read; returns notes.
 
     An encoder without modules gets a mean over tokens.
 
     Args:
         model: the checkpoint.
-        folder: its files.
-        source: what the user called it.
+        checkpoint: its files.
+        longest: the most tokens that its tokenizer gives.
         staging: where they go.
     """
     task = task_of(type(model).__name__)
-    files, notes = read_modules(folder, source, task=task)
+    files, notes = read_modules(checkpoint.folder, checkpoint.name, task=task)
     if not files and task == "feature-extraction":
         pooling = {"word_embedding_dimension": model.config.hidden_size, "pooling_mode": "mean"}
         modules = [
@@ -91,7 +92,6 @@ def write_sentence_modules(model: PreTrainedModel, folder: Path, source: str, st
             "1_Pooling/config.json": json.dumps(pooling, indent=2).encode(),
         }
         notes = notes or ["As a sentence-transformer it takes the mean of the token vectors."]
-    longest = AutoTokenizer.from_pretrained(staging).model_max_length
     write_modules(staging, {name: _for_servers(name, content, model, longest) for name, content in files.items()})
     return notes
 

@@ -163,7 +163,7 @@ def export(
     with model_written(out) as staging:
         progress(f"Writing {type(model).__name__} for {to}")
         written = _write(to, like, model, tokenizer, opened, staging)
-        notes = written.notes + write_sentence_modules(model, opened.folder, source, staging)
+        notes = written.notes + write_sentence_modules(model, opened, tokenizer.model_max_length, staging)
         progress("Comparing it with PyTorch")
         report = ExportReport(
             checkpoint=source,

@@ -31,8 +31,8 @@ from datasets import Dataset
 from rich.console import Console
 from scipy.special import softmax
 from scipy.stats import binomtest
-from transformers import AutoTokenizer
 
+from hf_posenc.checkpoints.tokenizers import open_tokenizer
 from hf_posenc.comparison.report import difference, ends
 from hf_posenc.comparison.statistics import ABOVE_MAJORITY, compare
 from hf_posenc.conversion import convert
@@ -190,7 +190,8 @@ class Study:
 
 def in_windows(trained: TrainingResult, texts: Sequence[str], labels: Sequence[str]) -> float:
     """The accuracy of the mean of the probabilities over the windows of each text."""
-    tokenizer = AutoTokenizer.from_pretrained(trained.tokenizer.name_or_path, model_max_length=10**6)
+    tokenizer = open_tokenizer(trained.tokenizer.name_or_path)
+    tokenizer.model_max_length = 10**6
     parts = [windows(tokenizer, tokenizer(text)["input_ids"]) for text in texts]
     rows = [{"input_ids": ids, "attention_mask": [1] * len(ids)} for text in parts for ids in text]
     answers = softmax(np.stack(list(logits_of(trained.model, trained.tokenizer, rows, 16))), -1)

@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from scipy.stats import binomtest
 from tqdm import tqdm
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
+from hf_posenc.checkpoints.tokenizers import open_tokenizer
 from hf_posenc.conversion import convert
 from hf_posenc.errors import run_script
 from hf_posenc.markdown import markdown_table
@@ -127,7 +128,8 @@ class Study:
     def __init__(self, options: argparse.Namespace) -> None:
         self.source, self.options = find_minilm(options.minilm), options
         self.work, self.parts = Path(options.work), Parts(options.output, options.parts)
-        self.tokenizer = AutoTokenizer.from_pretrained(str(self.source), model_max_length=max(SEEDS))
+        self.tokenizer = open_tokenizer(str(self.source))
+        self.tokenizer.model_max_length = max(SEEDS)
 
     def run(self) -> None:
         """All parts, the short texts first."""

@@ -23,8 +23,10 @@ from typing import Any
 
 from datasets import Dataset
 from rich.console import Console
-from transformers import AutoModelForSequenceClassification, set_seed
+from transformers import set_seed
 
+from hf_posenc.checkpoints.loading import load_model, read_model_config
+from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.checkpoints.tokenizers import open_tokenizer
 from hf_posenc.comparison.report import difference
 from hf_posenc.comparison.statistics import compare
@@ -172,9 +174,12 @@ def _stock(options: Options, tables: dict[str, Dataset]) -> tuple[dict[str, floa
     set_seed(options.seed)
     tokenizer = open_tokenizer(str(options.pretrained))
     names = {"id2label": dict(enumerate(prepared.labels.names)), "label2id": prepared.labels.numbers()}
-    model = AutoModelForSequenceClassification.from_pretrained(str(options.pretrained), **names)
+    checkpoint = open_checkpoint(str(options.pretrained))
+    config = read_model_config(checkpoint)
+    config.update(names)
+    config.problem_type = prepared.labels.problem_type
+    model = load_model(checkpoint, config, new_head=True)
     encoded, _ = encode(prepared, tokenizer, tokenizer.model_max_length)
-    model.config.problem_type = prepared.labels.problem_type
     recipe = make_recipe(options, model, tokenizer, encoded)
     loss = make_loss(prepared.labels, [], None, 0.0)
     trainer = make_trainer(model, tokenizer, encoded, recipe, loss, Console(file=io.StringIO()))

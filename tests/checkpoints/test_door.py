@@ -15,7 +15,7 @@ import torch
 import typer.main
 from common import word_tokenizer, write_csv
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForSequenceClassification, RobertaConfig
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizer, RobertaConfig
 
 import hf_posenc
 from hf_posenc.checkpoints import loading, opening
@@ -330,3 +330,13 @@ def test_the_door_knows_the_heads_of_every_family():
     names = {name for family in FAMILIES.values() for head in family.heads.values() for name in head.values()}
     names |= {prefix for family in FAMILIES.values() for prefix in family.foreign}
     assert sorted(name for name in names if not f"{name}.".startswith(loading.HEADS)) == []
+
+
+def test_a_new_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps(tmp_path):
+    tokenizer = word_tokenizer(WORDS)
+    vocabulary = {**tokenizer.get_vocab(), "film": 50}
+    BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "tokenizer")
+    texts, labels = [row["text"] for row in ROWS], [row["label"] for row in ROWS]
+    fitted = hf_posenc.fit(texts, labels, tokenizer=str(tmp_path / "tokenizer"), max_steps=1, baseline=False)
+    assert fitted.model_.config.vocab_size == 51
+    assert fitted.predict(["a good film"])

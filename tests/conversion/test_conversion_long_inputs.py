@@ -47,7 +47,7 @@ def test_the_rate_is_the_best_trials_and_of_equal_ones_the_middle(tmp_path):
 
 def test_a_text_is_answered_by_the_mean_over_its_windows(monkeypatch):
     tokenizer = word_tokenizer(dict.fromkeys(["good", "bad"]))
-    monkeypatch.setattr(long_inputs.AutoTokenizer, "from_pretrained", lambda *_, **__: tokenizer)
+    monkeypatch.setattr(long_inputs, "open_tokenizer", lambda _: tokenizer)
     good = tokenizer.convert_tokens_to_ids("good")
 
     class Model(torch.nn.Module):
