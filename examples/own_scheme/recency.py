@@ -1,7 +1,10 @@
 """`recency`: heads that look back, heads that look ahead, each with a reach that it learns."""
 
+import math
+
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 from hf_posenc import PositionScheme, Tokens
 
@@ -23,6 +26,7 @@ class Recency(PositionScheme):
         super().__init__()
         self.num_heads, self.slope = num_heads, slope
         self.log_slopes = nn.Embedding(num_heads, 1)  # in a child module, not a parameter of its own
+        self.init_weights(0.02)  # for a scheme that is used alone; a model calls it again
 
     def bias(self, tokens: Tokens) -> Tensor:
         """-> (1 or B, H, S, S)."""
@@ -33,4 +37,4 @@ class Recency(PositionScheme):
 
     def init_weights(self, std: float) -> None:
         """The same slope for all heads."""
-        nn.init.constant_(self.log_slopes.weight, torch.tensor(self.slope).log().item())
+        init.constant_(self.log_slopes.weight, math.log(self.slope))

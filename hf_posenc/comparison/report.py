@@ -1,5 +1,6 @@
 """The report of a comparison: one table, pictures, a few sentences, the tests."""
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,13 @@ from hf_posenc.data.reading import counted
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_text
 from hf_posenc.markdown import code, markdown_table, plain, render
+from hf_posenc.model.package_config import PosEncConfig
+from hf_posenc.schemes.describe import factors_in_words, learning_rate_factors
 from hf_posenc.schemes.plots import PALETTE, save_figure
 
 from . import statistics
 from .baselines import BASELINES
+from .plan import Plan
 from .results import RUNS_NAME, load_plan, read_table
 from .statistics import Contrast, Interval
 
@@ -330,11 +334,22 @@ def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
         rows=" or ".join("all" if count is None else f"{count:,}" for count in counts),
         examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests)))),
         error=0.5 / min(tests) ** 0.5,
+        rates=_rates(plan),
         there=there,
         own=there
         if (folder / RUNS_NAME).is_dir()
         else shlex.quote(f"results/{folder.name}"),  # none can be added to a table alone
     )
+
+
+def _rates(plan: Plan) -> str:
+    """The schemes whose weights learn at another rate than the encoder, in words."""
+    factors: dict[str, float] = {}
+    for scheme in plan.schemes:
+        with contextlib.suppress(ValueError):  # one of the user's own, whose file isn't here
+            fields = {"position_embedding_kwargs": plan.scheme_kwargs.get(scheme)}
+            factors |= learning_rate_factors(PosEncConfig.from_preset("tiny", position_embedding_type=scheme, **fields))
+    return factors_in_words(factors)
 
 
 def ends(interval: Interval | None, sign: str = "") -> str:

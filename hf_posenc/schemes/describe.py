@@ -2,7 +2,9 @@
 
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -41,3 +43,23 @@ def describe_schemes() -> list[SchemeSummary]:
             )
         )
     return rows
+
+
+def learning_rate_factors(config: Any) -> dict[str, float]:
+    """The multiple of the encoder's learning rate at which each part of a scheme that has weights learns, by its name.
+
+    Args:
+        config: of a model with the scheme.
+    """
+    with torch.device("meta"):
+        position = make_scheme(config)
+    parts = getattr(position, "parts", {config.position_embedding_type: position})
+    return {name: part.learning_rate_factor for name, part in parts.items() if any(True for _ in part.parameters())}
+
+
+def factors_in_words(factors: Mapping[str, float]) -> str:
+    """The parts that learn at another rate than the encoder, such as `30 times for alibi, t5`; empty if none does."""
+    names: dict[float, list[str]] = {}
+    for name, factor in factors.items():
+        names.setdefault(factor, []).append(name)
+    return "; ".join(f"{factor:g} times for {', '.join(names[factor])}" for factor in sorted(names) if factor != 1)

@@ -213,6 +213,21 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
     assert "doesn't declare shift_invariant" in str(skipping)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "kwargs", "rates"),
+    [
+        ("t5+rope", {}, "30 times for t5"),
+        ("pope+alibi", {}, "10 times for pope; 30 times for alibi"),
+        ("rope", {}, None),
+        ("alibi", {"learned": False}, None),
+    ],
+)
+def test_a_report_says_at_which_rate_the_schemes_own_weights_learn(scheme, kwargs, rates):
+    said = str(check_scheme(scheme, kwargs=kwargs, checks=["signature"]))
+    assert ("Learning rate of its own weights" in said) is (rates is not None)
+    assert rates is None or f"its own weights: {rates} (learning_rate_factor)" in said
+
+
 def test_a_failure_raises_what_the_scheme_raised():
     with pytest.raises(
         AssertionError, match=r"(?s)TableWithoutLimit: 1 of 1 .*max_length: failed: IndexError"

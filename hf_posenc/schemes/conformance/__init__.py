@@ -22,6 +22,7 @@ from hf_posenc.quiet import without_bars
 from ...model.package_config import find_scheme
 from ...model.position_base import PositionScheme
 from ...model.scheme_table import SCHEMES
+from ..describe import factors_in_words, learning_rate_factors
 from ..scheme_file import register_scheme
 from .case import Case, Failure, Skip, describe
 from .hooks import check_repeats, check_shapes, check_signature, check_used
@@ -82,10 +83,12 @@ class CheckReport:
     Attributes:
         scheme: what was checked.
         results: one per check, in order.
+        rates: the parts of it that learn at another rate than the encoder, in words; empty if none does.
     """
 
     scheme: str
     results: tuple[CheckResult, ...]
+    rates: str = ""
 
     @property
     def ok(self) -> bool:
@@ -122,9 +125,10 @@ class CheckReport:
         return self
 
     def __str__(self) -> str:
-        """The summary, and a line for each check."""
+        """The summary, a line on learning rates, and a line for each check."""
+        rates = [f"  Learning rate of its own weights: {self.rates} (learning_rate_factor)."] if self.rates else []
         lines = (f"  {r.outcome:8} {r.name:14} {r.seconds:5.1f} s  {r.message}" for r in self.results)
-        return "\n".join(line.rstrip() for line in (self.summary, *lines))
+        return "\n".join(line.rstrip() for line in (self.summary, *rates, *lines))
 
 
 def check_scheme(
@@ -179,10 +183,13 @@ def check_scheme(
                 results.append(_run(name, case))
             else:
                 results.append(CheckResult(name, "skipped", "comparisons say nothing until `repeats` passes", 0.0))
+        rates = ""
+        with contextlib.suppress(Exception):  # what a check has told of
+            rates = factors_in_words(learning_rate_factors(case.config()))
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
     if kwargs:
         label += f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
-    report = CheckReport(label, tuple(results))
+    report = CheckReport(label, tuple(results), rates)
     return report.raise_on_failure() if raise_on_failure else report
 
 
