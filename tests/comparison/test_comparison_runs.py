@@ -138,6 +138,16 @@ def test_training_data_differ_by_seed_and_are_the_same_for_all_schemes():
 # What is made, skipped, shared, and tried again
 
 
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, PermissionError])
+def test_why_a_run_failed_holds_no_token(error, tmp_path, pretended):
+    token, console = f"hf_{'aB3' * 11}", quiet()
+    pretended[0]["rope"] = error(f"You sent {token}")
+    failed = execute(toy(schemes=["rope"]), tmp_path, console=console).failed
+    assert token not in f"{failed}{printed(console)}"
+    assert "You sent hf_..." in failed["probes-rope-seed0"]
+    assert "failed: " in printed(console)
+
+
 def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, pretended):
     broken, made = pretended
     broken["rope"] = ValueError("rope  has\nno bananas")
