@@ -1,6 +1,7 @@
 """`predict` and `evaluate`: a checkpoint's answers, and their scores."""
 
 import json
+import sys
 from typing import Annotated, Any, Literal
 
 import typer
@@ -80,7 +81,7 @@ def predict(
     classifier = prediction.load_classifier(checkpoint, device, revision, throughput=data is not None, **way)
     if classifier.backend != "torch":
         precision = [name for name in (classifier.model.precision, "in bfloat16" if bf16 else None) if name]
-        typer.secho(f"Backend: {', '.join([classifier.backend, *precision])}.", dim=True, err=True)
+        print(f"Backend: {', '.join([classifier.backend, *precision])}.", file=sys.stderr)
     rows, inputs, remarks = _read(classifier, options, split, texts, text_pair)
     asked: Any = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
     truncated: set[int] = set()
@@ -88,7 +89,7 @@ def predict(
         answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
         if output is not None:
             written = prediction.write_answers(output, rows, answers, classifier.known.label_names)
-            typer.echo(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}", err=True)
+            print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}", file=sys.stderr)
         elif as_json:
             for row, answer in zip(rows, answers, strict=True):
                 print(prediction.json_line(row, answer), flush=True)
@@ -100,7 +101,7 @@ def predict(
             Console().print(table)
     for remark in (cut_texts_in_words(truncated, classifier.tokenizer), *remarks):
         if remark:
-            typer.echo(remark, err=True)
+            print(remark, file=sys.stderr)
 
 
 def _read(
@@ -188,7 +189,7 @@ def evaluate(
         found = prediction.evaluate(classifier, options, split, batch_size=batch_size, progress=bar.update)
     for line in (found.data.line, *found.data.doubts, found.cut):
         if line:
-            typer.echo(line, err=True)
+            print(line, file=sys.stderr)
     if as_json:
         print(json.dumps({"data": data, "examples": found.examples} | found.metrics))
     else:
@@ -197,4 +198,4 @@ def evaluate(
             print(f"{name:<20}{value:>10.4f}")
     if errors is not None:
         written = prediction.write_answers(errors, found.errors, found.answers, classifier.known.label_names)
-        typer.echo(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", err=True)
+        print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", file=sys.stderr)

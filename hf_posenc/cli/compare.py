@@ -7,7 +7,7 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import app
+from .application import WritingCommand, app
 
 
 def _seeds(text: str) -> int | list[int]:
@@ -19,7 +19,7 @@ def _seeds(text: str) -> int | list[int]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-@app.command()
+@app.command(cls=WritingCommand)
 def compare(
     output: Annotated[str, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
     plan: Annotated[

@@ -13,7 +13,7 @@ from rich.table import Table
 from hf_posenc import options as shared
 from hf_posenc.errors import UserError, one_line, user_errors
 
-from .application import app, loading
+from .application import WritingCommand, app, loading
 
 if TYPE_CHECKING:
     from hf_posenc.schemes.conformance import CheckResult
@@ -39,7 +39,7 @@ def schemes() -> None:
     )
 
 
-@app.command()
+@app.command(cls=WritingCommand)
 def plot(
     source: Annotated[str, typer.Argument(metavar="SCHEME|CHECKPOINT", help="A scheme's name, or a checkpoint.")],
     output: Annotated[str, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
