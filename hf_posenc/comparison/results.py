@@ -35,6 +35,7 @@ def record_plan(plan: Plan, folder: Path) -> None:
     Raises:
         UserError: the folder holds another plan's results, or an input has changed.
     """
+    plan = plan.recorded()
     if (folder / PLAN_NAME).exists():
         plan = load_plan(folder).extended(plan, str(folder))
     write_json(folder / PLAN_NAME, plan.to_dict())

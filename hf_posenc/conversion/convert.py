@@ -15,7 +15,7 @@ from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modul
 from ..checkpoints.sources import read_json
 from ..checkpoints.tokenizers import check_tokens as check_tokenizer
 from ..errors import UserError, user_errors
-from ..files import write_json
+from ..files import last_name, write_json
 from ..model.package_config import PosEncConfig
 from ..quiet import without_bars
 from ..training.inference import Row
@@ -222,7 +222,7 @@ def _begin_report(loaded: Loaded, config: Any, kept: list[str], allow_other_toke
     if loaded.tokenizer is not None:
         said = check_tokenizer(loaded.tokenizer, str(loaded.source.folder), allowed=allow_other_tokens)
     return ConversionReport(
-        source=Path(source).resolve().name if Path(source).exists() else source,  # a path means nothing elsewhere
+        source=last_name(source),
         family=loaded.model_type,
         task=loaded.task,
         from_scheme=loaded.model.config.position_embedding_type,

@@ -16,6 +16,7 @@ from ..conversion.families import FAMILIES
 from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..errors import UserError
+from ..files import last_name
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..quiet import without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
@@ -199,8 +200,8 @@ def _quantiser(
         questions=labelled or from_texts(own_texts(256), model, tokenizer),
         calibration=from_texts(texts, model, tokenizer, size=1),
         largest_drop=largest_drop,
-        evaluated_on=None if evaluate is None else Path(evaluate).name,
-        calibrated_on="sentences that come along" if calibrate is None else Path(calibrate).name,
+        evaluated_on=None if evaluate is None else last_name(evaluate),
+        calibrated_on="sentences that come along" if calibrate is None else last_name(calibrate),
     )
 
 
