@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 WRITING = ".writing"
 """Name of the temporary folder for files that appear together."""
@@ -17,6 +17,14 @@ REPLACED = ".replaced-"
 """Prefix of the folder that holds replaced files until all new ones are in place."""
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 """Name of the Trainer's checkpoint folders, with the step."""
+
+
+_Value = TypeVar("_Value")
+
+
+def expanded(path: _Value) -> _Value:
+    """A path with the home folder for `~`, which a shell leaves in `--output=~/x`; a value of another type as it is."""
+    return type(path)(os.path.expanduser(cast(Any, path))) if isinstance(path, str | Path) else path
 
 
 def last_name(path: str) -> str:

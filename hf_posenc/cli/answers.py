@@ -11,6 +11,7 @@ from rich.table import Table
 
 from hf_posenc import options as shared
 from hf_posenc.errors import UserError
+from hf_posenc.files import expanded
 from hf_posenc.options import refuse_given
 
 from .application import Checkpoint, app, data_options, loading
@@ -30,7 +31,7 @@ def predict(
     data_config: shared.DataConfigOption = None,
     split: _Split = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
+        str | None, shared.output_option(help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     text_column: shared.TextColumnOption = None,
@@ -62,7 +63,7 @@ def predict(
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
     and a warning.
     """
-    options = data_options(context)
+    options, output = data_options(context), expanded(output)
     if bool(texts) == bool(data):
         raise UserError("Give texts to classify, or --data FILE (- for standard input), and not both.")
     if text_pair is not None and len(texts or []) != 1:
@@ -76,7 +77,7 @@ def predict(
         from hf_posenc.training.inference import cut_texts_in_words
 
     if output is not None:
-        prediction.check_output(output, data)
+        prediction.check_output(output, options.data)
     way: Any = {"backend": backend, "bf16": bf16, "trust_remote_code": trust_remote_code}
     classifier = prediction.load_classifier(checkpoint, device, revision, throughput=data is not None, **way)
     if classifier.backend != "torch":
@@ -174,14 +175,14 @@ def evaluate(
     trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
-    options = data_options(context)
+    options, errors = data_options(context), expanded(errors)
     with loading():
         from tqdm import tqdm
 
         from hf_posenc.finetuning import prediction
 
     if errors is not None:
-        prediction.check_output(errors, data, "--errors")
+        prediction.check_output(errors, options.data, "--errors")
     classifier = prediction.load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     if errors is not None and classifier.known.problem_type == "regression":
         raise UserError(f"--errors {errors!r} lists wrong labels, and {checkpoint!r} predicts numbers. Leave it out.")

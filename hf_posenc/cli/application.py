@@ -13,12 +13,12 @@ from typer.core import TyperCommand
 
 import hf_posenc
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.options import Options
+from hf_posenc.options import Options, output_option
 
 from .streams import OutputLost, output_may_be_lost, outputs
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
-Output = Annotated[str, typer.Option("--output", "-o", help="The folder to write, whole or not at all.")]
+Output = Annotated[str, output_option(help="The folder to write, whole or not at all.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the model in the folder.")]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 

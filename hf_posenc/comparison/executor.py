@@ -17,7 +17,7 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
-from hf_posenc.files import last_name, sha256
+from hf_posenc.files import expanded, last_name, sha256
 from hf_posenc.progress import ProgressConsole
 from hf_posenc.quiet import silence, without_bars
 
@@ -54,7 +54,7 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
         UserError: the folder holds another plan's results or runs, or the data can't be read.
         Interrupted: Ctrl-C. The same call resumes.
     """
-    console, folder, made = console or ProgressConsole(), Path(results), Execution()
+    console, folder, made = console or ProgressConsole(), Path(expanded(results)), Execution()
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     try:
         seconds, runs = _prepare(plan, folder, say), plan.work()

@@ -15,7 +15,7 @@ from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modul
 from ..checkpoints.sources import read_json
 from ..checkpoints.tokenizers import check_tokens as check_tokenizer
 from ..errors import UserError, user_errors
-from ..files import last_name, write_json
+from ..files import expanded, last_name, write_json
 from ..model.package_config import PosEncConfig
 from ..quiet import without_bars
 from ..training.inference import Row
@@ -98,7 +98,7 @@ def convert(
             doesn't exist, a setting of healing is given without `heal`, or `out` is taken.
     """
     torch.default_generator.manual_seed(seed)
-    source = str(source)
+    source, out, heal, eval_texts = str(expanded(source)), expanded(out), expanded(heal), expanded(eval_texts)
     with user_errors():
         PosEncConfig(position_embedding_type=position_embedding_type or "none")
     settings = _settings(heal, None if eval_texts is not None else text_column, seed, healing)

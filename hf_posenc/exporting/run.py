@@ -16,7 +16,7 @@ from ..conversion.families import FAMILIES
 from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..errors import UserError
-from ..files import last_name
+from ..files import expanded, last_name
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..quiet import without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
@@ -137,7 +137,7 @@ def export(
             no class of Transformers can hold it; `out` can't be written; what was written differs from PyTorch by more
             than 1e-4, `native` 1e-5; or int8 lowers the score by more than `largest_drop`. Nothing is left then.
     """
-    source = str(checkpoint)
+    source, out, evaluate, calibrate = str(expanded(checkpoint)), expanded(out), expanded(evaluate), expanded(calibrate)
     if to not in (*TARGETS, *FAMILIES):
         raise UserError(f"--to {to!r} is unknown. Choose one of {', '.join((*TARGETS, *FAMILIES))}.")
     to, like = ("native", to) if to in FAMILIES else (to, None)

@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import CommitInfo, HfApi
 
 from hf_posenc.errors import Interrupted, UserError, one_line, without_tokens
-from hf_posenc.files import sha256, write_text
+from hf_posenc.files import expanded, sha256, write_text
 from hf_posenc.isolated_load import Answer, load_isolated
 
 from .card import published_card
@@ -91,7 +91,7 @@ def publish(
     try:
         with tempfile.TemporaryDirectory() as temporary:
             place = Path(temporary)
-            sent = collect(Path(checkpoint), place / "checkpoint", trust_remote_code)
+            sent = collect(Path(expanded(checkpoint)), place / "checkpoint", trust_remote_code)
             card = published_card(sent, repo_id, "the commit that is checked")  # or refused, before anything is sent
             if dry_run:
                 written = sent.source / "README.hub.md"
