@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import transformers
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ..data.columns import remembered_columns
 from ..data.preparing import Known
@@ -18,6 +19,8 @@ from ..model.position_base import PositionScheme
 from ..quiet import errors_alone
 from ..tasks import auto_class, task_of
 from .files import TRAINED_ON, not_finite
+
+logger = logging.get_logger(__name__)
 
 CLASSIFIER = "text-classification"
 """The task of the models that are trained and scored here; one of `TASKS`."""
@@ -124,9 +127,22 @@ def knowledge(config: Any, checkpoint: str) -> Known:
     if head_of(config) != CLASSIFIER:
         return Known()
     names = tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
-    path = Path(checkpoint) / TRAINED_ON
-    marks = frozenset(np.load(path, allow_pickle=False).tolist()) if path.is_file() else frozenset()
+    marks = _marks(Path(checkpoint) / TRAINED_ON)
     return Known(remembered_columns(config), names, text_problem_type(config), marks)
+
+
+def _marks(path: Path) -> frozenset[int]:
+    """The marks of the training texts in a file; none where there is no such file or, which is said, it is damaged."""
+    try:
+        marks = np.load(path, allow_pickle=False)
+        if marks.dtype == np.uint64 and marks.ndim == 1:
+            return frozenset(marks.tolist())
+    except FileNotFoundError:
+        return frozenset()
+    except Exception:  # what a damaged file raises differs, and numpy advises to load it as a pickle
+        pass
+    logger.warning_once(f"{str(path)!r} is damaged: whether texts were among those trained on isn't checked.")
+    return frozenset()
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase) -> int:
