@@ -61,6 +61,7 @@ def _option(help: str, *names: str, **more: Any) -> Any:
 
 
 def _not_equals(output: str | None) -> str | None:
+    """Refuses an output whose name begins with the sign of `-o=DIR`."""
     if output is not None and output.startswith("="):
         name = output[1:]
         raise UserError(f"-o={name} would write to {output!r}. Write -o {name}, or --output={name}.")

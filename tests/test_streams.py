@@ -34,7 +34,7 @@ WRITING = {
 """Commands that leave files: words, and a file that they leave."""
 ANSWERING = {
     "predict": ["predict", "café", "un café", "--json"],
-    "evaluate": ["evaluate", "café", "--data", "café.csv"],
+    "evaluate": ["evaluate", "café", "--data", "café.csv", "--errors", "wrong.csv"],
     "schemes": ["schemes"],
     "check": ["check", "none", "--only", "shapes"],
     "report": ["report", "compared"],
@@ -110,8 +110,9 @@ def check(place: Path, new: Path, writing: list[tuple[str, str]], answering: lis
 
 
 def test_a_training_is_whole_and_an_answer_fails_where_it_cannot_be_printed(place, tmp_path):
-    answering = [("predict", way) for way in ("> /dev/full", "| true", "ascii")]
+    answering = [*(("predict", way) for way in ("> /dev/full", "| true", "ascii")), ("evaluate", "| true")]
     check(place, tmp_path, [("train", "2>&1 | true"), ("train", "> /dev/full")], answering)
+    assert (place / "wrong.csv").is_file()  # though nobody read the scores
 
 
 @pytest.mark.slow

@@ -191,12 +191,12 @@ def evaluate(
     for line in (found.data.line, *found.data.doubts, found.cut):
         if line:
             print(line, file=sys.stderr)
+    if errors is not None:  # before the scores, whose reader may have left
+        written = prediction.write_answers(errors, found.errors, found.answers, classifier.known.label_names)
+        print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", file=sys.stderr)
     if as_json:
         print(json.dumps({"data": data, "examples": found.examples} | found.metrics))
     else:
         print(f"{data}: {found.examples:,} examples")
         for name, value in found.metrics.items():
             print(f"{name:<20}{value:>10.4f}")
-    if errors is not None:
-        written = prediction.write_answers(errors, found.errors, found.answers, classifier.known.label_names)
-        print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", file=sys.stderr)
