@@ -44,12 +44,12 @@ def user_errors() -> Iterator[None]:
 
 def is_local(name: str) -> bool:
     """Whether a name is a file or folder on this machine, or can't be one on the Hub: `name` or `owner/name`."""
-    return Path(name).expanduser().exists() or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?", name) or ".." in name
+    return Path(name).exists() or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?", name) or ".." in name
 
 
 def check_local(option: str, name: str) -> None:
     """Raises a UserError if the name means a folder that doesn't exist."""
-    if is_local(name) and not Path(name).expanduser().exists():
+    if is_local(name) and not Path(name).exists():
         raise UserError(
             f"{option} {name!r}: there is no such folder. Give one that is here, or a name on the Hub: owner/name."
         )
@@ -72,9 +72,29 @@ def require_packages(what: str, *packages: str) -> None:
         )
 
 
+_TOKEN = re.compile(r"hf_(oauth_|jwt_)?[A-Za-z0-9]{30,}([\w.-]*\w)?")
+_MASK = "hf_..."
+
+
+def without_tokens(text: str, *tokens: str | None) -> str:
+    """Masks Hub tokens in a text: those given, that of HF_TOKEN, and whatever looks like one."""
+    for token in filter(None, (*tokens, os.environ.get("HF_TOKEN", "").strip())):
+        text = text.replace(token, _MASK)
+    return _TOKEN.sub(_MASK, text)
+
+
+def _current_token() -> str | None:
+    """The token that requests are sent with; None where it can't be had, and so isn't sent."""
+    with contextlib.suppress(Exception):  # its file can't be read, or a CI gives none
+        from huggingface_hub import get_token  # here: the command line's help needn't wait for it
+
+        return get_token()
+    return None
+
+
 def one_line(error: BaseException) -> str:
-    """The message of an error, without line breaks."""
-    return " ".join(str(error).split())
+    """The message of an error, without line breaks, and without the Hub tokens that a server may have repeated."""
+    return without_tokens(" ".join(str(error).split()), _current_token())
 
 
 _UNWRITTEN = re.compile(
@@ -89,7 +109,7 @@ def disk_error(error: BaseException) -> str | None:
     Torch and safetensors report a full disk by their own error classes, with the system's text inside.
     """
     found = _UNWRITTEN.search("".join(traceback.format_exception(error, limit=0)))
-    return found and found[0]
+    return found and without_tokens(found[0])
 
 
 def is_main_process() -> bool:
@@ -100,20 +120,19 @@ def is_main_process() -> bool:
 def format_cli_error(error: BaseException) -> tuple[str, int]:
     """One line for an error that ends a command, and its exit code: 2 for a `UserError`, 130 for Ctrl-C, else 1.
 
-    If several processes read the same bad input, one reports it; the line of the others is empty.
-
-    Raises:
-        BaseException: `error` itself, if the environment variable HF_POSENC_TRACEBACK is set.
+    If several processes read the same bad input, one reports it; the line of the others is empty. Where the environment
+    variable HF_POSENC_TRACEBACK is set, each gives its traceback instead.
     """
+    code = 130 if isinstance(error, KeyboardInterrupt) else 2 if isinstance(error, UserError) else 1
     if os.environ.get("HF_POSENC_TRACEBACK"):
-        raise error
+        return without_tokens("".join(traceback.format_exception(error)), _current_token()), code
     text = one_line(error)
-    if isinstance(error, KeyboardInterrupt):
-        return f"Interrupted: {text or 'nothing was written.'}" if is_main_process() else "", 130
-    if isinstance(error, UserError):
-        return f"Error: {text}" if is_main_process() else "", 2
+    if code == 130:
+        return f"Interrupted: {text or 'nothing was written.'}" if is_main_process() else "", code
+    if code == 2:
+        return f"Error: {text}" if is_main_process() else "", code
     process = "" if is_main_process() else f"process {os.environ['RANK']}: "
-    return f"Error: {process}{type(error).__name__}: {text} (HF_POSENC_TRACEBACK=1 shows where)", 1
+    return f"Error: {process}{type(error).__name__}: {text} (HF_POSENC_TRACEBACK=1 shows where)", code
 
 
 def run_script(main: Callable[[], object]) -> NoReturn:
@@ -123,7 +142,8 @@ def run_script(main: Callable[[], object]) -> NoReturn:
     except (Exception, KeyboardInterrupt) as error:
         line, code = format_cli_error(error)
         if line:
-            print(line, file=sys.stderr)
+            with contextlib.suppress(OSError):  # nobody reads it; the exit code says it, too
+                print(line, file=sys.stderr)
         sys.exit(code)
     # PyTorch may abort a process that exits while the threads of its process group still run.
     distributed = sys.modules.get("torch.distributed")

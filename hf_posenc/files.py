@@ -7,9 +7,9 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 WRITING = ".writing"
 """Name of the temporary folder for files that appear together."""
@@ -17,6 +17,36 @@ REPLACED = ".replaced-"
 """Prefix of the folder that holds replaced files until all new ones are in place."""
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 """Name of the Trainer's checkpoint folders, with the step."""
+
+
+_Value = TypeVar("_Value")
+
+
+def expanded(path: _Value) -> _Value:
+    """A path with the home folder for `~`, which a shell leaves in `--output=~/x`; a value of another type as it is."""
+    return type(path)(os.path.expanduser(cast(Any, path))) if isinstance(path, str | Path) else path
+
+
+def last_name(path: str) -> str:
+    """The last name of a path on this machine, as records that others may read keep it; a name on the Hub as it is."""
+    is_here = path.startswith(("/", "~", "./", "../")) or Path(path).exists()
+    return os.path.basename(os.path.abspath(path)) if is_here else path
+
+
+def without_folders(value: Any, *, keep_relative: bool = False) -> Any:
+    """A record's value with last names in the place of paths, in dictionaries and lists too.
+
+    Args:
+        value: of an option, which may be a path or anything else.
+        keep_relative: leave paths that aren't absolute, for a record that is read again where it was written.
+    """
+    if isinstance(value, Mapping):
+        return {name: without_folders(item, keep_relative=keep_relative) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(without_folders(item, keep_relative=keep_relative) for item in value)
+    if not isinstance(value, str) or len(Path(value).parts) < 2:
+        return value
+    return value if keep_relative and not Path(value).is_absolute() else last_name(value)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args, ge
 import typer
 
 from .errors import UserError, dashed
+from .files import expanded
 from .schemes.names import known_schemes
 
 
@@ -59,6 +60,16 @@ def _option(help: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, show_default=False, **more)
 
 
+def _not_equals(output: str | None) -> str | None:
+    """Refuses an output whose name begins with the sign of `-o=DIR`."""
+    if output is not None and output.startswith("="):
+        name = output[1:]
+        raise UserError(f"-o={name} would write to {output!r}. Write -o {name}, or --output={name}.")
+    return output
+
+
+output_option = partial(typer.Option, "--output", "-o", callback=_not_equals)
+"""Where a command writes to; `-o=DIR`, which names `=DIR`, is refused."""
 _choice = partial(_option, metavar="<str>")  # the choices stand in its help
 
 # What several commands take has one name and one help; each is a field of `Options`, too. `train --help` has a line for
@@ -90,6 +101,10 @@ _Tasks = Literal["classification", "regression"]
 _Schedules = Literal["linear", "cosine", "constant", "constant_with_warmup", "one-cycle"]
 
 
+PATHS = ("output", "data", "validation", "test", "pretrained", "scheme_file", "tokenizer")
+"""Options that may be paths, in which `~` is the home folder."""
+
+
 @dataclass(kw_only=True)
 class Options:
     """What is read, what is trained, and how. None: the default depends on the data or the model.
@@ -109,7 +124,7 @@ class Options:
         UserError: a value isn't accepted.
     """
 
-    output: Annotated[str | None, _option("Folder for checkpoint and results.", "--output", "-o")] = None
+    output: Annotated[str | None, output_option(help="Folder for checkpoint and results.", show_default=False)] = None
     overwrite: Annotated[bool, _option("Replace its run when the new one is whole.", "--overwrite")] = False
     resume: Annotated[bool, _option("Go on from the run's newest checkpoint.", "--resume")] = False
     data: DataOption = None
@@ -163,6 +178,8 @@ class Options:
                 raise UserError(f"{dashed(item.name)} {value!r} is unknown. Choose one of {', '.join(choices)}.")
             for accepts in notes[:-1]:
                 check_range(f"{dashed(item.name)} {value}", value, accepts)
+        for name in PATHS:
+            setattr(self, name, expanded(getattr(self, name)))
         if self.delimiter in ("tab", "\\t"):
             self.delimiter = "\t"
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):

@@ -136,7 +136,7 @@ def test_a_wrong_folder_is_not_looked_up_on_the_hub(run, monkeypatch, tmp_path, 
     code, _, err = run(*words.format(name).split())
     assert code == 2, err
     last = err.strip().splitlines()[-1]
-    assert repr(name) in last
+    assert repr(os.path.expanduser(name)) in last
     assert "There is no folder" in last or "there is no such folder" in last
 
 

@@ -1,5 +1,6 @@
 """What is the user's to correct is one line and code 2; anything else keeps its type, and says where to look."""
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,59 @@ import numpy as np
 import pytest
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.errors import Interrupted, UserError, check_local, format_cli_error, is_local, user_errors
+from hf_posenc.errors import Interrupted, UserError, check_local, format_cli_error, is_local, one_line, user_errors
+
+TOKEN = "hf_thisIsNoRealTokenButLooksLikeOne"
+SECRETS = {"that looks like one": TOKEN, "of the environment": "an odd token", "of the file": "saved-by-a-login"}
+
+
+@pytest.fixture
+def tokens(monkeypatch, tmp_path):
+    """A sentence with each kind of token, as a server may repeat them."""
+    (tmp_path / "token").write_text(SECRETS["of the file"])
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN", raising=False)
+    return f"You sent 'Bearer {TOKEN}', {SECRETS['of the environment']} and {SECRETS['of the file']}."
+
+
+def masks(text: str, *kept: str) -> bool:
+    """Whether a text holds masks and, of the tokens, those alone that are kept."""
+    return "hf_..." in text and {token for token in SECRETS.values() if token in text} == {*kept}
+
+
+def test_no_token_is_quoted(tokens, monkeypatch):
+    # Without HF_TOKEN the current token is that of the file; with it the file's isn't sent.
+    assert masks(one_line(ValueError(tokens)), SECRETS["of the environment"])
+    monkeypatch.setenv("HF_TOKEN", f" {SECRETS['of the environment']}\n")
+    assert masks(one_line(ValueError(tokens)), SECRETS["of the file"])
+    for text in ("hf_posenc_is_the_name_of_a_package_with_many_words", "hf_short", f"x{'y' * 40}"):
+        assert one_line(ValueError(text)) == text
+    for text in (f"hf_oauth_{'a1' * 20}.b-c_d.e", f"hf_jwt_{'A' * 30}"):
+        assert one_line(ValueError(f"It was {text}.")) == "It was hf_...."
+
+
+def test_a_token_file_that_cannot_be_read_hides_no_error(monkeypatch, tmp_path):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path))  # a folder
+    assert one_line(ValueError("no room")) == "no room"
+
+
+@pytest.mark.parametrize("variable", [None, "HF_POSENC_TRACEBACK"])
+@pytest.mark.parametrize("kind", [RuntimeError, UserError, OSError])
+def test_a_command_prints_no_token(kind, variable, tokens, run, monkeypatch):
+    def fault():
+        logging.getLogger("hf_posenc.x").warning(f"A server warns of {TOKEN}.")
+        raise kind(tokens) from kind(f"at first {TOKEN}")
+
+    if variable is not None:
+        monkeypatch.setenv(variable, "1")
+    monkeypatch.setattr("hf_posenc.schemes.describe.describe_schemes", fault)
+    code, out, err = run("schemes")
+    assert (code, out) == (2 if kind is UserError else 1, "")
+    assert "A server warns of hf_...." in err
+    assert masks(err, SECRETS["of the environment"])
+    assert ("Traceback" in err) is (variable is not None)
 
 
 def broadcast():

@@ -1,6 +1,5 @@
 """Reads the model of an opened checkpoint: configuration, head and weights, each checked; and what it remembers."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 import transformers
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from ..data.columns import remembered_columns
 from ..data.preparing import Known
@@ -23,7 +23,7 @@ from ..tasks import auto_class
 from .files import TRAINED_ON, not_finite
 from .opening import Checkpoint, listed
 
-logger = logging.getLogger(__name__)
+logger = logging.get_logger(__name__)
 
 CLASSIFIER = "text-classification"
 """The task of the models that are trained and scored here; one of `TASKS`."""
@@ -213,24 +213,22 @@ def knowledge(config: Any, checkpoint: Checkpoint | None) -> Known:
     if checkpoint is None or checkpoint.task != CLASSIFIER:
         return Known()
     names = tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
-    return Known(remembered_columns(config), names, text_problem_type(config), _trained_on(checkpoint))
+    marks = _marks(checkpoint.folder / TRAINED_ON)
+    return Known(remembered_columns(config), names, text_problem_type(config), marks)
 
 
-def _trained_on(checkpoint: Checkpoint) -> frozenset[int]:
-    """The marks of its training texts; none, and a line that says so, where their file is damaged."""
-    path = Path(checkpoint.folder) / TRAINED_ON
-    if not path.exists():
-        return frozenset()
+def _marks(path: Path) -> frozenset[int]:
+    """The marks of the training texts in a file; none where there is no such file or, which is said, it is damaged."""
     try:
         marks = np.load(path, allow_pickle=False)
-        if marks.dtype != np.uint64 or marks.ndim != 1:
-            raise ValueError(f"it holds {marks.dtype}")
-    except Exception:  # of a damaged file many kinds; numpy's own message advises to allow pickles
-        logger.warning(
-            f"{checkpoint.name!r}: {TRAINED_ON} is damaged, so it isn't checked which texts it was trained on."
-        )
+        if marks.dtype == np.uint64 and marks.ndim == 1:
+            return frozenset(marks.tolist())
+    except FileNotFoundError:
         return frozenset()
-    return frozenset(marks.tolist())
+    except Exception:  # what a damaged file raises differs, and numpy advises to load it as a pickle
+        pass
+    logger.warning_once(f"{str(path)!r} is damaged: whether texts were among those trained on isn't checked.")
+    return frozenset()
 
 
 def longest_input(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -153,7 +153,7 @@ def find_folder(name: str, revision: str | None = None, wanted: Iterable[str] = 
     Raises:
         UserError: there is neither.
     """
-    path = Path(name).expanduser()
+    path = Path(name)
     if path.is_dir():
         return path
     if is_local(name):

@@ -1,6 +1,7 @@
 """`predict` and `evaluate`: a checkpoint's answers, and their scores."""
 
 import json
+import sys
 from typing import Annotated, Any, Literal
 
 import typer
@@ -10,6 +11,7 @@ from rich.table import Table
 
 from hf_posenc import options as shared
 from hf_posenc.errors import UserError
+from hf_posenc.files import expanded
 from hf_posenc.options import refuse_given
 
 from .application import Checkpoint, app, data_options, loading
@@ -29,7 +31,7 @@ def predict(
     data_config: shared.DataConfigOption = None,
     split: _Split = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
+        str | None, shared.output_option(help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     text_column: shared.TextColumnOption = None,
@@ -61,7 +63,7 @@ def predict(
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
     and a warning.
     """
-    options = data_options(context)
+    options, output = data_options(context), expanded(output)
     if bool(texts) == bool(data):
         raise UserError("Give texts to classify, or --data FILE (- for standard input), and not both.")
     if text_pair is not None and len(texts or []) != 1:
@@ -75,12 +77,12 @@ def predict(
         from hf_posenc.training.inference import cut_texts_in_words
 
     if output is not None:
-        prediction.check_output(output, data)
+        prediction.check_output(output, options.data)
     way: Any = {"backend": backend, "bf16": bf16, "trust_remote_code": trust_remote_code}
     classifier = prediction.load_classifier(checkpoint, device, revision, throughput=data is not None, **way)
     if classifier.backend != "torch":
         precision = [name for name in (classifier.model.precision, "in bfloat16" if bf16 else None) if name]
-        typer.secho(f"Backend: {', '.join([classifier.backend, *precision])}.", dim=True, err=True)
+        print(f"Backend: {', '.join([classifier.backend, *precision])}.", file=sys.stderr)
     rows, inputs, remarks = _read(classifier, options, split, texts, text_pair)
     asked: Any = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
     truncated: set[int] = set()
@@ -88,7 +90,7 @@ def predict(
         answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
         if output is not None:
             written = prediction.write_answers(output, rows, answers, classifier.known.label_names)
-            typer.echo(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}", err=True)
+            print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}", file=sys.stderr)
         elif as_json:
             for row, answer in zip(rows, answers, strict=True):
                 print(prediction.json_line(row, answer), flush=True)
@@ -100,7 +102,7 @@ def predict(
             Console().print(table)
     for remark in (cut_texts_in_words(truncated, classifier.tokenizer), *remarks):
         if remark:
-            typer.echo(remark, err=True)
+            print(remark, file=sys.stderr)
 
 
 def _read(
@@ -173,14 +175,14 @@ def evaluate(
     trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
-    options = data_options(context)
+    options, errors = data_options(context), expanded(errors)
     with loading():
         from tqdm import tqdm
 
         from hf_posenc.finetuning import prediction
 
     if errors is not None:
-        prediction.check_output(errors, data, "--errors")
+        prediction.check_output(errors, options.data, "--errors")
     classifier = prediction.load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
     if errors is not None and classifier.known.problem_type == "regression":
         raise UserError(f"--errors {errors!r} lists wrong labels, and {checkpoint!r} predicts numbers. Leave it out.")
@@ -188,13 +190,13 @@ def evaluate(
         found = prediction.evaluate(classifier, options, split, batch_size=batch_size, progress=bar.update)
     for line in (found.data.line, *found.data.doubts, found.cut):
         if line:
-            typer.echo(line, err=True)
+            print(line, file=sys.stderr)
+    if errors is not None:  # before the scores, whose reader may have left
+        written = prediction.write_answers(errors, found.errors, found.answers, classifier.known.label_names)
+        print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", file=sys.stderr)
     if as_json:
         print(json.dumps({"data": data, "examples": found.examples} | found.metrics))
     else:
         print(f"{data}: {found.examples:,} examples")
         for name, value in found.metrics.items():
             print(f"{name:<20}{value:>10.4f}")
-    if errors is not None:
-        written = prediction.write_answers(errors, found.errors, found.answers, classifier.known.label_names)
-        typer.echo(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", err=True)

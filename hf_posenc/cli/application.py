@@ -5,19 +5,36 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
 import hf_posenc
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.options import Options
+from hf_posenc.options import Options, output_option
+
+from .streams import OutputLost, output_may_be_lost, outputs
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
-Output = Annotated[str, typer.Option("--output", "-o", help="The folder to write, whole or not at all.")]
+Output = Annotated[str, output_option(help="The folder to write, whole or not at all.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the model in the folder.")]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
+
+
+class WritingCommand(TyperCommand):
+    """A command that leaves files. What it prints tells of them: where that can't be printed, it goes on.
+
+    Of any other command, and with `--dry-run`, standard output is the answer: without it the command fails.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command."""
+        if not ctx.params.get("dry_run"):
+            output_may_be_lost()
+        return super().invoke(ctx)
+
 
 app = typer.Typer(
     name="hf-posenc",
@@ -61,7 +78,8 @@ def main() -> None:
     logging.getLogger("hf_posenc").addHandler(cast(logging.Handler, logging.lastResort))  # warnings, as they are
     if "_HF_POSENC_COMPLETE" in os.environ:  # a shell that completes a word
         app(prog_name="hf-posenc")
-    run_script(_run)
+    with outputs():
+        run_script(_run)
 
 
 def _run() -> None:
@@ -70,11 +88,14 @@ def _run() -> None:
     try:
         with command.make_context("hf-posenc", sys.argv[1:] or ["--help"]) as context:
             command.invoke(context)
+        sys.stdout.flush()
     except typer.Exit as end:
         if end.exit_code:
             sys.exit(end.exit_code)
-    except BrokenPipeError:  # the reader, such as head, has all that it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OutputLost as lost:
+        if lost.reason is not None:  # else the reader, such as head, has all that it wanted
+            print(f"Error: standard output can't be written to: {lost.reason}.", file=sys.stderr)
+            sys.exit(1)
     except _UsageError as error:
         where = getattr(getattr(error, "ctx", None), "command_path", "hf-posenc")
         text = str(getattr(error, "format_message", error.__str__)()).rstrip(".").replace("Value error, ", "")

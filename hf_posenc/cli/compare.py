@@ -6,8 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from hf_posenc import options as shared
+from hf_posenc.files import expanded
 
-from .application import app
+from .application import WritingCommand, app
 
 
 def _seeds(text: str) -> int | list[int]:
@@ -19,9 +20,9 @@ def _seeds(text: str) -> int | list[int]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-@app.command()
+@app.command(cls=WritingCommand)
 def compare(
-    output: Annotated[str, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)],
+    output: Annotated[str, shared.output_option(help="Folder for the results.", show_default=False)],
     plan: Annotated[
         str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
     ] = None,
@@ -66,6 +67,7 @@ def compare(
     from hf_posenc.comparison.plan import SEARCH_FACTORS
     from hf_posenc.comparison.plan_file import read_plan
 
+    output = expanded(output)
     columns = {"delimiter": delimiter, "text_column": text_column, "join": join, "label_column": label_column}
     columns = {name: value for name, value in columns.items() if value is not None}
     chosen = read_plan(

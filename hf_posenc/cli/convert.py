@@ -6,10 +6,10 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import Output, Overwrite, app
+from .application import Output, Overwrite, WritingCommand, app
 
 
-@app.command()
+@app.command(cls=WritingCommand)
 def convert(
     context: typer.Context,
     source: Annotated[

@@ -3,13 +3,14 @@
 from typing import Annotated, Literal
 
 import typer
+from rich.console import Console
 
 from hf_posenc import options as shared
 
-from .application import Checkpoint, Output, Overwrite, app, loading
+from .application import Checkpoint, Output, Overwrite, WritingCommand, app, loading
 
 
-@app.command()
+@app.command(cls=WritingCommand)
 def export(
     context: typer.Context,
     checkpoint: Checkpoint,
@@ -48,4 +49,5 @@ def export(
     with loading():
         from hf_posenc.exporting.run import export as run
 
-    print(run(**context.params, progress=lambda line: typer.secho(f"{line} ...", dim=True, err=True)))
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    print(run(**context.params, progress=lambda line: console.print(f"{line} ...", style="dim", markup=False)))

@@ -6,10 +6,10 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import app
+from .application import WritingCommand, app
 
 
-@app.command()
+@app.command(cls=WritingCommand)
 def publish(
     context: typer.Context,
     checkpoint: Annotated[str, typer.Argument(help="A checkpoint's folder.", show_default=False)],

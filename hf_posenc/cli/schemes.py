@@ -12,8 +12,9 @@ from rich.table import Table
 
 from hf_posenc import options as shared
 from hf_posenc.errors import UserError, one_line, user_errors
+from hf_posenc.files import expanded
 
-from .application import app, loading
+from .application import WritingCommand, app, loading
 
 if TYPE_CHECKING:
     from hf_posenc.schemes.conformance import CheckResult
@@ -39,10 +40,10 @@ def schemes() -> None:
     )
 
 
-@app.command()
+@app.command(cls=WritingCommand)
 def plot(
     source: Annotated[str, typer.Argument(metavar="SCHEME|CHECKPOINT", help="A scheme's name, or a checkpoint.")],
-    output: Annotated[str, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
+    output: Annotated[str, shared.output_option(help="Picture to write: .png, .svg or .pdf.")],
     max_positions: Annotated[int | None, typer.Option(help="Positions shown; default 128.")] = None,
     layer: Annotated[
         int | None, typer.Option(help="Layer, from 0, of what differs by layer; default: the first with a bias, or 0.")
@@ -62,6 +63,7 @@ def plot(
     from hf_posenc.schemes.plots import check_picture_path, plot_position, save_figure
     from hf_posenc.schemes.scheme_file import register_scheme
 
+    source, output = expanded(source), expanded(output)
     check_picture_path(output)
     if scheme_file is not None:
         register_scheme(scheme_file, source)

@@ -6,7 +6,7 @@ from typing import Any
 from hf_posenc.errors import is_main_process
 from hf_posenc.options import Options
 
-from .application import app, loading
+from .application import WritingCommand, app, loading
 
 
 def train(**values: Any) -> None:
@@ -26,4 +26,4 @@ def train(**values: Any) -> None:
 
 train.__signature__ = inspect.signature(Options)  # type: ignore[attr-defined]
 train.__annotations__ = {item.name: item.annotation for item in inspect.signature(Options).parameters.values()}
-app.command()(train)
+app.command(cls=WritingCommand)(train)

@@ -17,7 +17,8 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
-from hf_posenc.files import sha256
+from hf_posenc.files import expanded, last_name, sha256
+from hf_posenc.progress import ProgressConsole
 from hf_posenc.quiet import silence, without_bars
 
 from .baselines import BASELINES, measure_baselines
@@ -53,7 +54,7 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
         UserError: the folder holds another plan's results or runs, or the data can't be read.
         Interrupted: Ctrl-C. The same call resumes.
     """
-    console, folder, made = console or Console(), Path(results), Execution()
+    console, folder, made = console or ProgressConsole(), Path(expanded(results)), Execution()
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     try:
         seconds, runs = _prepare(plan, folder, say), plan.work()
@@ -93,14 +94,15 @@ def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, 
     """
     if taken := sorted(set(plan.schemes) & set(BASELINES)):
         raise UserError(f"The scheme's name {taken[0]!r} is a baseline's in the table of results. Rename the scheme.")
-    inputs = {f"the scheme file {path!r}": sha256(path) for path in plan.scheme_files}
+    inputs = {f"the scheme file {last_name(path)!r}": sha256(path) for path in plan.scheme_files}
     for task in plan.tasks:
         with without_bars():  # what it warns of is about the user's data
             if digest := check_data(plan, task):
                 inputs[f"the data of {task.name!r}"] = digest
     for scheme in plan.schemes if plan.pretrained is not None else ():
-        for weights in sorted(Path(plan.checkpoint(scheme)).glob("*.safetensors")):
-            inputs[f"the checkpoint {str(weights)!r}"] = sha256(weights)
+        checkpoint = plan.checkpoint(scheme)
+        for weights in sorted(Path(checkpoint).glob("*.safetensors")):
+            inputs[f"the checkpoint '{last_name(checkpoint)}/{weights.name}'"] = sha256(weights)
     check_folder(folder)
     with _lock(folder, "plan", wait=True):  # two processes may bring seeds or schemes of their own
         record_plan(replace(plan, inputs=inputs), folder)

@@ -16,10 +16,12 @@ A run is one task, one scheme and one seed. All that differs between the runs of
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from hf_posenc.errors import UserError
+from hf_posenc.files import without_folders
 from hf_posenc.options import COUNT, POSITIVE, SEED, Options, whole_number
 
 DATA_VARIABLE = "HF_POSENC_DATA"
@@ -191,8 +193,20 @@ class Plan:
 
     def settings(self, task: Task) -> dict[str, Any]:
         """What runs of a task share that compare: all but the lists that may grow."""
-        values = {name: value for name, value in self.to_dict().items() if name not in _GROW}
-        return {**values, "task": _compact(asdict(task))}
+        plan = replace(self, tasks=(task,)).recorded()
+        values = {name: value for name, value in plan.to_dict().items() if name not in _GROW}
+        return {**values, "task": _compact(asdict(plan.tasks[0]))}
+
+    def recorded(self) -> "Plan":
+        """The plan as a folder of results keeps it: without the folders of this machine that absolute paths name."""
+        kept = partial(without_folders, keep_relative=True)
+        return replace(
+            self,
+            tasks=tuple(replace(task, data=kept(task.data), options=kept(task.options)) for task in self.tasks),
+            pretrained=kept(self.pretrained),
+            scheme_files=kept(self.scheme_files),
+            options=kept(self.options),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `plan.json`; `read_plan` takes them."""

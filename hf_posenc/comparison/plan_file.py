@@ -11,6 +11,7 @@ import yaml
 from huggingface_hub.dataclasses import type_validator
 
 from hf_posenc.errors import UserError, one_line
+from hf_posenc.files import expanded
 from hf_posenc.model.package_config import did_you_mean
 from hf_posenc.options import check_range, whole_number
 from hf_posenc.schemes.names import known_schemes
@@ -39,6 +40,10 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     values = source if isinstance(source, dict) else _read_file(source)
     values = {**values, **{name: value for name, value in overrides.items() if value is not None}}
     values.pop("about", None)  # of a built-in plan
+    if "pretrained" in values:
+        values["pretrained"] = expanded(values["pretrained"])
+    if isinstance(files := values.get("scheme_files"), list | tuple):
+        values["scheme_files"] = tuple(map(expanded, files))
     for name, option in (("tasks", "data"), ("schemes", "schemes")):
         if not values.get(name):
             raise UserError(f"There are no {name}. Give --{option}, or {name}: [...] in a plan.")
@@ -68,7 +73,7 @@ def known_plans() -> dict[str, Path]:
 
 
 def _read_file(source: str | Path) -> dict[str, Any]:
-    path, plans = Path(source), known_plans()
+    path, plans = Path(expanded(source)), known_plans()
     if not path.is_file():
         path = plans.get(str(source), path)
     if not path.is_file():
@@ -108,10 +113,11 @@ def _task(entry: Any) -> Task:
     values = {"data": entry} if isinstance(entry, str) else entry
     if not isinstance(values, dict) or not isinstance(data := values.get("data"), str):
         raise UserError(f"The task {entry!r} names no data. Give a name, or fields such as {{data: cola}}.")
+    data = expanded(data)
     word = Path(data).name or Path(data).resolve().name
     if Path(data).is_file():
         word = word.partition(".")[0]
-    return Task(**_checked(Task, {"name": re.sub(r"[^\w.]+", "_", word), **values}, "A task"))
+    return Task(**_checked(Task, {"name": re.sub(r"[^\w.]+", "_", word), **values, "data": data}, "A task"))
 
 
 def _check_names(plan: Plan) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hf_posenc.data.reading import counted
 from hf_posenc.errors import UserError
-from hf_posenc.files import write_text
+from hf_posenc.files import expanded, write_text
 from hf_posenc.markdown import code, markdown_table, plain, render
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.schemes.describe import factors_in_words, learning_rate_factors
@@ -72,7 +72,7 @@ class Comparison:
         Raises:
             UserError: it holds no results, or damaged ones.
         """
-        self.folder, self.plan = Path(folder), load_plan(folder)
+        self.folder, self.plan = Path(expanded(folder)), load_plan(folder)
         self.table, self.problems = read_table(folder)
         lacking = {run.seed for run in self.plan.runs() if run.name in self.problems}
         whole = tuple(seed for seed in self.plan.seeds if seed not in lacking)

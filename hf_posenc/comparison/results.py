@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from hf_posenc.errors import UserError, check_writable, one_line
-from hf_posenc.files import finite, write_json, write_text
+from hf_posenc.files import expanded, finite, write_json, write_text
 
 from .plan import Plan, PlannedRun, Task
 from .plan_file import read_plan
@@ -35,6 +35,7 @@ def record_plan(plan: Plan, folder: Path) -> None:
     Raises:
         UserError: the folder holds another plan's results, or an input has changed.
     """
+    plan = plan.recorded()
     if (folder / PLAN_NAME).exists():
         plan = load_plan(folder).extended(plan, str(folder))
     write_json(folder / PLAN_NAME, plan.to_dict())
@@ -61,7 +62,7 @@ def load_plan(folder: str | Path) -> Plan:
     Raises:
         UserError: there is none.
     """
-    path = Path(folder) / PLAN_NAME
+    path = Path(expanded(folder)) / PLAN_NAME
     if not path.is_file():
         raise UserError(f"{str(folder)!r} holds no results: {PLAN_NAME} is missing. Give a folder of `compare`.")
     try:
@@ -118,7 +119,7 @@ def read_table(folder: str | Path) -> tuple[pd.DataFrame, list[str]]:
     Raises:
         UserError: there are no results, or they are damaged.
     """
-    folder, plan = Path(folder), load_plan(folder)
+    folder, plan = Path(expanded(folder)), load_plan(folder)
     path = folder / TABLE_NAME
     is_alone = path.is_file() and not (folder / RUNS_NAME).is_dir()
     text = path.read_text(encoding="utf-8") if is_alone else _gather(folder, plan)

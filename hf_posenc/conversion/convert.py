@@ -14,7 +14,7 @@ from ..checkpoints.output import check_free, model_written, other_files
 from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modules
 from ..checkpoints.tokenizers import check_ids
 from ..errors import UserError, user_errors
-from ..files import write_json
+from ..files import expanded, last_name, write_json
 from ..model.package_config import PosEncConfig
 from ..quiet import without_bars
 from ..training.inference import Row
@@ -97,7 +97,7 @@ def convert(
             doesn't exist, a setting of healing is given without `heal`, or `out` is taken.
     """
     torch.default_generator.manual_seed(seed)
-    source = str(source)
+    source, out, heal, eval_texts = str(expanded(source)), expanded(out), expanded(heal), expanded(eval_texts)
     with user_errors():
         PosEncConfig(position_embedding_type=position_embedding_type or "none")
     settings = _settings(heal, None if eval_texts is not None else text_column, seed, healing)
@@ -219,7 +219,7 @@ def _begin_report(loaded: Loaded, config: Any, kept: list[str], allow_other_toke
     if loaded.tokenizer is not None:
         said = check_ids(loaded.tokenizer, loaded.source.folder, source, allowed=allow_other_tokens, is_saved=True)
     return ConversionReport(
-        source=Path(source).resolve().name if Path(source).exists() else source,  # a path means nothing elsewhere
+        source=last_name(source),
         family=loaded.model_type,
         task=loaded.task,
         from_scheme=loaded.model.config.position_embedding_type,

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import torch
-from rich.console import Console
 from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
@@ -35,6 +34,7 @@ from ..errors import Diverged, Interrupted, UserError
 from ..files import write_text
 from ..optimizer import scale_position_learning_rates
 from ..options import BOOLEAN, COUNT, FROM_0_TO_1, LENGTH, POSITIVE, SEED, Options, check_range
+from ..progress import ProgressConsole
 from ..training.inference import Row, pad_rows, take_off_autocast
 from ..training.recipe import step_bytes
 from ..training.run_folder import checkpoints
@@ -155,7 +155,7 @@ def heal(
         )
     limit = original.config.max_position_embeddings
     rows = encode(tokenizer, texts, min(healing.max_length or limit, limit))
-    steps, console = texts_by_step(rows, special_tokens(tokenizer), healing), Console()
+    steps, console = texts_by_step(rows, special_tokens(tokenizer), healing), ProgressConsole()
     body, teacher = cast(Any, model).base_model, cast(Any, original).base_model
     embeddings = body.embeddings.word_embeddings.weight
     with tempfile.TemporaryDirectory() as temporary:

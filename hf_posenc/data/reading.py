@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, List
 
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, without_tokens
 from ..options import Options, refuse_given
 
 LINE = "__line__"
@@ -157,7 +157,7 @@ def readable(what: str, way_out: str) -> Iterator[None]:
         while cause.__cause__ is not None:
             cause = cause.__cause__
         why = (isinstance(cause, OSError) and cause.strerror) or one_line(cause) or type(cause).__name__
-        raise UserError(f"{what} can't be read: {why.rstrip('.')}. {way_out}") from error
+        raise UserError(f"{what} can't be read: {without_tokens(why.rstrip('.'))}. {way_out}") from error
 
 
 # ---- .csv and .tsv --------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..data.preparing import Known
 from ..errors import UserError
+from ..files import expanded, last_name
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..quiet import without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
@@ -142,7 +143,7 @@ def export(
             no class of Transformers can hold it; `out` can't be written; what was written differs from PyTorch by more
             than 1e-4, `native` 1e-5; or int8 lowers the score by more than `largest_drop`. Nothing is left then.
     """
-    source = str(checkpoint)
+    source, out, evaluate, calibrate = str(expanded(checkpoint)), expanded(out), expanded(evaluate), expanded(calibrate)
     if to not in (*TARGETS, *FAMILIES):
         raise UserError(f"--to {to!r} is unknown. Choose one of {', '.join((*TARGETS, *FAMILIES))}.")
     to, like = ("native", to) if to in FAMILIES else (to, None)
@@ -200,8 +201,8 @@ def _quantiser(
         questions=labelled or from_texts(own_texts(256), model, tokenizer),
         calibration=from_texts(texts, model, tokenizer, size=1),
         largest_drop=largest_drop,
-        evaluated_on=None if evaluate is None else Path(evaluate).name,
-        calibrated_on="sentences that come along" if calibrate is None else Path(calibrate).name,
+        evaluated_on=None if evaluate is None else last_name(evaluate),
+        calibrated_on="sentences that come along" if calibrate is None else last_name(calibrate),
     )
 
 

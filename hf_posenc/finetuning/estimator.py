@@ -34,6 +34,7 @@ from ..data.columns import Columns, as_input, note, notes_of, remembered_columns
 from ..data.preparing import TEXTS
 from ..data.reading import as_table
 from ..errors import Diverged, Interrupted, UserError
+from ..files import expanded
 from ..options import Options, refuse_given
 from ..quiet import silence, without_bars
 from ..training import run_folder
@@ -200,6 +201,7 @@ class _Estimator(BaseEstimator):
         result = getattr(self, "_result", None)
         if result is None:
             raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
+        folder = expanded(folder)
         run_folder.check_free(str(folder), overwrite=overwrite, resume=False)
         if bad := not_finite(self.model_.named_parameters()):
             raise Diverged(f"{bad[0]} holds NaN or infinity: the model isn't saved.")

@@ -23,7 +23,7 @@ from ..data.preparing import DataSummary, Known, labels_of, prepare, texts_of
 from ..data.reading import LINE
 from ..data.sources import read_split
 from ..errors import UserError, disk_error, one_line
-from ..files import written_whole
+from ..files import expanded, written_whole
 from ..options import Options
 from ..quiet import without_bars
 from ..training.inference import cut_texts_in_words, logits_of
@@ -75,6 +75,7 @@ def load_classifier(
     Raises:
         UserError: there is no such checkpoint, it isn't a classifier, or the backend can't run it.
     """
+    checkpoint = expanded(checkpoint)
     if backend is None:
         backend = "torch" if device not in (None, "cpu") else fastest_backend(checkpoint)
     if backend != "torch" and device not in (None, "cpu"):

@@ -15,6 +15,7 @@ from ..data.labels import Labels
 from ..data.preparing import Known, PreparedData, texts_of
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, train_tokenizer
 from ..errors import UserError, check_local, user_errors
+from ..files import last_name
 from ..model.package_config import PosEncConfig, did_you_mean
 from ..options import Options, refuse_given
 from ..schemes.scheme_file import register_scheme
@@ -180,7 +181,7 @@ def _load(
         config.update(fields)
     if checkpoint.task == CLASSIFIER:
         which, how = ("these", "trained further") if keeps_head else ("other", "learned anew")
-        notes.append(f"{source} was trained for {which} labels: its classifier is {how}.")
+        notes.append(f"{last_name(source)} was trained for {which} labels: its classifier is {how}.")
     model = load_model(checkpoint, config, new_head=not keeps_head)
     if not keeps_head:  # the weights in its file are of another task
         for name, part in type(model)(model.config).named_children():

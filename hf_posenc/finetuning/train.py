@@ -25,6 +25,7 @@ from ..data.preparing import encode, labels_of, prepare, texts_of
 from ..data.sources import read
 from ..errors import UserError, user_errors
 from ..options import Options
+from ..progress import ProgressConsole
 from ..quiet import without_bars
 from ..training import run_folder
 from ..training.inference import take_off_autocast
@@ -78,7 +79,7 @@ def train(
         raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
     # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
     process = PartialState(cpu=trains_on_cpu(options))
-    console = (console or Console()) if process.is_main_process else Console(quiet=True)
+    console = (console or ProgressConsole()) if process.is_main_process else Console(quiet=True)
     run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
     beginning = check_start(options)
     tables = read(options) if tables is None else tables

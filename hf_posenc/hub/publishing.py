@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import torch
-from huggingface_hub import CommitInfo, HfApi, get_token
+from huggingface_hub import CommitInfo, HfApi
 
-from hf_posenc.errors import Interrupted, UserError, one_line
-from hf_posenc.files import sha256, write_text
+from hf_posenc.errors import Interrupted, UserError, one_line, without_tokens
+from hf_posenc.files import expanded, sha256, write_text
 from hf_posenc.isolated_load import Answer, load_isolated
 
 from .card import published_card
@@ -91,7 +91,7 @@ def publish(
     try:
         with tempfile.TemporaryDirectory() as temporary:
             place = Path(temporary)
-            sent = collect(Path(checkpoint), place / "checkpoint", trust_remote_code)
+            sent = collect(Path(expanded(checkpoint)), place / "checkpoint", trust_remote_code)
             card = published_card(sent, repo_id, "the commit that is checked")  # or refused, before anything is sent
             if dry_run:
                 written = sent.source / "README.hub.md"
@@ -121,9 +121,8 @@ def publish(
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"{repo_id}: {outcome}") from None
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        text, secret = f"{repo_id}: {kind}{one_line(error)}".rstrip(" .:"), token or get_token()
-        message = f"{text}. {outcome}"
-        raise UserError(message.replace(secret, "hf_...") if secret else message) from None
+        text = f"{repo_id}: {kind}{one_line(error)}".rstrip(" .:")
+        raise UserError(without_tokens(f"{text}. {outcome}", token)) from None
 
 
 @contextlib.contextmanager

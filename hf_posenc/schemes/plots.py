@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hf_posenc.errors import UserError, user_errors
-from hf_posenc.files import written_whole
+from hf_posenc.files import expanded, written_whole
 from hf_posenc.model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.schemes.hooks import one_text, rotated_units
@@ -117,6 +117,7 @@ def save_figure(figure: "Figure", path: str | Path, *, dpi: int = 150) -> None:
     """
     import matplotlib
 
+    path = expanded(path)
     suffix = check_picture_path(path)
     unsaid = {"png": ("Software",), "svg": ("Date",), "pdf": ("CreationDate", "Creator", "Producer")}[suffix]
     # The names of an svg's parts are drawn at random without a salt.

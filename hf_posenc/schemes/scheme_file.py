@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from transformers.utils import logging
 
 from hf_posenc.errors import UserError
-from hf_posenc.files import sha256
+from hf_posenc.files import expanded, sha256
 from hf_posenc.model.position_base import PositionScheme
 from hf_posenc.model.scheme_factory import overrides
 from hf_posenc.model.scheme_files import remember_code
@@ -43,7 +43,7 @@ def register_scheme(scheme: type[PositionScheme] | str | Path, name: str | None 
             clear what to call a scheme.
     """
     if isinstance(scheme, (str, Path)):
-        return [_register(*named) for named in _named_schemes(Path(scheme), name)]
+        return [_register(*named) for named in _named_schemes(Path(expanded(scheme)), name)]
     return [_register(scheme, name)]
 
 

@@ -18,6 +18,7 @@ from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix, precision_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.preparing import DataSummary, PreparedData
+from ..files import without_folders
 from ..machine import versions
 from ..markdown import markdown_table, plain, render
 from ..options import Options
@@ -323,7 +324,7 @@ def begin_report(
         if count
     ]
     return Report(
-        options=plain_options({**asdict(options), "data": options.data or "unknown", "output": str(output)}),
+        options=without_folders({**asdict(options), "data": options.data or "unknown", "output": str(output)}),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
         position_embedding_type=model.config.position_embedding_type,
         problem_type=prepared.labels.problem_type,
@@ -337,19 +338,6 @@ def begin_report(
         positional_parameters=sum(part.numel() for name, part in model.named_parameters() if ".position." in name),
         data=DataSummary(prepared.summary.line, doubts),
     )
-
-
-def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options without local folders: the results file is published with the model."""
-
-    def without_folder(value: Any) -> Any:
-        if isinstance(value, dict):
-            return plain_options(value)
-        is_path = isinstance(value, str) and len(Path(value).parts) > 1
-        is_here = is_path and (value.startswith(("/", "~", "./", "../")) or Path(value).exists())
-        return Path(value).name if is_here else value
-
-    return {name: without_folder(value) for name, value in options.items()}
 
 
 def _say(console: Console, *lines: str) -> None:

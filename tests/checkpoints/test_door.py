@@ -1,15 +1,12 @@
 """Each kind of damage to a checkpoint is refused, or harmless, whichever command opens it; ours and other families'."""
 
-import io
 import json
-import pickle
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import typer.main
@@ -298,25 +295,6 @@ def test_each_damage_is_refused_or_harmless_to_each_command(
         assert len(re.findall("^Error: ", said, re.MULTILINE)) == 1
         if source == "ours" or command not in OURS_ALONE:
             assert re.search(message, said), said
-
-
-def _npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"\x93NUMPY", pickle.dumps([1, 2]), _npy(np.zeros(3)), _npy(np.zeros((2, 2), np.uint64)), _npy(np.uint64(7))],
-    ids=["empty", "cut", "a pickle", "fractions", "a table", "one number"],
-)
-def test_a_damaged_list_of_training_texts_never_stops_an_answer(whole, tmp_path, caplog, content):
-    folder = Path(shutil.copytree(whole["ours"], tmp_path / "ours"))
-    expected = hf_posenc.load(folder).predict_proba(["a good film"])
-    (folder / "_trained_on.npy").write_bytes(content)
-    assert np.array_equal(hf_posenc.load(folder).predict_proba(["a good film"]), expected)
-    assert "it isn't checked which texts it was trained on" in caplog.text
 
 
 def test_what_a_training_notes_is_checked_when_it_is_read(whole):

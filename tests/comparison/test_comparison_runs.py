@@ -138,6 +138,16 @@ def test_training_data_differ_by_seed_and_are_the_same_for_all_schemes():
 # What is made, skipped, shared, and tried again
 
 
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, PermissionError])
+def test_why_a_run_failed_holds_no_token(error, tmp_path, pretended):
+    token, console = f"hf_{'aB3' * 11}", quiet()
+    pretended[0]["rope"] = error(f"You sent {token}")
+    failed = execute(toy(schemes=["rope"]), tmp_path, console=console).failed
+    assert token not in f"{failed}{printed(console)}"
+    assert "You sent hf_..." in failed["probes-rope-seed0"]
+    assert "failed: " in printed(console)
+
+
 def test_what_is_done_is_skipped_and_what_failed_is_tried_again(tmp_path, pretended):
     broken, made = pretended
     broken["rope"] = ValueError("rope  has\nno bananas")
@@ -486,7 +496,7 @@ def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
     # Without the scheme the folder can be used, and keeps what it says of it.
     execute(toy(schemes=["t5"]), tmp_path / "out", console=quiet())
     assert load_plan(tmp_path / "out").schemes == ("none", "recency", "t5")
-    assert load_plan(tmp_path / "out").scheme_files == (str(own),)
+    assert load_plan(tmp_path / "out").scheme_files == (own.name,)
 
 
 def test_a_checkpoint_of_ones_own_scheme_needs_the_file(tmp_path, own, forget):

@@ -49,6 +49,41 @@ def changed(folder: Path, name: str, content: Any = None, *, weights: Callable[[
         (folder / name).write_text(json.dumps({**before, **content}))
 
 
+def pickled(path: Path) -> None:
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-3]),
+    "empty": lambda path: path.write_bytes(b""),
+    "a pickle": pickled,
+    "of another type": lambda path: np.save(path, np.array([0.5, 1.5])),
+    "of another shape": lambda path: np.save(path, np.ones((2, 2), dtype=np.uint64)),
+    "an archive": lambda path: path.write_bytes(b"PK\x05\x06" + b"\0" * 18),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "unreadable": lambda path: (path.unlink(), path.symlink_to(path.name)),  # for root, too
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_marks_of_the_training_texts_stop_no_answer(damage, regression, tmp_path, run):
+    folder = shutil.copytree(regression, tmp_path / "model")
+    DAMAGES[damage](folder / "_trained_on.npy")
+    data = write_jsonl(tmp_path / "data.jsonl", [{"text": text, "label": 0.5} for text in TEXTS])
+    further = ("--max-steps", 1, "--no-bf16", "--device", "cpu", "--validation-share", 0)
+    for number, words in enumerate(
+        (
+            ("predict", folder, "a text"),
+            ("evaluate", folder, "--data", data),
+            ("train", "-o", tmp_path / "further", "--data", data, "--pretrained", folder, *further),
+        )
+    ):
+        code, _, err = run(*words)
+        assert code == 0, err
+        assert err.count("whether texts were among those trained on isn't checked") == (number == 0)  # once
+        assert "pickle" not in err
+
+
 HEAD, QUERY = "classifier.out_proj", "model.layers.0.attention.query.weight"
 LACKS = "lacks weights, which would be random: '"
 

@@ -19,8 +19,7 @@ from transformers.trainer_callback import CallbackHandler
 
 from hf_posenc import fit
 from hf_posenc.errors import Diverged, Interrupted, UserError
-from hf_posenc.files import swap_in, write_json
-from hf_posenc.training.report import plain_options
+from hf_posenc.files import swap_in, without_folders, write_json
 from hf_posenc.training.run_folder import check_free, checkpoints, resume_point
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
@@ -391,7 +390,7 @@ def test_results_name_files_without_their_folders(whole, tmp_path, monkeypatch):
     asked = {"data": "clients/a.csv", "validation": "../gone/b.csv", "test": "~/c.csv", "pretrained": "owner/name"}
     asked |= {"join": "/", "set": {"logging_dir": "/b/c", "deep": {"a": "b/c"}}}
     plain = {"data": "a.csv", "validation": "b.csv", "test": "c.csv", "pretrained": "owner/name", "join": "/"}
-    assert plain_options(asked) == {**plain, "set": {"logging_dir": "c", "deep": {"a": "b/c"}}}
+    assert without_folders(asked) == {**plain, "set": {"logging_dir": "c", "deep": {"a": "b/c"}}}
     for path in whole.iterdir():
         assert path.suffix not in (".bin", ".pt", ".pth", ".pkl")
         assert "/pytest-" not in path.read_bytes().decode(errors="ignore"), path

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...errors import UserError
+from ...errors import UserError, one_line
 from ...model.modeling_posenc import PosEncForSequenceClassification
 from ...model.package_config import PosEncConfig
 from ...model.position_base import PositionScheme
@@ -37,7 +37,7 @@ def describe(error: Exception) -> str:
         and f"{os.sep}site-packages{os.sep}" not in frame.filename
     ]
     place = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
-    text = " ".join(str(error).split()).rstrip(".")
+    text = one_line(error).rstrip(".")
     if len(text) > 300 and not isinstance(error, ValueError):  # PyTorch's can be pages, ours say what to do
         text = f"{text[:300]}..."
     return f"{type(error).__name__}: {text}{place}"

@@ -1,0 +1,197 @@
+"""`~` is the home folder in each path that a command or a public function takes, and `-o=DIR` names no folder."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import hf_posenc
+from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, cli
+from hf_posenc.comparison import Comparison, execute, read_plan, read_table
+from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc.options import PATHS, Options
+from hf_posenc.schemes.plots import plot_position, save_figure
+
+SMALL = ["--max-steps", "1", "--no-bf16"]
+INT8 = ["--to", "openvino", "--quantize", "int8", "--largest-drop", "1"]
+ONE_RUN = ["--schemes", "none", "--seeds", "1", "--options", '{"max_steps": 1}']
+OF_TRAINING = {
+    "output": "--output=~/new",
+    "data": "--data=~/d.csv",
+    "validation": "--validation=~/e.csv",
+    "test": "--test=~/e.csv",
+    "pretrained": "--pretrained=~/model",
+    "tokenizer": "--tokenizer=~/model",
+    "scheme_file": "--scheme-file=~/mine.py",
+}
+COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "train": ([*SMALL, "--device", "cpu"], OF_TRAINING),
+    "predict": ([], {"checkpoint": "~/model", "data": "--data=~/d.csv", "output": "--output=~/new.csv"}),
+    "evaluate": ([], {"checkpoint": "~/model", "data": "--data=~/d.csv", "errors": "--errors=~/new.csv"}),
+    "convert": (
+        ["--scheme", "alibi", *SMALL],
+        {"source": "~/model", "out": "--output=~/new", "heal": "--heal=~/d.csv", "eval_texts": "--eval-text=~/e.csv"},
+    ),
+    "export": (
+        INT8,
+        {"checkpoint": "~/model", "out": "--output=~/new", "evaluate": "--evaluate=~/e.csv"}
+        | {"calibrate": "--calibrate=~/d.csv"},
+    ),
+    "compare": (
+        ONE_RUN,
+        {"output": "--output=~/new", "plan": "--plan=~/plan.yaml", "data": "--data=~/d.csv"}
+        | {"scheme_file": "--scheme-file=~/mine.py", "pretrained": "--pretrained=~/model"},
+    ),
+    "report": ([], {"results": "~/new"}),
+    "schemes": ([], {}),
+    "plot": ([], {"source": "~/model", "output": "--output=~/new.png", "scheme_file": "--scheme-file=~/mine.py"}),
+    "check": (["own_slope", "--only", "shapes"], {"scheme_file": "--scheme-file=~/mine.py"}),
+    "publish": (["--repo-id", "me/mine", "--dry-run"], {"checkpoint": "~/model"}),
+}
+"""Words of each command, and each of its parameters that may be a path, as a shell leaves it."""
+OTHERS = {
+    *(set(Options.__dataclass_fields__) - {*PATHS}),
+    *(
+        "texts",
+        "text_pair",
+        "split",
+        "as_json",
+        "threshold",
+        "top_k",
+        "calibrated",
+        "backend",
+        "position_embedding_type",
+    ),
+    *("position_embedding_kwargs", "rope_parameters", "max_position_embeddings", "extension", "allow_pickle", "to"),
+    *("quantize", "largest_drop", "schemes", "seeds", "baseline", "options", "search", "keep_models", "dry_run"),
+    *("max_positions", "layer", "only", "onnx", "repo_id", "private", "create_pr", "commit_message"),
+}
+"""Parameters that are no paths."""
+OWN = """
+from hf_posenc.model.position_base import PositionScheme
+
+
+class OwnSlope(PositionScheme):
+    name = "own_slope"
+
+    def embed(self, hidden_states, tokens):
+        return hidden_states + tokens.positions[..., None].to(hidden_states.dtype) / 100
+"""
+
+
+OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
+    "convert": (
+        ("source", "out", "heal", "eval_texts"),
+        lambda: hf_posenc.convert("~/model", "~/new", position_embedding_type="alibi", max_steps=1, **TEXTS),
+    ),
+    "export": (
+        ("checkpoint", "out", "evaluate", "calibrate"),
+        lambda: hf_posenc.export("~/model", "~/new", "openvino", quantize="int8", largest_drop=1, **MEASURED),
+    ),
+    "load": (("folder",), lambda: hf_posenc.load("~/model")),
+    "fit": (("pretrained",), lambda: fitted().save("~/new")),
+    "register_scheme": (("scheme",), lambda: hf_posenc.register_scheme("~/mine.py")),
+    "save_figure": ((), lambda: save_figure(plot_position(hf_posenc.PosEncConfig.from_preset("tiny")), "~/new.png")),
+    "execute": ((), lambda: compared()),
+}
+"""Functions of Python: their parameters that may be paths, and a call."""
+TEXTS, MEASURED = {"heal": "~/d.csv", "eval_texts": Path("~/e.csv")}, {"evaluate": "~/e.csv", "calibrate": "~/d.csv"}
+
+
+def fitted():
+    texts, options = [f"a film {number}" for number in range(40)], {"max_steps": 1, "bf16": False, "device": "cpu"}
+    return hf_posenc.fit(texts, ["g", "b"] * 20, pretrained="~/model", tokenizer="~/model", baseline=False, **options)
+
+
+def compared(results: str = "~/new") -> None:
+    plan = read_plan({"tasks": ["~/d.csv", {"data": "~/e.csv"}], "schemes": ["none"], "seeds": 1, **COMPARED})
+    assert execute(plan, results).failed == {}
+    assert len(read_table(results)[0]) == len(read_table(Path(results).expanduser())[0])
+    assert Comparison(results).problems == []
+
+
+COMPARED = {"pretrained": "~/model", "scheme_files": ["~/mine.py"], "options": {"max_steps": 1}}
+
+
+def test_the_tables_name_each_parameter_that_may_be_a_path():
+    commands = get_command(cli.app).commands
+    assert {*COMMANDS} == {*commands}
+    for name, command in commands.items():
+        assert {parameter.name for parameter in command.params} - {*COMMANDS[name][1]} <= OTHERS, name
+    public = {name: getattr(hf_posenc, name) for name in hf_posenc.__all__}
+    functions = {name: value for name, value in public.items() if inspect.isfunction(value)}
+    for name, function in functions.items():
+        strings = {p.name for p in inspect.signature(function).parameters.values() if "str" in str(p.annotation)}
+        others = {*OTHERS, "kwargs", "checks", "config_overrides", "labels", "progress", "name"}
+        assert strings - others <= {*OF_FUNCTIONS.get(name, ((), None))[0]}, name
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    """The home folder, with what the calls need; the working folder is another, in which nothing may appear."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    for name in ("d", "e"):
+        rows = "".join(f"a good film {name}{number},g\na bad film {name}{number},b\n" for number in range(20))
+        (folder / f"{name}.csv").write_text(f"text,label\n{rows}")
+    tokenizer = train_tokenizer([(folder / "d.csv").read_text()], vocab_size=60, model_max_length=64)
+    labels = {"id2label": {0: "b", 1: "g"}, "problem_type": "single_label_classification"}
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64}
+    fields = {"vocab_size": len(tokenizer), "position_embedding_type": "learned", **sizes, **labels}
+    PosEncForSequenceClassification(PosEncConfig(**fields)).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    (folder / "mine.py").write_text(OWN)
+    (folder / "plan.yaml").write_text("schemes: [none]\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("HOME", str(folder))
+    yield folder
+    SCHEMES.pop("own_slope", None)
+    assert [*elsewhere.iterdir()] == []
+
+
+SLOW = ("compare", "report", "export", "convert", "execute")
+
+
+def some_slow(names: dict) -> list:
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+
+
+@pytest.mark.parametrize("command", some_slow(COMMANDS))
+def test_each_command_finds_and_writes_what_lies_at_home(command, home, run):
+    words, paths = COMMANDS[command]
+    if command == "export":
+        pytest.importorskip("nncf")
+    if command == "report":
+        compared()
+    code, _, err = run(command, *paths.values(), *words)
+    assert code == 0, err
+    for path in (word.rpartition("=")[2] for word in paths.values()):
+        assert Path(path).expanduser().exists()
+
+
+@pytest.mark.parametrize("function", some_slow(OF_FUNCTIONS))
+def test_each_function_finds_and_writes_what_lies_at_home(function, home):
+    if function == "export":
+        pytest.importorskip("nncf")
+    before = {*home.iterdir()}
+    OF_FUNCTIONS[function][1]()
+    assert [path.stem for path in {*home.iterdir()} - before - {home / "__pycache__"}] in ([], ["new"])
+
+
+COMMANDS_OF_CLI = get_command(cli.app).commands
+WITH_OUTPUT = [name for name, command in COMMANDS_OF_CLI.items() if any("-o" in p.opts for p in command.params)]
+
+
+@pytest.mark.parametrize("command", WITH_OUTPUT)
+def test_an_output_glued_to_an_equals_sign_is_refused(command, home, run):
+    words, paths = COMMANDS[command]
+    given = [word for name, word in paths.items() if name not in ("output", "out")]
+    code, _, err = run(command, *given, *words, "-o=runs/x")
+    assert code == 2
+    assert err.strip().splitlines()[-1] == (
+        "Error: -o=runs/x would write to '=runs/x'. Write -o runs/x, or --output=runs/x."
+    )
