@@ -17,7 +17,7 @@ from ..checkpoints.tokenizers import check_tokens as check_tokenizer
 from ..errors import UserError, user_errors
 from ..files import write_json
 from ..model.package_config import PosEncConfig
-from ..quiet import without_bars
+from ..quiet import alone, without_bars
 from ..training.inference import Row
 from .families import FAMILIES, SOURCE
 from .fields import not_carried
@@ -34,8 +34,8 @@ _LONGEST = 512
 """Tokens of a text that agreement is measured on."""
 
 
+@alone()
 @without_bars()
-@torch.random.fork_rng(devices=[])
 def convert(
     source: str | Path,
     out: str | Path | None = None,

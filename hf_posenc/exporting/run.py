@@ -17,7 +17,7 @@ from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..errors import UserError
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
-from ..quiet import without_bars
+from ..quiet import alone, without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
 from .int8 import Int8Report, from_texts, quantize_graph, read_labelled
@@ -95,6 +95,7 @@ class ExportReport:
         return "\n".join([*lines, *([] if self.int8 is None else [str(self.int8)]), *self.notes])
 
 
+@alone()
 @without_bars()
 def export(
     checkpoint: str | Path,

@@ -9,7 +9,6 @@
 """
 
 import contextlib
-import random
 import re
 import tempfile
 import warnings
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 import numpy as np
-import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 from numpy.typing import ArrayLike
 from pandas import isna
@@ -39,7 +37,7 @@ from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError, dashed
 from ..options import Options, refuse_given
-from ..quiet import silence, without_bars
+from ..quiet import alone, silence, without_bars
 from ..training import run_folder
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
@@ -100,6 +98,7 @@ def fit(
     return estimator(baseline=baseline, pretrained=pretrained, scheme=scheme, **options).fit(texts, labels)
 
 
+@alone()
 def load(
     folder: str | Path, *, backend: str | None = None, device: str = "cpu"
 ) -> "PosEncClassifier | PosEncRegressor":
@@ -172,7 +171,7 @@ class _Estimator(BaseEstimator):
             parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
         with (
             tempfile.TemporaryDirectory(prefix="posenc-") as folder,
-            _own_randomness(),
+            alone(),
             contextlib.nullcontext() if verbose else silence(),
             _named_parameters(),
         ):
@@ -339,18 +338,6 @@ def _as_parameter(item: Field[Any], spelling: re.Match[str]) -> str:
     if value is None:
         return item.name
     return f"{item.name}={repr(value) if value[0].isalpha() else value}"
-
-
-@contextlib.contextmanager
-def _own_randomness() -> Iterator[None]:
-    """Training seeds every generator; what the caller draws afterwards isn't to depend on it."""
-    before = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
 
 
 def require_labels(labels: Any) -> None:
