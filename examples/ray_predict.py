@@ -26,7 +26,7 @@ import ray
 
 from hf_posenc.data.columns import Columns, as_input
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.finetuning.prediction import flat_answer, input_name, load_classifier, predict
+from hf_posenc.finetuning.prediction import flat_answer, load_classifier, predict, with_answers
 
 READERS = {".parquet": ray.data.read_parquet, ".csv": ray.data.read_csv, ".jsonl": ray.data.read_json}
 
@@ -42,11 +42,7 @@ class Labeller:
         """The rows with the columns of their answers."""
         texts = (as_input(cells, self.columns) for cells in rows.select(self.columns.text).to_pylist())
         given = predict(self.classifier, texts, self.batch_size)
-        answers = pa.Table.from_pylist([flat_answer(answer, self.classifier.known.label_names) for answer in given])
-        if self.classifier.known.problem_type == "multi_label_classification":  # in a block that has none, too
-            answers = answers.set_column(0, "label", answers["label"].cast(pa.list_(pa.string())))
-        kept = [input_name(name, answers.column_names) for name in rows.column_names]
-        return pa.table([*rows.columns, *answers.columns], [*kept, *answers.column_names])
+        return with_answers(rows, [flat_answer(answer, self.classifier.known.label_names) for answer in given])
 
 
 def main() -> None:

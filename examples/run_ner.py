@@ -9,6 +9,7 @@ transformers' TrainingArguments are options too; --help lists them. Then:
     pipeline("token-classification", "runs/ner", aggregation_strategy="first")("Ada sang in Paris.")
 """
 
+import sys
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -62,20 +63,32 @@ def entities(labels):
     return found
 
 
-def scores(names, prediction):
-    """Precision, recall and F1 of whole entities, and the accuracy of words."""
-    is_word = prediction.label_ids != -100
-    right, answers = (
-        {(row, *span) for row, labels in enumerate(every) for span in entities(names[n] for n in labels[is_word[row]])}
-        for every in (prediction.label_ids, prediction.predictions)
-    )
+def scores(names, rows, prediction):
+    """Precision, recall and F1 of whole entities, and the accuracy of words; what the model didn't read is missed."""
+    right, answers, words = set(), set(), []
+    for row, (labels, read) in enumerate(zip(rows["labels"], rows["read"], strict=True)):
+        answered = [""] * len(labels)
+        for word, number in zip(read, prediction.predictions[row][prediction.label_ids[row] != -100], strict=True):
+            answered[word] = names[number]
+        expected = [names[number] for number in labels]
+        right |= {(row, *span) for span in entities(expected)}
+        answers |= {(row, *span) for span in entities(answered)}
+        words += [label == answer for label, answer in zip(expected, answered, strict=True)]
     both = len(right & answers)
     return {
-        "accuracy": float((prediction.label_ids == prediction.predictions)[is_word].mean()),
+        "accuracy": sum(words) / max(len(words), 1),
         "precision": both / max(len(answers), 1),
         "recall": both / max(len(right), 1),
         "f1": 2 * both / max(len(right) + len(answers), 1),
     }
+
+
+def say_what_is_cut(split, rows, limit):
+    """Prints how many texts are longer than the model reads, and how many words that leaves out."""
+    lost = [len(labels) - len(read) for labels, read in zip(rows["labels"], rows["read"], strict=True)]
+    if cut := sum(count > 0 for count in lost):
+        what = f"{cut} of {len(lost)} {split} texts have more than {limit} tokens, and only so many are read"
+        print(f"{what}: {sum(lost)} words are cut off, and count as missed.", file=sys.stderr)
 
 
 def main():
@@ -92,14 +105,19 @@ def main():
     model = AutoModelForTokenClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **ids)
 
     def tokenize(batch):
-        encoded, aligned = tokenizer(batch["tokens"], is_split_into_words=True, truncation=True), []
+        encoded, aligned, read = tokenizer(batch["tokens"], is_split_into_words=True, truncation=True), [], []
         for row, labels in enumerate(batch["labels"]):
             # The first piece of a word has its label; others, and special tokens, have -100, which isn't counted.
-            pieces = pairwise([None, *encoded.word_ids(row)])
+            pieces = list(pairwise([None, *encoded.word_ids(row)]))
             aligned.append([-100 if word in (None, last) else labels[word] for last, word in pieces])
-        return {**encoded, "labels": aligned}
+            read.append([word for last, word in pieces if word not in (None, last)])
+        return {**encoded, "labels": aligned, "read": read}
 
+    whole = {split: list(rows["labels"]) for split, rows in data.items()}
     data = data.map(tokenize, batched=True, remove_columns=data["train"].column_names)
+    known = {split: {"labels": whole[split], "read": list(data[split]["read"])} for split in ("train", "validation")}
+    for split, rows in known.items():
+        say_what_is_cut(split, rows, tokenizer.model_max_length)
     trainer = Trainer(
         model=model,
         args=training,
@@ -108,7 +126,7 @@ def main():
         processing_class=tokenizer,
         data_collator=DataCollatorForTokenClassification(tokenizer),
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        compute_metrics=lambda prediction: scores(names, prediction),
+        compute_metrics=lambda prediction: scores(names, known["validation"], prediction),
     )
     scale_position_learning_rates(trainer.create_optimizer(), model)  # biases on logits need more than the rest
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)

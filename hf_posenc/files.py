@@ -1,5 +1,6 @@
 """Writes files and folders whole or not at all, and computes digests."""
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -133,13 +134,28 @@ def written_whole(path: str | Path) -> Iterator[Path]:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Writes a JSON file whole or not at all; NaN and infinity, which JSON lacks, become null."""
-    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
+    """Writes a JSON file whole or not at all; see `json_text`."""
+    write_text(path, json_text(value, indent=2) + "\n")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """A value as JSON, with null for NaN and infinity, which JSON lacks; what it has no form for is a string.
+
+    Bytes are written in Base64.
+    """
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, default=_as_string, allow_nan=False)
+    except ValueError:  # NaN, or an object that holds itself, which is refused once more
+        return json.dumps(finite(value), indent=indent, ensure_ascii=False)
 
 
 def finite(value: Any) -> Any:
     """The value as JSON holds it, with null for NaN and infinity."""
-    return json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
+    return json.loads(json.dumps(value, default=_as_string), parse_constant=lambda _: None)
+
+
+def _as_string(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def sha256(path: str | Path) -> str:

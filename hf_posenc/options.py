@@ -227,7 +227,11 @@ class Options:
 
 
 def words(text: str) -> list[str]:
-    """The words between commas."""
+    """The words between commas, or of a JSON list of strings, in which they may hold commas, blanks and quotes."""
+    with contextlib.suppress(json.JSONDecodeError):
+        listed = json.loads(text)
+        if isinstance(listed, list) and all(isinstance(word, str) for word in listed):
+            return listed
     return [word.strip() for word in text.split(",") if word.strip()]
 
 

@@ -3,7 +3,6 @@
 Nothing in it is run, and no weight is read yet: `loading` and `tokenizers` read what was opened here.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from ..data.columns import OURS
 from ..errors import UserError, is_local, one_line
+from ..files import json_text
 from ..tasks import task_of
 from .files import PICKLE, WEIGHTS, open_weights, read_json, weight_files
 
@@ -200,7 +200,7 @@ def read_config(folder: Path, name: str) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     """A value in at most 60 letters."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json_text(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 

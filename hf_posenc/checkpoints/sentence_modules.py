@@ -1,10 +1,10 @@
 """What makes a model one of sentence-transformers: modules behind it, prompts, the longest input, an activation."""
 
-import json
 import re
 from pathlib import Path
 
 from ..errors import UserError
+from ..files import json_text
 from .files import WEIGHTS, read_json
 
 MODULES = "modules.json"
@@ -69,7 +69,7 @@ def read_modules(
             return {}, [f"{_LOST} {reason} (query_expansion with attend=False)."]
         if longest is not None and "max_seq_length" in values:
             values["max_seq_length"] = longest
-        files[_LENGTH] = json.dumps(values, indent=2).encode()
+        files[_LENGTH] = json_text(values, 2).encode()
         made_for = values.get("transformer_task", made_for)
     if task not in (None, str(made_for).replace("sequence-", "text-")):  # the Hub's name of the task
         return {}, [f"{_LOST} its modules are made for {made_for}, and this is for {task}."]

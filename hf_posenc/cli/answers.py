@@ -1,7 +1,8 @@
 """`predict` and `evaluate`: a checkpoint's answers, and their scores."""
 
-import json
 import sys
+from functools import partial
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from hf_posenc import options as shared
 from hf_posenc.errors import UserError
-from hf_posenc.files import expanded
+from hf_posenc.files import expanded, json_text
 from hf_posenc.options import refuse_given
 
 from .application import Checkpoint, app, data_options, loading
@@ -92,8 +93,8 @@ def predict(
             written = prediction.write_answers(output, rows, answers, classifier.known.label_names)
             print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}", file=sys.stderr)
         elif as_json:
-            for row, answer in zip(rows, answers, strict=True):
-                print(prediction.json_line(row, answer), flush=True)
+            for line in prediction.json_lines(rows, answers):
+                print(line, flush=True)
         else:
             given = list(answers)
             table = Table("text", *given[0])
@@ -112,10 +113,10 @@ def _read(
 
     A single text of the command line is taken as already joined.
     """
-    from datasets import Dataset
+    import pyarrow as pa
 
     from hf_posenc.data.columns import as_input, find_columns
-    from hf_posenc.data.reading import LINE, as_table, names_of, where
+    from hf_posenc.data.reading import Source, empty_in_words, names_of, refuse_surrogates, where
     from hf_posenc.data.sources import read_split
 
     remarks, known = [], classifier.known.columns
@@ -124,19 +125,18 @@ def _read(
         if split is not None:
             raise UserError(f"--split {split!r} is for --data, and texts are given. Leave it out.")
         cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
-        table = as_table(Dataset.from_dict(cells), "Your texts")
+        refuse_surrogates((f"Text {row}", text) for row, text in enumerate(chain(*cells.values()), start=1))
+        source = Source(pa.table(cells), "Your texts")
+        table = source.table()
         inputs = [as_input(row, known) for row in zip(*cells.values(), strict=True)]
     else:
-        table = read_split(options, split)
+        source = read_split(options, split)
+        table = source.table()
         columns = find_columns(table, options, known, needs_label=False)
         inputs = list(zip(*columns.texts(table), strict=True))
         remarks.append(f"{table.info.dataset_name}: {columns.sentence(names_of(table))}; {table.info.description}.")
-    if empty := [row for row, parts in enumerate(inputs) if not all(part.strip() for part in parts)]:
-        remarks.append(
-            f"{table.info.dataset_name}: {len(empty):,} empty, from {where(table, empty[0])} on, and answered all the "
-            "same: such an answer means nothing."
-        )
-    return table.remove_columns(LINE), inputs, remarks
+    remarks.append(empty_in_words(str(table.info.dataset_name), inputs, partial(where, table)))
+    return source.rows, inputs, remarks
 
 
 def _cell(value: Any) -> str:
@@ -195,7 +195,7 @@ def evaluate(
         written = prediction.write_answers(errors, found.errors, found.answers, classifier.known.label_names)
         print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", file=sys.stderr)
     if as_json:
-        print(json.dumps({"data": data, "examples": found.examples} | found.metrics))
+        print(json_text({"data": data, "examples": found.examples} | found.metrics))
     else:
         print(f"{data}: {found.examples:,} examples")
         for name, value in found.metrics.items():

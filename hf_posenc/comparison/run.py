@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from hf_posenc.checkpoints.loading import position_limit
 from hf_posenc.checkpoints.tokenizers import check_ids
@@ -99,7 +100,7 @@ def run_one(
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     rows = {"train": training_rows(plan, run)}
     # The baselines are measured once for all runs of a task.
-    trained = train(Options.of(**options), tables=rows, baselines=False)
+    trained = train(Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True))
     tested = list(_test(plan, run, trained))
     if not tested:
         raise UserError(f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}.")

@@ -1,7 +1,7 @@
 """`convert`: makes a PosEnc checkpoint, with any positional scheme, from a pretrained one of the BERT family."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ..checkpoints.tokenizers import check_ids
 from ..errors import UserError, user_errors
 from ..files import expanded, last_name, write_json
 from ..model.package_config import PosEncConfig
-from ..quiet import without_bars
+from ..quiet import alone, without_bars
 from ..training.inference import Row
 from .families import FAMILIES, SOURCE
 from .fields import not_carried
@@ -33,8 +33,8 @@ _LONGEST = 512
 """Tokens of a text that agreement is measured on."""
 
 
+@alone()
 @without_bars()
-@torch.random.fork_rng(devices=[])
 def convert(
     source: str | Path,
     out: str | Path | None = None,
@@ -45,9 +45,9 @@ def convert(
     max_position_embeddings: int | None = None,
     extension: str | None = None,
     task: str | None = None,
-    heal: str | Path | Sequence[str] | None = None,
+    heal: Any = None,
     text_column: str | None = None,
-    eval_texts: str | Path | Sequence[str] | None = None,
+    eval_texts: Any = None,
     revision: str | None = None,
     allow_pickle: bool = False,
     allow_other_tokens: bool = False,
@@ -76,9 +76,9 @@ def convert(
         extension: how a table of positions grows: `tile` (repeated: short texts keep their outputs) or
             `interpolate` (stretched), see `fitting.extended_table`; or how RoPE does: `linear`, `dynamic`, `yarn`.
         task: the task of the result, one of `TASKS`. None: the source's. A head that the source lacks is new.
-        heal: unlabelled text (a file, or texts) to heal a swapped model with: see `heal`.
-        text_column: of files of text.
-        eval_texts: texts to measure on, a file or texts. None: those that healing sets aside, or sentences of the
+        heal: unlabelled text (a file, texts, or a table in memory) to heal a swapped model with: see `heal`.
+        text_column: of files and tables of text.
+        eval_texts: texts to measure on, in any of these forms. None: those that healing sets aside, or sentences of the
             package.
         revision: branch, tag or commit on the Hub.
         allow_pickle: read weights from a .bin file, if there are no others.

@@ -29,7 +29,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, Trai
 from transformers.trainer_callback import PrinterCallback
 
 from ..data.columns import find_columns
-from ..data.reading import read_file
+from ..data.memory import dataset_in_memory, values_in_memory
+from ..data.reading import read_file, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError
 from ..files import write_text
 from ..optimizer import scale_position_learning_rates
@@ -49,19 +50,21 @@ _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
 """Shares of the steps: up to here the first layer alone is trained, and from here on all of them."""
 
 
-def read_training_texts(source: str | Path | Sequence[str], text_column: str | None = None) -> list[str]:
-    """Texts of a file (see `hf-posenc predict --data`), or the given ones, without empty ones.
+def read_training_texts(source: Any, text_column: str | None = None) -> list[str]:
+    """Texts of a file (see `hf-posenc predict --data`), of a table in memory, or of a list, without empty ones.
 
     Raises:
         UserError: there is no such file or column, or no text in it.
     """
-    texts: Any = source
-    if isinstance(source, (str, Path)):
-        table = read_file(source)
+    table = read_file(source) if isinstance(source, (str, Path)) else dataset_in_memory(source)
+    if table is not None:
         columns = find_columns(table, Options(text_column=text_column), needs_label=False).texts(table)
         texts = [" ".join(parts) for parts in zip(*columns, strict=True)]
-    elif wrong := [text for text in texts if not isinstance(text, str)]:
-        raise UserError(f"{wrong[0]!r} is no text. Give a file, or a list of strings.")
+    else:
+        texts = values_in_memory(source)
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            raise UserError(f"{wrong[0]!r} is no text. Give a file, or a list of strings.")
+        refuse_surrogates((f"Text {number}", text) for number, text in enumerate(texts))
     texts = [text for text in texts if text.strip()]
     if not texts:
         raise UserError(f"{str(source)[:80]!r} holds no text. Give a file with one text per line.")

@@ -1,15 +1,18 @@
 """Columns of text and label: named, remembered in a checkpoint, or of the usual names."""
 
+import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from datasets import Dataset
+import pandas as pd
+from datasets import ClassLabel, Dataset
 
 from ..errors import UserError
 from ..options import Options, words
-from .reading import names_of, where
+from .reading import cells_of, names_of, where
 
 _TEXTS: tuple[tuple[str, ...], ...] = (
     ("text", "text_pair"),
@@ -61,8 +64,8 @@ class Columns:
         require_columns(table, self.text, "--text-column")
         columns = []
         for name in self.text:
-            cells = table[name][:]
-            if odd := [row for row, cell in enumerate(cells) if not isinstance(cell, str | int | float | None)]:
+            cells = _named_classes(table, name, cells_of(table, name))
+            if odd := [row for row, cell in enumerate(cells) if not _is_text(cell)]:
                 what = f"{cells[odd[0]]!r:.60} in {where(table, odd[0])}, which is no text"
                 raise UserError(f"Column {name!r} holds {what}. Write a string, or name another --text-column.")
             columns.append(list(map(_written, cells)))
@@ -83,14 +86,38 @@ class Columns:
         return f"Text: {text}{label}" + (f"; not used: {_listed(unused)}" if unused else "")
 
 
+def _named_classes(table: Dataset, name: str, cells: list[Any]) -> list[Any]:
+    """The cells of a column of text; those of declared classes are their names."""
+    feature = table.features[name]
+    if not isinstance(feature, ClassLabel):
+        return cells
+    return [None if cell in (None, -1) else feature.int2str(cell) for cell in cells]
+
+
+def _is_text(cell: Any) -> bool:
+    """Whether a cell is a text, a number, which is written as one, or missing."""
+    return isinstance(cell, str | int | float | None)
+
+
+def spelt(names: Sequence[str]) -> str:
+    """Columns as an option names them: with commas between them, or where a name could be misread as a JSON list."""
+    is_plain = all(name == name.strip() and not {*',["'} & {*name} for name in names)
+    return ",".join(names) if is_plain else json.dumps(list(names), ensure_ascii=False)
+
+
 def _listed(names: Sequence[str]) -> str:
     """The first of the names, and how many there are."""
     return ", ".join(names[:_SHOWN]) + (f", ... ({len(names)} columns)" if len(names) > _SHOWN else "")
 
 
+def is_absent(cell: Any) -> bool:
+    """Whether a cell holds nothing: None, NaN, or what pandas has for them."""
+    return cell is None or cell is pd.NA or cell is pd.NaT or (isinstance(cell, float) and math.isnan(cell))
+
+
 def _written(cell: Any) -> str:
-    """A cell as text; an empty one if it is missing, as NaN is, which differs from itself."""
-    return "" if cell is None or cell != cell else str(cell)
+    """A cell as text; an empty one if it is missing."""
+    return "" if is_absent(cell) else str(cell)
 
 
 def find_columns(
@@ -113,6 +140,8 @@ def find_columns(
     """
     texts = _candidates(table, options.text_column, "--text-column", known.text if known else None, _TEXTS)
     labels = _candidates(table, options.label_column, "--label-column", known.labels if known else None, _LABELS)
+    if len(texts) == 1 and len(labels) > 1:  # a text may be called label
+        labels = [columns for columns in labels if not set(columns) & set(texts[0])]
     if len(texts) != 1 or (needs_label and len(labels) != 1):
         raise _unnamed(table, texts, labels if needs_label else _LABELS[:1])
     text = texts[0]
@@ -141,7 +170,7 @@ def find_columns(
     if is_other and text != known.text and options.text_column is None:  # one that is named may be joined already
         raise UserError(
             f"The model was trained on the text of {trained}; the data has {there}. Rename its columns, or say what to "
-            f"read: --text-column {shlex.quote(','.join(text))}."
+            f"read: --text-column {shlex.quote(spelt(text))}."
         )
     return columns
 
@@ -149,7 +178,7 @@ def find_columns(
 def _candidates(
     table: Dataset,
     option: str | None,
-    spelt: str,
+    flag: str,
     remembered: tuple[str, ...] | None,
     usual: Sequence[tuple[str, ...]],
 ) -> Sequence[tuple[str, ...]]:
@@ -161,8 +190,9 @@ def _candidates(
     if option is not None:
         chosen = (option,) if option in names else tuple(words(option))
         if not chosen or len({*chosen}) < len(chosen):
-            raise UserError(f"{spelt} {option!r} must name each column once, with commas between several: a,b.")
-        require_columns(table, chosen, spelt)
+            form = "with commas between several: a,b; or as a JSON list: '[\"a, b\"]'"
+            raise UserError(f"{flag} {option!r} must name each column once, {form}.")
+        require_columns(table, chosen, flag)
         return [chosen]
     if remembered is not None and set(remembered) <= set(names):
         return [remembered]
@@ -172,7 +202,7 @@ def _candidates(
 
 def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[tuple[str, ...]]) -> UserError:
     """The error of columns that must be named: exactly one choice isn't missing."""
-    names, head = names_of(table), table[:100]
+    names, head = names_of(table), table.with_format("arrow")[:100].to_pydict()
     longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]))
     fewest = min((name for name in names if name != longest), key=lambda name: len({*map(str, head[name])}), default="")
     wanted, options = [], []
@@ -183,7 +213,7 @@ def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[
         if len(found) != 1:
             several = " and ".join(", ".join(columns) for columns in found)
             wanted.append(f"{several} could all be meant" if found else f"no column is called {what}")
-            options.append(f"{option} {shlex.quote(','.join(found[0]) if found else guess)}")
+            options.append(f"{option} {shlex.quote(spelt(found[0] if found else [guess]))}")
     cells = [f"{name} ({next((cell for cell in head[name] if cell is not None), None)!r:.40})" for name in names]
     say = f" Say which: such as {' '.join(options)}." if fewest or len(labels) == 1 else ""  # one column can't be both
     return UserError(
@@ -248,13 +278,9 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
     if isinstance(texts, str):
         texts = [texts]
     if isinstance(texts, Mapping):
-        trained = known.text if known is not None else ("text",)
-        is_trained = known is not None and (set(trained) <= set(texts) or "text" not in texts)
-        names = trained if is_trained else ("text", "text_pair")[: len(texts)]
-        if missing := [name for name in names if name not in texts]:
-            what = f"The text has no {missing[0]!r}, but {', '.join(texts)}"
-            raise UserError(f"{what}. The model takes {', '.join(trained)}.")
-        texts = [texts[name] for name in names]
+        texts = [texts[name] for name in columns_of_input(texts, known)]
+    if odd := [cell for cell in texts if not (_is_text(cell) or is_absent(cell))]:
+        raise UserError(f"{odd[0]!r:.60} is no text. Give a string.")
     cells = list(map(_written, texts))
     if known is not None and known.separator is not None and len(cells) == len(known.text):
         return (known.joined(cells),)
@@ -264,3 +290,18 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
         kind, way_out = ("pairs of", "Give the second one too") if known.is_pair else ("single", "Leave out the second")
         raise UserError(f"The model was trained on {kind} texts. {way_out}: --text-pair, text_pair, or [a, b].")
     return tuple(cells)
+
+
+def columns_of_input(there: Mapping[str, Any], known: Columns | None) -> Sequence[str]:
+    """Of the columns of a row or a table, those that a model reads: as trained, or `text` and `text_pair`.
+
+    Raises:
+        UserError: one of them is missing.
+    """
+    trained = known.text if known is not None else ("text",)
+    is_trained = known is not None and (set(trained) <= set(there) or "text" not in there)
+    names = trained if is_trained else ("text", "text_pair")[: len(there)]
+    if missing := [name for name in names if name not in there]:
+        what = f"The text has no {missing[0]!r}, but {', '.join(there)}"
+        raise UserError(f"{what}. The model takes {', '.join(trained)}.")
+    return names

@@ -16,7 +16,7 @@ from datasets import Dataset
 from ..errors import UserError
 from ..options import Options
 from .columns import Columns, require_columns
-from .reading import classes_of, refuse_missing, where
+from .reading import cells_of, classes_of, refuse_missing, where
 
 MOST_NUMBERED = 50
 """More different whole numbers than this need --task."""
@@ -161,7 +161,7 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt:
         raise UserError(f"{name!r} seems to hold answers of `hf-posenc predict`. Name the labels: --label-column NAME.")
     declared, delimiter = classes_of(table, name), columns.label_delimiter
     # -1 of a declared label: none, as in GLUE
-    cells = [None if is_missing(cell) or (declared and cell == -1) else cell for cell in table[name][:]]
+    cells = [None if is_missing(cell) or (declared and cell == -1) else cell for cell in cells_of(table, name)]
     is_numeric = table.info.builder_name == "csv" and delimiter is None
     is_numeric = is_numeric and all(_NUMBER.fullmatch(cell.strip()) for cell in cells if cell is not None)
     if is_numeric:  # cells of a csv, in which nan is no label
@@ -194,7 +194,8 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt:
         spelling = str(item).strip()
         if kind != "whole" or (known is None and spelling in spelt):
             return spelling
-        whole = int(spelling) if _WHOLE.fullmatch(spelling) else int(float(spelling))
+        is_exact = isinstance(item, int) or _WHOLE.fullmatch(spelling)
+        whole = int(spelling) if is_exact else int(float(spelling))
         return known[whole] if known is not None and 0 <= whole < len(known) else str(whole)
 
     names = [None if row is None else list(map(name_of, row)) for row in rows]
@@ -209,7 +210,7 @@ def is_missing(value: Any) -> bool:
 def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str] | None]:
     """For each row the names of the columns that hold 1; None if a cell is blank."""
     rows: list[list[str] | None] = []
-    for row, cells in enumerate(zip(*(table[name][:] for name in names), strict=True)):
+    for row, cells in enumerate(zip(*(cells_of(table, name) for name in names), strict=True)):
         marks = [None if is_missing(cell) else _MARKS.get(str(cell).strip().lower(), cell) for cell in cells]
         if odd := [name for name, mark in zip(names, marks, strict=True) if mark not in (None, False, True)]:
             cell = f"{table[odd[0]][row]!r:.40} in {where(table, row)}"

@@ -13,15 +13,17 @@ import csv
 import gzip
 import io
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import ClassLabel, Dataset, List
+from datasets import ClassLabel, Dataset, Features, LargeList, List
 
 from ..errors import UserError, one_line, without_tokens
 from ..options import Options, refuse_given
@@ -34,11 +36,98 @@ _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _SAY_QUOTES = "Say what quotes are: --quoting csv, they enclose cells; --quoting none, they are letters."
 
 
+@dataclass(frozen=True)
+class Source:
+    """The rows of a file or a data set, just as they are there.
+
+    Attributes:
+        rows: its columns, in their own types.
+        name: what messages call it.
+        kind: the suffix of its file; of a .tsv, too, csv: its cells have no types. Of others `datasets`.
+        places: where its rows stand; none: they are numbered.
+        lines: how many its file has, where that is one of lines.
+    """
+
+    rows: pa.Table
+    name: str
+    kind: str = "datasets"
+    places: Sequence[int] = ()
+    lines: int = 0
+
+    def table(self) -> Dataset:
+        """Our table: columns in types that `datasets` has, and `__line__`.
+
+        Raises:
+            UserError: see `as_table`; two columns have one name, or one is of a type that can't be read.
+        """
+        names = self.rows.column_names
+        if len({*names}) < len(names):
+            what = f"{self.name!r} can't be read: it has two columns {max(names, key=names.count)!r}"
+            raise UserError(f"{what}. Give each column a name of its own.")
+        columns = list(map(self._readable, self.rows.schema, self.rows.columns))
+        schema = pa.schema([field for field, _ in columns], self.rows.schema.metadata)
+        dataset = Dataset(pa.table([cells for _, cells in columns], schema=schema))
+        return as_table(dataset, self.name, self.kind, self.places, self.lines)
+
+    def _readable(self, field: pa.Field, cells: pa.ChunkedArray) -> tuple[pa.Field, pa.ChunkedArray]:
+        """A column in a type that `datasets` has."""
+        if _is_held(field.type):
+            return field, cells
+        plain = _plain(field.type)
+        with readable(f"{self.name}: column {field.name!r} ({field.type})", "Leave it out, or write another type."):
+            try:
+                values = cells.cast(plain)
+                values.validate(full=True)  # list views are cast to damaged lists
+            except pa.ArrowException:
+                values = pa.chunked_array([pa.array(cells.to_pylist(), plain)])
+            Features.from_arrow_schema(pa.schema({"column": plain}))
+        return pa.field(field.name, plain), values
+
+
+def _is_held(kind: pa.DataType) -> bool:
+    """Whether `datasets` has an equal of an Arrow type."""
+    try:
+        Features.from_arrow_schema(pa.schema({"column": kind}))
+    except (ValueError, NotImplementedError):
+        return False
+    return not pa.types.is_dictionary(kind)  # which it reads as its values
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type that holds the same values in the form that is best known."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(kind.precision, kind.scale)
+    if pa.types.is_map(kind):
+        return pa.list_(pa.struct({"key": _plain(kind.key_type), "value": _plain(kind.item_type)}))
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain(kind.value_type), kind.list_size)
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
+        return pa.large_list(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+    return kind
+
+
 def read_file(path: str | Path, options: Options | None = None) -> Dataset:
+    """All rows of a file, see `read_source`, as our table."""
+    return read_source(path, options).table()
+
+
+def read_source(path: str | Path, options: Options | None = None) -> Source:
     """All rows of a file, or of standard input for `-`; its suffix says what it is, unless `--format` does.
 
     Raises:
-        UserError: it isn't there, of another kind, has no row, can't be read, or a line could be read in two ways.
+        UserError: it isn't there, of another kind, can't be read, or a line could be read in two ways.
     """
     options = options or Options()
     kind = options.format or kind_of(Path(path))
@@ -52,13 +141,8 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
         with readable(repr(str(path)), "Name a .parquet file that is there and whole, with a name for each column."):
             table = pq.read_table(path, memory_map=True)  # with the classes that datasets wrote into it
             table.validate(full=True)
-            return as_table(Dataset(table), str(path))
-    way_out = "Name a file that is there, whole, and UTF-8 text; or its --encoding: latin-1, cp1252, utf-16, ..."
-    with readable(repr(str(path)), way_out):
-        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-        content = gzip.decompress(content) if Path(path).suffix.lower() == ".gz" else content
-        text = content.decode(options.encoding or "utf-8").removeprefix("\ufeff")  # without a byte order mark
-    lines = list(io.StringIO(text, newline=""))  # with their ends, of any kind
+            return Source(table, str(path))
+    lines = _read_lines(path, options)
     places: list[int] = []
     if kind in _DELIMITERS:
         columns, places = _read_delimited(path, kind, lines, options)
@@ -66,22 +150,50 @@ def read_file(path: str | Path, options: Options | None = None) -> Dataset:
         columns, places = _read_json(path, kind, lines)
     else:  # each line is a text, a blank one an empty text, so that answers stand in the order of lines
         columns = [("text", [line.rstrip("\r\n") for line in lines] if any(map(str.strip, lines)) else [])]
-    arrays = []
-    for name, cells in columns:
-        with readable(f"{path}: column {name!r}", "Write its values alike."):
-            try:
-                arrays.append(pa.array(cells))
-            except (pa.ArrowInvalid, pa.ArrowTypeError):
-                there = {row: cell for row, cell in enumerate(cells) if cell is not None}
-                usual = next(iter(there.values()))
-                if (row := next((row for row in there if type(there[row]) is not type(usual)), None)) is None:
-                    raise
-                place = f"{'row' if kind == 'json' else 'line'} {places[row]}"
-                raise ValueError(f"{place} has {there[row]!r:.40}, where others have such as {usual!r:.40}.") from None
-    with readable(repr(str(path)), "Give each column a name of its own."):
-        dataset = Dataset(pa.table(arrays, [name for name, _ in columns]))
+    arrays = [_array_of(path, kind, name, cells, places) for name, cells in columns]
     kind = "csv" if kind in _DELIMITERS else kind
-    return as_table(dataset, str(path), kind, places, 0 if kind == "json" else len(lines))
+    rows = pa.table(arrays, [name for name, _ in columns])
+    return Source(rows, str(path), kind, places, 0 if kind == "json" else len(lines))
+
+
+def _read_lines(path: str | Path, options: Options) -> list[str]:
+    """The lines of a file of text, with their ends, of any kind.
+
+    Raises:
+        UserError: it isn't there, or isn't text in its encoding.
+    """
+    encoding = options.encoding or "utf-8"
+    way_out = "Name a file that is there, whole, and UTF-8 text; or its --encoding: latin-1, cp1252, utf-16, ..."
+    with readable(repr(str(path)), way_out):
+        content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        content = gzip.decompress(content) if Path(path).suffix.lower() == ".gz" else content
+        try:
+            text = content.decode(encoding).removeprefix("\ufeff")  # without a byte order mark
+        except UnicodeDecodeError as error:
+            line = content[: error.start].decode(encoding, errors="replace").count("\n") + 1
+            raise ValueError(f"{error}, in line {line}") from None
+    lines = list(io.StringIO(text, newline=""))
+    if lone_surrogate(text):  # some encodings let them pass
+        refuse_surrogates((f"{path}, line {number}", line) for number, line in enumerate(lines, start=1))
+    return lines
+
+
+def _array_of(path: str | Path, kind: str, name: str, cells: list[Any], places: Sequence[int]) -> pa.Array:
+    """A column, of the type of its cells.
+
+    Raises:
+        UserError: they have several.
+    """
+    with readable(f"{path}: column {name!r}", "Write its values alike."):
+        try:
+            return pa.array(cells)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            there = {row: cell for row, cell in enumerate(cells) if cell is not None}
+            usual = next(iter(there.values()))
+            if (row := next((row for row in there if type(there[row]) is not type(usual)), None)) is None:
+                raise
+            place = f"{'row' if kind == 'json' else 'line'} {places[row]}"
+            raise ValueError(f"{place} has {there[row]!r:.40}, where others have such as {usual!r:.40}.") from None
 
 
 def kind_of(path: Path) -> str:
@@ -93,7 +205,7 @@ def kind_of(path: Path) -> str:
 def as_table(
     dataset: Dataset, source: str, kind: str = "datasets", places: Sequence[int] = (), lines: int = 0
 ) -> Dataset:
-    """A data set with a column `__line__`, and with what was read of it in words.
+    """A data set with a column `__line__`, and with what was read of it in words; a format that it was saved with goes.
 
     Args:
         dataset: the rows.
@@ -107,6 +219,7 @@ def as_table(
     """
     if not len(dataset):
         raise UserError(f"{source!r} has no rows. Give data with at least one example.")
+    dataset = dataset.with_format(None)  # all columns, whichever a data set was saved with
     if LINE in dataset.column_names:
         raise UserError(f"{source!r} has a column {LINE!r}, which is where rows are numbered. Rename it.")
     dataset = dataset.add_column(LINE, np.asarray(places or range(1, len(dataset) + 1)))
@@ -128,16 +241,70 @@ def refuse_missing(split: str, table: Dataset, rows: Sequence[int], what: str, l
         raise UserError(f"Missing {what} in the {split} data: {place}. {way_out}")
 
 
+def empty_in_words(source: str, texts: Sequence[Sequence[str]], place: Callable[[int], str]) -> str:
+    """A remark on texts that are empty, and answered all the same; nothing where there are none.
+
+    Args:
+        source: what messages call them.
+        texts: `(first,)` of each row, or `(first, second)` of pairs.
+        place: says where a row stands.
+    """
+    empty = [row for row, parts in enumerate(texts) if not all(part.strip() for part in parts)]
+    if not empty:
+        return ""
+    said = f"{source}: {len(empty):,} empty, from {place(empty[0])} on, and answered all the same"
+    return f"{said}: such an answer means nothing."
+
+
 def names_of(table: Dataset) -> list[str]:
     """The columns of the file."""
     return [name for name in table.column_names if name != LINE]
 
 
+def cells_of(table: Dataset, column: str) -> list[Any]:
+    """The cells of a column, as Python's values.
+
+    Raises:
+        UserError: it holds pictures, sounds or the like, or a damaged text.
+    """
+    if (kind := _media(table.features[column])) is not None:
+        raise UserError(f"Column {column!r} holds {kind}, which is no text and no label. Name another.")
+    with readable(f"{table.info.dataset_name}: column {column!r}", "Write it anew, as UTF-8."):
+        return table[column][:]
+
+
+def _media(feature: Any) -> str | None:
+    """What a column decodes files to, in the name that `datasets` has for it; None: it decodes none."""
+    if isinstance(feature, List | LargeList):
+        return _media(feature.feature)
+    if isinstance(feature, dict):
+        return next(filter(None, map(_media, feature.values())), None)
+    kind = type(feature).__name__
+    return kind if hasattr(feature, "decode") and kind != "Json" else None  # whose values are strings and the like
+
+
 def classes_of(table: Dataset, column: str) -> tuple[str, ...] | None:
     """The names that a data set declares for the numbers of a column, or of the lists in it."""
     feature = table.features.get(column)
-    inner = feature.feature if isinstance(feature, List) else feature
+    inner = feature.feature if isinstance(feature, List | LargeList) else feature
     return tuple(inner.names) if isinstance(inner, ClassLabel) else None
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def lone_surrogate(text: str) -> str | None:
+    """Half of a character, which Python's strings can hold and no file in UTF-8 can; None: there is none."""
+    found = None if text.isascii() else _HALF.search(text)
+    return found and found[0]
+
+
+def refuse_surrogates(texts: Iterable[tuple[str, str]]) -> None:
+    """Raises a UserError if one of the texts, each with its place, holds half of a character."""
+    for place, text in texts:
+        if (half := lone_surrogate(text)) is not None:
+            what = f"{place} holds {half!r}, one half of a surrogate pair, which is no character"
+            raise UserError(f"{what}. Write the whole character, or leave it out.")
 
 
 def counted(count: int, what: str) -> str:
@@ -226,6 +393,9 @@ def _read_delimited(
 # ---- JSON -----------------------------------------------------------------------------------------------------------
 
 
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
+
 def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[list[tuple[str, Any]], list[int]]:
     """The values of each key, None where an object lacks it, and the line or number of each object."""
     is_lines = kind == "jsonl"
@@ -239,10 +409,13 @@ def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[list[tupl
                 raise ValueError(f"it holds {value!r:.60}, no list of objects.")
             rows.extend([value] if is_lines else value)
     places = places if is_lines else list(range(1, len(rows) + 1))
+    has_escapes = any(_ESCAPED_HALF.search(text) for text in texts.values())
     for place, row in zip(places, rows, strict=True):
+        source = f"{path}, {'line' if is_lines else 'row'} {place}"
         if not isinstance(row, dict):
-            source = f"{path}, {'line' if is_lines else 'row'} {place}"
             raise UserError(f'{source} is no object: {row!r:.60}. Write {{"text": ...}}, or call a list .json.')
+        if has_escapes:
+            refuse_surrogates([(source, json.dumps(row, ensure_ascii=False))])
     names = dict.fromkeys(name for row in rows for name in row)
     return [(name, [row.get(name) for row in rows]) for name in names], places
 

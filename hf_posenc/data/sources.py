@@ -8,7 +8,7 @@ from datasets import Dataset, load_dataset, load_from_disk
 
 from ..errors import UserError, check_local
 from ..options import Options, refuse_given
-from .reading import KINDS, as_table, kind_of, read_file, readable
+from .reading import KINDS, Source, as_table, kind_of, read_file, read_source, readable
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ def read(options: Options) -> dict[str, Dataset]:
     return {split: _table(found, split, options) for split, found in named.items()}
 
 
-def read_split(options: Options, split: str | None) -> Dataset:
-    """The rows of a file, or of one split of a folder or a data set; None: of test.
+def read_split(options: Options, split: str | None) -> Source:
+    """The rows of a file, or of one split of a folder or a data set; None: of test. They are as they are there.
 
     Raises:
         UserError: they can't be read, or there is no such split.
@@ -59,7 +59,10 @@ def read_split(options: Options, split: str | None) -> Dataset:
     split = split or "test"
     if split not in splits:
         raise UserError(f"{options.data!r} has no split {split!r}. It has {', '.join(splits)}: name one with --split.")
-    return _table(splits[split], split, options)
+    rows = splits[split]
+    if isinstance(rows, str):
+        return read_source(rows, options)
+    return Source(rows.with_format("arrow")[:], f"{options.data}, split {split}")
 
 
 def _table(found: Dataset | str, split: str, options: Options) -> Dataset:

@@ -10,7 +10,7 @@ from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import Checkpoint
 from ..checkpoints.sentence_modules import read_modules, write_modules
 from ..errors import UserError, is_local
-from ..files import write_json
+from ..files import json_text, write_json
 from ..markdown import render
 from ..model.package_config import PosEncConfig
 from ..tasks import task_of
@@ -88,8 +88,8 @@ def write_sentence_modules(model: PreTrainedModel, checkpoint: Checkpoint, longe
             {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
         ]
         files = {
-            "modules.json": json.dumps(modules, indent=2).encode(),
-            "1_Pooling/config.json": json.dumps(pooling, indent=2).encode(),
+            "modules.json": json_text(modules, 2).encode(),
+            "1_Pooling/config.json": json_text(pooling, 2).encode(),
         }
         notes = notes or ["As a sentence-transformer it takes the mean of the token vectors."]
     write_modules(staging, {name: _for_servers(name, content, model, longest) for name, content in files.items()})
@@ -110,7 +110,7 @@ def _for_servers(name: str, content: bytes, model: PreTrainedModel, longest: int
         values = json.loads(content)
         if not values.get("max_seq_length"):
             values["max_seq_length"] = min(_longest_input(model), longest)
-    return json.dumps(values, indent=2).encode() if values else content
+    return json_text(values, 2).encode() if values else content
 
 
 def write_card(report: "ExportReport", model: PreTrainedModel, staging: Path) -> None:

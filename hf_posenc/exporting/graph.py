@@ -1,7 +1,6 @@
 """Writes a model as an ONNX or OpenVINO graph with dynamic batch and length, by `transformers.exporters`."""
 
 import contextlib
-import io
 import json
 import warnings
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from ..checkpoints.loading import position_limit
 from ..errors import UserError, require_packages
 from ..files import sha256, write_json
 from ..finetuning.backends import GRAPHS, MANIFEST, OWN_PART
-from ..quiet import silence
+from ..quiet import silence, without_prints
 from .parity import input_names, takes_choices
 
 NEEDED = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
@@ -115,5 +114,5 @@ def _tidy(path: Path) -> list[str]:
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Without the exporters' remarks on versions, missing vision packages and their own steps."""
-    with silence(), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
+    with silence("torch.onnx", "nncf", "openvino", "root"), without_prints(), warnings.catch_warnings(action="ignore"):
         yield

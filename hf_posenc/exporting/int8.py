@@ -15,6 +15,7 @@ from ..data.preparing import Known, encode, prepare
 from ..data.reading import read_file
 from ..errors import UserError
 from ..finetuning.backends import GRAPHS, Backend, open_backend
+from ..machine import processor
 from ..options import Options
 from ..tasks import task_of
 from ..training.inference import Row
@@ -74,6 +75,10 @@ class Int8Report:
     evaluated_on: str | None
     """The file of labelled data."""
     calibrated_on: str | None
+    alone: float
+    """The largest difference of an answer alone from the same text's in a batch; of larger ones than 1, its part."""
+    processor: str
+    """What it was measured on: on another an int8 graph may answer otherwise."""
 
     def __str__(self) -> str:
         """One line, and a warning where nothing was scored."""
@@ -82,7 +87,8 @@ class Int8Report:
         line = (
             f"int8: {score}{self.megabytes[0]:.1f} -> {self.megabytes[1]:.1f} MB, {self.texts_per_second[0]:.0f} -> "
             f"{self.texts_per_second[1]:.0f} texts a second; agreement with float32 {self.agreement:.4f} on "
-            f"{self.texts} texts ({where})"
+            f"{self.texts} texts ({where}); alone and in a batch answers differ by at most {self.alone:.1e}; "
+            f"measured on {self.processor}"
         )
         line += f"; ranges of activations from {self.calibrated_on}." if self.calibrated_on else "."
         if self.score is None:
@@ -153,14 +159,14 @@ def quantize_graph(
     Raises:
         UserError: the metric falls further.
     """
-    before, answers = _measure(staging, to, questions)
+    before, answers, _ = _measure(staging, to, questions)
     with quietly():
         if to == "onnx":
             _quantize_onnx(staging / GRAPHS[to])
         else:
             _quantize_openvino(staging / GRAPHS[to], calibration)
-    record_files(staging, to, quantized="int8")
-    after, others = _measure(staging, to, questions)
+    record_files(staging, to, quantized="int8", measured_on=processor())
+    after, others, alone = _measure(staging, to, questions)
     score = None
     if questions.metric is not None:
         score = was, now = questions.score(answers), questions.score(others)
@@ -178,11 +184,13 @@ def quantize_graph(
         texts=len(answers),
         evaluated_on=evaluated_on,
         calibrated_on=calibrated_on if to == "openvino" else None,
+        alone=alone,
+        processor=processor(),
     )
 
 
-def _measure(staging: Path, to: str, questions: Questions) -> tuple[tuple[float, float], list[np.ndarray]]:
-    """A graph's megabytes and texts a second, and its answers."""
+def _measure(staging: Path, to: str, questions: Questions) -> tuple[tuple[float, float], list[np.ndarray], float]:
+    """A graph's megabytes and texts a second, its answers, and how far those of some texts alone are from them."""
     backend = open_backend(staging, to)
     some = questions.batches[:: max(1, len(questions.batches) // 8)]
     seconds = []
@@ -192,7 +200,17 @@ def _measure(staging: Path, to: str, questions: Questions) -> tuple[tuple[float,
             backend.logits(batch)
         seconds.append(time.perf_counter() - started)
     count = sum(len(numbers) for numbers, _ in some)
-    return (megabytes(staging), count / min(seconds)), _answers(backend, questions)
+    answers = _answers(backend, questions)
+    alone = max(_alone(backend, questions, numbers[0], batch, answers) for numbers, batch in some)
+    return (megabytes(staging), count / min(seconds)), answers, alone
+
+
+def _alone(backend: Backend, questions: Questions, number: int, batch: Batch, answers: Sequence[np.ndarray]) -> float:
+    """The difference of the answer to the first text of a batch from that to the text alone, without padding."""
+    length = int(batch["attention_mask"][0].sum(-1).max())
+    (logits,) = backend.logits({name: part[:1, ..., :length] for name, part in batch.items()})
+    alone = logits[: len(answers[number])] if questions.of_tokens else logits
+    return float(np.abs(alone - answers[number]).max() / max(1.0, np.abs(alone).max()))
 
 
 def _answers(backend: Backend, questions: Questions) -> list[np.ndarray]:
@@ -214,13 +232,65 @@ def agreement(answers: Sequence[np.ndarray], others: Sequence[np.ndarray], probl
     return float(np.mean([a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12) for a, b in flat]))
 
 
+_ROWS = """
+<domain: "hf_posenc", opset_import: ["" : 18]>
+QuantizeRows (x) => (quantized, one, zero_point, scale) {
+    axes = Constant <value = int64[1] {-1}> ()
+    least = Constant <value = float {1e-30}> ()
+    steps = Constant <value = float {127.0}> ()
+    middle = Constant <value = float {128.5}> ()
+    one = Constant <value = float {1.0}> ()
+    zero_point = Constant <value = uint8 {128}> ()
+    size = Abs (x)
+    largest = ReduceMax <keepdims = 1> (size, axes)
+    positive = Max (largest, least)
+    scale = Div (positive, steps)
+    factor = Div (steps, positive)
+    scaled = Mul (x, factor)
+    shifted = Add (scaled, middle)
+    quantized = Cast <to = 2> (shifted)
+}
+"""
+"""Each token's vector in 8 bits of its own range."""
+
+
 def _quantize_onnx(path: Path) -> None:
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     small = path.with_name("int8.onnx")
     # Weights of 7 bits: on a processor without VNNI sums of two products of 8 bits don't fit into 16.
     quantize_dynamic(path, small, per_channel=True, reduce_range=True, weight_type=QuantType.QInt8)
+    model = onnx.load(small)
+    _scale_by_row(model)
+    onnx.save(model, small)
     os.replace(small, path)
+
+
+def _scale_by_row(model: Any) -> None:
+    """Gives each token a range of its own: the runtime's is the whole batch's, on which a text's answer then depends.
+
+    A product is multiplied by its rows' scales at its end. Before, ONNX Runtime would take them for a single number.
+    """
+    import onnx.parser
+
+    nodes = list(model.graph.node)
+    of_rows = {node.output[1]: f"{node.output[1]}_of_rows" for node in nodes if node.op_type == "DynamicQuantizeLinear"}
+    multiplied = [(name, node) for node in nodes if node.op_type == "Mul" for name in node.input]
+    of_products = {node.output[0]: of_rows[name] for name, node in multiplied if name in of_rows}
+    for node in nodes:
+        if node.op_type == "DynamicQuantizeLinear":
+            node.op_type, node.domain = "QuantizeRows", "hf_posenc"
+            node.output.append(of_rows[node.output[1]])
+    for name, node in multiplied:
+        if name in of_products:
+            (product,) = node.output
+            node.output[0] = f"{product}_without_rows"
+            nodes.append(onnx.helper.make_node("Mul", [node.output[0], of_products[name]], [product]))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.functions.append(onnx.parser.parse_function(_ROWS))
+    model.opset_import.append(onnx.helper.make_opsetid("hf_posenc", 1))
 
 
 def _quantize_openvino(path: Path, calibration: Questions) -> None:

@@ -19,7 +19,7 @@ from ..data.preparing import Known
 from ..errors import UserError
 from ..files import expanded, last_name
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
-from ..quiet import without_bars
+from ..quiet import alone, without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
 from .int8 import Int8Report, from_texts, quantize_graph, read_labelled
@@ -102,6 +102,7 @@ class ExportReport:
         return "\n".join([*lines, *([] if self.int8 is None else [str(self.int8)]), *self.notes])
 
 
+@alone()
 @without_bars()
 def export(
     checkpoint: str | Path,

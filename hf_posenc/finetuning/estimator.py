@@ -9,16 +9,17 @@
 """
 
 import contextlib
-import random
+import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import Field, fields, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
-import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 from numpy.typing import ArrayLike
 from pandas import isna
@@ -30,13 +31,14 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from ..checkpoints.files import not_finite
 from ..checkpoints.loading import text_problem_type
-from ..data.columns import Columns, as_input, note, notes_of, remembered_columns
+from ..data.columns import note, notes_of, remembered_columns, spelt
+from ..data.memory import SOURCE, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
-from ..data.reading import as_table
-from ..errors import Diverged, Interrupted, UserError
+from ..data.reading import as_table, empty_in_words, refuse_surrogates
+from ..errors import Diverged, Interrupted, UserError, dashed
 from ..files import expanded
 from ..options import Options, refuse_given
-from ..quiet import silence, without_bars
+from ..quiet import alone, silence, without_bars
 from ..training import run_folder
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
@@ -44,7 +46,6 @@ from .prediction import load_classifier
 from .train import save_run, train
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
-_SOURCE = "texts in memory"
 _OF_FILES = {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "text_column", "join"}
 _OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encoding", "format", "task"}
 """Options that say nothing of texts in memory."""
@@ -73,9 +74,10 @@ def fit(
     ```
 
     Args:
-        texts: strings, pairs of strings, or a data frame with a column or two of them.
+        texts: strings, pairs of strings, or a table (pandas, polars, pyarrow, datasets) with a column or two of them:
+            `text` and `text_pair`, else all.
         labels: one per text: strings, whole numbers or truth values; for several labels per text an array (n, C) of 0
-            and 1, or a data frame, whose columns name them; real numbers for a regression.
+            and 1, or a table, whose columns name them; real numbers for a regression.
         pretrained: a checkpoint to start from, a folder or Hub name. None: a small encoder, from scratch.
         scheme: the positional scheme. None: that of `pretrained`, or `rope`.
         task: `classification` or `regression`, where the labels could be either.
@@ -88,13 +90,16 @@ def fit(
     Raises:
         UserError: texts, labels or an option aren't accepted.
     """
+    labels = labels_in_memory(labels)
     require_labels(labels)
     guess = "regression" if type_of_target(labels) == "continuous" else "classification"
     kinds: dict[str, Any] = {"classification": PosEncClassifier, "regression": PosEncRegressor}
-    estimator = kinds[Options.of(task=task).task or guess]
+    with _named_parameters():
+        estimator = kinds[Options.of(task=task).task or guess]
     return estimator(baseline=baseline, pretrained=pretrained, scheme=scheme, **options).fit(texts, labels)
 
 
+@alone()
 def load(
     folder: str | Path, *, backend: str | None = None, device: str = "cpu"
 ) -> "PosEncClassifier | PosEncRegressor":
@@ -146,22 +151,30 @@ class _Estimator(BaseEstimator):
 
     def _fit(self, rows: list[tuple[str, ...]], names: list[str], values: list[Any], target: Any, task: str) -> Self:
         columns = dict(zip(names or TEXTS, map(list, zip(*rows, strict=True)), strict=False))
-        features = Features({**dict.fromkeys(columns, Value("string")), "label": target})
-        table = as_table(Dataset.from_dict({**columns, "label": values}, features=features), _SOURCE)
+        label = next(name for name in (f"{'_' * n}label" for n in count()) if name not in columns)
+        features = Features({**dict.fromkeys(columns, Value("string")), label: target})
+        table = as_table(Dataset.from_dict({**columns, label: values}, features=features), SOURCE)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
         verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
-        refuse_given(
-            Options.of(**parameters),
-            _OF_FILES,
-            "is for files; PosEncClassifier and PosEncRegressor train on texts in memory",
-        )
-        parameters |= {"task": task, "text_column": ",".join(columns), "label_column": "label", "data": _SOURCE}
+        with _named_parameters():
+            refuse_given(
+                Options.of(**parameters),
+                _OF_FILES,
+                "is for files; PosEncClassifier and PosEncRegressor train on texts in memory",
+            )
+        parameters |= {
+            "task": task,
+            "text_column": spelt(tuple(columns)),
+            "label_column": spelt((label,)),
+            "data": SOURCE,
+        }
         if parameters.get("validation_share") == 0:
             parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
         with (
             tempfile.TemporaryDirectory(prefix="posenc-") as folder,
-            _own_randomness(),
+            alone(),
             contextlib.nullcontext() if verbose else silence(),
+            _named_parameters(),
         ):
             options = Options.of(**{**parameters, "output": str(Path(folder) / "posenc-model")})
             console = None if verbose else Console(quiet=True)  # rich prints past stdout in a notebook
@@ -175,7 +188,7 @@ class _Estimator(BaseEstimator):
         self._result = result
         doubts = [*result.report.warnings, *result.report.data.doubts]
         for doubt in () if verbose else doubts:
-            warnings.warn(doubt, stacklevel=3)
+            warnings.warn(_in_python(doubt), stacklevel=3)
         return self
 
     # ---- predicting -------------------------------------------------------------------------------------------------
@@ -183,10 +196,11 @@ class _Estimator(BaseEstimator):
     def _logits(self, texts: Any) -> np.ndarray:
         """Logits (n, C)."""
         check_is_fitted(self, "model_")
-        rows, truncated = inputs_of(texts, remembered_columns(self.model_.config)), set[int]()
+        (_, rows), truncated = texts_in_memory(texts, remembered_columns(self.model_.config)), set[int]()
         logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=truncated))
-        if said := cut_texts_in_words(truncated, self.tokenizer_):
-            warnings.warn(said, stacklevel=4)
+        for remark in (cut_texts_in_words(truncated, self.tokenizer_), empty_in_words(SOURCE, rows, "text {}".format)):
+            if remark:
+                warnings.warn(remark, stacklevel=4)
         return np.stack(logits, dtype=np.float64)
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
@@ -244,8 +258,9 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's names
         """Trains on texts X and labels y, anew whenever it is called."""
+        y = labels_in_memory(y)
         require_labels(y)
-        rows, several = inputs_of(X), type_of_target(y, input_name="y") == "multilabel-indicator"
+        (names, rows), several = texts_in_memory(X), type_of_target(y, input_name="y") == "multilabel-indicator"
         check_classification_targets(y)
         check_consistent_length(rows, y)
         labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
@@ -255,8 +270,8 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         else:
             self.classes_, numbers = np.unique(column_or_1d(labels, warn=True), return_inverse=True)
             values = numbers.tolist()
-        names = ClassLabel(names=list(map(str, self.classes_.tolist())))
-        self._fit(rows, names_of(X), values, List(names) if several else names, "classification")
+        classes = ClassLabel(names=list(map(str, self.classes_.tolist())))
+        self._fit(rows, names, values, List(classes) if several else classes, "classification")
         # The checkpoint has names of labels alone; these are the labels as they were given.
         note(self.model_.config, classes=self.classes_.tolist())
         return self
@@ -286,10 +301,11 @@ class PosEncRegressor(RegressorMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Trains on texts X and numbers y, anew whenever it is called."""
+        y = labels_in_memory(y)
         require_labels(y)
-        rows, numbers = inputs_of(X), column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
+        (names, rows), numbers = texts_in_memory(X), column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
         check_consistent_length(rows, numbers)
-        return self._fit(rows, names_of(X), numbers.tolist(), Value("float64"), "regression")
+        return self._fit(rows, names, numbers.tolist(), Value("float64"), "regression")
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each text."""
@@ -297,62 +313,42 @@ class PosEncRegressor(RegressorMixin, _Estimator):
 
 
 @contextlib.contextmanager
-def _own_randomness() -> Iterator[None]:
-    """Training seeds every generator; what the caller draws afterwards isn't to depend on it."""
-    before = random.getstate(), np.random.get_state()
+def _named_parameters() -> Iterator[None]:
+    """Lets errors name options as parameters."""
     try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+        yield
+    except UserError as error:
+        raise type(error)(_in_python(str(error))) from error
+
+
+def _in_python(message: str) -> str:
+    """A message of the command line that names options as parameters: `task='regression'` for `--task regression`."""
+    for item in fields(Options):
+        kinds = get_args(get_args(item.type)[0])
+        choices = [choice for kind in kinds for choice in get_args(kind) if isinstance(choice, str)]
+        value = "|".join(("'[^']*'", r"\d[\d.e-]*", *choices))
+        spelling = rf"{dashed(item.name)}(?![\w-])(?: ({value})(?![\w-]))?"
+        message = re.sub(spelling, partial(_as_parameter, item), message)
+    return message
+
+
+def _as_parameter(item: Field[Any], spelling: re.Match[str]) -> str:
+    """An option of the command line, with the value behind it, as it is written in Python."""
+    value = spelling[1]
+    if isinstance(item.default, bool):
+        return f"{item.name}=True"
+    if value is None:
+        return item.name
+    return f"{item.name}={repr(value) if value[0].isalpha() else value}"
 
 
 def require_labels(labels: Any) -> None:
-    """Refuses missing labels, which NumPy would compare with the others."""
+    """Refuses missing labels, which NumPy would compare with the others, and such as no file can hold."""
     if labels is None:
         raise UserError("requires y to be passed, but the target y is None")
     missing = np.atleast_1d(isna(np.asarray(labels, dtype=object)))
     if missing.any():
         number = np.argwhere(missing)[0][0]
         raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
-
-
-def names_of(texts: Any) -> list[str]:
-    """The columns of a data frame that hold texts: `text` and `text_pair`, else all; none where columns have no names.
-
-    They are what the model remembers.
-    """
-    there = list(getattr(texts, "columns", ()))
-    names = [name for name in TEXTS if name in there] or there
-    return names if all(isinstance(name, str) for name in names) else []
-
-
-def inputs_of(texts: Any, known: Columns | None = None) -> list[tuple[str, ...]]:
-    """Texts, or rows of them, as a model takes them; a missing cell of a frame is an empty text, as in a file.
-
-    Args:
-        texts: strings, rows of strings, or dictionaries, as which the rows of a data frame are read, too; to train on,
-            these are the columns of `names_of`.
-        known: the columns that the model was trained on.
-
-    Raises:
-        UserError: there are none, one is no string, or they aren't what the model was trained on.
-    """
-    if isinstance(texts, str):
-        raise UserError(f"X is one string, {texts[:40]!r}. Give a list of texts: [{texts[:10]!r}...].")
-    if hasattr(texts, "fillna"):
-        names, texts = names_of(texts), texts.astype(object).fillna("")
-        if names and known is not None:
-            texts = texts.to_dict("records")
-        else:
-            texts = (texts[names] if names else texts).to_numpy()
-    given = list(texts)
-    if not given:
-        raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
-    given = [as_input(row, known) if isinstance(row, Mapping) else row for row in given]
-    rows = [(row,) if isinstance(row, str) else tuple(np.atleast_1d(np.asarray(row, dtype=object))) for row in given]
-    for number, row in enumerate(rows):
-        if len(row) != len(rows[0]) or not all(isinstance(text, str) for text in row):
-            raise UserError(f"Text {number} is {given[number]!r:.60}. Give a string for each text, or for each a pair.")
-    return [as_input(row, known) for row in rows]
+    cells = np.asarray(labels, dtype=object).ravel() if not issparse(labels) else ()
+    refuse_surrogates((f"The label of text {n}", cell) for n, cell in enumerate(cells) if isinstance(cell, str))

@@ -1,29 +1,30 @@
 """Answers of a checkpoint to texts, its scores on labelled rows, and files of answers beside the input's columns."""
 
+import contextlib
 import csv
-import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..checkpoints.loading import CLASSIFIER, input_length, knowledge, load_model, read_model_config
 from ..checkpoints.opening import open_checkpoint
 from ..checkpoints.tokenizers import load_checked_tokenizer
-from ..data.columns import notes_of
+from ..data.columns import is_absent, notes_of
 from ..data.preparing import DataSummary, Known, labels_of, prepare, texts_of
 from ..data.reading import LINE
 from ..data.sources import read_split
 from ..errors import UserError, disk_error, one_line
-from ..files import expanded, written_whole
+from ..files import expanded, json_text, written_whole
 from ..options import Options
 from ..quiet import without_bars
 from ..training.inference import cut_texts_in_words, logits_of
@@ -164,7 +165,7 @@ class Evaluation:
         examples: how many rows were scored.
         data: what was read, used and left out.
         cut: how many texts were cut, in words; empty if none was.
-        errors: the rows whose label is wrong, with all columns of the file and `line`.
+        errors: the rows whose label is wrong, with all columns as they were read, and `line`.
         answers: to these rows.
     """
 
@@ -172,7 +173,7 @@ class Evaluation:
     examples: int
     data: DataSummary
     cut: str
-    errors: list[dict[str, Any]]
+    errors: pa.Table
     answers: list[dict[str, Any]]
 
 
@@ -196,7 +197,8 @@ def evaluate(
     Raises:
         UserError: the data can't be read, has no labels, or other labels than the model's.
     """
-    table = read_split(options, split)
+    source = read_split(options, split)
+    table = source.table()
     prepared = prepare({"test": table}, options, classifier.known)
     part, kind = prepared.splits["test"], prepared.labels.problem_type
     right = labels_of(part)
@@ -213,14 +215,18 @@ def evaluate(
     differ = (predictions_from_logits(logits, kind) != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
     given = answers_from_logits(logits[wrong], classifier.known.label_names, kind)
-    lines = {line: row for row, line in enumerate(table[LINE][:])}
-    rows = [table[lines[part[LINE][number]]] for number in wrong]
-    errors = [_joined(row, {"line": row.pop(LINE)}) for row in rows]
+    lines = part[LINE][wrong] if wrong else []
+    row_of = {line: row for row, line in enumerate(table[LINE][:])}
+    errors = source.rows.take(pa.array([row_of[line] for line in lines], pa.int64()))
+    errors = errors.rename_columns([input_name(name, {"line"}) for name in errors.column_names])
+    errors = errors.append_column("line", pa.array(lines, pa.int64()))
     cut = cut_texts_in_words(truncated, classifier.tokenizer)
     return Evaluation(metrics, len(part), prepared.summary, cut, errors, given)
 
 
 _WRITTEN = (".csv", ".jsonl", ".parquet")
+_AT_ONCE = 1000
+"""Rows that are written together."""
 _NESTED = {"probabilities": "probability", "predictions": "prediction"}
 """Keys of answers with a value for each name, and what their columns begin with."""
 
@@ -259,51 +265,104 @@ def flat_answer(answer: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return flat
 
 
-def write_answers(
-    path: str, rows: Iterable[dict[str, Any]], answers: Iterable[dict[str, Any]], names: Sequence[str]
-) -> int:
+def write_answers(path: str, rows: pa.Table, answers: Iterable[dict[str, Any]], names: Sequence[str]) -> int:
     """Writes each input's columns with its answer, in the format of the suffix, whole or not at all.
 
     Args:
         path: see `check_output`; its folder is made.
-        rows: the columns of the inputs.
+        rows: the inputs, with all columns as they were read. A .parquet keeps them as they are.
         answers: to the inputs, in their order.
         names: of the labels.
 
     Returns:
         The number of rows.
+
+    Raises:
+        UserError: the file can't be written.
     """
-    kind, both = Path(path).suffix.lower(), zip(rows, answers, strict=True)
+    write = {".jsonl": _write_jsonl, ".csv": _write_csv, ".parquet": _write_parquet}[Path(path).suffix.lower()]
     try:
         with written_whole(path) as temporary:
-            if kind == ".jsonl":
-                written = [f"{json_line(row, answer)}\n" for row, answer in both]
-                temporary.write_text("".join(written), encoding="utf-8", newline="")
-                return len(written)
-            flat = [_joined(row, flat_answer(answer, names)) for row, answer in both]
-            if kind == ".parquet":
-                pd.DataFrame(flat, dtype=object).to_parquet(temporary)
-            else:  # with all cells in quotes a cell of several lines is read again, whatever ends a line in it
-                cells = [{name: _cell(value) for name, value in row.items()} for row in flat]
-                frame = pd.DataFrame(cells, dtype=object)
-                frame.to_csv(temporary, index=False, quoting=csv.QUOTE_ALL, lineterminator="\n")
-            return len(flat)
+            write(temporary, rows, iter(answers), names)
     except (OSError, pa.ArrowException) as error:
         why = disk_error(error) or one_line(error)
         raise UserError(f"{path!r} can't be written: {why}. Name another file, or write .jsonl.") from error
+    return rows.num_rows
 
 
-def json_line(row: dict[str, Any], answer: dict[str, Any]) -> str:
-    """One line of JSON: the columns of the input, then the answer."""
-    return json.dumps(_joined(row, answer), ensure_ascii=False, default=str)
+def _parts(rows: pa.Table, answers: Iterator[dict[str, Any]]) -> Iterator[tuple[pa.Table, list[dict[str, Any]]]]:
+    """Some rows and their answers at a time."""
+    for start in range(0, rows.num_rows, _AT_ONCE):
+        part = rows.slice(start, _AT_ONCE)
+        yield part, list(islice(answers, part.num_rows))
 
 
-def _joined(row: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    return {input_name(name, answer): value for name, value in row.items()} | answer
+def _write_jsonl(path: Path, rows: pa.Table, answers: Iterator[dict[str, Any]], names: Sequence[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        for line in json_lines(rows, answers):
+            file.write(f"{line}\n")
+
+
+def _write_csv(path: Path, rows: pa.Table, answers: Iterator[dict[str, Any]], names: Sequence[str]) -> None:
+    """All cells in quotes: then a cell of several lines is read again, whatever ends a line in it."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        for number, (part, given) in enumerate(_parts(rows, answers)):
+            flat = [flat_answer(answer, names) for answer in given]
+            if number == 0:
+                writer.writerow([*(input_name(name, flat[0]) for name in rows.column_names), *flat[0]])
+            for row, answer in zip(_values(part), flat, strict=True):
+                writer.writerow(map(_cell, (*row.values(), *answer.values())))
+
+
+def _write_parquet(path: Path, rows: pa.Table, answers: Iterator[dict[str, Any]], names: Sequence[str]) -> None:
+    with contextlib.ExitStack() as stack:
+        writer: Any = None
+        for part, given in _parts(rows, answers):
+            table = with_answers(part, [flat_answer(answer, names) for answer in given])
+            writer = writer or stack.enter_context(pq.ParquetWriter(path, table.schema))
+            writer.write_table(table)
+    if writer is None:
+        pq.write_table(rows, path)
+
+
+def with_answers(rows: pa.Table, answers: Sequence[dict[str, Any]]) -> pa.Table:
+    """Rows, their columns as they are, with those of their answers, each a `flat_answer`."""
+    kinds: dict[type, pa.DataType] = {str: pa.string(), list: pa.list_(pa.string())}
+    schema = pa.schema({name: kinds.get(type(value), pa.float64()) for name, value in answers[0].items()})
+    added = pa.Table.from_pylist(list(answers), schema)
+    fields = [field.with_name(input_name(field.name, answers[0])) for field in rows.schema]
+    return pa.table([*rows.columns, *added.columns], schema=pa.schema([*fields, *schema], rows.schema.metadata))
+
+
+def json_lines(rows: pa.Table, answers: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """A line of JSON for each input: its columns, then the answer."""
+    given = iter(answers)
+    for start in range(0, rows.num_rows, _AT_ONCE):
+        for row in _values(rows.slice(start, _AT_ONCE)):
+            answer = next(given)  # one by one: it is shown as soon as it is there
+            yield json_text({input_name(name, answer): value for name, value in row.items()} | answer)
+
+
+def _values(rows: pa.Table) -> list[dict[str, Any]]:
+    """Rows as Python's values.
+
+    Raises:
+        UserError: Python has no value for a cell, such as for a day in the year 20,000.
+    """
+    try:
+        return rows.to_pylist()
+    except (ValueError, OverflowError) as error:
+        reason = f"a column holds what Python has no value for: {one_line(error)}"
+        raise UserError(f"The input can't be written as text: {reason}. Write .parquet, which keeps it.") from error
 
 
 def _cell(value: Any) -> Any:
-    """One value: several labels are joined, other lists and objects are JSON."""
+    """One value: several labels are joined, other lists and objects are JSON; empty where it is missing."""
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
         return "|".join(value)
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else value
+    if isinstance(value, list | dict):
+        return json_text(value)
+    if isinstance(value, bytes):
+        return json_text(value).strip('"')
+    return None if is_absent(value) else value

@@ -107,7 +107,7 @@ class PosEncAttention(nn.Module):
         """Hidden states in token layout -> the same, and the probabilities (n, H, L, L) if they were asked for."""
         x = hidden_states.to(linear_dtype(hidden_states))  # once: autocast would do it for each of the three
         projections = (kernels.apply_linear(layer, x) for layer in (self.query, self.key, self.value))
-        q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in projections)
+        q, k, v = (t.view(*t.shape[:-1], -1, self.head_dim) for t in projections)
         interface = ALL_ATTENTION_FUNCTIONS.get_interface(attend.name, eager_attention_forward)
         out, weights = attend(self, interface, q, k, v, hidden_states)
         return kernels.apply_linear(self.dense, out.flatten(-2)), weights

@@ -39,8 +39,8 @@ class WindowPosition(DistanceBias):
 
     def of_distance(self, distance: Tensor, layer: int) -> Tensor:
         """0 or -10000, float32: (R,) -> (R, 1)."""
-        is_far = (distance.abs() > self.sliding_window) & bool(layer % self.every)
-        return (is_far * FAR).to(torch.float32).unsqueeze(-1)
+        far = FAR if layer % self.every else 0.0
+        return ((distance.abs() > self.sliding_window) * far).to(torch.float32).unsqueeze(-1)
 
     def layer_bias(self, q: Tensor, k: Tensor, tokens: Tokens, layer: int) -> Tensor | None:
         """0 or -10000 of each pair, (1 or B, 1, S, S); None where all attend to all."""

@@ -336,10 +336,12 @@ class TokenLayout(Movable):
             x: hidden states.
             pooling: `mean`, `max` or `cls` (the first token of each sequence).
         """
-        real = self.by_sequence(torch.ones_like(x[..., 0], dtype=torch.bool) if self.mask is None else self.mask)
+        # Numbers: older exporters to ONNX have neither sums nor choices of truth values.
+        mask = torch.ones_like(x[..., 0], dtype=torch.int64) if self.mask is None else self.mask.long()
+        real = self.by_sequence(mask)
         x = self.by_sequence(x, torch.finfo(x.dtype).min if pooling == "max" else 0.0)
         if pooling == "cls":
-            pooled = x[torch.arange(x.shape[0], device=x.device), real.to(torch.int64).argmax(-1)]
+            pooled = x[torch.arange(x.shape[0], device=x.device), real.argmax(-1)]
         elif pooling == "max":
             pooled = x.amax(1)
         else:
@@ -478,7 +480,7 @@ def _assign_sequences(
     """
     place = torch.arange(shape[1], device=device).expand(shape)
     row = torch.arange(shape[0], device=device).unsqueeze(-1)
-    seen = place + 1 if mask is None else mask.cumsum(-1)  # real tokens of the row, up to each place
+    seen = place + 1 if mask is None else mask.long().cumsum(-1)  # real tokens of the row, up to each place
     sequence, rank = row.expand(shape), seen - 1
     if starts is not None:
         before = torch.where(starts, rank if mask is None else seen - mask.long(), 0).cummax(-1)[0]

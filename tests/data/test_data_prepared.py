@@ -47,6 +47,7 @@ ALL_MISSING = (
             "premise, hypothesis and text could all be meant; no column is called label.*--text-column premise,hypoth",
         ),
         ({"the review": "x", "label": "a"}, {}, "--text-column 'the review'."),
+        ({"title, body": "x", "label": "a"}, {}, """--text-column '["title, body"]'."""),
         ({"text;label": "a b;x"}, {}, "It has text;label ('a b;x'). If a .csv has other columns, write a first"),
         ({f"c{n}": "x" for n in range(20)}, {}, "It has c0 ('x'), .*, c11 ('x'), ... (20 columns). Say which"),
         (USUAL, {"text_column": "txt"}, "no column 'txt'. It has 'text', 'more', 'label': name one with --text-column"),
@@ -71,6 +72,12 @@ def test_columns_without_a_usual_name_or_that_are_not_there_are_refused(cells, o
         (["a", "b", "label"], {"text_column": "b, a"}, ("b", "a"), "label"),
         (["text", "text_pair", "labels"], {}, ("text", "text_pair"), "labels"),
         (["Body, in full", "C"], {"text_column": "Body, in full", "label_column": "C"}, ("Body, in full",), "C"),
+        (["a, b", ' c "', "label"], {"text_column": r'["a, b", " c \""]'}, ("a, b", ' c "'), "label"),
+        (["text", "a, b", "c"], {"label_column": '["a, b", "c"]'}, ("text",), "a, b, c"),
+        (['["a"]', "a", "label"], {"text_column": '["a"]'}, ('["a"]',), "label"),
+        (["[a", "b]", "label"], {"text_column": "[a,b]"}, ("[a", "b]"), "label"),
+        (["label", "labels"], {"text_column": "label"}, ("label",), "labels"),
+        (["label", "y"], {"text_column": "label", "label_column": "y"}, ("label",), "y"),
     ],
 )
 def test_columns_are_found_by_their_names(names, options, text, label):

@@ -7,7 +7,7 @@ import torch
 from common import EVERY_HOOK_AT_ONCE, encoder, others_slow, padded, perturb, tiny_config, tokens
 from test_rope import scalings
 
-from hf_posenc import PosEncForSequenceClassification
+from hf_posenc import SCHEMES, PosEncForSequenceClassification
 
 BATCHES = [padded([tokens(n, seed=n) for n in lengths]) for lengths in ((9, 4, 6), (3,), (17, 1, 5, 5, 2))]
 
@@ -44,6 +44,32 @@ def test_an_exported_program_gives_the_same_logits_at_other_sizes(scheme, fields
     for ids, mask in BATCHES:
         expected = model(ids, attention_mask=mask).logits
         torch.testing.assert_close(module(ids, mask), expected, atol=1e-5, rtol=1e-5)
+
+
+ALL = [*((scheme, {}) for scheme in SCHEMES), ("rope+window", {}), *CASES]
+
+
+@pytest.mark.parametrize(("scheme", "fields"), ALL)
+def test_jit_traces_a_model_for_other_sizes(scheme, fields):
+    model = classifier(scheme, **fields)
+    traced = torch.jit.trace(Logits(model), BATCHES[0], check_trace=False)
+    for ids, mask in BATCHES:
+        torch.testing.assert_close(traced(ids, mask), model(ids, attention_mask=mask).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # the exporter's, on itself
+@pytest.mark.parametrize(("scheme", "fields"), ALL)
+def test_the_older_onnx_exporter_writes_a_graph_for_other_sizes(scheme, fields, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime isn't installed")
+    model, axes = classifier(scheme, **fields), {0: "batch", 1: "length"}
+    names, sizes = ["input_ids", "attention_mask"], {"input_ids": axes, "attention_mask": axes}
+    path = tmp_path / "model.onnx"
+    torch.onnx.export(Logits(model), BATCHES[0], path, dynamo=False, input_names=names, dynamic_axes=sizes)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for batch in BATCHES:
+        (logits,) = session.run(None, {name: part.numpy() for name, part in zip(names, batch, strict=True)})
+        expected = model(batch[0], attention_mask=batch[1]).logits
+        torch.testing.assert_close(torch.from_numpy(logits), expected, atol=1e-4, rtol=1e-4)
 
 
 SOME = [("learned+test_layer_distance", {})]

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from common import write_jsonl
+from datasets import Dataset
 from rich.console import Console
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
@@ -157,7 +159,7 @@ def test_real_numbers_make_a_regressor(tmp_path: Path) -> None:
     fitted = hf_posenc.fit(texts, lengths, **OPTIONS, **{**SHORT, "epochs": 3})
     assert isinstance(fitted, PosEncRegressor)
     assert fitted.predict(texts).shape == (64,)
-    with pytest.raises(UserError, match="one training text of each of 64 labels.* for numbers, --task regression"):
+    with pytest.raises(UserError, match="one training text of each of 64 labels.* for numbers, task='regression'"):
         hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1)
     assert isinstance(hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1, task="regression"), PosEncRegressor)
     fitted.save(tmp_path / "model")
@@ -273,10 +275,41 @@ def test_a_frame_is_read_by_its_names_and_what_does_not_fit_is_refused() -> None
     alone = quick().fit(pd.DataFrame({"id": range(32), "text": texts}), labels)
     with pytest.raises(UserError, match="trained on single texts. Leave out the second"):
         alone.predict(pairs)
-    with pytest.raises(UserError, match="--task 'classification' is for files"):
+    with pytest.raises(UserError, match="^task='classification' is for files"):
         PosEncRegressor(task="classification").fit(texts, range(32))
-    with pytest.raises(UserError, match="--test 'gone.csv' is for files; PosEncClassifier and"):
+    with pytest.raises(UserError, match="^test='gone.csv' is for files; PosEncClassifier and"):
         quick(test="gone.csv").fit(texts, labels)
+
+
+def test_columns_of_odd_names_are_trained_on_and_remembered(tmp_path: Path) -> None:
+    texts, labels = data(32)
+    frame = pd.DataFrame({"label": texts, ' a, "b" ': texts[::-1]})
+    quick().fit(frame, labels).save(tmp_path / "model")
+    loaded = hf_posenc.load(tmp_path / "model")
+    pairs = quick().fit(list(zip(texts, texts[::-1], strict=True)), labels)
+    np.testing.assert_array_equal(
+        loaded.predict_proba(frame[[' a, "b" ', "label"]]), pairs.predict_proba(frame.to_numpy())
+    )
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow", "datasets"])
+def test_a_table_of_any_library_trains_and_answers_as_lists_do(library: str) -> None:
+    texts, labels = data(32)
+    if library == "polars":
+        pytest.importorskip("polars", reason="polars isn't installed")
+    table = {
+        "polars": lambda columns: __import__("polars").DataFrame(columns),
+        "pyarrow": pa.table,
+        "datasets": Dataset.from_dict,
+    }[library]
+    inputs, marks = table({"id": list(range(32)), "text": texts}), [[int(label == labels[0]), 1] for label in labels]
+    column = table({"label": labels})["label"]
+    expected = quick().fit(texts, labels).predict_proba(texts)
+    np.testing.assert_array_equal(quick().fit(inputs, column).predict_proba(inputs), expected)
+    named = hf_posenc.fit(
+        inputs, table({"first": [row[0] for row in marks], "all": [row[1] for row in marks]}), **OPTIONS, **SHORT
+    )
+    assert named.classes_.tolist() == ["first", "all"]
 
 
 def test_a_checkpoint_that_is_trained_further_forgets_what_was_noted_of_it(tmp_path: Path) -> None:

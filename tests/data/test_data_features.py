@@ -1,0 +1,159 @@
+"""Every type of `datasets` and of Arrow as a column of texts, of labels, or of neither: taken, or refused."""
+
+import datetime as dt
+import re
+from decimal import Decimal
+
+import datasets.features
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from data_harness import rows_of
+from datasets import (
+    ClassLabel,
+    Dataset,
+    DatasetInfo,
+    Features,
+    LargeList,
+    List,
+    Sequence,
+    Translation,
+    TranslationVariableLanguages,
+    Value,
+)
+
+from hf_posenc.data.columns import Columns
+from hf_posenc.data.labels import encode_labels
+from hf_posenc.data.reading import LINE, as_table, read_file
+from hf_posenc.data.sources import read, read_split
+from hf_posenc.errors import UserError
+from hf_posenc.options import Options
+
+NO_TEXT, NO_LABEL = "which is no text. Write a string", "which is no label, word or number"
+AB = ClassLabel(names=["a", "b"])
+SEVERAL = ("a", "b"), [[1.0, 0.0], [1.0, 1.0]]
+WORDS = ("x", "y"), [0, 1]
+BIG = 2**64 - 1
+
+# feature, cells of two rows, their texts or why there are none, and their labels with numbers or why there are none
+FEATURES = [
+    (AB, [1, 0], ["b", "a"], (("a", "b"), [1, 0])),
+    (List(AB), [[0], [0, 1]], NO_TEXT, SEVERAL),
+    (LargeList(AB), [[0], [0, 1]], NO_TEXT, SEVERAL),
+    (Sequence(AB), [[0], [0, 1]], NO_TEXT, SEVERAL),
+    (List(AB, length=1), [[0], [1]], NO_TEXT, (("a", "b"), [[1.0, 0.0], [0.0, 1.0]])),
+    (List(Value("string")), [["a"], ["a", "b"]], NO_TEXT, SEVERAL),
+    (LargeList(Value("large_string")), [["a"], ["a", "b"]], NO_TEXT, SEVERAL),
+    (List(List(Value("int64"))), [[[1]], [[2]]], NO_TEXT, NO_LABEL),
+    (Features({"a": Value("string")}), [{"a": "x"}, {"a": "y"}], NO_TEXT, NO_LABEL),
+    *(
+        (getattr(datasets, f"Array{n}D")((1,) * n, "int64"), np.ones((2, *[1] * n), int), NO_TEXT, NO_LABEL)
+        for n in (2, 3, 4, 5)
+    ),
+    (Translation(["de", "en"]), [{"de": "x", "en": "y"}] * 2, NO_TEXT, NO_LABEL),
+    (TranslationVariableLanguages(["de", "en"]), [{"de": "x"}] * 2, NO_TEXT, NO_LABEL),
+    (Value("null"), [None, None], ["", ""], "Missing label in the train data: row 1"),
+    (Value("bool"), [True, False], ["True", "False"], (("False", "True"), [1, 0])),
+    *((Value(f"{u}int{n}"), [3, 2], ["3", "2"], (("2", "3"), [1, 0])) for u in ("", "u") for n in (8, 16, 32, 64)),
+    *((Value(f"float{n}"), [0.5, 1.0], ["0.5", "1.0"], ((), [0.5, 1.0])) for n in (16, 32, 64)),
+    (Value("time32[s]"), [dt.time(1), dt.time(2)], NO_TEXT, NO_LABEL),
+    (Value("time64[us]"), [dt.time(1), dt.time(2)], NO_TEXT, NO_LABEL),
+    (Value("timestamp[ns]"), [dt.datetime(2020, 1, 2)] * 2, NO_TEXT, NO_LABEL),
+    (Value("timestamp[s, tz=UTC]"), [dt.datetime(2020, 1, 2)] * 2, NO_TEXT, NO_LABEL),
+    (Value("date32"), [dt.date(2020, 1, 2)] * 2, NO_TEXT, NO_LABEL),
+    (Value("date64"), [dt.date(2020, 1, 2)] * 2, NO_TEXT, NO_LABEL),
+    (Value("duration[ns]"), [dt.timedelta(1)] * 2, NO_TEXT, NO_LABEL),
+    (Value("decimal128(5, 2)"), [Decimal("1.10")] * 2, NO_TEXT, NO_LABEL),
+    (Value("decimal256(5, 2)"), [Decimal("1.10")] * 2, NO_TEXT, NO_LABEL),
+    (Value("binary"), [b"x", b"y"], NO_TEXT, NO_LABEL),
+    (Value("large_binary"), [b"x", b"y"], NO_TEXT, NO_LABEL),
+    (Value("binary_view"), [b"x", b"y"], NO_TEXT, NO_LABEL),
+    *((Value(name), ["x", "y"], ["x", "y"], WORDS) for name in ("string", "large_string", "string_view")),
+]
+if hasattr(datasets, "Json"):
+    FEATURES.append((datasets.Json(), ["x", "y"], ["x", "y"], WORDS))
+MEDIA = {"Audio", "Image", "Video", "Pdf", "Nifti", "Mesh", "BioSequence", "BioStructure"}
+"""What decodes files."""
+
+
+def outcome(take):
+    """What it returns, or the message with which it refuses."""
+    try:
+        return take()
+    except UserError as error:
+        return str(error)
+
+
+def check(table, text, label):
+    texts = outcome(lambda: Columns(("t",)).texts(table)[0])
+    assert text in texts if isinstance(text, str) else texts == text
+    labels = outcome(lambda: encode_labels({"train": table}, Columns(("other",), ("t",))))
+    assert label in labels if isinstance(label, str) else (labels[0].names, labels[1]["train"]) == label
+
+
+@pytest.mark.parametrize(("feature", "cells", "text", "label"), FEATURES, ids=[str(row[0])[:60] for row in FEATURES])
+def test_a_column_of_every_feature_is_taken_or_refused(feature, cells, text, label):
+    check(as_table(Dataset.from_dict({"t": cells}, features=Features({"t": feature})), "the data"), text, label)
+
+
+@pytest.mark.parametrize("name", sorted(MEDIA & {*datasets.features.__all__}))
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_column_of_files_is_refused_without_decoding_one(name, nested):
+    feature = getattr(datasets.features, name)()
+    kind = getattr(feature, "pa_type", None) or pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    cells, feature = (pa.nulls(2, pa.list_(kind)), List(feature)) if nested else (pa.nulls(2, kind), feature)
+    data = Dataset(pa.table({"t": cells}), info=DatasetInfo(features=Features({"t": feature})))
+    message = f"Column 't' holds {name}, which is no text and no label. Name another."
+    check(as_table(data, "the data"), message, message)
+
+
+def test_no_feature_of_datasets_is_left_out_of_the_tables_above():
+    tried = {type(row[0]).__name__ for row in FEATURES} | MEDIA | {"Sequence"}  # which makes a List
+    assert {*datasets.features.__all__} <= tried
+    dtypes = {re.match(r"\w+", row[0].dtype)[0] for row in FEATURES if isinstance(row[0], Value)}
+    assert {*re.findall(r"^\s*- `+(\w+)", Value.__doc__, re.M)} <= dtypes
+
+
+ARROW = {
+    "dictionary": (pa.array(["x", "y"]).dictionary_encode(), ["x", "y"], WORDS),
+    "lists of a dictionary": (
+        pa.ListArray.from_arrays([0, 1, 3], pa.array(["a", "a", "b"]).dictionary_encode()),
+        NO_TEXT,
+        SEVERAL,
+    ),
+    "list view": (pa.array([["a"], ["a", "b"]], pa.list_view(pa.string())), NO_TEXT, SEVERAL),
+    "map": (pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())), NO_TEXT, NO_LABEL),
+    "struct of a map": (
+        pa.array([{"a": [("a", 1)]}] * 2, pa.struct({"a": pa.map_(pa.string(), pa.int64())})),
+        NO_TEXT,
+        NO_LABEL,
+    ),
+    "decimal": (pa.array([Decimal("1.10")] * 2, pa.decimal32(5, 2)), NO_TEXT, NO_LABEL),
+    "uuid": (pa.array([b"0" * 16] * 2, pa.uuid()), NO_TEXT, NO_LABEL),
+    "above 2^63": (pa.array([BIG, 1], pa.uint64()), [str(BIG), "1"], (("1", str(BIG)), [1, 0])),
+    "bytes of one length": (pa.array([b"ab", b"cd"], pa.binary(2)), NO_TEXT, NO_LABEL),
+}
+
+
+@pytest.mark.parametrize("name", ARROW)
+def test_a_parquet_file_may_hold_every_type_that_pyarrow_writes(tmp_path, name):
+    cells, text, label = ARROW[name]
+    pq.write_table(pa.table({"t": cells}), tmp_path / "a.parquet")
+    check(read_file(tmp_path / "a.parquet"), text, label)
+    kept = read_split(Options(data=str(tmp_path / "a.parquet")), None).rows
+    assert kept.equals(pa.table({"t": cells}))
+
+
+@pytest.mark.parametrize("format", ["torch", "numpy", "arrow", "pandas", None])
+def test_a_data_set_that_was_saved_with_a_format_is_read_as_one_without(tmp_path, format):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"]), "id": Value("int64")})
+    data = Dataset.from_dict({"text": ["x", "y"], "label": [1, 0], "id": [5, 6]}, features=features)
+    data = data.with_format(format, columns=["id"]).select([1, 0])
+    data.save_to_disk(tmp_path / "saved")
+    expected = [{"text": "y", "label": 0, "id": 6}, {"text": "x", "label": 1, "id": 5}]
+    options = Options(data=str(tmp_path / "saved"))
+    for table in (read(options)["train"], read_split(options, "train").table(), as_table(data, "it")):
+        assert rows_of(table) == expected
+        assert table.column_names == ["text", "label", "id", LINE]
+        assert table.features["label"].names == ["no", "yes"]
