@@ -123,13 +123,15 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
     if table is None:
         rows = values_in_memory(given.to_numpy(object) if isinstance(given, pd.DataFrame) else given)
         if known is None and rows and all(isinstance(row, Mapping) for row in rows):
-            table = {
-                name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)
-            }
+            keys = dict.fromkeys(key for row in rows for key in row)
+            table = {key: [row.get(key) for row in rows] for key in keys}
     names: list[str] = []
     if table is not None:
         names = columns_to_train_on(table) if known is None else list(columns_of_input(table, known))
-        rows = list(zip(*(values_in_memory(table[name]) for name in names), strict=True))
+        columns = [values_in_memory(table[name]) for name in names]
+        if len(lengths := sorted({len(cells) for cells in columns})) > 1:
+            raise UserError(f"X has columns of {lengths[0]} and of {lengths[-1]} rows. Give all the same number.")
+        rows = list(zip(*columns, strict=True))
     if not rows:
         raise UserError("X has no texts: 0 sample(s) (shape=(0,)) while a minimum of 1 is required.")
     takes_numbers = known is not None and table is not None  # a column of a file may hold them, too

@@ -64,58 +64,29 @@ class Source:
         if len({*names}) < len(names):
             what = f"{self.name!r} can't be read: it has two columns {max(names, key=names.count)!r}"
             raise UserError(f"{what}. Give each column a name of its own.")
-        columns = list(map(self._readable, self.rows.schema, self.rows.columns))
-        schema = pa.schema([field for field, _ in columns], self.rows.schema.metadata)
-        dataset = Dataset(pa.table([cells for _, cells in columns], schema=schema))
+        columns = [cells.cast(plain) if (plain := _plain(cells)) else _as_bytes(cells) for cells in self.rows.columns]
+        fields = [field.with_type(cells.type) for field, cells in zip(self.rows.schema, columns, strict=True)]
+        dataset = Dataset(pa.table(columns, schema=pa.schema(fields, self.rows.schema.metadata)))
         return as_table(dataset, self.name, self.kind, self.places, self.lines)
 
-    def _readable(self, field: pa.Field, cells: pa.ChunkedArray) -> tuple[pa.Field, pa.ChunkedArray]:
-        """A column in a type that `datasets` has."""
-        if _is_held(field.type):
-            return field, cells
-        plain = _plain(field.type)
-        with readable(f"{self.name}: column {field.name!r} ({field.type})", "Leave it out, or write another type."):
-            try:
-                values = cells.cast(plain)
-                values.validate(full=True)  # list views are cast to damaged lists
-            except pa.ArrowException:
-                values = pa.chunked_array([pa.array(cells.to_pylist(), plain)])
-            Features.from_arrow_schema(pa.schema({"column": plain}))
-        return pa.field(field.name, plain), values
 
-
-def _is_held(kind: pa.DataType) -> bool:
-    """Whether `datasets` has an equal of an Arrow type."""
+def _plain(cells: pa.ChunkedArray) -> pa.DataType | None:
+    """A type that `datasets` has, and that holds the same cells; None: it has none."""
+    kind = cells.type
+    if pa.types.is_dictionary(kind):  # whose indices aren't read
+        kind = kind.value_type
+    if pa.types.is_string_view(kind):
+        kind = pa.large_string()
     try:
         Features.from_arrow_schema(pa.schema({"column": kind}))
     except (ValueError, NotImplementedError):
-        return False
-    return not pa.types.is_dictionary(kind)  # which it reads as its values
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type that holds the same values in the form that is best known."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind.storage_type
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_string_view(kind):
-        return pa.large_string()
-    if pa.types.is_binary_view(kind):
-        return pa.large_binary()
-    if pa.types.is_decimal(kind):
-        return pa.decimal128(kind.precision, kind.scale)
-    if pa.types.is_map(kind):
-        return pa.list_(pa.struct({"key": _plain(kind.key_type), "value": _plain(kind.item_type)}))
-    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
-        return pa.list_(_plain(kind.value_type))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_plain(kind.value_type), kind.list_size)
-    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
-        return pa.large_list(_plain(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+        return None
     return kind
+
+
+def _as_bytes(cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Cells that are no text and no label, such as maps, in a type that is neither."""
+    return pa.chunked_array([[str(cell).encode() for cell in cells.to_pylist()]], pa.large_binary())
 
 
 def read_file(path: str | Path, options: Options | None = None) -> Dataset:

@@ -122,7 +122,7 @@ ARROW = {
         NO_TEXT,
         SEVERAL,
     ),
-    "list view": (pa.array([["a"], ["a", "b"]], pa.list_view(pa.string())), NO_TEXT, SEVERAL),
+    "list view": (pa.array([["a"], ["a", "b"]], pa.list_view(pa.string())), NO_TEXT, NO_LABEL),
     "map": (pa.array([[("a", 1)], []], pa.map_(pa.string(), pa.int64())), NO_TEXT, NO_LABEL),
     "struct of a map": (
         pa.array([{"a": [("a", 1)]}] * 2, pa.struct({"a": pa.map_(pa.string(), pa.int64())})),

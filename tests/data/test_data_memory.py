@@ -125,6 +125,7 @@ def test_a_missing_cell_of_any_table_is_an_empty_text(library: str) -> None:
             r"several tables, 'train'. Give one of them: X\['train'\]",
         ),
         ({"train": pd.DataFrame({"text": ["a"]})}, "several tables, 'train'"),
+        ({"text": ["a"], "text_pair": ["b", "c"]}, "X has columns of 1 and of 2 rows"),
         (5, "X is 5, a int. Give a list of texts"),
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "X has two columns 'text'"),
         (pd.DataFrame({"text": [b"a"]}), r"Text 0 is \(b'a',\). Give a string"),
