@@ -20,6 +20,10 @@ from .reading import classes_of, refuse_missing, where
 
 MOST_NUMBERED = 50
 """More different whole numbers than this need --task."""
+FAR = 10_000
+"""Numbers whose mean is more than so many standard deviations from 0 aren't learned: float32 has 7 digits."""
+GREATEST = 1e37
+"""The greatest number to predict; float32 ends at 3.4e38, and differences must fit."""
 _MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """What columns of 0 and 1 may hold."""
 # A csv has no types. 007, +5 and 1e5 may be names, so they are words.
@@ -310,9 +314,11 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
             values.append(None)
         elif real:
             values.append(float(names[0]))
-            if math.isinf(values[-1]):
+            if abs(values[-1]) > GREATEST:
+                place = f"{where(column.table, row)} of the {column.split} data"
                 raise UserError(
-                    f"{column.name!r} is infinite in {where(column.table, row)} of the {column.split} data."
+                    f"{column.name!r} is {names[0]} in {place}, and a model's numbers (float32) are at most "
+                    f"{GREATEST:g}. Divide them all, or take their logarithms."
                 )
         elif unknown := [name for name in names if name not in numbers]:
             place = f"The {column.split} data has the label {unknown[0]!r} in {where(column.table, row)}"
@@ -323,6 +329,20 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
         else:
             values.append([float(name in names) for name in numbers] if several else numbers[names[0]])
     return values
+
+
+def refuse_far_from_zero(name: str, numbers: Sequence[float]) -> None:
+    """Raises a UserError where numbers differ by so little of their size that float32 answers can't tell them apart."""
+    values = np.asarray(numbers, np.float64)
+    mean, deviation = float(values.mean()), float(np.std(values))
+    if values.min() == values.max() or abs(mean) <= FAR * deviation:
+        return
+    offset = round(mean, -math.floor(math.log10(deviation))) if deviation else mean
+    raise UserError(
+        f"Column {name!r} has training numbers of {mean:.10g} on average that differ by little (standard deviation "
+        f"{deviation:.3g}): a model's numbers (float32) hold 7 digits. Subtract {offset:.15g} from them all, and add "
+        "it to the answers."
+    )
 
 
 def standard_units(numbers: Sequence[float]) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from ..errors import UserError
 from ..options import Options
 from .columns import Columns, find_columns
-from .labels import Known, Labels, encode_labels, is_missing, standard_units
+from .labels import Known, Labels, encode_labels, is_missing, refuse_far_from_zero, standard_units
 from .reading import LINE, classes_of, counted, names_of, refuse_missing
 from .tokenizer import cut_rows
 
@@ -119,6 +119,7 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
         targets = parts["train"]["labels"][:]
         doubts += _check_labels_vary(targets, labels, are_listed)
         if labels.problem_type == "regression":
+            refuse_far_from_zero(columns.label, targets)
             mean, std = standard_units(targets)
             labels = replace(labels, mean=mean, std=std)
         marks = parts["train"][_MARK][:]
