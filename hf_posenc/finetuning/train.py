@@ -27,8 +27,9 @@ from ..errors import UserError, user_errors
 from ..options import Options
 from ..quiet import without_bars
 from ..training import run_folder
+from ..training.baselines import baseline_scores
 from ..training.inference import take_off_autocast
-from ..training.metrics import baseline_scores, make_loss
+from ..training.metrics import make_loss
 from ..training.recipe import Recipe, check_memory, last_weights_note, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
 from ..training.trainer import RunTrainer, Stop, make_trainer, merge_lora
@@ -111,7 +112,8 @@ def train(
     )
     if baselines and process.is_main_process:
         tests = {PREFIXES[split]: part for split, part in parts.items()}
-        report.baselines = baseline_scores((texts, targets), tests, report.problem_type)
+        report.baselines, said = baseline_scores((texts, targets), tests, report.problem_type)
+        report.notes += said
     with run_folder.guarded(output), user_errors():  # the Trainer makes the folder
         trainer = make_trainer(model, tokenizer, encoded, recipe, loss, console)
         process.wait_for_everyone()  # all have seen that the folder is free
