@@ -18,7 +18,7 @@ def scale_position_learning_rates(
     weight decay either: 0 isn't a neutral value for them.
 
     Args:
-        optimizer: of the model, without any state or schedule yet.
+        optimizer: of the model, which hasn't taken a step and has no schedule yet.
         model: any PosEnc model.
         factor: replaces the factors of all schemes.
         words: a factor for the word embeddings, whose weight decay stays.
@@ -30,7 +30,9 @@ def scale_position_learning_rates(
     for name, value in (("factor", factor), ("words", words)):
         if value is not None and not 0 <= value < float("inf"):
             raise ValueError(f"{name}={value!r} is out of range. Give 0 or a positive number.")
-    if optimizer.state or any({"initial_lr", _DONE} & group.keys() for group in optimizer.param_groups):
+    # Some make their state when they are built, of steps that are 0.
+    is_used = any(state.get("step", 1) for state in optimizer.state.values())
+    if is_used or any({"initial_lr", _DONE} & group.keys() for group in optimizer.param_groups):
         raise ValueError("The optimizer is in use, or has these rates. Call this once, before any schedule is made.")
     wanted = {  # factor, and whether it decays
         parameter: (own if factor is None else factor, False)

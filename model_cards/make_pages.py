@@ -14,12 +14,13 @@ from typer.main import get_command
 from hf_posenc.cli import app
 from hf_posenc.comparison import Comparison
 from hf_posenc.files import write_text
-from hf_posenc.markdown import markdown_table
+from hf_posenc.markdown import markdown_table, plain
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.model.scheme_table import SCHEMES
 from hf_posenc.schemes.describe import describe_schemes
 from hf_posenc.schemes.plots import save_figure
+from hf_posenc.training.trainer_fields import FIELDS
 from model_cards.benchmark.tables import JUDGED, SERVING, SPEED, rows_table
 from model_cards.make_cards import FOLDER, papers_of, read_comparisons, read_results
 from model_cards.studies.conversion import table
@@ -68,6 +69,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
             "passkey": passkey_table(read_results(folder, "passkey")),
         },
         root / "docs" / "reference" / "command-line.md": {"commands": command_tables()},
+        root / "docs" / "reference" / "trainer-fields.md": {"fields": field_table()},
         root / "docs" / "recipe.md": {
             "few": few_table(read_results(folder, "few_rows")),
             "scratch": scratch_table(recipe),
@@ -255,6 +257,18 @@ def command_tables() -> str:
         text = inspect.cleandoc(command.help)
         parts.append(f"## `{context.command_path}`\n\n{text}\n\n`{usage}`\n\n{markdown_table(('', ''), options, 'll')}")
     return "\n\n".join(parts)
+
+
+def field_table() -> str:
+    """For each field of `TrainingArguments` what becomes of it: those that are taken first."""
+    order = ("taken", "said", "refused")
+    rows = []
+    for name, field in sorted(FIELDS.items(), key=lambda item: (order.index(item[1].treatment), item[0])):
+        accepts = [] if field.accepts is None else [field.accepts.text]
+        needs = [f"with {field.needs}"] if field.needs else []
+        says = f"says {field.text}" if field.treatment == "said" else field.text
+        rows.append((f"`{name}`", field.treatment, plain("; ".join(filter(None, [*accepts, *needs, says])))))
+    return markdown_table(("field", "", "values, or why it is refused"), rows, "lll")
 
 
 def main() -> None:

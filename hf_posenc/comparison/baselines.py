@@ -20,7 +20,7 @@ from hf_posenc.checkpoints.loading import input_length
 from hf_posenc.data.preparing import encode, prepare
 from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
-from hf_posenc.training.metrics import FEATURES, fit_words, most_frequent
+from hf_posenc.training.baselines import FEATURES, fit_words, most_frequent
 from hf_posenc.training.recipe import Recipe, make_recipe
 
 from .plan import Plan, PlannedRun, Task

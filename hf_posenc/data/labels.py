@@ -5,6 +5,7 @@ A label is its name, a string, from the file to its number: of one label a text,
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
@@ -16,10 +17,14 @@ from datasets import Dataset
 from ..errors import UserError
 from ..options import Options
 from .columns import Columns, require_columns
-from .reading import cells_of, classes_of, refuse_missing, where
+from .reading import cells_of, classes_of, listed, places, refuse_missing, where
 
 MOST_NUMBERED = 50
 """More different whole numbers than this need --task."""
+FAR = 10_000
+"""Numbers whose mean is more than so many standard deviations from 0 aren't learned: float32 has 7 digits."""
+GREATEST = 1e37
+"""The greatest number to predict; float32 ends at 3.4e38, and differences must fit."""
 _MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 """What columns of 0 and 1 may hold."""
 # A csv has no types. 007, +5 and 1e5 may be names, so they are words.
@@ -304,26 +309,57 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
         raise UserError(
             f"The {column.split} data has {cell}, and the task is {task}: write {wanted}, or give --label-column."
         )
+    if not real:
+        _refuse_unknown(labels, column)
     numbers, values = labels.numbers(), list[Any]()
-    listed = ", ".join(map(repr, labels.names[:10])) + ", ..." * (len(labels.names) > 10)
     for row, names in enumerate(column.rows):
         if names is None:
             values.append(None)
         elif real:
             values.append(float(names[0]))
-            if math.isinf(values[-1]):
+            if abs(values[-1]) > GREATEST:
+                place = f"{where(column.table, row)} of the {column.split} data"
                 raise UserError(
-                    f"{column.name!r} is infinite in {where(column.table, row)} of the {column.split} data."
+                    f"{column.name!r} is {names[0]} in {place}, and a model's numbers (float32) are at most "
+                    f"{GREATEST:g}. Divide them all, or take their logarithms."
                 )
-        elif unknown := [name for name in names if name not in numbers]:
-            place = f"The {column.split} data has the label {unknown[0]!r} in {where(column.table, row)}"
-            raise UserError(f"{place}. Known are {listed}. Write these, or say what 0, 1, ... mean: --label-names.")
         elif len({*names}) < len(names):
             place = f"The {column.split} data names a label twice in {where(column.table, row)}: {names}"
             raise UserError(f"{place}. List those that apply, not a 0 or 1 for each label.")
         else:
             values.append([float(name in names) for name in numbers] if several else numbers[names[0]])
     return values
+
+
+def _refuse_unknown(labels: Labels, column: _Column) -> None:
+    """Raises a UserError that lists all labels which aren't known, with their rows."""
+    unknown: dict[str, list[int]] = defaultdict(list)
+    known = {*labels.names}
+    for row, names in enumerate(column.rows):
+        for name in {*(names or ())} - known:
+            unknown[name].append(row)
+    if not unknown:
+        return
+    spelt = listed([f"{name!r} ({places(column.table, rows)})" for name, rows in unknown.items()])
+    first = ", ".join(map(repr, labels.names[:10])) + ", ..." * (len(labels.names) > 10)
+    raise UserError(
+        f"The {column.split} data has unknown labels: {spelt}. Known are {first}. Write these, or say what 0, 1, ... "
+        "mean: --label-names."
+    )
+
+
+def refuse_far_from_zero(name: str, numbers: Sequence[float]) -> None:
+    """Raises a UserError where numbers differ by so little of their size that float32 answers can't tell them apart."""
+    values = np.asarray(numbers, np.float64)
+    mean, deviation = float(values.mean()), float(np.std(values))
+    if values.min() == values.max() or abs(mean) <= FAR * deviation:
+        return
+    offset = round(mean, -math.floor(math.log10(deviation))) if deviation else mean
+    raise UserError(
+        f"Column {name!r} has training numbers of {mean:.10g} on average that differ by little (standard deviation "
+        f"{deviation:.3g}): a model's numbers (float32) hold 7 digits. Subtract {offset:.15g} from them all, and add "
+        "it to the answers."
+    )
 
 
 def standard_units(numbers: Sequence[float]) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """From the rows of all splits to what a run trains and scores on: a frozen `PreparedData`, and its token ids."""
 
 import math
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 from datasets import Dataset, DatasetInfo, Features, List, Value, concatenate_datasets
 from tqdm import tqdm
@@ -18,8 +16,9 @@ from tqdm import tqdm
 from ..errors import UserError
 from ..options import Options
 from .columns import Columns, find_columns
-from .labels import Known, Labels, encode_labels, is_missing, standard_units
+from .labels import Known, Labels, encode_labels, is_missing, refuse_far_from_zero, standard_units
 from .reading import LINE, classes_of, counted, names_of, refuse_missing
+from .slips import label_slips, normalized, repetitions
 from .tokenizer import cut_rows
 
 TEXTS = ("text", "text_pair")
@@ -115,18 +114,17 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
         if options.max_rows is not None and len(parts["train"]) > options.max_rows:
             parts["train"] = parts["train"].select(range(options.max_rows))
             facts.append(f"the first {options.max_rows:,} training rows used")
+        facts.append(f"{counted(len(parts['train']), 'row')} to train on")
         are_listed = bool(columns.one_hot or options.label_names or classes_of(first, columns.label))
         targets = parts["train"]["labels"][:]
         doubts += _check_labels_vary(targets, labels, are_listed)
         if labels.problem_type == "regression":
+            refuse_far_from_zero(columns.label, targets)
             mean, std = standard_units(targets)
             labels = replace(labels, mean=mean, std=std)
         marks = parts["train"][_MARK][:]
-        distinct = pd.DataFrame({"mark": marks, "label": list(map(str, targets))}).drop_duplicates()
-        if copies := len(marks) - len(distinct):
-            doubts.append(f"{counted(copies, 'train row')} with the text and the label of an earlier one.")
-        if contradictory := int((distinct["mark"].value_counts() > 1).sum()):
-            doubts.append(f"{counted(contradictory, 'training text')} with different labels in different rows.")
+        doubts += label_slips(labels, numbers["train"] or (), tables["train"])
+        doubts += repetitions(parts["train"], marks)
         trained = frozenset(marks)
     for split, part in parts.items():
         if split != "train" and (shared := sum(mark in trained for mark in part[_MARK][:])):
@@ -157,7 +155,8 @@ def _usable_rows(
         columns["labels"], kinds["labels"] = numbers, _TARGETS[labels.problem_type]
     columns = {name: [cells[row] for row in kept] if dropped else cells for name, cells in columns.items()}
     features = Features(kinds)
-    return Dataset(pa.Table.from_pydict(columns, schema=features.arrow_schema), info=DatasetInfo(features=features))
+    info = DatasetInfo(features=features, builder_name=table.info.builder_name)
+    return Dataset(pa.Table.from_pydict(columns, schema=features.arrow_schema), info=info)
 
 
 def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> list[str]:
@@ -187,7 +186,7 @@ def marks_of(*texts: Iterable[str]) -> list[int]:
     """
     marks = []
     for parts in zip(*texts, strict=True):
-        joined = "\x1f".join(" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in parts)
+        joined = "\x1f".join(normalized(text) for text in parts)
         marks.append(int.from_bytes(blake2b(joined.encode(errors="surrogatepass"), digest_size=8).digest()))
     return marks
 

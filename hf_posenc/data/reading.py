@@ -32,6 +32,8 @@ LINE = "__line__"
 """The column that says where a row stands."""
 KINDS = ("csv", "tsv", "json", "jsonl", "txt", "parquet")
 """The suffixes that are read; all but parquet also as .gz."""
+MOST_LISTED = 20
+"""So many labels or texts are named in one sentence."""
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _SAY_QUOTES = "Say what quotes are: --quoting csv, they enclose cells; --quoting none, they are letters."
 
@@ -201,7 +203,24 @@ def as_table(
 
 def where(table: Dataset, row: int) -> str:
     """Where a row stands, in words: `line 5`."""
-    return f"{'row' if table.info.builder_name in ('json', 'datasets') else 'line'} {table[LINE][row]}"
+    return places(table, [row])
+
+
+def places(table: Dataset, rows: Sequence[int]) -> str:
+    """Where rows stand, in words: `line 5`, `lines 5, 7 and 9`, of many the first three."""
+    word = "row" if table.info.builder_name in ("json", "datasets") else "line"
+    if not len(rows):
+        return f"no {word}"
+    numbers = [f"{number}" for number in table.select(rows[:3])[LINE][:]]
+    if len(rows) > len(numbers):
+        numbers.append(f"{len(rows) - len(numbers):,} more")
+    return f"{word}{'s' * (len(rows) > 1)} {' and '.join(filter(None, [', '.join(numbers[:-1]), numbers[-1]]))}"
+
+
+def listed(entries: Sequence[str]) -> str:
+    """Entries in a sentence: the first 20, and how many more there are."""
+    more = [f"and {len(entries) - MOST_LISTED:,} more"] if len(entries) > MOST_LISTED else []
+    return "; ".join([*entries[:MOST_LISTED], *more])
 
 
 def refuse_missing(split: str, table: Dataset, rows: Sequence[int], what: str, lacks: str) -> None:

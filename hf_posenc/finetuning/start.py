@@ -17,16 +17,17 @@ from ..data.tokenizer import DEFAULT_MAX_LENGTH, train_tokenizer
 from ..errors import UserError, check_local, user_errors
 from ..files import last_name
 from ..model.package_config import PosEncConfig, did_you_mean
-from ..options import Options, refuse_given
+from ..options import BOOLEAN, COUNT, Options, check_range, refuse_given
 from ..schemes.scheme_file import register_scheme
-from ..training.recipe import FIELDS, trainer_fields
 from ..training.trainer import add_lora
+from ..training.trainer_fields import INSTALLED, trainer_fields
 
 _CONFIG = {*PosEncConfig.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
 _CONFIG -= {"position_embedding_type", "position_embedding_kwargs", "problem_type", "label_mean", "label_scale"}
 _CONFIG -= {"vocab_size", "pad_token_id", "posenc_version"}
 """Fields of the configuration that `--set` may name: not those that an option, the tokenizer or the labels set."""
-_OF_TOKENIZERS = {"vocab_size", "do_lower_case"}
+_BY_OPTION = {"position_embedding_type": "--scheme", "position_embedding_kwargs": "--scheme-kwargs"}
+_OF_TOKENIZERS = {"vocab_size": COUNT, "do_lower_case": BOOLEAN}
 """What `--set` may name of a tokenizer that is trained."""
 _OF_A_CONVERSION = ("rope_parameters", "max_position_embeddings")
 """Fields of the configuration that change positions: a checkpoint is converted for them."""
@@ -59,11 +60,15 @@ def check_start(options: Options) -> Beginning:
     Raises:
         UserError: there is no such scheme, checkpoint or field, or the options contradict each other.
     """
-    trainer_fields(options)
-    known = FIELDS | _CONFIG | _OF_TOKENIZERS
+    of_the_trainer = trainer_fields(options).keys()
+    if name := next((name for name in options.assigned if name in _BY_OPTION), None):
+        raise UserError(f"--set {name} can't be set: {_BY_OPTION[name]} gives it. Leave it out.")
+    known = INSTALLED.keys() | _CONFIG | _OF_TOKENIZERS.keys()
     if name := next((name for name in options.assigned if name not in known), None):
         near = did_you_mean(name, known)
         raise UserError(f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip())
+    for name in options.assigned.keys() & _OF_TOKENIZERS.keys():
+        check_range(f"--set {name}={options.assigned[name]}", options.assigned[name], _OF_TOKENIZERS[name])
     if options.scheme_file is not None:
         register_scheme(options.scheme_file, options.scheme)
     if options.tokenizer is not None:
@@ -82,7 +87,7 @@ def check_start(options: Options) -> Beginning:
             config.code_files()  # refuse now what couldn't be saved at the end
         return Beginning(config, None)
     refuse_given(options, ("size",), f"is for new encoders, and --pretrained {options.pretrained} has its own")
-    if (fixed := next((n for n in options.assigned if n not in FIELDS | _OF_TRAINED), None)) is not None:
+    if (fixed := next((n for n in options.assigned if n not in of_the_trainer | _OF_TRAINED), None)) is not None:
         raise UserError(
             f"--set {fixed}: --pretrained {options.pretrained!r} was trained with its own. Leave it out; of the "
             f"configuration may be set {', '.join(sorted(_OF_TRAINED))}."

@@ -28,9 +28,10 @@ from ..options import Options
 from ..progress import ProgressConsole
 from ..quiet import without_bars
 from ..training import run_folder
+from ..training.baselines import baseline_scores
 from ..training.inference import take_off_autocast
-from ..training.metrics import baseline_scores, make_loss
-from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
+from ..training.metrics import make_loss
+from ..training.recipe import Recipe, check_memory, last_weights_note, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
 from ..training.trainer import RunTrainer, Stop, make_trainer, merge_lora
 from .start import check_start, start
@@ -100,16 +101,20 @@ def train(
     loss.label_scale = model.config.label_scale
     report = begin_report(model, prepared, encoded, cut, options, tokenizer)
     report.processes = process.num_processes
-    report.notes += notes
+    report.notes += notes + last_weights_note(recipe, options)
     if loss.weights is not None:
         weights = zip(prepared.labels.names, loss.weights.tolist(), strict=True)
         report.notes.append(f"Class weights: {', '.join(f'{name} {weight:.3g}' for name, weight in weights)}.")
     report.notes += check_memory(
-        model, [*map(len, encoded["train"]["input_ids"])], recipe, chosen=options.batch_size is not None
+        model,
+        [*map(len, encoded["train"]["input_ids"])],
+        recipe,
+        chosen=options.batch_size is not None or recipe.auto_find_batch_size,
     )
     if baselines and process.is_main_process:
         tests = {PREFIXES[split]: part for split, part in parts.items()}
-        report.baselines = baseline_scores((texts, targets), tests, report.problem_type)
+        report.baselines, said = baseline_scores((texts, targets), tests, report.problem_type)
+        report.notes += said
     with run_folder.guarded(output), user_errors():  # the Trainer makes the folder
         trainer = make_trainer(model, tokenizer, encoded, recipe, loss, console)
         process.wait_for_everyone()  # all have seen that the folder is free
@@ -136,16 +141,11 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
     Raises:
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
-    rates = {"position_rate": recipe.position_rate, "word_rate": recipe.word_rate, "weight_decay": recipe.weight_decay}
-    report.recipe = {**extract_hyperparameters_from_trainer(trainer), **rates}
-    if recipe.one_cycle:
-        report.recipe["lr_scheduler_type"] = "one-cycle"
-    if recipe.bf16:
-        report.recipe["precision"] = "bfloat16 mixed, scores in float32"
     trainer.add_callback(stop := Stop(trainer.accelerator))
     with run_folder.guarded(str(recipe.output_dir)), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge_lora(cast(Any, trainer.model))
+    report.recipe = _hyperparameters(trainer, recipe)
     if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
         report.metrics = {**trained.metrics}
     report.history, step = trainer.state.log_history, trainer.state.best_global_step
@@ -154,6 +154,21 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
         epoch = next(entry["epoch"] for entry in report.history if entry["step"] == step and metric in entry)
         report.best = {"metric": metric, "value": trainer.state.best_metric, "step": step, "epoch": epoch}
     take_off_autocast(trainer.accelerator, cast(Any, trainer.model))
+
+
+def _hyperparameters(trainer: RunTrainer, recipe: Recipe) -> dict[str, Any]:
+    """What it was trained with, for results.json and the card."""
+    values = extract_hyperparameters_from_trainer(trainer)
+    if recipe.auto_find_batch_size:  # which may have found another size than the recipe's
+        size = cast(int, trainer.state.train_batch_size)
+        total = size * recipe.world_size * recipe.gradient_accumulation_steps
+        values |= {"train_batch_size": size} | ({"total_train_batch_size": total} if total != size else {})
+    values |= {name: getattr(recipe, name) for name in ("position_rate", "word_rate", "weight_decay")}
+    if recipe.one_cycle:
+        values["lr_scheduler_type"] = "one-cycle"
+    if recipe.bf16:
+        values["precision"] = "bfloat16 mixed, scores in float32"
+    return values
 
 
 def save_run(output: str | Path, report: Report, save_model: Any, trained_on: list[int]) -> None:

@@ -5,22 +5,26 @@ Its batches are checked against the memory that is free, by a formula.
 How the defaults were chosen: docs/recipe.md.
 """
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, cast
 
 import psutil
 import torch
+from accelerate import PartialState
 from datasets import Dataset
 from tqdm import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers.training_args import OptimizerNames
+from transformers.utils import is_torch_tf32_available
 
-from ..errors import UserError, dashed, user_errors
+from ..errors import UserError, dashed, one_line, user_errors
 from ..model.position_base import PositionScheme
-from ..options import BOOLEAN, COUNT, POSITIVE, SEED, SHARE, Options, Range, check_range, whole_number
+from ..options import Options
 from .metrics import METRICS
+from .trainer_fields import strategies, trainer_fields
 
 MANY = 200
 """Tokens per vocabulary entry from which the data counts as formal language (a small vocabulary)."""
@@ -30,28 +34,10 @@ FEW = 3_000
 """Up to so many training rows labels are smoothed; it was measured on no more."""
 MOST_EVALUATIONS = 20
 """More epochs than this are evaluated several at a time: an evaluation may take longer than a short epoch."""
-_OWN = {
-    *("output_dir", "resume_from_checkpoint", "num_train_epochs", "max_steps", "learning_rate", "lr_scheduler_type"),
-    *("per_device_train_batch_size", "seed", "bf16", "use_cpu", "push_to_hub", "label_names"),
-    *("do_train", "do_eval", "do_predict", "position_embedding_type", "position_embedding_kwargs"),
-    *("bf16_full_eval", "fp16_full_eval"),  # they would round the weights that are saved
-    "save_only_model",  # from which a run wouldn't go on as it began
-    *("prediction_loss_only", "batch_eval_metrics", "eval_do_concat_batches"),  # no metrics could be computed
-}
-"""Fields that `--set` can't name: they have options of their own, or follow from them."""
-_NOT_NEGATIVE = Range("a number from 0", lambda value: 0 <= value < math.inf)
-_RANGES = {
-    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), SHARE),
-    **dict.fromkeys(("adam_epsilon", "max_grad_norm", "warmup_steps", "weight_decay"), _NOT_NEGATIVE),
-    **dict.fromkeys(("eval_steps", "logging_steps", "save_steps"), POSITIVE),
-    **dict.fromkeys(("gradient_accumulation_steps", "per_device_eval_batch_size", "save_total_limit"), COUNT),
-    **{item.name: BOOLEAN for item in fields(TrainingArguments) if item.type in (bool, bool | None)},
-    "data_seed": SEED,
-    "do_lower_case": BOOLEAN,
-    "dataloader_num_workers": whole_number(0),
-    "vocab_size": COUNT,
-}
-"""What `--set` takes where transformers would fail late, or not at all."""
+_STEPS_APART = 500
+"""Transformers' own number of steps, where a strategy is `steps` and no number is given."""
+_OF_ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
+_VALIDATION = "Give --validation or a --validation-share, and no --set eval_strategy=no."
 
 
 @dataclass
@@ -69,10 +55,6 @@ class Recipe(TrainingArguments):
     position_rate: float | None = None
     one_cycle: bool = False
     patience: int | None = None
-
-
-FIELDS = frozenset(item.name for item in fields(TrainingArguments))
-"""What `--set` may name, besides the fields of the configuration."""
 
 
 def default_learning_rate(is_trained: bool, hidden_size: int, lora: bool = False) -> float:
@@ -135,67 +117,199 @@ def make_recipe(
         UserError: an option isn't accepted, or not by transformers.
     """
     is_trained, chosen = options.pretrained is not None, trainer_fields(options)
-    validates, problem_type = "validation" in encoded, str(model.config.problem_type)
+    hardware, problem_type = _hardware(options, chosen), str(model.config.problem_type)
     examples = len(encoded["train"]["input_ids"])
     seen = sum(map(len, encoded["train"]["input_ids"])) / len(tokenizer)
     word_rate, smoothing = (1.0, 0.0) if is_trained else defaults_of_language(seen, examples, problem_type)
     rate = default_learning_rate(is_trained, model.config.hidden_size, options.lora)
-    values: dict[str, Any] = {
+    texts_per_device = options.batch_size or 32
+    batch = texts_per_device * devices(hardware["use_cpu"]) * chosen.get("gradient_accumulation_steps", 1)
+    length = RunLength(
+        epochs=options.epochs or default_epochs(is_trained, seen, examples, batch),
+        steps_per_epoch=math.ceil(examples / batch),
+        max_steps=options.max_steps,
+    )
+    _check_length(chosen, length)
+    defaults: dict[str, Any] = {
         "output_dir": options.output,
-        "per_device_train_batch_size": options.batch_size or 32,
+        "per_device_train_batch_size": texts_per_device,
         "per_device_eval_batch_size": 64,
+        "num_train_epochs": length.epochs,
+        "max_steps": -1 if options.max_steps is None else options.max_steps,
         "learning_rate": rate if options.learning_rate is None else options.learning_rate,
         "lr_scheduler_type": "linear" if options.schedule == "one-cycle" else options.schedule,
-        "max_steps": -1 if options.max_steps is None else options.max_steps,
         "seed": options.seed,
         "warmup_steps": 0.1,
         "save_total_limit": 2,
         "eval_accumulation_steps": 64,
         "report_to": "none",
-        "logging_strategy": "epoch",
-        "save_strategy": "epoch",
-        "eval_strategy": "epoch" if validates else "no",
+        "restore_callback_states_from_checkpoint": True,
         "one_cycle": options.schedule == "one-cycle",
         "patience": options.patience,
         "position_rate": options.position_rate,
         "word_rate": word_rate if options.word_rate is None else options.word_rate,
         "label_smoothing_factor": smoothing,
-        **_hardware(options, chosen),
     }
-    if options.patience is not None and not validates:
-        raise UserError(f"--patience {options.patience} needs evaluations. Give --validation, or a --validation-share.")
-    asked = chosen.get("eval_strategy", "epoch")
-    if asked == "steps" and "save_strategy" not in chosen:
-        values |= {"save_strategy": "steps", "save_steps": chosen.get("eval_steps", 500)}
-    values["load_best_model_at_end"] = validates and asked != "no" and "save_strategy" not in chosen
-    usual = "loss" if problem_type == "regression" or options.patience is not None else "macro_f1"
-    best, known = str(chosen.get("metric_for_best_model", usual)), [metric.key for metric in METRICS[problem_type]]
-    if best.removeprefix("eval_") not in ("loss", *known):
-        raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
-    values |= {"metric_for_best_model": best, "greater_is_better": best.removeprefix("eval_") not in ("loss", "mse")}
+    evaluations = evaluations_of(options, chosen, length, problem_type, validates="validation" in encoded)
     with user_errors():
-        recipe = Recipe(**{**values, **chosen})
-    batch = recipe.train_batch_size * recipe.world_size * recipe.gradient_accumulation_steps
-    recipe.num_train_epochs = options.epochs or default_epochs(is_trained, seen, examples, batch)
-    apart = math.ceil(recipe.num_train_epochs / MOST_EVALUATIONS)
-    if apart > 1 and not chosen.keys() & {"eval_strategy", "save_strategy", "logging_strategy"}:
-        recipe.logging_strategy, recipe.save_strategy = IntervalStrategy.STEPS, SaveStrategy.STEPS
-        recipe.eval_strategy = IntervalStrategy.STEPS if validates else IntervalStrategy.NO
-        recipe.eval_steps = recipe.save_steps = recipe.logging_steps = apart * math.ceil(examples / batch)
+        recipe = Recipe(**{**defaults, **hardware, **chosen, **evaluations})
+    if chosen.keys() & {"optim", "optim_args", *_OF_ADAM}:
+        check_optimizer(recipe, model, chosen)
     return recipe
 
 
-def trainer_fields(options: Options) -> dict[str, Any]:
-    """What `--set` names of transformers' `TrainingArguments`.
+@dataclass(frozen=True)
+class RunLength:
+    """How long a run is: `max_steps`, or else so many epochs."""
+
+    epochs: float
+    steps_per_epoch: int
+    max_steps: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """All steps."""
+        return self.max_steps or math.ceil(self.epochs * self.steps_per_epoch)
+
+
+def _check_length(chosen: Mapping[str, Any], length: RunLength) -> None:
+    """Refuses a warm-up or a delay that lasts longer than the run."""
+    warmup, delay, steps = chosen.get("warmup_steps", 0), chosen.get("eval_delay", 0), length.steps
+    if warmup > steps:
+        raise UserError(
+            f"--set warmup_steps={warmup}: the run has {steps:,} steps, so the learning rate would never reach its "
+            "peak. Give fewer, or a share of them: warmup_steps=0.1."
+        )
+    by_steps = strategies(chosen)["eval_strategy"] == "steps"
+    whole, unit = (steps, "steps") if by_steps else (steps / length.steps_per_epoch, "epochs")
+    if delay > whole:
+        raise UserError(
+            f"--set eval_delay={delay}: the run has {whole:g} {unit}, so it would never be evaluated. Give less."
+        )
+
+
+def evaluations_of(
+    options: Options, chosen: Mapping[str, Any], length: RunLength, problem_type: str, *, validates: bool
+) -> dict[str, Any]:
+    """When a run logs, evaluates and saves, and whether it keeps the best weights, as fields.
+
+    Args:
+        options: of the run.
+        chosen: what `--set` names.
+        length: of the run.
+        problem_type: the task.
+        validates: there are validation rows.
 
     Raises:
-        UserError: an option of ours sets it, or its value is out of range.
+        UserError: what is asked for leaves no choice of the best weights, and it isn't said that there need be none.
     """
-    if taken := next((name for name in options.assigned if name in _OWN or name.startswith("hub_")), None):
-        raise UserError(f"--set {taken} can't be set: see the options that `hf-posenc train --help` lists.")
-    for name in options.assigned.keys() & _RANGES:
-        check_range(f"--set {name}={options.assigned[name]}", options.assigned[name], _RANGES[name])
-    return {name: value for name, value in options.assigned.items() if name in FIELDS}
+    asked, apart = strategies(chosen), math.ceil(length.epochs / MOST_EVALUATIONS)
+    usual = "epoch" if apart == 1 else "steps"
+
+    def steps_of(what: str, other: str) -> int:
+        given = chosen.get(f"{what}_steps") or chosen.get(f"{other}_steps")
+        if given is not None:
+            return int(given) if given >= 1 else math.ceil(given * length.steps)
+        return _STEPS_APART if asked[f"{what}_strategy"] == "steps" else apart * length.steps_per_epoch
+
+    values = {
+        "eval_strategy": (asked["eval_strategy"] or usual) if validates else "no",
+        "save_strategy": asked["save_strategy"] or usual,
+        "logging_strategy": asked["logging_strategy"] or usual,
+        "eval_steps": steps_of("eval", "save"),
+        "save_steps": steps_of("save", "eval"),
+        "logging_steps": steps_of("logging", "logging"),
+    }
+    if asked["eval_strategy"] not in (None, "no") and "eval_strategy" in chosen and not validates:
+        raise UserError(f"--set eval_strategy={asked['eval_strategy']} needs validation rows. {_VALIDATION}")
+    if options.patience is not None and values["eval_strategy"] == "no":
+        raise UserError(f"--patience {options.patience} needs evaluations. {_VALIDATION}")
+    keeps_best = _keeps_best(chosen, values)
+    is_compared = keeps_best or options.patience is not None or values["save_strategy"] == "best"
+    metric = _metric_for_best(options, chosen, problem_type, is_compared=is_compared)
+    return {**values, "load_best_model_at_end": keeps_best, **metric}
+
+
+def _keeps_best(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether the best weights are kept: where they are evaluated and saved at the same steps, or nothing is said.
+
+    Raises:
+        UserError: they can't be, and it isn't said that the last ones are kept.
+    """
+    evaluated, saved = values["eval_strategy"], values["save_strategy"]
+    can_choose = "no" not in (evaluated, saved)
+    keeps_best: bool = chosen.get("load_best_model_at_end", can_choose)
+    if saved == "best" and evaluated == "no":
+        raise UserError(f"--set save_strategy=best needs evaluations. {_VALIDATION}")
+    if keeps_best and not can_choose:
+        raise UserError("--set load_best_model_at_end=true needs evaluations and checkpoints on the way. Leave it out.")
+    are_saved = saved == "best" or saved == evaluated != "steps" or values["eval_steps"] == values["save_steps"]
+    if keeps_best and not (are_saved and saved in ("best", evaluated)):
+        told = {"steps": " every {} steps", "epoch": " each epoch"}
+        when = [told[values[f"{what}_strategy"]].format(values[f"{what}_steps"]) for what in ("eval", "save")]
+        raise UserError(
+            f"Evaluated{when[0]} and saved{when[1]}, the best weights may not be saved. Give both alike, or "
+            "--set save_strategy=best; or keep the last ones: --set load_best_model_at_end=false."
+        )
+    return keeps_best
+
+
+def _metric_for_best(
+    options: Options, chosen: Mapping[str, Any], problem_type: str, *, is_compared: bool
+) -> dict[str, Any]:
+    """The metric by which weights are best, and in which direction."""
+    usual = "loss" if problem_type == "regression" or options.patience is not None else "macro_f1"
+    best = chosen.get("metric_for_best_model", usual)
+    key, known = best.removeprefix("eval_"), [metric.key for metric in METRICS[problem_type]]
+    if key not in ("loss", *known):
+        raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
+    if "metric_for_best_model" in chosen and not is_compared:
+        raise UserError(f"--set metric_for_best_model={best} has no effect: the last weights are kept. Leave it out.")
+    return {"metric_for_best_model": best, "greater_is_better": key not in ("loss", "mse")}
+
+
+def last_weights_note(recipe: Recipe, options: Options) -> list[str]:
+    """A sentence where weights could be chosen by evaluations, and `--set` keeps the last ones."""
+    given = {"load_best_model_at_end": False, "eval_strategy": "no", "save_strategy": "no"}
+    said = [f"--set {name}={value}".lower() for name, value in given.items() if options.assigned.get(name) == value]
+    if recipe.load_best_model_at_end or not said:
+        return []
+    return [f"The weights of the last step are kept, not the best on validation rows ({said[0]})."]
+
+
+def check_optimizer(recipe: Recipe, model: PreTrainedModel, chosen: Mapping[str, Any]) -> None:
+    """Makes the optimizer once, of a single weight, to see that it can be made and reads what is set for it.
+
+    Raises:
+        UserError: it can't be made, as it isn't installed or a value isn't accepted, or a field has no effect on it.
+    """
+
+    def arguments(**values: Any) -> tuple[Any, dict[str, Any]]:
+        probe = copy.copy(recipe)
+        for name, value in values.items():
+            setattr(probe, name, value)
+        return Trainer.get_optimizer_cls_and_kwargs(probe, model)
+
+    spelt_optimizer = f"optim={OptimizerNames(recipe.optim).value}"
+    try:
+        kind, keywords = arguments()
+        weights = keywords.pop("params", [torch.nn.Parameter(torch.zeros(1))])
+        kind(weights, **keywords)
+    except (ValueError, TypeError, ImportError, AttributeError, RuntimeError) as error:
+        raise UserError(f"--set {spelt_optimizer} can't be made: {one_line(error)}") from error
+    others = {name: {name: chosen[name] / 2 + 0.1} for name in _OF_ADAM if name in chosen}
+    settings = recipe.optim_args.replace(" ", "").split(",") if recipe.optim_args else []
+    for setting in settings:
+        others[f"optim_args={setting}"] = {"optim_args": ",".join(other for other in settings if other != setting)}
+    for spelt, changed in others.items():
+        if repr(arguments(**changed)) == repr(arguments()):
+            raise UserError(f"--set {spelt} has no effect on {spelt_optimizer}. Leave it out.")
+
+
+def devices(on_cpu: bool) -> int:
+    """How many devices share a step: those of all processes, or all GPUs of one."""
+    processes = PartialState(cpu=on_cpu).num_processes
+    return processes if on_cpu or processes > 1 else max(torch.cuda.device_count(), 1)
 
 
 def trains_on_cpu(options: Options) -> bool:
@@ -218,8 +332,11 @@ def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
     if options.device not in (None, "cpu") and (accelerator is None or options.device != accelerator.type):
         there = "cpu" + (f" and {accelerator.type}" if accelerator is not None else " alone")
         raise UserError(f"{dashed('device')} {options.device!r} can't be trained on. This machine has {there}.")
-    if chosen.get("fp16") and on_cpu:
-        raise UserError("--set fp16=true needs a GPU. Use --bf16, which works on a CPU too.")
+    for name in ("fp16", "tf32", "dataloader_pin_memory"):
+        if chosen.get(name) and on_cpu:
+            raise UserError(f"--set {name}=true needs a GPU. Leave it out; --bf16 works on a CPU, too.")
+    if chosen.get("tf32") and not is_torch_tf32_available():
+        raise UserError("--set tf32=true needs an NVIDIA GPU of the Ampere generation or a later one. Leave it out.")
     bf16 = options.bf16
     if bf16 is None:
         bf16 = not chosen.get("fp16") and is_bf16_fast(on_cpu)

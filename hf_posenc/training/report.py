@@ -32,6 +32,8 @@ _TASK = "text-classification"
 _MOST_CLASSES = 12
 """Tables in the terminal and in the card have this many classes at most; results.json has all."""
 _MOST_CLASSES_DRAWN = 30
+_MOST_CONFUSED = 1_000
+"""The confusion matrix of more labels would fill the memory, and results.json."""
 _BINS = 15
 PREFIXES = {"validation": "eval", "test": "test"}
 """Prefixes of the metrics of each scored split."""
@@ -103,7 +105,8 @@ class Report:
         notes: what was decided for this run, a sentence each.
         assessed: the split that the rest is of: the test rows, else the validation rows.
         classes: `label`, `precision`, `recall`, `f1`, `examples` of each class, scores None without examples.
-        confusion: examples by right label (rows) and predicted label (columns), for one label per text.
+        confusion: examples by right label (rows) and predicted label (columns), for one label per text, up to 1,000
+            labels.
         picture: file name of its picture, beside the card.
         warnings: what to doubt.
         best: where the kept weights are from: `metric`, `value`, `step`, `epoch`. None: the last step.
@@ -190,14 +193,15 @@ class Report:
                 | {"examples": int(count)}
                 for name, *values, count in zip(self.labels, *columns, strict=True)
             ]
-        if self.problem_type == "single_label_classification":
+        if self.problem_type == "single_label_classification" and len(self.labels) <= _MOST_CONFUSED:
             self.confusion = confusion_matrix(labels, predicted, labels=range(len(self.labels))).tolist()
         metric, examples = METRICS[self.problem_type][0].key, f"{len(predicted):,} {split} examples"
         key, sign = f"{PREFIXES[split]}_{metric}", -1 if metric == "mse" else 1
         score, said = self.metrics[key], f"{metric} {digits(self.metrics[key], 3)}"
         others = {name: scores[key] for name, scores in self.baselines.items()}
         chance, self.warnings = others.get("majority"), []
-        if self.confusion and len(self.labels) > 1 and len(np.unique(predicted)) == 1:
+        has_one_label = self.problem_type == "single_label_classification"
+        if has_one_label and len(self.labels) > 1 and len(np.unique(predicted)) == 1:
             self.warnings.append(f"It predicts {self.labels[int(predicted[0])]!r} for all {examples}.")
         elif chance is not None:
             margin = 2 * math.sqrt(chance * (1 - chance) / len(predicted)) if sign > 0 else 0.0

@@ -65,13 +65,16 @@ class RunTrainer(Trainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """Makes PyTorch's one-cycle schedule too (Smith and Topin 2017, arXiv 1708.07120); it rises in the warm-up."""
-        if self.args.one_cycle and self.lr_scheduler is None:
-            optimizer = self.optimizer if optimizer is None else optimizer
+        """Makes PyTorch's one-cycle schedule too (Smith and Topin 2017, arXiv 1708.07120); it rises in the warm-up.
+
+        With `auto_find_batch_size` it is made anew for each number of steps, from the same peaks.
+        """
+        if self.args.one_cycle:
+            groups = (self.optimizer if optimizer is None else optimizer).param_groups
             warmup = self.args.get_warmup_steps(num_training_steps)
             schedule: Any = torch.optim.lr_scheduler.OneCycleLR(
-                optimizer,
-                max_lr=[group["lr"] for group in optimizer.param_groups],
+                self.optimizer if optimizer is None else optimizer,
+                max_lr=[group.get("max_lr", group["lr"]) for group in groups],
                 total_steps=num_training_steps + 1,  # the Trainer advances it after the last step too
                 pct_start=min(max(warmup, 1) / num_training_steps, 1.0),
             )
@@ -107,7 +110,6 @@ def make_trainer(
     console: Console,
 ) -> RunTrainer:
     """The Trainer of a run."""
-    recipe.disable_tqdm = recipe.disable_tqdm or not is_live(console)
     trainer = RunTrainer(
         model=model,
         args=recipe,
@@ -121,11 +123,11 @@ def make_trainer(
     )
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(DEFAULT_PROGRESS_CALLBACK)
-    if not recipe.disable_tqdm:
+    if not recipe.disable_tqdm and is_live(console):
         trainer.add_callback(Bar())
     trainer.add_callback(LogLines(console))
     if recipe.patience is not None:
-        trainer.add_callback(EarlyStoppingCallback(recipe.patience))
+        trainer.add_callback(Patience(recipe.patience))
     return trainer
 
 
@@ -167,6 +169,28 @@ def refuse_divergence(step: int, model: torch.nn.Module, recipe: TrainingArgumen
             f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. Begin "
             f"anew with a --learning-rate below {recipe.learning_rate}, or a longer warm-up (--set warmup_steps=0.3)."
         )
+
+
+class Patience(EarlyStoppingCallback):
+    """Early stopping, also of a resumed run whose patience had ended: it takes one step, and keeps nothing of it."""
+
+    is_over = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Stops if the counter, which a checkpoint restores, has reached its end."""
+        self.is_over = self.early_stopping_patience_counter >= self.early_stopping_patience
+        control.should_training_stop = self.is_over
+        return control
+
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Neither evaluates nor saves a step too many."""
+        if self.is_over:
+            control.should_log = control.should_evaluate = control.should_save = False
+        return control
+
+    on_epoch_end = on_step_end
 
 
 class Stop(TrainerCallback):
@@ -253,7 +277,9 @@ class LogLines(TrainerCallback):
         self.loss = ""
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Starts the clock."""
+        """Starts the clock, and says how large batches are where those that were asked for don't fit."""
+        if args.auto_find_batch_size and state.train_batch_size != args.train_batch_size:
+            self._print(f"Batches have {state.train_batch_size} texts: {args.train_batch_size} don't fit into memory.")
         self.started = self.printed = time.monotonic()
         self.first_step = state.global_step
 

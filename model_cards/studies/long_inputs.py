@@ -41,8 +41,8 @@ from hf_posenc.errors import run_script
 from hf_posenc.finetuning.train import TrainingResult, train
 from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
+from hf_posenc.training.baselines import fit_words
 from hf_posenc.training.inference import logits_of
-from hf_posenc.training.metrics import fit_words
 from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows, run_study
 from model_cards.studies.passkey import TRAINED, windows
 

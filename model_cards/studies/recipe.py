@@ -36,7 +36,8 @@ from hf_posenc.errors import run_script
 from hf_posenc.finetuning.train import train
 from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
-from hf_posenc.training.metrics import baseline_scores, make_loss
+from hf_posenc.training.baselines import baseline_scores
+from hf_posenc.training.metrics import make_loss
 from hf_posenc.training.recipe import make_recipe
 from hf_posenc.training.trainer import make_trainer
 from model_cards.studies.parts import Parts, data_folder, find_minilm, options_of, read_rows, run_study
@@ -190,7 +191,7 @@ def _stock(options: Options, tables: dict[str, Dataset]) -> tuple[dict[str, floa
     training, test = (
         (texts_of(part), labels_of(part) or []) for part in map(prepared.splits.__getitem__, ("train", "test"))
     )
-    scores = baseline_scores(training, {"test": test}, "single_label_classification")
+    scores, _ = baseline_scores(training, {"test": test}, "single_label_classification")
     baselines = {name: score["test_accuracy"] for name, score in scores.items()}
     return metrics, baselines, recipe.num_train_epochs
 

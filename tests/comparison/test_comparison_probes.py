@@ -11,7 +11,7 @@ from hf_posenc.comparison.baselines import PLACES, answer_usual
 from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.probes import OPPOSITES, PROBES, make_halves, make_probes
 from hf_posenc.comparison.tasks import make_tokenizer, training_rows
-from hf_posenc.training.metrics import FEATURES, fit_words
+from hf_posenc.training.baselines import FEATURES, fit_words
 
 LENGTHS = ((32, 32), (33, 33), (32, 64), (512, 512))
 

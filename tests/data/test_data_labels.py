@@ -109,7 +109,9 @@ def test_labels_that_the_data_set_names_keep_their_order(several):
     ordered = Columns(("text",)), Options(label_names="pos,neutral,neg")
     said, numbers = encode_labels({"train": split([1, 0])}, *ordered)
     assert (said.names, numbers["train"]) == (("pos", "neutral", "neg"), [0, 2])
-    with pytest.raises(UserError, match="The train data has the label 'pos' in row 1. Known are 'no', 'yes'"):
+    with pytest.raises(
+        UserError, match="The train data has unknown labels: 'pos' .row 1.; 'neg' .row 2.. Known are 'no', 'yes'"
+    ):
         encode_labels({"train": split([1, 0])}, Columns(("text",)), Options(label_names="no,yes"))
 
 
@@ -130,16 +132,33 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
         (["a", None, None, "b"], None, {}, r"the train data: row 2 has none in column 'label' \(2 rows in all\). Fill"),
         ([None, None], None, {"skip_missing": True}, r"label in the train data: row 1 has none .* \(2 rows in all\)"),
         ([0.5, float("nan")], None, {}, "Missing label in the train data: row 2 has none"),
-        (["a", "b"], ["a", "z"], {}, "test data has the label 'z' in row 2. Known are 'a', 'b'. Write these, or say"),
+        (
+            ["a", "b"],
+            ["a", "z"],
+            {},
+            "test data has unknown labels: 'z' .row 2.. Known are 'a', 'b'. Write these, or say",
+        ),
+        (["a", "b"], ["z", "a", "y", "z"], {}, r"unknown labels: 'z' \(rows 1 and 4\); 'y' \(row 3\)\. Known are"),
         ([["a"], ["b"]], ["a"], {}, "test data has 'a' .* the task is multi label classification: write lists"),
         ([0.5, 1.0], ["a"], {}, "test data has 'a' in column 'label', and the task is regression: write one number"),
-        ([0.5, float("inf")], None, {}, "'label' is infinite in row 2 of the train data"),
+        (
+            [0.5, float("inf")],
+            None,
+            {},
+            "'label' is inf in row 2 of the train data, and a model's numbers",
+        ),
+        (
+            [0.5, -1e300],
+            None,
+            {},
+            r"'label' is -1e\+300 in row 2 of the train data, and a model's numbers",
+        ),
         ([["a", "b", "a"]], None, {}, "names a label twice in row 1"),
         ([[], []], None, {}, "No training row has a label in column"),
         ([{"a": 1}], None, {}, "Column 'label' of the train data has {'a': 1}, which is no label, word or"),
         (["1", "NA"], None, {"task": "regression"}, "has .NA. in column .label., and the task is regression: write o"),
         ([["a"]], None, {"task": "regression"}, r"has \['a'\] in column 'label', and the task is regression: write on"),
-        ([1, 2], [2.5], {}, "has the label '2.5' in row 1"),
+        ([1, 2], [2.5], {}, "has unknown labels: '2.5' .row 1."),
     ],
 )
 def test_labels_that_cannot_be_are_refused(train, test, options, message):
@@ -180,7 +199,7 @@ def test_names_that_are_numbers_name_the_numbers_of_the_file(tmp_path):
     assert (stars.labels.names, stars.splits["train"]["labels"][:]) == (tuple("12345"), [4, 0, 1, 1, 3, 2])
     known = labelled(tmp_path, [1, -1, 0], label_names="-1,0,1")
     assert (known.labels.names, known.splits["train"]["labels"][:]) == (("-1", "0", "1"), [2, 0, 1])
-    with pytest.raises(UserError, match=r"has the label '0' in line 2. Known are '1', '2', '3'"):
+    with pytest.raises(UserError, match=r"has unknown labels: '0' .line 2.. Known are '1', '2', '3'"):
         labelled(tmp_path, [0, 1, 2], label_names="1,2,3")
 
 
@@ -210,7 +229,7 @@ def test_a_label_of_all_rows_or_of_none_is_refused_unless_it_is_listed(tmp_path)
         prepared(path)
     data = prepared(path, label_names="d,c,b,a")
     assert data.splits["train"]["labels"][:] == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1]]
-    (doubt,) = data.summary.doubts
+    doubt, _ = data.summary.doubts
     assert doubt == "All or none of the 3 training rows have the label 'd', 'a': nothing is learned of it."
 
 
@@ -259,7 +278,7 @@ def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
         (["LABEL_1", "LABEL_0"], ["LABEL_1", "LABEL_0"], None, [0, 1]),  # their real names
         (["LABEL_0", "LABEL_1"], ["neg", "pos"], None, "2 labels without names.*--label-names neg,pos"),
         (["LABEL_0", "LABEL_1"], [0, 2], None, "2 labels without names"),
-        (["pos", "neg"], [0, 1], None, "has the label '0' in line 1. Known are 'pos', 'neg'"),
+        (["pos", "neg"], [0, 1], None, "has unknown labels: '0' .line 1.; '1' .line 2.. Known are 'pos', 'neg'"),
         (["pos", "neg"], ["pos", "neg"], "pos", "--label-names 'pos' must list each label once"),
     ],
 )
@@ -283,7 +302,7 @@ def test_labels_to_score_must_be_the_models_names(tmp_path, names, cells, said, 
     [
         ("multi_label_classification", "a", "and the task is multi label classification: write lists of labels, or"),
         ("single_label_classification", ["a"], "has ['a'] in column 'label', and the task is single label classif"),
-        ("single_label_classification", 0.5, "has the label '0.5' in row 1. Known are 'a', 'b'"),
+        ("single_label_classification", 0.5, "has unknown labels: '0.5' (row 1). Known are 'a', 'b'"),
     ],
 )
 def test_a_trained_model_is_not_scored_on_another_task(task, cell, message):

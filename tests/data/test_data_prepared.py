@@ -1,5 +1,6 @@
 """Columns, splits and token ids of a user's own file: found and said, or refused."""
 
+import json
 import re
 from collections import Counter
 from dataclasses import asdict
@@ -220,9 +221,45 @@ def test_contradictions_and_texts_that_splits_share_are_counted(tmp_path):
     shared = "10 of 11 {} texts also in the training data: scores on them say little."
     assert data.summary.doubts == [
         "1 train row with the text and the label of an earlier one.",
-        "1 training text with different labels in different rows.",
+        "1 training text with different labels in different rows: lines 2 and 42.",
         *(shared.format(split) for split in ("validation", "test")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["sport"] * 3 + ["art"] * 2, None),
+        (["sport"] * 3 + ["Sport", "art", "art"], "'Sport' (line 5) and 'sport' (lines 2, 3 and 4)"),
+        (["a  b"] * 2 + ["a b."] * 2, "'a  b' (lines 2 and 3) and 'a b.' (lines 4 and 5)"),
+        (["sport"] * 5 + ["sport."] * 2, "'sport' (lines 2, 3, 4 and 2 more) and 'sport.' (lines 7 and 8)"),
+        (["sport"] * 3 + ["sprot"], "'sprot' (line 5)"),
+        ([["a", "b"], ["a", "B"], ["b", "c"], ["a", "c"]], "'B' (line 2) and 'b' (lines 1 and 3)"),
+        ([1, 2, 1, 2, 10], "'10' (line 6)"),
+        ([0.5, 1.5, 2.5], None),  # numbers to predict
+        (
+            [f"l{number:02}" for number in range(25)],
+            "; ".join(f"'l{number:02}' (line {number + 2})" for number in range(20)) + "; and 5 more",
+        ),
+    ],
+)
+def test_labels_that_look_like_slips_are_named_with_their_lines(tmp_path, labels, said):
+    write, suffix = (write_jsonl, "jsonl") if isinstance(labels[0], list) else (write_csv, "csv")
+    data = prepared(write(tmp_path / f"a.{suffix}", rows_with(labels)), validation_share=0)
+    expected = [f"Labels that may be slips, of one row or nearly alike: {said}."] if said else []
+    assert data.summary.doubts == expected
+
+
+def test_rows_that_contradict_each_other_are_listed_where_they_stand(tmp_path):
+    rows = rows_with("xy" * 10)
+    more = [{**rows[0], "label": "y"}, {**rows[1], "label": "x"}, {**rows[0], "label": "y"}, rows[4]]
+    (tmp_path / "a.json").write_text(json.dumps([*rows, *more]))
+    data = prepared(str(tmp_path / "a.json"), validation_share=0)
+    assert data.summary.doubts == [
+        "2 train rows with the text and the label of an earlier one.",
+        "2 training texts with different labels in different rows: rows 1 and 21; rows 2 and 22.",
+    ]
+    assert data.summary.line.endswith("train 24 rows; 24 rows to train on.")
 
 
 def test_an_evaluation_says_which_texts_were_trained_on(tmp_path):
@@ -264,7 +301,8 @@ def test_rows_without_text_or_label_are_left_out_where_that_is_asked_and_counted
         prepared(path)
     data = prepared(path, skip_missing=True)
     assert data.splits["train"][LINE][:] == [line for line in range(2, 22) if line not in (5, 6)]
-    line = "Text: text; label: label; not used: id; 2 labels (x, y); train 20 rows from 21 lines, 2 left out."
+    line = "Text: text; label: label; not used: id; 2 labels (x, y); train 20 rows from 21 lines, 2 left out; "
+    line += "18 rows to train on."
     assert asdict(data.summary) == {"line": line, "doubts": []}
 
 

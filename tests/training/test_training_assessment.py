@@ -2,11 +2,14 @@
 
 import io
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from rich.console import Console
 from scipy.special import softmax
@@ -14,7 +17,7 @@ from training_harness import results, train
 
 from hf_posenc.data.columns import notes_of
 from hf_posenc.data.preparing import DataSummary
-from hf_posenc.training.metrics import MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
+from hf_posenc.training.baselines import _CHEAPER, MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
 from hf_posenc.training.report import Report, calibrate, calibration_error
 
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
@@ -57,18 +60,67 @@ def test_baselines_of_each_task_have_its_metrics():
     assert most_frequent([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], SEVERAL) == [0.0, 1.0]
     assert most_frequent([1.0, 2.0, 6.0], NUMBER) == 3.0
     texts = [["a b", "c d", "a b", "c d"]]
-    scores = baseline_scores((texts, [0, 1, 0, 1]), {"eval": (texts, [0, 1, 0, 0])}, ONE)
+    scores, _ = baseline_scores((texts, [0, 1, 0, 1]), {"eval": (texts, [0, 1, 0, 0])}, ONE)
     assert scores["majority"]["eval_accuracy"] == 0.75
     assert scores["words"]["eval_accuracy"] == scores["word_pairs"]["eval_accuracy"] == 0.75
     orders = [["a b", "b a"] * 4]
-    blind = baseline_scores((orders, [0, 1] * 4), {"eval": (orders, [0, 1] * 4)}, ONE)
+    blind, _ = baseline_scores((orders, [0, 1] * 4), {"eval": (orders, [0, 1] * 4)}, ONE)
     assert (blind["words"]["eval_accuracy"], blind["word_pairs"]["eval_accuracy"]) == (0.5, 1.0)
-    several = baseline_scores((texts, [[1.0, 0.0], [1.0, 1.0]] * 2), {"test": (texts, [[1.0, 0.0]] * 4)}, SEVERAL)
+    several, _ = baseline_scores((texts, [[1.0, 0.0], [1.0, 1.0]] * 2), {"test": (texts, [[1.0, 0.0]] * 4)}, SEVERAL)
     assert several["word_pairs"]["test_accuracy"] == 0.5
-    number = baseline_scores((texts, [1.0, 3.0, 1.0, 3.0]), {"test": (texts, [2.0] * 4)}, NUMBER)
+    number, _ = baseline_scores((texts, [1.0, 3.0, 1.0, 3.0]), {"test": (texts, [2.0] * 4)}, NUMBER)
     assert number["majority"]["test_mse"] == 0.0
     assert 0.1 < number["word_pairs"]["test_mse"] < 1.0
-    assert set(baseline_scores(([["", ""]], [0, 1]), {"test": ([[""]], [0])}, ONE)) == {"majority"}
+
+
+@pytest.mark.parametrize("problem_type", [ONE, SEVERAL])
+def test_of_many_labels_a_cheaper_baseline_is_taken_that_answers_as_well(problem_type: str):
+    # 300 labels x 20,000 rows. A text has the word of its label, or those of two of them, and three that all have.
+    draw, count = np.random.default_rng(0), 20_000
+    labels = draw.integers(0, 300, (count, 1 if problem_type == ONE else 2))
+    texts = [" ".join(f"l{label}" for label in row) + f" n{n % 7} n{n % 5} n{n % 3}" for n, row in enumerate(labels)]
+    marks = np.zeros((count, 300))
+    np.put_along_axis(marks, labels, 1.0, axis=1)
+    right = labels[:, 0].tolist() if problem_type == ONE else marks.tolist()
+    began = time.perf_counter()
+    test = {"test": ([texts[-500:]], right[-500:])}
+    scores, said = baseline_scores(([texts[:-500]], right[:-500]), test, problem_type)
+    assert scores["words"]["test_accuracy"] > (0.95 if problem_type == ONE else 0.2)
+    assert [line.partition(":")[0] for line in said] == [
+        f"The baseline on {sees} {_CHEAPER[problem_type]}" for sees in ("words", "word pairs")
+    ]
+    assert time.perf_counter() - began < 60
+
+
+def test_what_memory_cannot_hold_is_fitted_more_cheaply(monkeypatch: pytest.MonkeyPatch):
+    texts, labels = [["a b", "c d", "e f"] * 4], [0, 1, 2] * 4
+    test = {"test": (texts, labels)}
+    assert baseline_scores((texts, labels), test, ONE)[1] == []
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    scores, said = baseline_scores((texts, labels), test, ONE)
+    assert scores["words"]["test_accuracy"] == 1.0
+    assert len(said) == 2
+
+
+def test_thousands_of_labels_have_no_confusion_matrix_and_a_line_each():
+    names, right = tuple(f"l{number}" for number in range(1_001)), np.arange(1_001)
+    for count, has_matrix in ((1_000, True), (1_001, False)):
+        report = stand(np.eye(count), right[:count], labels=names[:count])
+        assert (report.confusion is not None) == has_matrix
+        assert len(report.classes) == count
+    assert stand(np.ones((1_001, 1_001)), right, labels=names).warnings[0].startswith("It predicts 'l0' for all 1,001")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("no words"), RuntimeError("a\nline")])
+def test_a_baseline_that_fails_is_said_and_ends_no_training(monkeypatch: pytest.MonkeyPatch, error: Exception):
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("hf_posenc.training.baselines.fit_words", fail)
+    scores, said = baseline_scores(([["a", "b"]], [0, 1]), {"test": ([["a"]], [0])}, ONE)
+    assert scores.keys() == {"majority"}
+    reason = " ".join(str(error).split()) or "MemoryError"
+    assert said == [f"No baseline on words: {reason}.", f"No baseline on word pairs: {reason}."]
 
 
 def stand(logits: Any, right: Any, problem_type: str = ONE, score: float = 0.9, **fields: Any) -> Report:

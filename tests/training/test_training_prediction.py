@@ -486,7 +486,7 @@ def test_every_json_that_is_written_is_without_nan(tmp_path):
     assert strict((tmp_path / "a.json").read_text()) == {"a": None, "b": [1, None, {"c": "AA=="}]}
     package = Path(hf_posenc.__file__).parent
     calls = {f"{path.relative_to(package)}": path.read_text().count("json.dump") for path in package.rglob("*.py")}
-    # Digests, a job for a process of ours, a command or letters in a message, a column's name: no output but `files.py`'s.
+    # Digests, a job for a process, a command or letters in a message, a column's name: no output but `files.py`'s.
     assert {name: count for name, count in calls.items() if count} == {
         "files.py": 3,
         "isolated_load.py": 2,

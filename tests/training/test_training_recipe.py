@@ -22,7 +22,8 @@ def recipe(output: Any = "unused", **values: Any) -> Recipe:
     """Of 160 rows and a narrow model, without the harness's `--set save_strategy=no`."""
     facts = {"seen": 16.0, "validates": True, "problem_type": "single_label_classification"}
     seen, validates, problem_type = (values.pop(name, value) for name, value in facts.items())
-    model = SimpleNamespace(config=SimpleNamespace(hidden_size=32, problem_type=problem_type))
+    model: Any = torch.nn.Linear(1, 1)
+    model.config = SimpleNamespace(hidden_size=32, problem_type=problem_type)
     encoded = {split: {"input_ids": [[1] * 10] * 160} for split in ["train", "validation"][: 1 + validates]}
     return make_recipe(options(output, **{"save_strategy": None, **values}), model, range(int(1600 / seen)), encoded)
 
@@ -71,8 +72,11 @@ STEPS = {"eval_strategy": "steps", "eval_steps": 20}
         ({}, {"save_strategy": "epoch", "load_best_model_at_end": True, "metric_for_best_model": "macro_f1"}),
         ({"validates": False}, {"save_strategy": "epoch", "eval_strategy": "no", "load_best_model_at_end": False}),
         (STEPS, {"save_strategy": "steps", "save_steps": 20, "load_best_model_at_end": True}),
-        ({**STEPS, "save_steps": 40}, {"save_strategy": "steps", "save_steps": 40, "load_best_model_at_end": True}),
-        ({"save_strategy": "steps", "save_steps": 40}, {"save_steps": 40, "load_best_model_at_end": False}),
+        ({"save_strategy": "steps", "save_steps": 40}, {"eval_strategy": "steps", "eval_steps": 40, "save_steps": 40}),
+        ({**STEPS, "save_strategy": "best"}, {"eval_steps": 20, "load_best_model_at_end": True}),
+        ({"save_strategy": "epoch"}, {"eval_strategy": "epoch", "load_best_model_at_end": True}),
+        ({"eval_strategy": "steps", "eval_steps": 0.25, "epochs": 2}, {"eval_steps": 5, "save_steps": 5}),
+        ({**STEPS, "save_steps": 40, "load_best_model_at_end": False}, {"eval_steps": 20, "save_steps": 40}),
         ({"load_best_model_at_end": False}, {"save_strategy": "epoch", "load_best_model_at_end": False}),
         ({"eval_strategy": "no"}, {"load_best_model_at_end": False}),
         ({"patience": 1}, {"metric_for_best_model": "loss", "greater_is_better": False, "patience": 1}),
@@ -102,11 +106,12 @@ def test_what_is_given_stays_and_the_rest_is_chosen(given: dict[str, Any], expec
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"set": {"push_to_hub": 1}}, "--set push_to_hub can't be set: see the options"),
+        ({"set": {"push_to_hub": 1}}, "--set push_to_hub can't be set: `hf-posenc publish`"),
+        ({"set": {"position_embedding_type": "t5"}}, "--set position_embedding_type can't be set: --scheme gives it"),
         ({"set": {"adam_bet1": 1}}, "--set adam_bet1: neither TrainingArguments nor PosEncConfig has such a field"),
         ({"set": {"hidden_dropout": 1}}, "--set hidden_dropout: neither TrainingArguments nor PosEncConfig has such"),
         ({"set": {"num_labels": 3}}, "--set num_labels: neither"),
-        ({"set": {"save_steps": -1}}, "--set save_steps=-1 is out of range. Give a positive number"),
+        ({"set": {"save_steps": -1}}, "--set save_steps=-1 is out of range. Give a whole number from 1, or a"),
         ({"set": {"vocab_size": "x"}}, "--set vocab_size=x is out of range. Give a whole number from 1"),
         ({"lora": True}, "--lora trains updates of trained weights. Name a checkpoint"),
         ({"revision": "v1"}, "--revision 'v1' is for --pretrained. Leave it out"),
@@ -121,10 +126,17 @@ def test_what_cannot_be_begun_with_is_refused_before_data_is_read(given: dict[st
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"patience": 2, "validates": False}, "--patience 2 needs evaluations. Give --validation, or a --validation-s"),
+        ({"patience": 2, "validates": False}, "--patience 2 needs evaluations. Give --validation or a --validation-sh"),
+        ({"patience": 2, "eval_strategy": "no"}, "--patience 2 needs evaluations. Give .* no --set eval_strategy=no"),
+        ({"eval_strategy": "epoch", "validates": False}, "--set eval_strategy=epoch needs validation rows"),
+        ({"save_strategy": "best", "validates": False}, "--set save_strategy=best needs evaluations"),
+        ({"save_strategy": "no", "load_best_model_at_end": True}, "load_best_model_at_end=true needs evaluations and"),
+        ({**STEPS, "save_steps": 40}, "Evaluated every 20 steps and saved every 40 steps, the best weights may not be"),
+        ({**STEPS, "save_strategy": "epoch"}, "Evaluated every 20 steps and saved each epoch, the best weights may"),
+        ({"save_strategy": "no", "metric_for_best_model": "loss"}, "has no effect: the last weights are kept"),
         ({"device": "tpu"}, "--device 'tpu' can't be trained on. This machine has cpu"),
-        ({"fp16": True}, "--set fp16=true needs a GPU. Use --bf16"),
-        ({"optim": "adamant"}, "adamant is not a valid OptimizerNames, please select"),
+        ({"fp16": True}, "--set fp16=true needs a GPU. Leave it out; --bf16 works on a CPU"),
+        ({"optim": "adamant"}, "--set optim=adamant is out of range. Give an installed one"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused(given: dict[str, Any], message: str):

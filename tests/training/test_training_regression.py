@@ -1,6 +1,7 @@
 """A regression answers in the units of its data, whatever they are, and learns as if they were standard units."""
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,37 @@ def test_a_new_head_on_a_trained_encoder_takes_the_units_of_its_data(run: Traini
     for source in (str(tmp_path / "bare"), str(run.output)):
         config = started(data=write_csv(tmp_path / "words.csv", rows), pretrained=source)[2].config
         assert (config.problem_type, config.label_mean, config.label_scale) == ("single_label_classification", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("offset", "std", "message"),
+    [
+        (1.7e9, 112.0, "has training numbers of 17000.* on average that differ by little .standard deviation 1"),
+        (-3e6, 100.0, "from them all, and add it to the answers"),
+        (1.0, 1e-9, "float32"),
+        (1e5, 112.0, None),
+        (0.0, 1e-30, None),
+        (5e6, 0.0, None),  # one number: there is nothing to learn, and nothing to lose
+    ],
+)
+def test_numbers_far_from_zero_are_refused_with_what_to_subtract(
+    tmp_path: Path, offset: float, std: float, message: str | None
+) -> None:
+    rows = prices(60, 3, offset, std)
+    given = {**OPTIONS, "data": write_csv(tmp_path / "far.csv", rows), "validation_share": 0.1}
+    if message is None:
+        assert started(**given)[0].labels.mean == pytest.approx(offset, rel=0.01, abs=1e-20)
+        return
+    with pytest.raises(UserError, match=message) as refused:
+        started(**given)
+    subtracted = float(re.findall(r"Subtract (\S+) from", str(refused.value))[0])
+    labels = [row["label"] - subtracted for row in rows]
+    started(
+        **{
+            **given,
+            "data": write_csv(tmp_path / "near.csv", [{**r, "label": n} for r, n in zip(rows, labels, strict=True)]),
+        }
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""What in training rows may be a slip: labels of one row, labels nearly alike, one text with several labels."""
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from datasets import Dataset
+
+from .labels import Labels
+from .reading import counted, listed, places
+
+
+def label_slips(labels: Labels, numbers: Sequence[Any], table: Dataset) -> list[str]:
+    """A sentence that names labels of one row, and those that differ in case, white space or a final full stop alone.
+
+    Args:
+        labels: in order.
+        numbers: of each row's label, or 0.0 and 1.0 for each label; None: it has none.
+        table: the training rows.
+    """
+    rows: dict[str, list[int]] = {name: [] for name in labels.names}
+    for row, value in enumerate(numbers if labels.names else ()):
+        marks = enumerate(value) if isinstance(value, list) else [(value, value is not None)]
+        for number, is_marked in marks:
+            if is_marked:
+                rows[labels.names[number]].append(row)
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name in labels.names:
+        alike[normalized(name).removesuffix(".").rstrip()].append(name)
+    doubtful = [group for group in alike.values() if len(group) > 1]
+    doubtful += [group for group in alike.values() if len(group) == 1 and len(rows[group[0]]) == 1]
+    if not doubtful:
+        return []
+    spelt = [" and ".join(f"{name!r} ({places(table, rows[name])})" for name in group) for group in doubtful]
+    return [f"Labels that may be slips, of one row or nearly alike: {listed(spelt)}."]
+
+
+def repetitions(part: Dataset, marks: Sequence[int]) -> list[str]:
+    """Sentences on rows with the text of an earlier one: with the same label, counted; with another one, listed.
+
+    Args:
+        part: the rows that are trained on.
+        marks: of their texts.
+    """
+    frame = pd.DataFrame({"mark": marks, "label": list(map(str, part["labels"][:]))})
+    distinct = frame.drop_duplicates()
+    said = []
+    if copies := len(frame) - len(distinct):
+        said.append(f"{counted(copies, 'train row')} with the text and the label of an earlier one.")
+    contradictory = distinct[distinct["mark"].duplicated(keep=False)]
+    if len(contradictory):
+        groups = contradictory.groupby("mark", sort=False).groups.values()
+        spelt = listed([places(part, list(rows)) for rows in groups])
+        said.append(f"{counted(len(groups), 'training text')} with different labels in different rows: {spelt}.")
+    return said
+
+
+def normalized(text: str) -> str:
+    """A text by which others are the same: without differences in case, white space or forms of characters (NFKC)."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

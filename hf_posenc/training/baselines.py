@@ -1,0 +1,155 @@
+"""What a model has to beat: the majority, and linear models on words: alone, with word pairs, or with their places."""
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+import sklearn
+from sklearn.compose import ColumnTransformer
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import FunctionTransformer, LabelBinarizer
+
+from ..errors import one_line
+from .metrics import score
+
+MOST_ROWS = 20_000
+MOST_CHARACTERS = 5_000_000
+"""Limits of the sample, so that the baseline takes seconds."""
+MOST_WEIGHTS = 5_000_000
+"""Above so many labels x words, or labels x rows, logistic regression takes gigabytes and many minutes."""
+_OF_A_WEIGHT = 330
+"""Bytes of logistic regression while it is fitted, as measured: 20 gradients are kept of each weight."""
+
+
+def _at_places(text: str) -> list[str]:
+    words = text.split()
+    return [f"{place} {word}" for start in (0, -len(words)) for place, word in enumerate(words, start)]
+
+
+_TOKEN = {"token_pattern": r"\w+|[^\w\s]"}
+FEATURES: dict[str, dict[str, Any]] = {
+    "words": _TOKEN,
+    "word pairs": {**_TOKEN, "ngram_range": (1, 2)},
+    "words at places": {"analyzer": _at_places},
+}
+"""What a linear model sees: words, which have no order; pairs of neighbours too; or each word with its place.
+
+Places count from the start and from the end, of what stands between spaces. A sum of them can't bring two together, and
+so doesn't see what a question in the text asks for.
+"""
+
+_CHEAPER = {
+    "single_label_classification": "takes the label whose texts have the nearest mean",
+    "multi_label_classification": "takes the labels of the nearest text",
+}
+Texts = Sequence[Sequence[str]]
+"""One sequence of texts, or for pairs the first texts and the second texts."""
+
+
+def fit_words(
+    texts: Texts, labels: Sequence[Any], sees: str = "words", problem_type: str = "single_label_classification"
+) -> Pipeline:
+    """Fits TF-IDF of words, and logistic regression on it; ridge regression for numbers. Of many rows it sees a sample.
+
+    Args:
+        texts: `(first,)`, or `(first, second)` for pairs, each of which has its own words. `predict` takes the same.
+        labels: class numbers, rows of 0 and 1, or numbers.
+        sees: one of `FEATURES`.
+        problem_type: `single_label_classification`, `multi_label_classification` or `regression`.
+
+    Raises:
+        ValueError: there is no word in the texts, or just one class.
+    """
+    features = TfidfVectorizer(sublinear_tf=True, max_features=100_000, **FEATURES[sees])
+    columns = [(str(column), features, column) for column in range(len(texts))]
+    as_rows = FunctionTransformer(lambda texts: np.array(texts, dtype=object).T)
+    encoder = make_pipeline(as_rows, ColumnTransformer(columns, sparse_threshold=1.0))
+    rows = _sample(texts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a rough fit will do, and labels may be rare or in all rows
+        encoded = encoder.fit_transform([[column[row] for row in rows] for column in texts])
+        kind = np.int8 if problem_type == "multi_label_classification" else None
+        model = _fit(encoded, np.asarray([labels[row] for row in rows], dtype=kind), problem_type)
+        return Pipeline([*encoder.steps, ("model", model)])
+
+
+def _fit(encoded: Any, labels: np.ndarray, problem_type: str) -> Any:
+    """Fits a linear model on encoded texts; of many labels the nearest mean or, with several a text, the nearest text.
+
+    Means have the entries that the texts have; for 10,000 labels they are fitted in seconds.
+    """
+    several = problem_type == "multi_label_classification"
+    if problem_type == "regression":
+        return Ridge().fit(encoded, labels)
+    count = labels.shape[1] if several else len(np.unique(labels))
+    weights = (count if count > 2 else 1) * max(encoded.shape)
+    if weights <= MOST_WEIGHTS and weights * _OF_A_WEIGHT < psutil.virtual_memory().available:
+        model: Any = LogisticRegression(C=10.0, max_iter=100)
+        return (OneVsRestClassifier(model) if several else model).fit(encoded, labels)
+    nearest = KNeighborsClassifier(1, metric="cosine", algorithm="brute")
+    if several:
+        return nearest.fit(encoded, labels)
+    binarizer = LabelBinarizer(sparse_output=True)
+    return nearest.fit(binarizer.fit_transform(labels).T @ encoded, binarizer.classes_)
+
+
+def _sample(texts: Texts) -> np.ndarray:
+    """Indices of the rows to fit: all, or a sample of fixed seed within the limits."""
+    lengths = np.array([sum(map(len, row)) for row in zip(*texts, strict=True)])
+    rows = np.random.default_rng(0).permutation(len(lengths))[:MOST_ROWS]
+    return np.sort(rows[: max(2, np.searchsorted(np.cumsum(lengths[rows]), MOST_CHARACTERS, "right"))])
+
+
+def most_frequent(labels: Sequence[Any], problem_type: str) -> Any:
+    """The best answer without the text: the most frequent class or set of labels, or the mean."""
+    if problem_type == "regression":
+        return float(np.mean(np.asarray(labels, dtype=np.float64)))
+    (answer, _), *_ = Counter(tuple(row) if isinstance(row, Sequence) else row for row in labels).most_common(1)
+    return list(answer) if isinstance(answer, tuple) else answer
+
+
+def baseline_scores(
+    train: tuple[Texts, Sequence[Any]], tests: Mapping[str, tuple[Texts, Sequence[Any]]], problem_type: str
+) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """The metrics of the baselines on each test set, by prefix: `{"majority": {"eval_accuracy": .5, ...}, ...}`.
+
+    Args:
+        train: texts (see `fit_words`) and labels.
+        tests: the same for each set, by the prefix of its metrics (`eval`, `test`).
+        problem_type: the task.
+
+    Returns:
+        `majority` (for a regression the mean), `words` and `word_pairs`; none without tests. And sentences: which of
+        them are cheaper models, and which failed, whose scores aren't there.
+    """
+    if not tests:
+        return {}, []
+    constant = most_frequent(train[1], problem_type)
+    predicted = {"majority": {name: [constant] * len(labels) for name, (_, labels) in tests.items()}}
+    said = []
+    for sees in ("words", "word pairs"):
+        try:
+            model = fit_words(*train, sees, problem_type)
+            with sklearn.config_context(working_memory=256):
+                answers = {name: model.predict(texts).tolist() for name, (texts, _) in tests.items()}
+        except Exception as error:  # whatever it is, the training goes on
+            said.append(f"No baseline on {sees}: {one_line(error) or type(error).__name__}.")
+            continue
+        predicted[sees.replace(" ", "_")] = answers
+        if isinstance(model[-1], KNeighborsClassifier):
+            said.append(f"The baseline on {sees} {_CHEAPER[problem_type]}: logistic regression would take too long.")
+    return {
+        baseline: {
+            f"{name}_{metric}": value
+            for name, answers in by_test.items()
+            for metric, value in score(answers, tests[name][1], problem_type).items()
+        }
+        for baseline, by_test in predicted.items()
+    }, said
