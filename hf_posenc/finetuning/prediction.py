@@ -212,7 +212,7 @@ def evaluate(
     given = answers_from_logits(logits[wrong], classifier.known.label_names, kind)
     lines = part[LINE][wrong] if wrong else []
     row_of = {line: row for row, line in enumerate(table[LINE][:])}
-    errors = source.rows.take([row_of[line] for line in lines])
+    errors = source.rows.take(pa.array([row_of[line] for line in lines], pa.int64()))
     errors = errors.rename_columns([input_name(name, {"line"}) for name in errors.column_names])
     errors = errors.append_column("line", pa.array(lines, pa.int64()))
     cut = cut_texts_in_words(truncated, classifier.tokenizer)
