@@ -3,13 +3,11 @@
 
 From a checkpoint that `hf-posenc convert` or examples/run_mlm.py wrote:
     python examples/run_ner.py --model runs/mlm-rope --train_file mine.jsonl --output_dir runs/ner
-
 A line of the file is {"tokens": ["Ada", "sang"], "labels": ["B-PER", "O"]}; the second key may be ner_tags. All of
 transformers' TrainingArguments are options too; --help lists them. Then:
     pipeline("token-classification", "runs/ner", aggregation_strategy="first")("Ada sang in Paris.")
 """
 
-import sys
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -58,37 +56,23 @@ def entities(labels):
     for start, label in enumerate(labels):
         kind, before = label[2:], labels[start - 1] if start else "O"
         if label[:2] == "B-" or (label[:2] == "I-" and before[2:] != kind):
-            end = next(place for place in range(start + 1, len(labels)) if labels[place] != f"I-{kind}")
-            found.add((kind, start, end))
+            found.add((kind, start, next(n for n in range(start + 1, len(labels)) if labels[n] != f"I-{kind}")))
     return found
 
 
 def scores(names, rows, prediction):
-    """Precision, recall and F1 of whole entities, and the accuracy of words; what the model didn't read is missed."""
-    right, answers, words = set(), set(), []
-    for row, (labels, read) in enumerate(zip(rows["labels"], rows["read"], strict=True)):
-        answered = [""] * len(labels)
+    """Precision, recall and F1 of whole entities, and the accuracy of words; what wasn't read is missed."""
+    right, answers, correct = set(), set(), []
+    for row, (labels, read) in enumerate(zip(rows["whole"], rows["read"], strict=True)):
+        expected, answered = [names[number] for number in labels], [""] * len(labels)
         for word, number in zip(read, prediction.predictions[row][prediction.label_ids[row] != -100], strict=True):
             answered[word] = names[number]
-        expected = [names[number] for number in labels]
         right |= {(row, *span) for span in entities(expected)}
         answers |= {(row, *span) for span in entities(answered)}
-        words += [label == answer for label, answer in zip(expected, answered, strict=True)]
-    both = len(right & answers)
-    return {
-        "accuracy": sum(words) / max(len(words), 1),
-        "precision": both / max(len(answers), 1),
-        "recall": both / max(len(right), 1),
-        "f1": 2 * both / max(len(right) + len(answers), 1),
-    }
-
-
-def say_what_is_cut(split, rows, limit):
-    """Prints how many texts are longer than the model reads, and how many words that leaves out."""
-    lost = [len(labels) - len(read) for labels, read in zip(rows["labels"], rows["read"], strict=True)]
-    if cut := sum(count > 0 for count in lost):
-        what = f"{cut} of {len(lost)} {split} texts have more than {limit} tokens, and only so many are read"
-        print(f"{what}: {sum(lost)} words are cut off, and count as missed.", file=sys.stderr)
+        correct += [label == answer for label, answer in zip(expected, answered, strict=True)]
+    both, total = len(right & answers), len(right) + len(answers)
+    spans = {"precision": both / max(len(answers), 1), "recall": both / max(len(right), 1)}
+    return {"accuracy": sum(correct) / max(len(correct), 1), **spans, "f1": 2 * both / max(total, 1)}
 
 
 def main():
@@ -111,13 +95,11 @@ def main():
             pieces = list(pairwise([None, *encoded.word_ids(row)]))
             aligned.append([-100 if word in (None, last) else labels[word] for last, word in pieces])
             read.append([word for last, word in pieces if word not in (None, last)])
-        return {**encoded, "labels": aligned, "read": read}
+        return {**encoded, "labels": aligned, "whole": batch["labels"], "read": read}
 
-    whole = {split: list(rows["labels"]) for split, rows in data.items()}
     data = data.map(tokenize, batched=True, remove_columns=data["train"].column_names)
-    known = {split: {"labels": whole[split], "read": list(data[split]["read"])} for split in ("train", "validation")}
-    for split, rows in known.items():
-        say_what_is_cut(split, rows, tokenizer.model_max_length)
+    cut = {split: sum(map(len, rows["whole"])) - sum(map(len, rows["read"])) for split, rows in data.items()}
+    print(f"Words that are cut off, and count as missed: {cut}")
     trainer = Trainer(
         model=model,
         args=training,
@@ -126,7 +108,7 @@ def main():
         processing_class=tokenizer,
         data_collator=DataCollatorForTokenClassification(tokenizer),
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        compute_metrics=lambda prediction: scores(names, known["validation"], prediction),
+        compute_metrics=lambda prediction: scores(names, data["validation"], prediction),
     )
     scale_position_learning_rates(trainer.create_optimizer(), model)  # biases on logits need more than the rest
     trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
