@@ -30,8 +30,8 @@ def scale_position_learning_rates(
     for name, value in (("factor", factor), ("words", words)):
         if value is not None and not 0 <= value < float("inf"):
             raise ValueError(f"{name}={value!r} is out of range. Give 0 or a positive number.")
-    # Some make their state when they are built, of steps that are 0.
-    is_used = any(state.get("step", 1) for state in optimizer.state.values())
+    # Some have a state when they are built (Adagrad, APOLLO): of a step that was taken, all but SGD count.
+    is_used = any(state.get("step") or "momentum_buffer" in state for state in optimizer.state.values())
     if is_used or any({"initial_lr", _DONE} & group.keys() for group in optimizer.param_groups):
         raise ValueError("The optimizer is in use, or has these rates. Call this once, before any schedule is made.")
     wanted = {  # factor, and whether it decays

@@ -68,11 +68,12 @@ def test_an_optimizer_that_makes_its_state_when_it_is_built_is_new_until_its_fir
     optimizer = torch.optim.Adagrad(model.parameters())
     scale_position_learning_rates(optimizer, model)
     assert len(optimizer.param_groups) == 2
-    used = torch.optim.Adagrad(model.parameters())
     model(torch.tensor([[1, 2, 3]])).last_hidden_state.sum().backward()
-    used.step()
-    with pytest.raises(ValueError, match="Call this once, before any schedule"):
-        scale_position_learning_rates(used, model)
+    for kind, momentum in ((torch.optim.Adagrad, {}), (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {})):
+        used = kind(model.parameters(), **momentum)
+        used.step()
+        with pytest.raises(ValueError, match="Call this once, before any schedule"):
+            scale_position_learning_rates(used, model)
 
 
 def test_rates_are_set_once_and_before_anything_else():

@@ -26,11 +26,11 @@ def label_slips(labels: Labels, numbers: Sequence[Any], table: Dataset) -> list[
         for number, is_marked in marks:
             if is_marked:
                 rows[labels.names[number]].append(row)
-    alike: dict[str, list[str]] = defaultdict(list)
+    spellings: dict[str, list[str]] = defaultdict(list)
     for name in labels.names:
-        alike[normalized(name).removesuffix(".").rstrip()].append(name)
-    doubtful = [group for group in alike.values() if len(group) > 1]
-    doubtful += [group for group in alike.values() if len(group) == 1 and len(rows[group[0]]) == 1]
+        spellings[normalized(name).removesuffix(".").rstrip()].append(name)
+    doubtful = [group for group in spellings.values() if len(group) > 1]
+    doubtful += [group for group in spellings.values() if len(group) == 1 and len(rows[group[0]]) == 1]
     if not doubtful:
         return []
     spelt = [" and ".join(f"{name!r} ({places(table, rows[name])})" for name in group) for group in doubtful]

@@ -29,9 +29,10 @@ from ..progress import ProgressConsole
 from ..quiet import without_bars
 from ..training import run_folder
 from ..training.baselines import baseline_scores
+from ..training.evaluations import last_weights_note
 from ..training.inference import take_off_autocast
 from ..training.metrics import make_loss
-from ..training.recipe import Recipe, check_memory, last_weights_note, make_recipe, trains_on_cpu
+from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
 from ..training.trainer import RunTrainer, Stop, make_trainer, merge_lora
 from .start import check_start, start

@@ -23,8 +23,8 @@ from transformers.utils import is_torch_tf32_available
 from ..errors import UserError, dashed, one_line, user_errors
 from ..model.position_base import PositionScheme
 from ..options import Options
-from .metrics import METRICS
-from .trainer_fields import strategies, trainer_fields
+from .evaluations import RunLength, check_length, evaluations_of
+from .trainer_fields import trainer_fields
 
 MANY = 200
 """Tokens per vocabulary entry from which the data counts as formal language (a small vocabulary)."""
@@ -32,12 +32,7 @@ LEAST = {"small vocabulary": (10_000, 6, 100), "natural language": (500, 6, 100)
 """Least number of steps, within a least and a greatest number of epochs."""
 FEW = 3_000
 """Up to so many training rows labels are smoothed; it was measured on no more."""
-MOST_EVALUATIONS = 20
-"""More epochs than this are evaluated several at a time: an evaluation may take longer than a short epoch."""
-_STEPS_APART = 500
-"""Transformers' own number of steps, where a strategy is `steps` and no number is given."""
 _OF_ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
-_VALIDATION = "Give --validation or a --validation-share, and no --set eval_strategy=no."
 
 
 @dataclass
@@ -116,39 +111,34 @@ def make_recipe(
     Raises:
         UserError: an option isn't accepted, or not by transformers.
     """
-    is_trained, chosen = options.pretrained is not None, trainer_fields(options)
-    hardware, problem_type = _hardware(options, chosen), str(model.config.problem_type)
+    chosen, problem_type = trainer_fields(options), str(model.config.problem_type)
+    hardware = _hardware(options, chosen)
     examples = len(encoded["train"]["input_ids"])
     seen = sum(map(len, encoded["train"]["input_ids"])) / len(tokenizer)
-    word_rate, smoothing = (1.0, 0.0) if is_trained else defaults_of_language(seen, examples, problem_type)
-    rate = default_learning_rate(is_trained, model.config.hidden_size, options.lora)
     texts_per_device = options.batch_size or 32
     batch = texts_per_device * devices(hardware["use_cpu"]) * chosen.get("gradient_accumulation_steps", 1)
     length = RunLength(
-        epochs=options.epochs or default_epochs(is_trained, seen, examples, batch),
+        epochs=options.epochs or default_epochs(options.pretrained is not None, seen, examples, batch),
         steps_per_epoch=math.ceil(examples / batch),
         max_steps=options.max_steps,
     )
-    _check_length(chosen, length)
+    check_length(chosen, length)
     defaults: dict[str, Any] = {
         "output_dir": options.output,
         "per_device_train_batch_size": texts_per_device,
         "per_device_eval_batch_size": 64,
         "num_train_epochs": length.epochs,
         "max_steps": -1 if options.max_steps is None else options.max_steps,
-        "learning_rate": rate if options.learning_rate is None else options.learning_rate,
         "lr_scheduler_type": "linear" if options.schedule == "one-cycle" else options.schedule,
+        "one_cycle": options.schedule == "one-cycle",
         "seed": options.seed,
         "warmup_steps": 0.1,
         "save_total_limit": 2,
         "eval_accumulation_steps": 64,
         "report_to": "none",
         "restore_callback_states_from_checkpoint": True,
-        "one_cycle": options.schedule == "one-cycle",
         "patience": options.patience,
-        "position_rate": options.position_rate,
-        "word_rate": word_rate if options.word_rate is None else options.word_rate,
-        "label_smoothing_factor": smoothing,
+        **_rates(options, model, seen, examples),
     }
     evaluations = evaluations_of(options, chosen, length, problem_type, validates="validation" in encoded)
     with user_errors():
@@ -156,125 +146,6 @@ def make_recipe(
     if chosen.keys() & {"optim", "optim_args", *_OF_ADAM}:
         check_optimizer(recipe, model, chosen)
     return recipe
-
-
-@dataclass(frozen=True)
-class RunLength:
-    """How long a run is: `max_steps`, or else so many epochs."""
-
-    epochs: float
-    steps_per_epoch: int
-    max_steps: int | None = None
-
-    @property
-    def steps(self) -> int:
-        """All steps."""
-        return self.max_steps or math.ceil(self.epochs * self.steps_per_epoch)
-
-
-def _check_length(chosen: Mapping[str, Any], length: RunLength) -> None:
-    """Refuses a warm-up or a delay that lasts longer than the run."""
-    warmup, delay, steps = chosen.get("warmup_steps", 0), chosen.get("eval_delay", 0), length.steps
-    if warmup > steps:
-        raise UserError(
-            f"--set warmup_steps={warmup}: the run has {steps:,} steps, so the learning rate would never reach its "
-            "peak. Give fewer, or a share of them: warmup_steps=0.1."
-        )
-    by_steps = strategies(chosen)["eval_strategy"] == "steps"
-    whole, unit = (steps, "steps") if by_steps else (steps / length.steps_per_epoch, "epochs")
-    if delay > whole:
-        raise UserError(
-            f"--set eval_delay={delay}: the run has {whole:g} {unit}, so it would never be evaluated. Give less."
-        )
-
-
-def evaluations_of(
-    options: Options, chosen: Mapping[str, Any], length: RunLength, problem_type: str, *, validates: bool
-) -> dict[str, Any]:
-    """When a run logs, evaluates and saves, and whether it keeps the best weights, as fields.
-
-    Args:
-        options: of the run.
-        chosen: what `--set` names.
-        length: of the run.
-        problem_type: the task.
-        validates: there are validation rows.
-
-    Raises:
-        UserError: what is asked for leaves no choice of the best weights, and it isn't said that there need be none.
-    """
-    asked, apart = strategies(chosen), math.ceil(length.epochs / MOST_EVALUATIONS)
-    usual = "epoch" if apart == 1 else "steps"
-
-    def steps_of(what: str, other: str) -> int:
-        given = chosen.get(f"{what}_steps") or chosen.get(f"{other}_steps")
-        if given is not None:
-            return int(given) if given >= 1 else math.ceil(given * length.steps)
-        return _STEPS_APART if asked[f"{what}_strategy"] == "steps" else apart * length.steps_per_epoch
-
-    values = {
-        "eval_strategy": (asked["eval_strategy"] or usual) if validates else "no",
-        "save_strategy": asked["save_strategy"] or usual,
-        "logging_strategy": asked["logging_strategy"] or usual,
-        "eval_steps": steps_of("eval", "save"),
-        "save_steps": steps_of("save", "eval"),
-        "logging_steps": steps_of("logging", "logging"),
-    }
-    if asked["eval_strategy"] not in (None, "no") and "eval_strategy" in chosen and not validates:
-        raise UserError(f"--set eval_strategy={asked['eval_strategy']} needs validation rows. {_VALIDATION}")
-    if options.patience is not None and values["eval_strategy"] == "no":
-        raise UserError(f"--patience {options.patience} needs evaluations. {_VALIDATION}")
-    keeps_best = _keeps_best(chosen, values)
-    is_compared = keeps_best or options.patience is not None or values["save_strategy"] == "best"
-    metric = _metric_for_best(options, chosen, problem_type, is_compared=is_compared)
-    return {**values, "load_best_model_at_end": keeps_best, **metric}
-
-
-def _keeps_best(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether the best weights are kept: where they are evaluated and saved at the same steps, or nothing is said.
-
-    Raises:
-        UserError: they can't be, and it isn't said that the last ones are kept.
-    """
-    evaluated, saved = values["eval_strategy"], values["save_strategy"]
-    can_choose = "no" not in (evaluated, saved)
-    keeps_best: bool = chosen.get("load_best_model_at_end", can_choose)
-    if saved == "best" and evaluated == "no":
-        raise UserError(f"--set save_strategy=best needs evaluations. {_VALIDATION}")
-    if keeps_best and not can_choose:
-        raise UserError("--set load_best_model_at_end=true needs evaluations and checkpoints on the way. Leave it out.")
-    are_saved = saved == "best" or saved == evaluated != "steps" or values["eval_steps"] == values["save_steps"]
-    if keeps_best and not (are_saved and saved in ("best", evaluated)):
-        told = {"steps": " every {} steps", "epoch": " each epoch"}
-        when = [told[values[f"{what}_strategy"]].format(values[f"{what}_steps"]) for what in ("eval", "save")]
-        raise UserError(
-            f"Evaluated{when[0]} and saved{when[1]}, the best weights may not be saved. Give both alike, or "
-            "--set save_strategy=best; or keep the last ones: --set load_best_model_at_end=false."
-        )
-    return keeps_best
-
-
-def _metric_for_best(
-    options: Options, chosen: Mapping[str, Any], problem_type: str, *, is_compared: bool
-) -> dict[str, Any]:
-    """The metric by which weights are best, and in which direction."""
-    usual = "loss" if problem_type == "regression" or options.patience is not None else "macro_f1"
-    best = chosen.get("metric_for_best_model", usual)
-    key, known = best.removeprefix("eval_"), [metric.key for metric in METRICS[problem_type]]
-    if key not in ("loss", *known):
-        raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
-    if "metric_for_best_model" in chosen and not is_compared:
-        raise UserError(f"--set metric_for_best_model={best} has no effect: the last weights are kept. Leave it out.")
-    return {"metric_for_best_model": best, "greater_is_better": key not in ("loss", "mse")}
-
-
-def last_weights_note(recipe: Recipe, options: Options) -> list[str]:
-    """A sentence where weights could be chosen by evaluations, and `--set` keeps the last ones."""
-    given = {"load_best_model_at_end": False, "eval_strategy": "no", "save_strategy": "no"}
-    said = [f"--set {name}={value}".lower() for name, value in given.items() if options.assigned.get(name) == value]
-    if recipe.load_best_model_at_end or not said:
-        return []
-    return [f"The weights of the last step are kept, not the best on validation rows ({said[0]})."]
 
 
 def check_optimizer(recipe: Recipe, model: PreTrainedModel, chosen: Mapping[str, Any]) -> None:
@@ -304,6 +175,19 @@ def check_optimizer(recipe: Recipe, model: PreTrainedModel, chosen: Mapping[str,
     for spelt, changed in others.items():
         if repr(arguments(**changed)) == repr(arguments()):
             raise UserError(f"--set {spelt} has no effect on {spelt_optimizer}. Leave it out.")
+
+
+def _rates(options: Options, model: PreTrainedModel, seen: float, examples: int) -> dict[str, Any]:
+    """Learning rates, and label smoothing, as fields."""
+    is_trained, problem_type = options.pretrained is not None, str(model.config.problem_type)
+    word_rate, smoothing = (1.0, 0.0) if is_trained else defaults_of_language(seen, examples, problem_type)
+    rate = default_learning_rate(is_trained, model.config.hidden_size, options.lora)
+    return {
+        "learning_rate": rate if options.learning_rate is None else options.learning_rate,
+        "word_rate": word_rate if options.word_rate is None else options.word_rate,
+        "position_rate": options.position_rate,
+        "label_smoothing_factor": smoothing,
+    }
 
 
 def devices(on_cpu: bool) -> int:

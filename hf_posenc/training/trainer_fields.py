@@ -108,7 +108,7 @@ FIELDS: dict[str, TrainerField] = {
     "lr_scheduler_kwargs": _taken(_CYCLES, text="with --schedule cosine"),
     # Batches and loss
     "gradient_accumulation_steps": _taken(COUNT),
-    "auto_find_batch_size": _said(BOOLEAN, "how large batches became"),
+    "auto_find_batch_size": _said(BOOLEAN, "how large batches became; it begins anew from the weights as they are"),
     "label_smoothing_factor": _taken(SHARE, text="with one label per text"),
     "neftune_noise_alpha": _taken(_NOT_NEGATIVE),
     "average_tokens_across_devices": _taken(BOOLEAN, text="with several processes"),
@@ -119,7 +119,7 @@ FIELDS: dict[str, TrainerField] = {
     "metric_for_best_model": _taken(_LOSSES),
     "eval_steps": _taken(_STEPS, needs="eval_strategy=steps"),
     "save_steps": _taken(_STEPS, needs="save_strategy=steps"),
-    "eval_delay": _taken(_NOT_NEGATIVE, text="below the length of the run"),
+    "eval_delay": _taken(_NOT_NEGATIVE, text="epochs or steps, as eval_strategy says; below the length of the run"),
     "eval_on_start": _taken(BOOLEAN, text="without --patience"),
     "save_total_limit": _taken(COUNT),
     "per_device_eval_batch_size": _taken(COUNT),
@@ -234,6 +234,8 @@ def trainer_fields(options: Options) -> dict[str, Any]:
         raise UserError(f"--set optim_target_modules has no effect on optim={optimizer}. Leave it out.")
     if {"gradient_checkpointing", "activation_checkpointing"} <= chosen.keys():
         raise UserError("--set gradient_checkpointing is an older name of activation_checkpointing. Give one of them.")
+    if chosen.get("eval_delay") and strategies(chosen)["eval_strategy"] not in ("steps", "epoch"):
+        raise UserError("--set eval_delay counts epochs or steps, as --set eval_strategy says. Give both.")
     if chosen.get("eval_on_start") and options.patience is not None:
         raise UserError("--set eval_on_start=true would count for --patience. Leave one of them out.")
     return chosen
