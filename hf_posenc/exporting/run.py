@@ -8,8 +8,8 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.keeper import check_apart, output_folder
 from ..checkpoints.loading import input_length, load_any
-from ..checkpoints.output import check_free, model_written
 from ..checkpoints.sources import find_folder, open_source, read_config
 from ..checkpoints.tokenizers import load_folder_tokenizer
 from ..conversion.families import FAMILIES
@@ -142,34 +142,35 @@ def export(
     to, like = ("native", to) if to in FAMILIES else (to, None)
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     check_packages(to, quantize)
-    check_free(out, overwrite, source)
-    progress(f"Loading {source}")
-    folder = find_folder(source, revision)
-    model, tokenizer = _load(folder, source, trust_remote_code)
-    # Read now: a bad file is told before minutes are spent.
-    quantise = None if quantize is None else _quantiser(evaluate, calibrate, largest_drop, model, tokenizer)
-    with model_written(out) as staging:
-        progress(f"Writing {type(model).__name__} for {to}")
-        written = _write(to, like, model, tokenizer, folder, staging)
-        notes = written.notes + write_sentence_modules(model, folder, source, staging)
-        progress("Comparing it with PyTorch")
-        report = ExportReport(
-            checkpoint=source,
-            out=str(out),
-            target=to,
-            architecture=read_config(staging, str(staging))["architectures"][0],
-            largest_difference=_compared(model, written),
-            batches=len(written.compared),
-            megabytes=megabytes(staging),
-            max_length=written.exported.max_length,
-            notes=notes,
-        )
-        if quantise:
-            progress("Quantising it to int8, and measuring both")
-            report.int8 = quantise(staging, to)
-            report.megabytes = report.int8.megabytes[1]
-        write_card(report, model, staging)
-    return report
+    check_apart(out, source)
+    with output_folder(out, overwrite=overwrite) as output:
+        progress(f"Loading {source}")
+        folder = find_folder(source, revision)
+        model, tokenizer = _load(folder, source, trust_remote_code)
+        # Read now: a bad file is told before minutes are spent.
+        quantise = None if quantize is None else _quantiser(evaluate, calibrate, largest_drop, model, tokenizer)
+        with output.replaced() as staging:
+            progress(f"Writing {type(model).__name__} for {to}")
+            written = _write(to, like, model, tokenizer, folder, staging)
+            notes = written.notes + write_sentence_modules(model, folder, source, staging)
+            progress("Comparing it with PyTorch")
+            report = ExportReport(
+                checkpoint=source,
+                out=str(out),
+                target=to,
+                architecture=read_config(staging, str(staging))["architectures"][0],
+                largest_difference=_compared(model, written),
+                batches=len(written.compared),
+                megabytes=megabytes(staging),
+                max_length=written.exported.max_length,
+                notes=notes,
+            )
+            if quantise:
+                progress("Quantising it to int8, and measuring both")
+                report.int8 = quantise(staging, to)
+                report.megabytes = report.int8.megabytes[1]
+            write_card(report, model, staging)
+        return report
 
 
 def _load(folder: Path, source: str, trust_remote_code: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -14,11 +14,13 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from datasets import ClassLabel, Dataset, Features, List, Value
 from numpy.typing import ArrayLike
 from pandas import isna
@@ -29,6 +31,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from ..checkpoints.files import not_finite
+from ..checkpoints.keeper import output_folder
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import Columns, as_input, note, notes_of, remembered_columns
 from ..data.preparing import TEXTS
@@ -200,7 +203,6 @@ class _Estimator(BaseEstimator):
         result = getattr(self, "_result", None)
         if result is None:
             raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
-        run_folder.check_free(str(folder), overwrite=overwrite, resume=False)
         if bad := not_finite(self.model_.named_parameters()):
             raise Diverged(f"{bad[0]} holds NaN or infinity: the model isn't saved.")
 
@@ -209,8 +211,9 @@ class _Estimator(BaseEstimator):
             self.tokenizer_.save_pretrained(temporary)
 
         options = {**result.report.options, "output": Path(folder).resolve().name}
-        with without_bars():
-            save_run(folder, replace(result.report, options=options), save_model, result.trained_on)
+        check = partial(run_folder.refuse_taken, overwrite=overwrite, resume=False)
+        with without_bars(), output_folder(folder, check=check, process=PartialState()) as output:
+            save_run(output, replace(result.report, options=options), save_model, result.trained_on)
         return Path(folder)
 
     def __sklearn_tags__(self) -> Any:

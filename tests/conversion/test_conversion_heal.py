@@ -326,7 +326,7 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     with pytest.raises(KeyboardInterrupt, match="checkpoint-5' is kept. The same command goes on from there"):
         heal(source, f"{tmp_path / 'out'}/", **again)  # as a shell completes it
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="holds a healing with other texts, weights or settings, or"):
+    with pytest.raises(ValueError, match="holds a healing with other texts, weights or settings. Go on with those, or"):
         heal(source, tmp_path / "out", **again, learning_rate=1e-3)
     steps = []
 
@@ -347,8 +347,9 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
 def test_a_folder_beside_out_that_is_no_healings_stays(source, tmp_path):
     (tmp_path / "out.healing").mkdir()
     (tmp_path / "out.healing" / "mine.txt").write_text("mine")
-    with pytest.raises(ValueError, match="or something else. Go on with those, or delete that folder"):
-        heal(source, tmp_path / "out", max_steps=2, measure=False)
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match="holds mine.txt, which no healing wrote. Move it elsewhere"):
+            heal(source, tmp_path / "out", max_steps=2, measure=False, overwrite=overwrite)
     convert(source, tmp_path / "out", measure=False)
     assert (tmp_path / "out.healing" / "mine.txt").exists()
 

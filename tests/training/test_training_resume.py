@@ -18,10 +18,11 @@ from training_harness import assert_same_weights, command, order_files, results,
 from transformers.trainer_callback import CallbackHandler
 
 from hf_posenc import fit
+from hf_posenc.checkpoints.keeper import LIST, OutputFolder, output_folder
 from hf_posenc.errors import Diverged, Interrupted, UserError
-from hf_posenc.files import swap_in, write_json
+from hf_posenc.files import sha256, write_json
 from hf_posenc.training.report import plain_options
-from hf_posenc.training.run_folder import check_free, checkpoints, resume_point
+from hf_posenc.training.run_folder import checkpoints, refuse_taken, resume_point
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 EVERY_4: dict[str, Any] = {"epochs": 2, "save_strategy": "steps", "save_steps": 4, "hidden_dropout_prob": 0.1}
@@ -155,7 +156,7 @@ def test_a_checkpoint_without_its_last_file_is_passed_over(tmp_path, damage, cap
     for step in (4, 16, 20):
         write_json(tmp_path / f"checkpoint-{step}" / "trainer_state.json", {"global_step": step})
     damage(tmp_path / "checkpoint-20" / "trainer_state.json")
-    assert resume_point(str(tmp_path), {"seed": 1}).name == "checkpoint-16"
+    assert resume_point(OutputFolder(tmp_path), {"seed": 1}).name == "checkpoint-16"
     assert "Not whole, and passed over: checkpoint-20 in" in caplog.text
 
 
@@ -242,24 +243,41 @@ def test_ctrl_c_ends_the_command_with_one_line_and_130(files, tmp_path, call_at,
     ("there", "overwrite", "message"),
     [
         (["run.json"], False, r"already holds a run \(run.json\). Name a new folder, or replace it \(--overwrite\)"),
-        (["results.json", "config.json"], False, r"holds config.json, results.json, and nothing that says"),
-        (["run.json", "checkpoint-4/a"], False, r"checkpoint-4, run.json\). .* or go on with it \(--resume\)"),
-        (["config.json"], True, "holds config.json, and nothing that says that `hf-posenc train` wrote it"),
-        (["checkpoint-4/a"], True, "holds checkpoint-4, and nothing that says"),
-        (["results.json"], True, "holds results.json, and nothing that says"),  # without options it isn't ours
-        (["run.json"], True, None),
-        ([".replaced-x/config.json"], True, None),  # killed while it replaced another
-        (["README.md"], False, "holds README.md, and nothing that says"),
-        (["train.csv"], True, "holds train.csv, and nothing that says"),
-        ([], False, None),
+        (
+            ["run.json", "checkpoint-4/optimizer.pt"],
+            False,
+            r"checkpoint-4, run.json\). .*, or go on with it \(--resume",
+        ),
+        (["run.json", "checkpoint-4/optimizer.pt"], True, None),
+        (
+            ["run.json", "checkpoint-4/notes.txt"],
+            True,
+            "holds checkpoint-4/notes.txt, which the run there didn't write",
+        ),
+        (
+            ["run.json", "checkpoint-4/notes.txt"],
+            False,
+            "holds checkpoint-4/notes.txt, which the run there didn't write",
+        ),
+        (["run.json", "config.json", "notes.txt"], True, "holds config.json, which hf-posenc didn't write, or"),
+        (["run.json", "notes.txt"], True, None),
+        (["run.json of another tool", "checkpoint-300/optimizer.pt"], True, "holds checkpoint-300, run.json, and no"),
     ],
 )
-def test_a_folder_that_is_taken_is_refused(tmp_path, there, overwrite, message):
+def test_a_folder_with_an_unfinished_run_is_gone_on_with_or_replaced_or_refused(tmp_path, there, overwrite, message):
     for name in there:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("{}")
-    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
-        check_free(str(tmp_path), overwrite=overwrite, resume=False)
+        if name.startswith("run.json"):
+            write_json(tmp_path / "run.json", {"digest_of_rows": "0"} if name == "run.json" else {"seed": 1})
+        else:
+            (tmp_path / name).write_text("{}")
+    before = snapshot(tmp_path)
+    with (
+        pytest.raises(UserError, match=message) if message else contextlib.nullcontext(),
+        output_folder(tmp_path, check=lambda folder: refuse_taken(folder, overwrite=overwrite, resume=False)),
+    ):
+        pass
+    assert snapshot(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -297,9 +315,11 @@ def test_a_run_that_fails_before_its_first_checkpoint_leaves_no_run(files, tmp_p
 def test_until_the_new_run_is_whole_the_old_one_stays(whole, files, tmp_path, call_at):
     (whole / "notes.txt").write_text("mine")
     (whole / "adapter_config.json").write_text("{}")  # which the old run wrote
-    write_json(whole / "results.json", {**results(whole), "files": [*results(whole)["files"], "adapter_config.json"]})
+    listed = json.loads((whole / LIST).read_text())["files"]
+    write_json(whole / LIST, {"files": {**listed, "adapter_config.json": sha256(whole / "adapter_config.json")}})
     before = snapshot(whole)
     (whole / "checkpoint-99").mkdir()
+    write_json(whole / "run.json", {"digest_of_rows": "of another that was killed"})
     call_at("on_step_begin", 6, press_ctrl_c)
     console = Console(file=StringIO(), width=200)
     message = r"point-7'. .*, without --overwrite, .* The finished run in '.*whole' is as it was"
@@ -318,6 +338,9 @@ def test_until_the_new_run_is_whole_the_old_one_stays(whole, files, tmp_path, ca
     assert results(whole)["options"]["output"] == "whole"
 
 
+MOVE = "hf_posenc.checkpoints.keeper.OutputFolder._move_in"
+
+
 def _full(*args, **kwargs):
     raise OSError(28, "No space left on device")
 
@@ -326,8 +349,8 @@ def _full(*args, **kwargs):
     ("target", "message"),
     [
         ("transformers.Trainer._save_optimizer_and_scheduler", "No space left .*no checkpoint had been saved. The fin"),
-        ("hf_posenc.files.swap_in", "failed: No space left on device. Make room .*checkpoint-10'. The same command"),
-        ("hf_posenc.training.report.Report.card", "failed: No space left on device. Make room .*checkpoint-10'"),
+        (MOVE, "failed: No space left on device. Make room, .*checkpoint-10'. The same command"),
+        ("hf_posenc.training.report.Report.card", "failed: No space left on device. Make room, .*checkpoint-10'"),
         (None, "diverged: .* What is left: no checkpoint had been saved. The finished run in .* is as it was"),
     ],
 )
@@ -346,42 +369,13 @@ def test_an_overwriting_run_that_fails_leaves_the_old_one(whole, files, target, 
 def test_a_run_whose_end_could_not_be_written_ends_in_its_best_weights_where_it_is_moved(files, tmp_path, monkeypatch):
     expected = train(tmp_path / "expected", **files, **BEST)
     assert expected.report.best["step"] < 30
-    monkeypatch.setattr("hf_posenc.files.swap_in", _full)
-    with pytest.raises(UserError, match=r"Make room .*checkpoint-30'. The same command with --resume"):
+    monkeypatch.setattr(MOVE, _full)
+    with pytest.raises(UserError, match=r"Make room, .*checkpoint-30'. The same command with --resume"):
         train(tmp_path / "run", **files, **BEST)
     monkeypatch.undo()
     moved = (tmp_path / "run").rename(tmp_path / "moved")
     train(moved, **files, **BEST, resume=True)
     assert_same_weights(expected.output, moved)
-
-
-def test_what_is_replaced_is_whole_whichever_move_fails(tmp_path, monkeypatch):
-    replace = os.replace
-    for failing in range(20):
-        folder, new = tmp_path / f"run{failing}", tmp_path / f"new{failing}"
-        for place, files in ((folder, "config.json a b notes.txt runs/1"), (new, "config.json b c runs/2")):
-            (place / "runs").mkdir(parents=True)
-            for name in files.split():
-                (place / name).write_text(str(place))
-        before, arriving, calls = snapshot(folder), snapshot(new), []
-
-        def fails_once(source, target, failing=failing, calls=calls):
-            calls.append(source)
-            if len(calls) == failing + 1:
-                raise KeyboardInterrupt
-            replace(source, target)
-
-        monkeypatch.setattr(os, "replace", fails_once)
-        try:
-            swap_in(new, folder, ["config.json", "a", "b"])
-        except KeyboardInterrupt:
-            assert (snapshot(folder), snapshot(new)) == (before, arriving)
-        else:
-            assert failing == 7  # three left, four came
-            kept = {name: before[name] for name in ("notes.txt", "runs/1")}
-            assert snapshot(folder) == {**kept, **arriving}
-            break
-        assert not list(folder.glob(".replaced-*"))
 
 
 def test_results_name_files_without_their_folders(whole, tmp_path, monkeypatch):
