@@ -155,6 +155,7 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
     if recipe.bf16:
         report.recipe["precision"] = "bfloat16 mixed, scores in float32"
     trainer.add_callback(stop := Stop(trainer.accelerator))
+    trainer.has_ended = resumed is not None and run_folder.has_ended(resumed)
     with run_folder.guarded(Path(str(recipe.output_dir))), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge_lora(cast(Any, trainer.model))

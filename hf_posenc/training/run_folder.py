@@ -144,6 +144,12 @@ def resume_point(output: OutputFolder, options: Mapping[str, Any]) -> Path | Non
     return whole[-1]
 
 
+def has_ended(checkpoint: Path) -> bool:
+    """Whether a checkpoint is of a run's last step, by number or for want of gain."""
+    control = _read(checkpoint / _STATE).get("stateful_callbacks", {}).get("TrainerControl", {})
+    return bool(control.get("args", {}).get("should_training_stop"))
+
+
 def begin_run(output: OutputFolder, begun_with: Mapping[str, Any]) -> list[str]:
     """Records a new run; deletes the checkpoints of one that it replaces, and returns their names."""
     deleted = our_checkpoints(output.path) if DIGEST in _read(output.path / OPTIONS_NAME) else []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from accelerate.state import AcceleratorState
-from common import write_jsonl
+from common import others_slow, write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file
 from training_harness import assert_same_weights, command, order_files, results, snapshot, train
@@ -28,6 +28,7 @@ from hf_posenc.training.run_folder import checkpoints, refuse_taken, resume_poin
 EVERY_4: dict[str, Any] = {"epochs": 2, "save_strategy": "steps", "save_steps": 4, "hidden_dropout_prob": 0.1}
 BEST: dict[str, Any] = {"epochs": 3, "learning_rate": 2e-2, "hidden_dropout_prob": 0.1, "save_strategy": None}
 BEST |= {"eval_strategy": "steps", "eval_steps": 4}
+PATIENT: dict[str, Any] = {**BEST, "epochs": 8, "patience": 2}  # it stops after step 12, the best is step 4's
 OTHER: dict[str, Any] = {**EVERY_4, "seed": 2, "epochs": 1}
 
 
@@ -74,6 +75,11 @@ def call_at():
     patch.undo()
 
 
+def evaluations(folder: Path) -> list[tuple[int, float]]:
+    """The steps at which a run was evaluated, and its losses there."""
+    return [(entry["step"], entry["eval_loss"]) for entry in results(folder)["history"] if "eval_loss" in entry]
+
+
 def press_ctrl_c(*_):
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -107,10 +113,11 @@ def killed(call_at):
         pytest.param({**EVERY_4, "save_steps": 5}, 12, 10, marks=pytest.mark.slow),
         pytest.param(EVERY_4, 3, 0, marks=pytest.mark.slow),  # killed before its first checkpoint: it begins anew
         (BEST, 13, 12),
+        pytest.param(PATIENT, 10, 8, marks=pytest.mark.slow),  # the evaluations without gain before it count
         pytest.param({**EVERY_4, "gradient_accumulation_steps": 2, "save_steps": 3}, 7, 6, marks=pytest.mark.slow),
         pytest.param({**EVERY_4, "schedule": "one-cycle"}, 13, 12, marks=pytest.mark.slow),
     ],
-    ids=["early", "late", "unsaved", "best", "accumulated", "one_cycle"],
+    ids=["early", "late", "unsaved", "best", "patient", "accumulated", "one_cycle"],
 )
 def test_a_run_that_was_killed_resumes_to_the_same_end(whole, files, tmp_path, killed, options, step, point):
     if options is not EVERY_4:
@@ -127,9 +134,47 @@ def test_a_run_that_was_killed_resumes_to_the_same_end(whole, files, tmp_path, k
     assert names(folder) == names(whole)  # no checkpoints, no run.json
     first, second = results(whole), results(folder)
     assert second["best"] == first["best"]
+    if options["save_strategy"] is None:  # evaluations choose the weights
+        assert evaluations(folder) == evaluations(whole)
     for name, value in first["metrics"].items():
         if name.endswith(("eval_loss", "test_loss", "accuracy")):  # train_loss is of the steps since the resume
             assert second["metrics"][name] == pytest.approx(value, abs=1e-6), name
+
+
+BY_EPOCH: dict[str, Any] = {**BEST, "eval_strategy": "epoch", "eval_steps": None}
+ENDED: dict[str, dict[str, Any]] = {
+    "max_steps": {**BY_EPOCH, "epochs": None, "max_steps": 7},
+    "max_steps_without_validation": {
+        **BY_EPOCH,
+        "epochs": None,
+        "max_steps": 7,
+        "validation": None,
+        "eval_strategy": None,
+    },
+    "part_of_an_epoch": {**BY_EPOCH, "epochs": 1.5},
+    "patience": PATIENT,
+    "patience_by_epoch": {**BY_EPOCH, "epochs": 8, "patience": 1},
+    "whole_epochs": {**BY_EPOCH, "epochs": 2},
+}
+
+
+@pytest.mark.parametrize("name", others_slow(ENDED, "max_steps"))
+def test_a_run_that_had_trained_all_its_steps_trains_none_and_ends_the_same(
+    files, tmp_path, call_at, monkeypatch, name
+):
+    options = {**files, **ENDED[name]}
+    whole = train(tmp_path / "whole", **options)
+    steps = max(entry["step"] for entry in whole.report.history)
+    call_at("on_train_end", steps, die)
+    with pytest.raises(Killed):
+        train(tmp_path / "killed", **options)
+    call_at.undo()
+    monkeypatch.setattr("transformers.Trainer.training_step", pytest.fail)
+    resumed = train(tmp_path / "killed", **options, resume=True)
+    assert_same_weights(whole.output, resumed.output)
+    assert resumed.report.best == whole.report.best
+    assert evaluations(resumed.output) == evaluations(whole.output)
+    assert results(resumed.output)["history"][-1]["step"] == steps
 
 
 def test_low_rank_changes_resume_to_the_same_end(whole, files, tmp_path, killed):
@@ -208,6 +253,7 @@ def test_what_is_no_unfinished_run_is_not_resumed(whole, files, tmp_path):
     ("moment", "step", "times", "point"),
     [
         ("on_step_begin", 6, 1, 7),
+        pytest.param("on_step_begin", 14, 1, 15, marks=pytest.mark.slow),  # in the last step: evaluated, then saved
         pytest.param("on_epoch_end", 20, 1, 20, marks=pytest.mark.slow),  # after the last step, it isn't lost
         pytest.param("on_save", 20, 1, 20, marks=pytest.mark.slow),
         pytest.param("on_train_end", 20, 1, 20, marks=pytest.mark.slow),
@@ -217,15 +263,20 @@ def test_what_is_no_unfinished_run_is_not_resumed(whole, files, tmp_path):
 def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(
     whole, files, tmp_path, call_at, moment, step, times, point
 ):
-    stopped = tmp_path / "stopped"
+    stopped, options = tmp_path / "stopped", EVERY_4
+    if point == 15:
+        options = {**BY_EPOCH, "epochs": 1.5}
+        whole = train(tmp_path / "part", **files, **options).output
     call_at(moment, step, lambda model: [press_ctrl_c() for _ in range(times)])
     with pytest.raises(Interrupted, match=rf"stopped/checkpoint-{point}'. The same command with --resume goes on"):
-        train(stopped, **files, **EVERY_4)
+        train(stopped, **files, **options)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not (stopped / "config.json").exists()  # nothing that looks like a finished model
     call_at.undo()
-    resumed = train(stopped, **files, **EVERY_4, resume=True)
-    assert ("train_loss" in resumed.report.metrics) == (point < 20)  # there is no loss of no steps
+    resumed = train(stopped, **files, **options, resume=True)
+    if options["save_strategy"] is None:
+        assert evaluations(stopped) == evaluations(whole)
+    assert ("train_loss" in resumed.report.metrics) == (point not in (15, 20))  # there is no loss of no steps
     assert_same_weights(whole, stopped)
 
 
