@@ -81,7 +81,7 @@ def one_line(error: BaseException) -> str:
 
 _UNWRITTEN = re.compile(
     r"(?<=PermissionError: ).+|No space left on device|Not enough disk space|File too large|Disk quota exceeded"
-    "|Read-only file system|PytorchStreamWriter failed|unexpected pos"
+    "|Read-only file system|PytorchStreamWriter failed|unexpected pos|iostream error"
 )
 
 

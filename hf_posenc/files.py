@@ -23,7 +23,7 @@ def write_text(path: str | Path, text: str) -> None:
 def written_whole(path: str | Path) -> Iterator[Path]:
     """A temporary file that replaces `path` when it is written; if writing fails, `path` is unchanged.
 
-    Makes the folder.
+    It may be made a folder, if there is none at `path`. Makes the folder above.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import sys
@@ -55,12 +56,25 @@ def _state(folder: Path) -> str:
 
 
 @contextlib.contextmanager
+def watched(folder: Path, look: Callable[[], None]) -> Iterator[None]:
+    """Calls a function before each file operation below a folder."""
+    global _look, _root
+    if not hasattr(sys, "_posenc_kills"):  # a hook can't be taken out again
+        sys.addaudithook(_hook)
+        sys._posenc_kills = True  # type: ignore[attr-defined]
+    _look, _root = look, f"{os.path.abspath(folder)}{os.sep}"
+    try:
+        yield
+    finally:
+        _look = None
+
+
+@contextlib.contextmanager
 def copied_before_each_operation(folder: Path, copies: Path) -> Iterator[list[Path]]:
     """Fills a list with the distinct contents of a folder before each file operation in it, in order.
 
     What Rust and C++ write isn't seen: see `damaged`.
     """
-    global _look, _root
     seen: set[str] = set()
     taken: list[Path] = []
 
@@ -69,15 +83,32 @@ def copied_before_each_operation(folder: Path, copies: Path) -> Iterator[list[Pa
             seen.add(state)
             taken.append(Path(shutil.copytree(folder, copies / f"{len(taken):03}", symlinks=True)))
 
-    if not hasattr(sys, "_posenc_kills"):  # a hook can't be taken out again
-        sys.addaudithook(_hook)
-        sys._posenc_kills = True  # type: ignore[attr-defined]
-    _look, _root = look, f"{os.path.abspath(folder)}{os.sep}"
-    try:
+    with watched(folder, look):
         yield taken
-    finally:
-        _look = None
 
 
-def damaged(copies: list[Path], names: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
-    """The last file of each name before it changes from one copy to the next, absent, empty and cut in half."""
+_UNSEEN = (".safetensors", ".pt", ".pth", "tokenizer.json")
+
+
+def damaged(copies: list[Path]) -> list[Path]:
+    """Further copies, in which a file that Rust or C++ had written since the copy before is absent, empty, or half."""
+    more = []
+    for before, copy in itertools.pairwise(copies):
+        for path in sorted(copy.rglob("*")):
+            name, content = path.relative_to(copy), path.read_bytes() if path.is_file() else b""
+            if not path.name.endswith(_UNSEEN) or (
+                (before / name).is_file() and (before / name).read_bytes() == content
+            ):
+                continue
+            elsewhere = [
+                earlier for earlier in before.rglob(path.name) if not (copy / earlier.relative_to(before)).exists()
+            ]
+            if any(earlier.read_bytes() == content for earlier in elsewhere):
+                continue  # it was moved
+            for number, size in enumerate((None, 0, path.stat().st_size // 2)):
+                more.append(Path(shutil.copytree(copy, copy.with_name(f"{copy.name}-{path.name}-{number}"))))
+                if size is None:
+                    (more[-1] / name).unlink()
+                else:
+                    os.truncate(more[-1] / name, size)
+    return more

@@ -16,7 +16,7 @@ from hf_posenc.options import Options
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
 Output = Annotated[str, typer.Option("--output", "-o", help="The folder to write, whole or not at all.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the model in the folder.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what hf-posenc wrote there.")]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 
 app = typer.Typer(

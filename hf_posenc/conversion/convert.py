@@ -84,7 +84,7 @@ def convert(
         revision: branch, tag or commit on the Hub.
         allow_pickle: read weights from a .bin file, if there are no others.
         allow_other_tokens: take a tokenizer that gives other ids than the source's `tokenizer.json`.
-        overwrite: replace the model in `out`.
+        overwrite: replace what was written into `out`, when the new files are complete.
         measure: measure agreement. False saves time and a second model's memory.
         seed: of everything random.
         healing: settings of `Healing`, such as `max_steps`. While it heals, checkpoints lie in `OUT.healing`, from

@@ -30,7 +30,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from ..checkpoints.keeper import disk_errors
+from ..checkpoints.keeper import REPLACED, disk_errors
 from ..data.columns import find_columns
 from ..data.reading import read_file
 from ..errors import Diverged, Interrupted, UserError
@@ -39,7 +39,7 @@ from ..optimizer import scale_position_learning_rates
 from ..options import BOOLEAN, COUNT, FROM_0_TO_1, LENGTH, POSITIVE, SEED, Options, check_range
 from ..training.inference import Row, pad_rows, take_off_autocast
 from ..training.recipe import step_bytes
-from ..training.run_folder import our_checkpoints, whole_checkpoints
+from ..training.run_folder import delete_checkpoint, our_checkpoints, whole_checkpoints
 from ..training.trainer import Bar, LogLines, Stop, is_live
 from .measure import check_tokens, encode, special_tokens, swap_tokens
 
@@ -265,7 +265,7 @@ def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
     """
     if folder.exists():
         ours = {_MARK, *(path.name for path in our_checkpoints(folder))}
-        names = {path.name for path in folder.iterdir() if not path.name.endswith(WRITING)}
+        names = {path.name for path in folder.iterdir() if path not in _left_over(folder)}
         if strange := sorted(names - ours if _MARK in names else names):
             raise UserError(
                 f"{str(folder)!r} holds {', '.join(strange[:4])}, which no healing wrote. Move it elsewhere, or give "
@@ -285,9 +285,16 @@ def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
     return None
 
 
+def _left_over(folder: Path) -> list[Path]:
+    """What a kill leaves in a folder of checkpoints while the mark is written, or a checkpoint deleted."""
+    return [*folder.glob(f".*{WRITING}"), *folder.glob(f"{REPLACED}*")]
+
+
 def remove_healing(folder: Path) -> None:
     """Deletes the checkpoints of a healing; the mark that tells that they are goes last."""
-    for path in [*reversed(our_checkpoints(folder)), *folder.glob(f".*{WRITING}")]:
+    for path in reversed(our_checkpoints(folder)):
+        delete_checkpoint(path)
+    for path in _left_over(folder):
         shutil.rmtree(path)
     (folder / _MARK).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # it holds something of the user's

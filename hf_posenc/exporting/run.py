@@ -123,7 +123,7 @@ def export(
         largest_drop: how far the score may fall: accuracy, or Pearson's r of a regression.
         calibrate: texts for OpenVINO's ranges, a file like those that the model will read. None: sentences that come
             along.
-        overwrite: replace the model in `out`.
+        overwrite: replace what was written into `out`, when the new files are complete.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
         progress: is told each step in a line.

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 
 from .. import files
 from ..checkpoints.files import TOKENIZER_FILES, open_weights, weight_files
-from ..checkpoints.keeper import CHECKPOINT, OutputFolder, disk_errors
+from ..checkpoints.keeper import CHECKPOINT, REPLACED, OutputFolder, disk_errors
 from ..errors import Diverged, Interrupted, UserError, is_main_process, one_line
 from ..quiet import errors_alone
 
@@ -26,12 +27,12 @@ OPTIONS_NAME = "run.json"
 DIGEST = "digest_of_rows"
 """What it says of the rows; it tells our file from others of its name."""
 _STATE = "trainer_state.json"
-_NEEDED = ("optimizer*", "scheduler.pt", "rng_state*.pth")
-"""What a checkpoint has beside its weights, else a run wouldn't go on as it began."""
+_NEEDED = ("optimizer.*", "scheduler.pt", "rng_state*.pth")
+"""What a checkpoint that isn't sharded has beside its weights, else a run wouldn't go on as it began."""
 _OF_CHECKPOINTS = re.compile(
     r"(config|generation_config|trainer_state)\.json|(model|adapter_model)[\w.-]*\.(safetensors|json)|\w+\.py"
     r"|(optimizer|scheduler|scaler|pytorch_model_fsdp|training_args)\.(pt|bin)|(optimizer|pytorch_model_fsdp)_\d+"
-    r"|rng_state\w*\.pth|chat_template\.jinja"
+    r"|rng_state\w*\.pth|chat_template\.jinja|global_step\d+|latest"
 )
 """What the Trainer writes into one, beside a tokenizer."""
 _MAY_DIFFER = ("output", "overwrite", "resume", "device", "trust_remote_code")
@@ -66,9 +67,10 @@ def whole_checkpoints(folder: Path) -> list[Path]:
                 pass
         # Each is a zip archive, with its table at the end.
         pickles = [item for item in path.iterdir() if item.suffix in (".pt", ".pth", ".bin")]
+        is_sharded = any(path.glob("pytorch_model_fsdp*")) or any(path.glob("global_step*"))  # FSDP, DeepSpeed
         return (
-            all(map(zipfile.is_zipfile, pickles))
-            and (not weights or all(any(path.glob(name)) for name in _NEEDED))
+            (is_sharded or (bool(weights) and all(any(path.glob(name)) for name in _NEEDED)))
+            and all(map(zipfile.is_zipfile, pickles))
             and bool(_read(path / _STATE).get("global_step"))
         )
 
@@ -154,9 +156,16 @@ def begin_run(output: OutputFolder, begun_with: Mapping[str, Any]) -> list[str]:
     """Records a new run; deletes the checkpoints of one that it replaces, and returns their names."""
     deleted = our_checkpoints(output.path) if DIGEST in _read(output.path / OPTIONS_NAME) else []
     for path in deleted:
-        shutil.rmtree(path)
+        delete_checkpoint(path)
     output.write_json(OPTIONS_NAME, begun_with)
     return [path.name for path in deleted]
+
+
+def delete_checkpoint(path: Path) -> None:
+    """Deletes a checkpoint folder; if that is killed, none is left that looks whole."""
+    leaving = Path(tempfile.mkdtemp(prefix=REPLACED, dir=path.parent))
+    path.rename(leaving)
+    shutil.rmtree(leaving)
 
 
 def delete_run(folder: Path) -> None:
@@ -166,7 +175,7 @@ def delete_run(folder: Path) -> None:
     """
     if DIGEST in _read(folder / OPTIONS_NAME):
         for path in reversed(our_checkpoints(folder)):
-            shutil.rmtree(path)
+            delete_checkpoint(path)
         (folder / OPTIONS_NAME).unlink()
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from accelerate.state import AcceleratorState
 from common import others_slow, write_jsonl
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from training_harness import assert_same_weights, command, order_files, results, snapshot, train
 from transformers.trainer_callback import CallbackHandler
 
@@ -188,19 +189,23 @@ def test_low_rank_changes_resume_to_the_same_end(whole, files, tmp_path, killed)
     assert_same_weights(expected, folder)
 
 
+OF_CHECKPOINTS = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+
+
 @pytest.mark.parametrize(
-    "damage",
-    [
-        Path.unlink,
-        *(lambda path, text=text: path.write_text(text) for text in ("", "{}", '{"a')),
-        lambda path: path.with_name("model.safetensors").write_text("cut short"),
-    ],
+    ("name", "size"),
+    [(name, size) for name in OF_CHECKPOINTS for size in (None, 0, 9)],
 )
-def test_a_checkpoint_without_its_last_file_is_passed_over(tmp_path, damage, caplog):
+def test_a_checkpoint_that_lacks_a_file_or_the_end_of_one_is_passed_over(tmp_path, name, size, caplog):
     write_json(tmp_path / "run.json", {"seed": 1})
     for step in (4, 16, 20):
-        write_json(tmp_path / f"checkpoint-{step}" / "trainer_state.json", {"global_step": step})
-    damage(tmp_path / "checkpoint-20" / "trainer_state.json")
+        checkpoint = tmp_path / f"checkpoint-{step}"
+        write_json(checkpoint / "trainer_state.json", {"global_step": step})
+        save_file({"a": torch.zeros(9)}, checkpoint / "model.safetensors")
+        for pickle in OF_CHECKPOINTS[1:4]:
+            torch.save({"a": torch.zeros(9)}, checkpoint / pickle)
+    path = tmp_path / "checkpoint-20" / name
+    path.unlink() if size is None else os.truncate(path, size)
     assert resume_point(OutputFolder(tmp_path), {"seed": 1}).name == "checkpoint-16"
     assert "Not whole, and passed over: checkpoint-20 in" in caplog.text
 
