@@ -220,17 +220,17 @@ class OutputFolder:
         try:
             yield new
         finally:
-            if self.is_main:
+            if self.is_main and not (new / LIST).is_file():  # else they are complete, and wait for their move
                 shutil.rmtree(new, ignore_errors=True)
 
     def _move_in(self) -> None:
-        """Moves the listed files of `.writing` into the folder; if that fails, the folder is unchanged.
+        """Moves the listed files of `.writing` into the folder; if that fails, the folder is unchanged, and they go.
 
         The old config.json leaves first and the new one comes last but the list: a folder without it isn't a model, so
         none is ever mixed. The old list is the last to leave: where there is none, all old files have left.
 
         Raises:
-            UserError: a file that isn't ours has one of the names.
+            UserError: a file that isn't ours has one of the names; the new files wait in `.writing`.
         """
         new, coming = self.path / WRITING, _read_list(self.path / WRITING)
         arriving = [name for name in coming if (new / name).is_file()]
@@ -238,10 +238,11 @@ class OutputFolder:
         if strange := [name for name in arriving if os.path.lexists(self.path / name) and name not in leaving]:
             raise UserError(
                 f"{str(self.path)!r} has got {_some(strange)}, which hf-posenc didn't write. Move that elsewhere, and "
-                "run the same command again."
+                f"run the same command again: the new files are complete, and wait in {WRITING}."
             )
         old = Path(tempfile.mkdtemp(prefix=REPLACED, dir=self.path))
         with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, new, ignore_errors=True)
             undo.callback(_remove_empty, [old])
             if (self.path / LIST).is_file():
                 for name in [*sorted(leaving, key=lambda name: (name != "config.json", name)), LIST]:

@@ -15,6 +15,7 @@ in every layer, and gained nothing from this.
 import contextlib
 import hashlib
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -30,7 +31,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from ..checkpoints.keeper import REPLACED, disk_errors
+from ..checkpoints.keeper import REPLACED, disk_errors, nothing_changed
 from ..data.columns import find_columns
 from ..data.reading import read_file
 from ..errors import Diverged, Interrupted, UserError
@@ -264,16 +265,17 @@ def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
         UserError: the folder is another healing's, which may not be deleted, or holds something else.
     """
     if folder.exists():
-        ours = {_MARK, *(path.name for path in our_checkpoints(folder))}
+        mark = (folder / _MARK).read_text() if (folder / _MARK).is_file() else ""
+        is_ours = re.fullmatch("[0-9a-f]{64}", mark) is not None
+        ours = {_MARK, *(path.name for path in our_checkpoints(folder))} if is_ours else set()
         names = {path.name for path in folder.iterdir() if path not in _left_over(folder)}
-        if strange := sorted(names - ours if _MARK in names else names):
+        if strange := sorted(names - ours):
             raise UserError(
                 f"{str(folder)!r} holds {', '.join(strange[:4])}, which no healing wrote. Move it elsewhere, or give "
                 "another OUT."
             )
         whole = whole_checkpoints(folder)
-        is_same = _MARK in names and (folder / _MARK).read_text() == digest
-        if whole and is_same:
+        if whole and mark == digest:
             return str(whole[-1])
         if whole and not anew:
             raise UserError(
@@ -281,7 +283,8 @@ def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
                 "--overwrite, which begins anew."
             )
         remove_healing(folder)
-    write_text(folder / _MARK, digest)
+    with disk_errors(folder, nothing_changed):
+        write_text(folder / _MARK, digest)
     return None
 
 

@@ -110,7 +110,7 @@ def test_a_list_that_names_files_outside_the_folder_lets_none_be_moved(tmp_path)
     assert (tmp_path / "mine.txt").read_text() == (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 
-def test_a_file_that_came_while_the_new_ones_were_made_is_named_and_stays(tmp_path):
+def test_a_file_that_came_while_the_new_ones_were_made_is_named_and_stays_and_they_wait(tmp_path):
     def save_meanwhile() -> None:
         with output_folder(tmp_path) as output, output.replaced() as new:
             write(new, NEW)
@@ -118,7 +118,11 @@ def test_a_file_that_came_while_the_new_ones_were_made_is_named_and_stays(tmp_pa
 
     with pytest.raises(UserError, match=r"has got config.json, which hf-posenc didn't write"):
         save_meanwhile()
-    assert texts(tmp_path) == {"config.json": "mine"}
+    assert (tmp_path / "config.json").read_text() == "mine"
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(UserError, match="have all been moved in now"):
+        save_meanwhile()
+    assert texts(tmp_path) == NEW
 
 
 @pytest.mark.parametrize("target", ["nowhere", "link"])

@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import random
 import re
+import shutil
 import signal
 import sys
 
@@ -328,6 +330,11 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     monkeypatch.undo()
     with pytest.raises(ValueError, match="holds a healing with other texts, weights or settings. Go on with those, or"):
         heal(source, tmp_path / "out", **again, learning_rate=1e-3)
+    shutil.copytree(tmp_path / "out.healing", tmp_path / "other.healing")
+    assert heal(source, tmp_path / "other", **again, learning_rate=1e-3, overwrite=True)[1].healing["steps"] == 9
+    shutil.copytree(tmp_path / "out.healing", tmp_path / "cut.healing")
+    os.truncate(tmp_path / "cut.healing" / "checkpoint-5" / "trainer_state.json", 99)
+    begun_anew, _ = heal(source, tmp_path / "cut", **again)
     steps = []
 
     def counted(trainer, *arguments, **options):
@@ -341,7 +348,8 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     assert report.healing["steps"] == 9
     for name, value in whole.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], value), name
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+        assert torch.equal(begun_anew.state_dict()[name], value), name
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "other", "out"]
 
 
 def test_a_folder_beside_out_that_is_no_healings_stays(source, tmp_path):

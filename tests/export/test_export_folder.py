@@ -233,6 +233,23 @@ def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (RuntimeError("basic_ios::clear: iostream error"), "iostream error"),  # OpenVINO's
+    ],
+)
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(source, tmp_path, monkeypatch, error, reason):
+    def full(*args):
+        raise error
+
+    monkeypatch.setattr("hf_posenc.exporting.run.write_graph", full)
+    with pytest.raises(UserError, match=f"Writing to '.*out' failed: {reason}. Make room, or name another folder."):
+        export(source[0], tmp_path / "out", "openvino")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_the_command_exports_over_an_older_export_and_says_what_it_did(command):
     done, out = command
