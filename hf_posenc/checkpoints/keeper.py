@@ -240,9 +240,9 @@ class OutputFolder:
                 f"{str(self.path)!r} has got {_some(strange)}, which hf-posenc didn't write. Move that elsewhere, and "
                 f"run the same command again: the new files are complete, and wait in {WRITING}."
             )
-        old = Path(tempfile.mkdtemp(prefix=REPLACED, dir=self.path))
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, new, ignore_errors=True)
+            old = Path(tempfile.mkdtemp(prefix=REPLACED, dir=self.path))
             undo.callback(_remove_empty, [old])
             if (self.path / LIST).is_file():
                 for name in [*sorted(leaving, key=lambda name: (name != "config.json", name)), LIST]:

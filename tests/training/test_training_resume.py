@@ -394,7 +394,7 @@ def test_until_the_new_run_is_whole_the_old_one_stays(whole, files, tmp_path, ca
     assert results(whole)["options"]["output"] == "whole"
 
 
-MOVE = "hf_posenc.checkpoints.keeper.OutputFolder._move_in"
+MOVE = "hf_posenc.checkpoints.keeper._move"
 
 
 def _full(*args, **kwargs):
