@@ -8,14 +8,14 @@ python examples/ray_predict.py --checkpoint /shared/mine-openvino --input /share
 
 Each actor loads the model once. The output is a folder of parquet files with all columns and those that `hf-posenc
 predict` writes, and rows in any order. An actor that dies is replaced and its rows are answered again: each comes out
-once. The folder appears when all rows are in it, or not at all.
+once. The files appear when all rows are in them, or not at all.
 """
 
 import argparse
 import os
-import shutil
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}  # read by the import that follows
@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 
+from hf_posenc.checkpoints.keeper import OutputFolder, output_folder
 from hf_posenc.data.columns import Columns, as_input
 from hf_posenc.errors import UserError, run_script
 from hf_posenc.finetuning.prediction import flat_answer, load_classifier, predict, with_answers
@@ -49,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--input", required=True, help="a .parquet, .csv or .jsonl file, or a folder of .parquet files")
-    parser.add_argument("--output", required=True, help="a folder that doesn't exist yet")
+    parser.add_argument("--output", required=True, help="a new or an empty folder")
     parser.add_argument("--text-columns", nargs="+", help="one, or two for pairs; default: as trained, else text")
     parser.add_argument("--actors", type=int, default=2, help="each holds a copy of the model")
     parser.add_argument("--batch-size", type=int, default=32, help="texts per forward pass")
@@ -58,10 +59,17 @@ def main() -> None:
     options = parser.parse_args()
     source, output, started = Path(options.input).resolve(), Path(options.output).resolve(), time.time()
     options.checkpoint = str(Path(options.checkpoint).resolve())  # an actor works in another folder
-    if output.exists():
-        raise UserError(f"--output {options.output!r} exists. Name a folder that doesn't.")
     if not source.exists() or (source.suffix or ".parquet") not in READERS:
         raise UserError(f"--input {options.input!r} can't be read. Give a folder, or a {', '.join(READERS)} file.")
+    check = partial(OutputFolder.refuse_taken, way_out="empty it")
+    with output_folder(output, check=check) as folder:
+        count = label(options, source, folder)
+    seconds = f"{time.time() - started:.0f} s"
+    print(f"{count:,} rows of {options.input} are in {output}: {options.actors} actors, {options.backend}, {seconds}")
+
+
+def label(options: argparse.Namespace, source: Path, folder: OutputFolder) -> int:
+    """Labels all rows into a folder that is locked; returns how many they are."""
     classifier = load_classifier(options.checkpoint, backend=options.backend)  # what is wrong with it shows now
     options.backend = classifier.backend
     options.columns = classifier.known.columns or Columns(("text",))
@@ -77,21 +85,16 @@ def main() -> None:
     for name in options.columns.text:
         if name not in kinds or pa.types.is_nested(kinds[name]):
             raise UserError(f"--input {options.input!r} has no text in column {name!r}. Name another: --text-columns.")
-    staging = output.with_name(f"{output.name}.unfinished")
-    shutil.rmtree(staging, ignore_errors=True)
     try:
         block = 32 * options.batch_size  # texts of like lengths among so many share a forward pass
         pool = ray.data.ActorPoolStrategy(size=options.actors)
-        rows.repartition(target_num_rows_per_block=block).map_batches(
-            Labeller, fn_constructor_args=[options], compute=pool, batch_size=block, batch_format="pyarrow"
-        ).write_parquet(str(staging))
-        count = sum(pq.read_metadata(path).num_rows for path in staging.glob("*.parquet"))
-        staging.rename(output)
+        with folder.replaced() as new:
+            rows.repartition(target_num_rows_per_block=block).map_batches(
+                Labeller, fn_constructor_args=[options], compute=pool, batch_size=block, batch_format="pyarrow"
+            ).write_parquet(str(new))
+            return sum(pq.read_metadata(path).num_rows for path in new.glob("*.parquet"))
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
         ray.shutdown()
-    seconds = f"{time.time() - started:.0f} s"
-    print(f"{count:,} rows of {options.input} are in {output}: {options.actors} actors, {options.backend}, {seconds}")
 
 
 if __name__ == "__main__":

@@ -57,9 +57,11 @@ def check_local(option: str, name: str) -> None:
 
 def check_writable(spelt: str, folder: Path) -> None:
     """Raises a UserError, which begins with how the folder is spelt, where none can be made or written to."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    nearest = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         reason = "no permission" if nearest.is_dir() else "a file is in the way"
+        if nearest.is_symlink() and not nearest.exists():
+            reason = f"{str(nearest)!r} is a link that leads nowhere"
         raise UserError(f"{spelt} can't be written to: {reason}. Name a folder of your own.")
 
 
@@ -99,7 +101,7 @@ def one_line(error: BaseException) -> str:
 
 _UNWRITTEN = re.compile(
     r"(?<=PermissionError: ).+|No space left on device|Not enough disk space|File too large|Disk quota exceeded"
-    "|Read-only file system|PytorchStreamWriter failed|unexpected pos"
+    "|Read-only file system|PytorchStreamWriter failed|unexpected pos|iostream error"
 )
 
 

@@ -5,20 +5,13 @@ import contextlib
 import hashlib
 import json
 import os
-import re
-import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 WRITING = ".writing"
-"""Name of the temporary folder for files that appear together."""
-REPLACED = ".replaced-"
-"""Prefix of the folder that holds replaced files until all new ones are in place."""
-CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-"""Name of the Trainer's checkpoint folders, with the step."""
-
+"""Name of the temporary folder for files that appear together, and the end of those for a single file."""
 
 _Value = TypeVar("_Value")
 
@@ -50,70 +43,6 @@ def without_folders(value: Any, *, keep_relative: bool = False) -> Any:
     return value if keep_relative and not Path(value).is_absolute() else last_name(value)
 
 
-@contextlib.contextmanager
-def replaced_together(output_dir: str | Path, main_process: bool = True, earlier: Iterable[str] = ()) -> Iterator[Path]:
-    """A temporary folder whose files move into `output_dir` when all are written; see `swap_in`.
-
-    If writing fails, `output_dir` is unchanged. All of several processes enter; only the main one creates, moves and
-    removes files.
-
-    Args:
-        output_dir: the target, made if it doesn't exist.
-        main_process: whether this is the main process.
-        earlier: further files in `output_dir` that are replaced.
-    """
-    folder = Path(output_dir)
-    temporary, is_new = folder / WRITING, not folder.exists()
-    if main_process:
-        shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed
-        temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        if main_process:
-            swap_in(temporary, folder, earlier)
-    finally:
-        if main_process:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if is_new and not any(folder.iterdir()):
-                folder.rmdir()
-
-
-def swap_in(new: Path, folder: Path, earlier: Iterable[str]) -> None:
-    """Moves the files of `new` into `folder`, replacing those of the same names and those in `earlier`.
-
-    If that fails, `folder` is unchanged. The old `config.json` is removed first and the new one moved last: a folder
-    without it isn't a model, so a killed process leaves none that is mixed, and the old files in `.replaced-...`.
-    """
-    arriving = list(_arriving(new, folder))
-    leaving = {*earlier, *arriving}
-    old = Path(tempfile.mkdtemp(prefix=REPLACED, dir=folder))
-    with contextlib.ExitStack() as undo:
-        undo.callback(old.rmdir)
-        for name in sorted(leaving, key=lambda name: (name != "config.json", name)):
-            if (folder / name).exists():
-                _move(folder / name, old / name, undo)
-        for name in sorted(arriving, key=lambda name: (name == "config.json", name)):
-            _move(new / name, folder / name, undo)
-        undo.pop_all()
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _arriving(new: Path, folder: Path) -> Iterator[str]:
-    """Names in `new`; a folder is merged into one of the same name, unless it is a checkpoint."""
-    for path in new.iterdir():
-        present = folder / path.name
-        if path.is_dir() and present.is_dir() and not CHECKPOINT.fullmatch(path.name):
-            yield from (f"{path.name}/{name}" for name in _arriving(path, present))
-        else:
-            yield path.name
-
-
-def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(source, target)
-    undo.callback(os.replace, target, source)
-
-
 def write_text(path: str | Path, text: str) -> None:
     """Writes a text file whole or not at all."""
     with written_whole(path) as temporary:
@@ -124,7 +53,7 @@ def write_text(path: str | Path, text: str) -> None:
 def written_whole(path: str | Path) -> Iterator[Path]:
     """A temporary file that replaces `path` when it is written; if writing fails, `path` is unchanged.
 
-    Makes the folder.
+    It may be made a folder, if there is none at `path`. Makes the folder above.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

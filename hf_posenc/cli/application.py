@@ -19,7 +19,7 @@ from .streams import OutputLost, output_may_be_lost, outputs
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
 Output = Annotated[str, output_option(help="The folder to write, whole or not at all.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the model in the folder.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what hf-posenc wrote there.")]
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 
 

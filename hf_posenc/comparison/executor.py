@@ -17,7 +17,7 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
-from hf_posenc.files import expanded, last_name, sha256
+from hf_posenc.files import expanded, last_name, sha256, written_whole
 from hf_posenc.progress import ProgressConsole
 from hf_posenc.quiet import silence, without_bars
 
@@ -107,8 +107,9 @@ def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, 
     with _lock(folder, "plan", wait=True):  # two processes may bring seeds or schemes of their own
         record_plan(replace(plan, inputs=inputs), folder)
     with _lock(folder, TOKENIZER_NAME, wait=True):
-        if not (folder / TOKENIZER_NAME / "tokenizer_config.json").exists():
-            make_tokenizer().save_pretrained(str(folder / TOKENIZER_NAME))
+        if not (folder / TOKENIZER_NAME).exists():
+            with written_whole(folder / TOKENIZER_NAME) as new:
+                make_tokenizer().save_pretrained(str(new))
     seconds = {}
     for task in plan.tasks:
         with _lock(folder, f"baselines-{task.name}", wait=True):

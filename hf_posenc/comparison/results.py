@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from hf_posenc.errors import UserError, check_writable, one_line
-from hf_posenc.files import expanded, finite, write_json, write_text
+from hf_posenc.files import WRITING, expanded, finite, write_json, write_text
 
 from .plan import Plan, PlannedRun, Task
 from .plan_file import read_plan
@@ -48,10 +48,11 @@ def check_folder(folder: Path) -> None:
         UserError: naming it.
     """
     check_writable(repr(str(folder)), folder)
-    others = sorted(item.name for item in folder.iterdir() if item.name != LOCKS_NAME) if folder.is_dir() else []
+    names = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
+    others = [name for name in names if name != LOCKS_NAME and not name.endswith(WRITING)]  # which a kill leaves
     if others and not (folder / PLAN_NAME).exists():
-        names = ", ".join(others[:4])
-        raise UserError(f"{str(folder)!r} holds no results of a comparison, but {names}. Name a new folder.")
+        held = ", ".join(others[:4])
+        raise UserError(f"{str(folder)!r} holds no results of a comparison, but {held}. Name a new folder.")
     if (folder / TABLE_NAME).is_file() and not (folder / RUNS_NAME).is_dir():
         raise UserError(f"{str(folder)!r} holds a table whose runs aren't there, so none can be added. Name a new one.")
 

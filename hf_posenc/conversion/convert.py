@@ -1,6 +1,6 @@
 """`convert`: makes a PosEnc checkpoint, with any positional scheme, from a pretrained one of the BERT family."""
 
-import shutil
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.files import REPORT_NAME, read_json
-from ..checkpoints.output import check_free, model_written, other_files
+from ..checkpoints.keeper import OutputFolder, check_apart, is_model_file, output_folder
 from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modules
 from ..checkpoints.tokenizers import check_ids
 from ..errors import UserError, user_errors
@@ -20,7 +20,7 @@ from ..quiet import alone, without_bars
 from ..training.inference import Row
 from .families import FAMILIES, SOURCE
 from .fields import not_carried
-from .heal import Healing, read_training_texts, set_aside
+from .heal import Healing, read_training_texts, remove_healing, set_aside
 from .heal import heal as run_healing
 from .loading import Loaded, load
 from .measure import compare, encode, own_texts, random_tokens, special_tokens, verify
@@ -83,7 +83,7 @@ def convert(
         revision: branch, tag or commit on the Hub.
         allow_pickle: read weights from a .bin file, if there are no others.
         allow_other_tokens: take a tokenizer that gives other ids than the source's `tokenizer.json`.
-        overwrite: replace the model in `out`.
+        overwrite: replace what was written into `out`, when the new files are complete.
         measure: measure agreement. False saves time and a second model's memory.
         seed: of everything random.
         healing: settings of `Healing`, such as `max_steps`. While it heals, checkpoints lie in `OUT.healing`, from
@@ -102,45 +102,47 @@ def convert(
         PosEncConfig(position_embedding_type=position_embedding_type or "none")
     settings = _settings(heal, None if eval_texts is not None else text_column, seed, healing)
     if out is not None:
-        check_free(out, overwrite, source)
-    loaded = load(source, task=task, revision=revision, allow_pickle=allow_pickle)
-    model, original, tokenizer = loaded.model, loaded.model, loaded.tokenizer
-    scheme = (position_embedding_type, position_embedding_kwargs, rope_parameters)
-    length = (max_position_embeddings, extension)
-    final, changed = target_config(original, *scheme, *length)  # what can't be is refused before a healing
-    config = final
-    if heal is not None:
-        config, changed = target_config(original, *scheme, None, None)
-        _check_healing(loaded, config, changed)
-    modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
-    report = _begin_report(loaded, final, kept, allow_other_tokens)
-    limit = min(original.config.max_position_embeddings, final.max_position_embeddings)
-    training, rows, measured_on = _texts(loaded, heal, eval_texts, text_column, limit)
-    special = set() if tokenizer is None else special_tokens(tokenizer)
+        check_apart(out, source)
+    with output_folder(out, overwrite=overwrite) if out is not None else contextlib.nullcontext() as output:
+        loaded = load(source, task=task, revision=revision, allow_pickle=allow_pickle)
+        model, original, tokenizer = loaded.model, loaded.model, loaded.tokenizer
+        scheme = (position_embedding_type, position_embedding_kwargs, rope_parameters)
+        length = (max_position_embeddings, extension)
+        final, changed = target_config(original, *scheme, *length)  # what can't be is refused before a healing
+        config = final
+        if heal is not None:
+            config, changed = target_config(original, *scheme, None, None)
+            _check_healing(loaded, config, changed)
+        modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
+        report = _begin_report(loaded, final, kept, allow_other_tokens)
+        limit = min(original.config.max_position_embeddings, final.max_position_embeddings)
+        training, rows, measured_on = _texts(loaded, heal, eval_texts, text_column, limit)
+        special = set() if tokenizer is None else special_tokens(tokenizer)
 
-    def agreement() -> Agreement | None:
-        return compare(model, original, rows, measured_on, special) if measure else None
+        def agreement() -> Agreement | None:
+            return compare(model, original, rows, measured_on, special) if measure else None
 
-    if measure:
-        _measure_exactness(report, loaded, rows[:: -(-len(rows) // 64)], measured_on)
-    loaded.original = None  # its memory is free again
-    if changed:
-        model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
-        report.before = agreement()
-    healed_in = None if out is None or heal is None else Path(f"{Path(out)}.healing")
-    if heal is not None:
-        options: dict[str, Any] = {"tokenizer": tokenizer, "healing": settings, "folder": healed_in}
-        _heal(report, model, partial(run_healing, model, original, training, **options), agreement)
-        config, changed = target_config(model, None, None, None, *length)
+        if measure:
+            _measure_exactness(report, loaded, rows[:: -(-len(rows) // 64)], measured_on)
+        loaded.original = None  # its memory is free again
         if changed:
-            model, lines = swap(model, config, tokenizer=tokenizer, extension=extension, seed=seed)
-            report.carried, report.extended = report.carried + lines, agreement()
-    _finish(report, loaded, model, max_position_embeddings)
-    if out is not None:
-        _write(out, model, tokenizer, modules, report)
-    if healed_in is not None:
-        shutil.rmtree(healed_in)
-    return model, report
+            model, report.carried = swap(original, config, tokenizer=tokenizer, extension=extension, seed=seed)
+            report.before = agreement()
+        healed_in = None if out is None or heal is None else Path(f"{Path(out)}.healing")
+        if heal is not None:
+            options: dict[str, Any] = {"tokenizer": tokenizer, "healing": settings, "folder": healed_in}
+            run = partial(run_healing, model, original, training, anew=overwrite, **options)
+            _heal(report, model, run, agreement)
+            config, changed = target_config(model, None, None, None, *length)
+            if changed:
+                model, lines = swap(model, config, tokenizer=tokenizer, extension=extension, seed=seed)
+                report.carried, report.extended = report.carried + lines, agreement()
+        _finish(report, loaded, model, max_position_embeddings)
+        if output is not None:
+            _write(output, model, tokenizer, modules, report)
+        if healed_in is not None:
+            remove_healing(healed_in)
+        return model, report
 
 
 def _settings(heal: Any, text_column: str | None, seed: int, healing: dict[str, Any]) -> Healing:
@@ -254,7 +256,7 @@ def _finish(report: ConversionReport, loaded: Loaded, model: PreTrainedModel, lo
         others = getattr(model.config, "task_specific_params", None) or {}
         model.config.task_specific_params = {**others, SOURCE: loaded.model_type}
         report.notes += not_carried(FAMILIES[loaded.model_type], model.config, tokenizer, loaded.source)
-    report.notes += other_files(loaded.source.folder)
+    report.notes += _not_copied(loaded.source.folder)
     if tokenizer is not None:
         # The length that was asked for; else the tokenizer's, up to the end of a table.
         scheme: Any = model.base_model.position  # type: ignore[union-attr]
@@ -262,15 +264,22 @@ def _finish(report: ConversionReport, loaded: Loaded, model: PreTrainedModel, lo
         tokenizer.model_max_length = longest or min(tokenizer.model_max_length, end)
 
 
+def _not_copied(folder: Path) -> list[str]:
+    """A sentence on what lies in a folder beside a model, which a conversion doesn't copy."""
+    names = sorted(path.name for path in folder.iterdir() if not is_model_file(path) and path.name[0] != ".")
+    shown = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
+    return [f"Files of the source that aren't copied: {len(names)} ({shown})."] if names else []
+
+
 def _write(
-    out: str | Path,
+    output: OutputFolder,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     modules: dict[str, bytes],
     report: ConversionReport,
 ) -> None:
-    """Writes a model with its tokenizer, a sentence-transformer's modules and conversion.json; see `model_written`."""
-    with model_written(out) as folder:
+    """Writes a model with its tokenizer, a sentence-transformer's modules and conversion.json: whole or not at all."""
+    with output.replaced() as folder:
         model.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)

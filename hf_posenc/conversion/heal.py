@@ -12,8 +12,10 @@ and the layers above would otherwise adapt to its unfinished output. Schemes tha
 in every layer, and gained nothing from this.
 """
 
+import contextlib
 import hashlib
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -28,22 +30,25 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
+from ..checkpoints.keeper import REPLACED, disk_errors, nothing_changed
 from ..data.columns import find_columns
 from ..data.memory import dataset_in_memory, values_in_memory
 from ..data.reading import read_file, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError
-from ..files import write_text
+from ..files import WRITING, write_text
 from ..optimizer import scale_position_learning_rates
 from ..options import BOOLEAN, COUNT, FROM_0_TO_1, LENGTH, POSITIVE, SEED, Options, check_range
 from ..progress import ProgressConsole
 from ..training.inference import Row, pad_rows, take_off_autocast
 from ..training.recipe import step_bytes
-from ..training.run_folder import checkpoints
+from ..training.run_folder import delete_checkpoint, our_checkpoints, whole_checkpoints
 from ..training.trainer import Bar, LogLines, Stop, is_live
 from .measure import encode, special_tokens, swap_tokens
 
 HELD_OUT = 500
 """At most this many texts are set aside to measure on, and at most a tenth."""
+_MARK = "healing.sha256"
+"""File that tells a folder of checkpoints of a healing, and of which."""
 _AMONG = 1600
 """Texts of like lengths are looked for among so many."""
 _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
@@ -131,6 +136,7 @@ def heal(
     tokenizer: PreTrainedTokenizerBase,
     healing: Healing,
     folder: Path | None = None,
+    anew: bool = False,
 ) -> dict[str, Any]:
     """Trains `model`, in place, to reproduce the original's hidden states; see the module.
 
@@ -140,7 +146,9 @@ def heal(
         texts: unlabelled texts.
         tokenizer: of both.
         healing: the settings.
-        folder: of checkpoints, from which the same healing goes on. The caller removes it. None: there are none.
+        folder: of checkpoints, from which the same healing goes on. The caller removes it (`remove_healing`). None:
+            there are none.
+        anew: another healing's checkpoints there may be deleted.
 
     Returns:
         A record: texts, steps, seconds, losses, settings, and the machine.
@@ -163,7 +171,8 @@ def heal(
     embeddings = body.embeddings.word_embeddings.weight
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)
-        saved = None if folder is None else _checkpoint(folder, teacher, repr((healing, body.config.to_dict(), rows)))
+        settings = repr((healing, body.config.to_dict(), rows))
+        saved = None if folder is None else _checkpoint(folder, _digest(teacher, settings), anew)
         embeddings.requires_grad_(False)
         data: dict[str, Any] = {
             "train_dataset": steps,
@@ -216,43 +225,85 @@ def _arguments(healing: Healing, place: Path, *, keeps: bool) -> TrainingArgumen
 
 def _train(trainer: Trainer, saved: str | None, folder: Path | None) -> float:
     """Trains for so many seconds. If it ends early, says what is kept, and deletes what no one could go on from."""
-    place, stop = Path(str(trainer.args.output_dir)), Stop(trainer.accelerator)
+    stop = Stop(trainer.accelerator)
     trainer.add_callback(stop)
+
+    def left() -> str:
+        kept = whole_checkpoints(folder) if folder is not None else []
+        return f"{str(kept[-1])!r} is kept. The same command goes on from there." if kept else "No checkpoint is kept."
+
     try:
-        with stop:
+        with stop, disk_errors(str(trainer.args.output_dir), left):
             return trainer.train(resume_from_checkpoint=saved).metrics["train_runtime"]
     except Diverged as error:
-        shutil.rmtree(place)
+        if folder is not None:
+            remove_healing(folder)
         rate = trainer.args.learning_rate
         raise Diverged(
             f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss is no "
             f"number any more. Give a lower one, such as {rate / 3:.1g}."
         ) from error
-    except KeyboardInterrupt as interrupt:
-        if folder is None or not (kept := checkpoints(folder)):
-            shutil.rmtree(place)
-            raise
-        raise Interrupted(f"{str(kept[-1])!r} is kept. The same command goes on from there.") from interrupt
+    except (KeyboardInterrupt, UserError) as error:
+        is_kept = folder is not None and bool(whole_checkpoints(folder))
+        if folder is not None and not is_kept:
+            remove_healing(folder)
+        if is_kept and isinstance(error, KeyboardInterrupt):
+            raise Interrupted(left()) from error
+        raise
 
 
-def _checkpoint(folder: Path, original: PreTrainedModel, settings: str) -> str | None:
-    """The newest checkpoint of the same healing in a folder; marks the folder where there is none.
-
-    Raises:
-        UserError: the folder is another healing's.
-    """
-    mark, digest = folder / "healing.sha256", hashlib.sha256(settings.encode())
+def _digest(original: PreTrainedModel, settings: str) -> str:
+    """Tells a healing from others: by its settings and texts, and the weights of what it imitates."""
+    digest = hashlib.sha256(settings.encode())
     for value in original.state_dict().values():
         digest.update(value.contiguous().numpy().tobytes())
-    whole = [path for path in checkpoints(folder) if (path / "trainer_state.json").is_file()]
-    before = mark.read_text() if mark.exists() else None
-    if folder.exists() and (before is None or (whole and before != digest.hexdigest())):
-        raise UserError(
-            f"{str(folder)!r} holds a healing with other texts, weights or settings, or something else. Go on with "
-            "those, or delete that folder."
-        )
-    write_text(mark, digest.hexdigest())
-    return str(whole[-1]) if whole else None
+    return digest.hexdigest()
+
+
+def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
+    """The newest whole checkpoint of the same healing in a folder; marks the folder where there is none.
+
+    Raises:
+        UserError: the folder is another healing's, which may not be deleted, or holds something else.
+    """
+    if folder.exists():
+        mark = (folder / _MARK).read_text() if (folder / _MARK).is_file() else ""
+        is_ours = re.fullmatch("[0-9a-f]{64}", mark) is not None
+        ours = {_MARK, *(path.name for path in our_checkpoints(folder))} if is_ours else set()
+        names = {path.name for path in folder.iterdir() if path not in _left_over(folder)}
+        if strange := sorted(names - ours):
+            raise UserError(
+                f"{str(folder)!r} holds {', '.join(strange[:4])}, which no healing wrote. Move it elsewhere, or give "
+                "another OUT."
+            )
+        whole = whole_checkpoints(folder)
+        if whole and mark == digest:
+            return str(whole[-1])
+        if whole and not anew:
+            raise UserError(
+                f"{str(folder)!r} holds a healing with other texts, weights or settings. Go on with those, or give "
+                "--overwrite, which begins anew."
+            )
+        remove_healing(folder)
+    with disk_errors(folder, nothing_changed):
+        write_text(folder / _MARK, digest)
+    return None
+
+
+def _left_over(folder: Path) -> list[Path]:
+    """What a kill leaves in a folder of checkpoints while the mark is written, or a checkpoint deleted."""
+    return [*folder.glob(f".*{WRITING}"), *folder.glob(f"{REPLACED}*")]
+
+
+def remove_healing(folder: Path) -> None:
+    """Deletes the checkpoints of a healing; the mark that tells that they are goes last."""
+    for path in reversed(our_checkpoints(folder)):
+        delete_checkpoint(path)
+    for path in _left_over(folder):
+        shutil.rmtree(path)
+    (folder / _MARK).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # it holds something of the user's
+        folder.rmdir()
 
 
 def _forecast(trainer: "Distillation", steps: list[list[Row]]) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.keeper import check_apart, output_folder
 from ..checkpoints.loading import input_length, knowledge, load_any
 from ..checkpoints.opening import Checkpoint, open_checkpoint, read_config
-from ..checkpoints.output import check_free, model_written
 from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..conversion.families import FAMILIES
 from ..conversion.heal import read_training_texts
@@ -131,7 +131,7 @@ def export(
         largest_drop: how far the score may fall: accuracy, or Pearson's r of a regression.
         calibrate: texts for OpenVINO's ranges, a file like those that the model will read. None: sentences that come
             along.
-        overwrite: replace the model in `out`.
+        overwrite: replace what was written into `out`, when the new files are complete.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
         progress: is told each step in a line.
@@ -150,40 +150,40 @@ def export(
     to, like = ("native", to) if to in FAMILIES else (to, None)
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     check_packages(to, quantize)
-    check_free(out, overwrite, source)
-    progress(f"Loading {source}")
-    opened = open_checkpoint(source, revision=revision, trust_remote_code=trust_remote_code)
-    model = load_any(opened)
-    tokenizer = load_checked_tokenizer(opened, model.config.vocab_size)
-    input_length(model, tokenizer)
-    # Read now: a bad file is told before minutes are spent.
-    quantise = (
-        None
-        if quantize is None
-        else _quantiser(evaluate, calibrate, largest_drop, model, tokenizer, knowledge(model.config, opened))
-    )
-    with model_written(out) as staging:
-        progress(f"Writing {type(model).__name__} for {to}")
-        written = _write(to, like, model, tokenizer, opened, staging)
-        notes = written.notes + write_sentence_modules(model, opened, tokenizer.model_max_length, staging)
-        progress("Comparing it with PyTorch")
-        report = ExportReport(
-            checkpoint=source,
-            out=str(out),
-            target=to,
-            architecture=read_config(staging, str(staging))["architectures"][0],
-            largest_difference=_compared(model, written),
-            batches=len(written.compared),
-            megabytes=megabytes(staging),
-            max_length=written.exported.max_length,
-            notes=notes,
-        )
-        if quantise:
-            progress("Quantising it to int8, and measuring both")
-            report.int8 = quantise(staging, to)
-            report.megabytes = report.int8.megabytes[1]
-        write_card(report, model, staging)
-    return report
+    check_apart(out, source)
+    with output_folder(out, overwrite=overwrite) as output:
+        progress(f"Loading {source}")
+        opened = open_checkpoint(source, revision=revision, trust_remote_code=trust_remote_code)
+        model = load_any(opened)
+        tokenizer = load_checked_tokenizer(opened, model.config.vocab_size)
+        input_length(model, tokenizer)
+        # Read now: a bad file is told before minutes are spent.
+        known = knowledge(model.config, opened)
+        quantise = None
+        if quantize is not None:
+            quantise = _quantiser(evaluate, calibrate, largest_drop, model, tokenizer, known)
+        with output.replaced() as staging:
+            progress(f"Writing {type(model).__name__} for {to}")
+            written = _write(to, like, model, tokenizer, opened, staging)
+            notes = written.notes + write_sentence_modules(model, opened, tokenizer.model_max_length, staging)
+            progress("Comparing it with PyTorch")
+            report = ExportReport(
+                checkpoint=source,
+                out=str(out),
+                target=to,
+                architecture=read_config(staging, str(staging))["architectures"][0],
+                largest_difference=_compared(model, written),
+                batches=len(written.compared),
+                megabytes=megabytes(staging),
+                max_length=written.exported.max_length,
+                notes=notes,
+            )
+            if quantise:
+                progress("Quantising it to int8, and measuring both")
+                report.int8 = quantise(staging, to)
+                report.megabytes = report.int8.megabytes[1]
+            write_card(report, model, staging)
+        return report
 
 
 def _quantiser(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 import numpy as np
+from accelerate import PartialState
 from datasets import ClassLabel, Dataset, Features, List, Value
 from numpy.typing import ArrayLike
 from pandas import isna
@@ -30,13 +31,13 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from ..checkpoints.files import not_finite
+from ..checkpoints.keeper import output_folder
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import note, notes_of, remembered_columns, spelt
 from ..data.memory import SOURCE, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError, dashed
-from ..files import expanded
 from ..options import Options, refuse_given
 from ..quiet import alone, silence, without_bars
 from ..training import run_folder
@@ -216,7 +217,6 @@ class _Estimator(BaseEstimator):
         if result is None:
             raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
         folder = expanded(folder)
-        run_folder.check_free(str(folder), overwrite=overwrite, resume=False)
         if bad := not_finite(self.model_.named_parameters()):
             raise Diverged(f"{bad[0]} holds NaN or infinity: the model isn't saved.")
 
@@ -225,8 +225,9 @@ class _Estimator(BaseEstimator):
             self.tokenizer_.save_pretrained(temporary)
 
         options = {**result.report.options, "output": Path(folder).resolve().name}
-        with without_bars():
-            save_run(folder, replace(result.report, options=options), save_model, result.trained_on)
+        check = partial(run_folder.refuse_taken, overwrite=overwrite, resume=False)
+        with without_bars(), output_folder(folder, check=check, process=PartialState()) as output:
+            save_run(output, replace(result.report, options=options), save_model, result.trained_on)
         return Path(folder)
 
     def __sklearn_tags__(self) -> Any:

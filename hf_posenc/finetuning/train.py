@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from .. import files
 from ..checkpoints.files import TRAINED_ON
+from ..checkpoints.keeper import OutputFolder, output_folder
 from ..checkpoints.loading import input_length
 from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
@@ -76,14 +77,28 @@ def train(
         UserError: something in the options or the data is wrong, or the disk is full.
         Interrupted: Ctrl-C; the message says how to go on.
     """
-    started, output = time.time(), options.output
-    if output is None:
+    if options.output is None:
         raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
+    if options.overwrite and options.resume:
+        raise UserError("--overwrite begins anew, --resume goes on. Give one of them.")
     # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
     process = PartialState(cpu=trains_on_cpu(options))
     console = (console or ProgressConsole()) if process.is_main_process else Console(quiet=True)
-    run_folder.check_free(output, overwrite=options.overwrite, resume=options.resume)
-    beginning = check_start(options)
+    check = partial(run_folder.refuse_taken, overwrite=options.overwrite, resume=options.resume)
+    with output_folder(options.output, check=check, process=process) as output:
+        return _train(options, output, process, tables, baselines, console)
+
+
+def _train(
+    options: Options,
+    output: OutputFolder,
+    process: PartialState,
+    tables: Mapping[str, Dataset] | None,
+    baselines: bool,
+    console: Console,
+) -> TrainingResult:
+    """Trains into a folder that is locked; see `train`."""
+    started, beginning = time.time(), check_start(options)
     tables = read(options) if tables is None else tables
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
@@ -91,7 +106,7 @@ def train(
     parts = {split: (texts_of(part), labels_of(part) or []) for split, part in prepared.splits.items()}
     texts, targets = parts.pop("train")
     digest = hashlib.sha256(json.dumps([prepared.labels.names, texts, targets, parts]).encode())
-    begun_with = {**asdict(options), "digest_of_rows": digest.hexdigest()[:16]}
+    begun_with = {**asdict(options), run_folder.DIGEST: digest.hexdigest()[:16]}
     resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, beginning)
@@ -116,15 +131,13 @@ def train(
         tests = {PREFIXES[split]: part for split, part in parts.items()}
         report.baselines, said = baseline_scores((texts, targets), tests, report.problem_type)
         report.notes += said
-    with run_folder.guarded(output), user_errors():  # the Trainer makes the folder
+    with run_folder.guarded(output.path), user_errors():
         trainer = make_trainer(model, tokenizer, encoded, recipe, loss, console)
-        process.wait_for_everyone()  # all have seen that the folder is free
+        process.wait_for_everyone()  # all have seen where it goes on
         if resumed is not None:
             report.notes.append(f"Goes on from {resumed.name}.")
-        elif process.is_main_process:
-            if deleted := run_folder.delete_checkpoints(output) if options.overwrite else []:
-                report.notes.append(f"Deleted of the run that is replaced: {', '.join(deleted)}.")
-            files.write_json(Path(output) / run_folder.OPTIONS_NAME, begun_with)
+        elif process.is_main_process and (deleted := run_folder.begin_run(output, begun_with)):
+            report.notes.append(f"Deleted of the run that is replaced: {', '.join(deleted)}.")
     report.show_start(console)
     _fit(trainer, report, recipe, resumed)
     _score(report, trainer, encoded)
@@ -133,7 +146,7 @@ def train(
         note(model.config, temperature=report.calibration.temperature)
     save_run(output, report, partial(_save, trainer), prepared.trained_on)
     report.show(console)
-    return TrainingResult(Path(output), report, model, tokenizer, prepared.trained_on)
+    return TrainingResult(output.path, report, model, tokenizer, prepared.trained_on)
 
 
 def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | None) -> None:
@@ -143,7 +156,8 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
         Interrupted: Ctrl-C; a checkpoint was saved.
     """
     trainer.add_callback(stop := Stop(trainer.accelerator))
-    with run_folder.guarded(str(recipe.output_dir)), stop:
+    trainer.has_ended = resumed is not None and run_folder.has_ended(resumed)
+    with run_folder.guarded(Path(str(recipe.output_dir))), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge_lora(cast(Any, trainer.model))
     report.recipe = _hyperparameters(trainer, recipe)
@@ -172,7 +186,7 @@ def _hyperparameters(trainer: RunTrainer, recipe: Recipe) -> dict[str, Any]:
     return values
 
 
-def save_run(output: str | Path, report: Report, save_model: Any, trained_on: list[int]) -> None:
+def save_run(output: OutputFolder, report: Report, save_model: Any, trained_on: list[int]) -> None:
     """Writes checkpoint, card, results and the marks of the training texts: all or, if that fails, none.
 
     Args:
@@ -181,20 +195,16 @@ def save_run(output: str | Path, report: Report, save_model: Any, trained_on: li
         save_model: called with a folder by all processes, saves weights, code and tokenizer there.
         trained_on: the marks of the training texts.
     """
-    is_main, folder = PartialState().is_main_process, Path(output)
-    with (
-        run_folder.guarded(folder),
-        files.replaced_together(folder, is_main, run_folder.files_of_run(folder)) as new,
-    ):
+    left = partial(run_folder.after_a_failure, output.path)
+    with run_folder.guarded(output.path), output.replaced(left) as new:
         save_model(str(new))
-        if is_main:
+        if output.is_main:
             report.draw(new)
             files.write_text(new / "README.md", report.card())
             np.save(new / TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
-            names = sorted([run_folder.RESULTS_NAME, *(path.name for path in new.iterdir())])
-            files.write_json(new / run_folder.RESULTS_NAME, {**report.to_dict(), "files": names})
-    if is_main:
-        run_folder.delete_checkpoints(folder)
+            files.write_json(new / run_folder.RESULTS_NAME, report.to_dict())
+    if output.is_main:
+        run_folder.delete_run(output.path)
 
 
 def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset]) -> None:

@@ -12,13 +12,16 @@ from pathlib import Path, PurePosixPath
 import torch
 from huggingface_hub import CommitInfo, HfApi
 
+from hf_posenc.checkpoints.keeper import output_folder
 from hf_posenc.errors import Interrupted, UserError, one_line, without_tokens
-from hf_posenc.files import expanded, sha256, write_text
+from hf_posenc.files import expanded, sha256
 from hf_posenc.isolated_load import Answer, load_isolated
 
 from .card import published_card
 from .collecting import CHECKSUMS, TEXT, Checkpoint, collect
 
+DRAFT = "README.hub.md"
+"""The card that a dry run writes into the folder."""
 _HARMLESS = re.compile(
     r"\.gitattributes|\.gitignore|CITATION\.cff|(LICENSE|NOTICE|requirements)(\.txt)?"
     r"|(?!(?i:vocab|merges))[^/\\\n]*\.txt|[^/\\\n]*\.(md|rst|png|jpe?g|gif|svg|webp|pdf|csv|tsv|jsonl|log|ipynb)"
@@ -78,7 +81,8 @@ def publish(
         trust_remote_code: run the folder's code here although it differs from this hf_posenc's: it has a custom
             scheme, or is of another version.
         commit_message: the title of the commit.
-        dry_run: send nothing; check the folder, and write the card into it as README.hub.md.
+        dry_run: send nothing; check the folder, and write the card into it as README.hub.md, unless you have a file of
+            that name.
 
     Raises:
         UserError: the folder isn't a whole checkpoint of PosEnc; the repository holds foreign files; the Hub refuses,
@@ -94,9 +98,9 @@ def publish(
             sent = collect(Path(expanded(checkpoint)), place / "checkpoint", trust_remote_code)
             card = published_card(sent, repo_id, "the commit that is checked")  # or refused, before anything is sent
             if dry_run:
-                written = sent.source / "README.hub.md"
-                write_text(written, card)
-                return Published(None, str(written), (*sent.files, "README.md"), sent.left_out)
+                with output_folder(sent.source, check=lambda _: None) as output:
+                    output.add(DRAFT, card)
+                return Published(None, str(sent.source / DRAFT), (*sent.files, "README.md"), sent.left_out)
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
                 if branch != "main" and not branch.startswith("refs/"):

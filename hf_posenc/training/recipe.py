@@ -134,9 +134,9 @@ def make_recipe(
         "seed": options.seed,
         "warmup_steps": 0.1,
         "save_total_limit": 2,
+        "restore_callback_states_from_checkpoint": True,  # of --patience
         "eval_accumulation_steps": 64,
         "report_to": "none",
-        "restore_callback_states_from_checkpoint": True,
         "patience": options.patience,
         **_rates(options, model, seen, examples),
     }

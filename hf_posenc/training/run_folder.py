@@ -1,17 +1,21 @@
-"""The folder of a run: refused if taken, resumed from its newest checkpoint, replaced when the new run is whole."""
+"""The unfinished run in an output folder: what is of it, where it goes on, what an end in the middle leaves."""
 
 import contextlib
 import json
 import logging
+import re
 import shutil
+import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import files
-from ..checkpoints.files import open_weights, weight_files
-from ..errors import Diverged, Interrupted, UserError, check_writable, disk_error, is_main_process, one_line
-from ..files import CHECKPOINT, REPLACED
+from ..checkpoints.files import TOKENIZER_FILES, open_weights, weight_files
+from ..checkpoints.keeper import CHECKPOINT, REPLACED, OutputFolder, disk_errors
+from ..errors import Diverged, Interrupted, UserError, is_main_process, one_line
 from ..quiet import errors_alone
 
 logger = logging.getLogger(__name__)
@@ -20,7 +24,17 @@ RESULTS_NAME = "results.json"
 """Of a finished run."""
 OPTIONS_NAME = "run.json"
 """The options of a run that isn't finished, and what it trains on; it is there from its start to its end."""
+DIGEST = "digest_of_rows"
+"""What it says of the rows; it tells our file from others of its name."""
 _STATE = "trainer_state.json"
+_NEEDED = ("optimizer.*", "scheduler.pt", "rng_state*.pth")
+"""What a checkpoint that isn't sharded has beside its weights, else a run wouldn't go on as it began."""
+_OF_CHECKPOINTS = re.compile(
+    r"(config|generation_config|trainer_state)\.json|(model|adapter_model)[\w.-]*\.(safetensors|json)|\w+\.py"
+    r"|(optimizer|scheduler|scaler|pytorch_model_fsdp|training_args)\.(pt|bin)|(optimizer|pytorch_model_fsdp)_\d+"
+    r"|rng_state\w*\.pth|chat_template\.jinja|global_step\d+|latest"
+)
+"""What the Trainer writes into one, beside a tokenizer."""
 _MAY_DIFFER = ("output", "overwrite", "resume", "device", "trust_remote_code")
 """Options that a resumed run may have otherwise."""
 
@@ -32,47 +46,39 @@ def checkpoints(output: str | Path) -> list[Path]:
     return sorted(named, key=lambda path: int(path.name.rpartition("-")[2]))
 
 
-def check_free(output: str, *, overwrite: bool, resume: bool) -> None:
-    """Refuses a folder that is taken, or can't be written to. Makes and deletes nothing.
-
-    Args:
-        output: the folder.
-        overwrite: a run of ours there is to be replaced.
-        resume: it is to be gone on with.
-
-    Raises:
-        UserError: the folder isn't empty, and holds no run of ours that is to be replaced or gone on with.
-    """
-    folder = Path(output)
-    if overwrite and resume:
-        raise UserError("--overwrite begins anew, --resume goes on. Give one of them.")
-    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    held = ", ".join(found[:4]) + ", ..." * (len(found) > 4)
-    is_run = (folder / OPTIONS_NAME).exists() or "options" in _read(folder / RESULTS_NAME)
-    # One that was killed while it replaced another left that one's files.
-    if found and not is_run and not any(folder.glob(f"{REPLACED}*")):
-        raise UserError(
-            f"--output {output!r} holds {held}, and nothing that says that `hf-posenc train` wrote it. Name a new "
-            "folder, or empty this one."
-        )
-    if found and not overwrite and not resume:
-        way_out = "go on with it (--resume)" if checkpoints(folder) else "replace it (--overwrite)"
-        raise UserError(f"--output {output!r} already holds a run ({held}). Name a new folder, or {way_out}.")
-    check_writable(f"--output {output!r}", folder)
+def our_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint folders that hold nothing but what the Trainer writes, by step."""
+    return [path for path in checkpoints(folder) if not _strange(path)]
 
 
-def _whole(folder: Path) -> list[Path]:
-    """The checkpoints that were written to their end, and whose weights open, by step."""
+def _strange(checkpoint: Path) -> list[str]:
+    """What lies in a checkpoint folder and isn't the Trainer's."""
+    names = sorted(path.name for path in checkpoint.iterdir())
+    return [name for name in names if name not in TOKENIZER_FILES and not _OF_CHECKPOINTS.fullmatch(name)]
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints that were written to their end, by step."""
 
     def is_whole(path: Path) -> bool:
-        with contextlib.suppress(UserError):
-            for name in weight_files(path):
-                with open_weights(path / name):
-                    pass
-            return bool(_read(path / _STATE).get("global_step"))
-        return False
+        weights = weight_files(path)
+        for name in weights:
+            with open_weights(path / name):
+                pass
+        # Each is a zip archive, with its table at the end.
+        pickles = [item for item in path.iterdir() if item.suffix in (".pt", ".pth", ".bin")]
+        is_sharded = any(path.glob("pytorch_model_fsdp*")) or any(path.glob("global_step*"))  # FSDP, DeepSpeed
+        return (
+            (is_sharded or (bool(weights) and all(any(path.glob(name)) for name in _NEEDED)))
+            and all(map(zipfile.is_zipfile, pickles))
+            and bool(_read(path / _STATE).get("global_step"))
+        )
 
-    return list(filter(is_whole, checkpoints(folder)))
+    whole = []
+    for path in checkpoints(folder):
+        with contextlib.suppress(UserError):
+            whole += [path] * is_whole(path)
+    return whole
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -84,7 +90,27 @@ def _read(path: Path) -> dict[str, Any]:
     return {}
 
 
-def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
+def refuse_taken(output: OutputFolder, *, overwrite: bool, resume: bool) -> None:
+    """Refuses a folder that holds what isn't ours, or a run that is neither to be replaced nor gone on with.
+
+    Raises:
+        UserError: what it holds, and the way out.
+    """
+    folder = output.path
+    if output.completed and not whole_checkpoints(folder):
+        delete_run(folder)  # it was killed while its files moved in: it has ended
+    is_run = DIGEST in _read(folder / OPTIONS_NAME)
+    run = [OPTIONS_NAME, *(path.name for path in checkpoints(folder))] if is_run else []
+    if strange := [f"{path.name}/{name}" for path in checkpoints(folder) for name in _strange(path) if run]:
+        raise UserError(
+            f"{str(folder)!r} holds {', '.join(strange[:4])}, which the run there didn't write. Move that elsewhere, "
+            "or name a new folder."
+        )
+    way_out = "go on with it (--resume)" if len(run) > 1 else "replace it (--overwrite)"
+    output.refuse_taken(may_replace=overwrite or resume, run=run, way_out=way_out)
+
+
+def resume_point(output: OutputFolder, options: Mapping[str, Any]) -> Path | None:
     """The newest checkpoint of an unfinished run of the same options; None: none was saved, it begins anew.
 
     Args:
@@ -94,76 +120,94 @@ def resume_point(output: str, options: Mapping[str, Any]) -> Path | None:
     Raises:
         UserError: there is no such run, it has ended, or it was begun with other options or data.
     """
-    folder, before = Path(output), _read(Path(output) / OPTIONS_NAME)
+    folder, before = output.path, _read(output.path / OPTIONS_NAME)
     if not before:
         raise UserError(
-            f"--resume: {output!r} holds no unfinished run. Leave --resume out; a finished one is trained further with "
-            "--pretrained."
+            f"--resume: {str(folder)!r} holds no unfinished run. Leave --resume out; a finished one is trained further "
+            "with --pretrained."
         )
     now = files.finite(options)
     for name in now.keys() | before.keys():
         if name not in _MAY_DIFFER and before.get(name) != now.get(name):
             raise UserError(
-                f"--resume: the run in {output!r} was begun with {name}={before.get(name)!r}, now it is "
+                f"--resume: the run in {str(folder)!r} was begun with {name}={before.get(name)!r}, now it is "
                 f"{now.get(name)!r}. Resume with what it began with, or train elsewhere."
             )
-    whole = _whole(folder)
+    whole = whole_checkpoints(folder)
     if damaged := [path.name for path in checkpoints(folder) if path not in whole]:
-        logger.warning(f"Not whole, and passed over: {', '.join(damaged)} in {output!r}.")
+        logger.warning(f"Not whole, and passed over: {', '.join(damaged)} in {str(folder)!r}.")
     if not whole:
-        logger.warning(f"No whole checkpoint in {output!r}: training starts at the beginning.")
+        logger.warning(f"No whole checkpoint in {str(folder)!r}: training starts at the beginning.")
         return None
     state = _read(whole[-1] / _STATE)
     if best := state.get("best_model_checkpoint"):  # as the folder was called then
-        files.write_json(whole[-1] / _STATE, {**state, "best_model_checkpoint": str(folder / Path(best).name)})
+        state["best_model_checkpoint"] = str(folder / Path(best).name)
+        output.write_json(f"{whole[-1].name}/{_STATE}", state)
     return whole[-1]
 
 
-def delete_checkpoints(output: str | Path) -> list[str]:
-    """Deletes the checkpoints of a run; returns their names."""
-    deleted = checkpoints(output)
+def has_ended(checkpoint: Path) -> bool:
+    """Whether a checkpoint is of a run's last step, by number or for want of gain."""
+    control = _read(checkpoint / _STATE).get("stateful_callbacks", {}).get("TrainerControl", {})
+    return bool(control.get("args", {}).get("should_training_stop"))
+
+
+def begin_run(output: OutputFolder, begun_with: Mapping[str, Any]) -> list[str]:
+    """Records a new run; deletes the checkpoints of one that it replaces, and returns their names."""
+    deleted = our_checkpoints(output.path) if DIGEST in _read(output.path / OPTIONS_NAME) else []
     for path in deleted:
-        shutil.rmtree(path)
+        delete_checkpoint(path)
+    output.write_json(OPTIONS_NAME, begun_with)
     return [path.name for path in deleted]
 
 
-def files_of_run(folder: Path) -> list[str]:
-    """The files that a finished run left in a folder, and that of an unfinished one."""
-    return [OPTIONS_NAME, *(name for name in _read(folder / RESULTS_NAME).get("files", []) if Path(name).name == name)]
+def delete_checkpoint(path: Path) -> None:
+    """Deletes a checkpoint folder; if that is killed, none is left that looks whole."""
+    leaving = Path(tempfile.mkdtemp(prefix=REPLACED, dir=path.parent))
+    path.rename(leaving)
+    shutil.rmtree(leaving)
+
+
+def delete_run(folder: Path) -> None:
+    """Deletes what a run needed while it wasn't finished.
+
+    The newest checkpoint goes first: each that is left finds the best one that its state names.
+    """
+    if DIGEST in _read(folder / OPTIONS_NAME):
+        for path in reversed(our_checkpoints(folder)):
+            delete_checkpoint(path)
+        (folder / OPTIONS_NAME).unlink()
 
 
 @contextlib.contextmanager
-def guarded(output: str | Path) -> Iterator[None]:
+def guarded(folder: Path) -> Iterator[None]:
     """Says what is left after Ctrl-C, of weights that aren't finite, or on a full disk, whoever reports it.
 
     A run that fails before its first checkpoint leaves nothing: the next one may have other options.
     """
     try:
-        with errors_alone("transformers.trainer_utils"):  # checkpoints within a second make it doubt the file system
+        # Checkpoints within a second make it doubt the file system.
+        with errors_alone("transformers.trainer_utils"), disk_errors(folder, partial(after_a_failure, folder)):
             yield
     except KeyboardInterrupt as interrupt:
-        raise Interrupted(what_is_left(output)) from interrupt
+        raise Interrupted(what_is_left(folder)) from interrupt
     except Exception as error:
-        if is_main_process() and not _whole(Path(output)):
-            (Path(output) / OPTIONS_NAME).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # the folder holds something, or isn't there
-                Path(output).rmdir()
+        if is_main_process() and not whole_checkpoints(folder):
+            delete_run(folder)
         if isinstance(error, Diverged):
-            raise Diverged(f"{one_line(error)} What is left: {what_is_left(output, diverged=True)}") from error
-        reason = None if isinstance(error, UserError) else disk_error(error)
-        if reason is None:
-            raise
-        raise UserError(
-            f"Writing to {str(output)!r} failed: {reason}. Make room or name another --output. What is left: "
-            f"{what_is_left(output)}"
-        ) from error
+            raise Diverged(f"{one_line(error)} What is left: {what_is_left(folder, diverged=True)}") from error
+        raise
 
 
-def what_is_left(output: str | Path, *, diverged: bool = False) -> str:
+def after_a_failure(folder: Path) -> str:
+    """What a failed write left, in a sentence."""
+    return f"What is left: {what_is_left(folder)}"
+
+
+def what_is_left(folder: Path, *, diverged: bool = False) -> str:
     """What an unfinished run left and, unless it diverged, how to go on; follows a colon."""
-    folder = Path(output)
-    whole = _whole(folder)
-    kept = f" The finished run in {str(output)!r} is as it was." if (folder / RESULTS_NAME).exists() else ""
+    whole = whole_checkpoints(folder)
+    kept = f" The finished run in {str(folder)!r} is as it was." if (folder / RESULTS_NAME).exists() else ""
     if not whole:
         return f"no checkpoint had been saved.{kept}"
     resume = "--resume, without --overwrite," if kept else "--resume"

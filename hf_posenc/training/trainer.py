@@ -48,11 +48,21 @@ NO_SCORES = ("_runtime", "_per_second", "_preparation_time", "total_flos", "epoc
 
 
 class RunTrainer(Trainer):
-    """The stock Trainer; it overrides public methods alone."""
+    """The stock Trainer; it overrides public methods alone.
+
+    Attributes:
+        has_ended: it goes on from a checkpoint of the last step: none is trained, and the best weights are loaded.
+    """
 
     args: Recipe
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
+    has_ended = False
+
+    def set_initial_training_values(self, args: TrainingArguments, dataloader: Any) -> tuple[Any, ...]:
+        """Trains no epoch where the run has ended: the stock Trainer looks for its last step only after a step."""
+        epochs, *others = super().set_initial_training_values(args, dataloader)
+        return (0 if self.has_ended else epochs, *others)
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Gives positions and new word embeddings their own learning rates."""
@@ -239,12 +249,12 @@ class Stop(TrainerCallback):
             if self._agreed:
                 self._accelerator.set_trigger()
             self._agreed = self._accelerator.check_trigger()
-        if self._agreed and not float(state.epoch or 0).is_integer():
+        if self._agreed and not float(state.epoch or 0).is_integer() and not control.should_training_stop:
             control.should_save = True
         return control
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
-        """Saves after the evaluation of an epoch that was finished, as the uninterrupted run would have it."""
+        """Saves after the evaluation of a finished epoch, or of the last step, as the uninterrupted run would."""
         control.should_save = control.should_save or self._agreed
         return control
 

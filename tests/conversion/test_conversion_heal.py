@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import random
 import re
+import shutil
 import signal
 import sys
 
@@ -326,8 +328,13 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     with pytest.raises(KeyboardInterrupt, match="checkpoint-5' is kept. The same command goes on from there"):
         heal(source, f"{tmp_path / 'out'}/", **again)  # as a shell completes it
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="holds a healing with other texts, weights or settings, or"):
+    with pytest.raises(ValueError, match="holds a healing with other texts, weights or settings. Go on with those, or"):
         heal(source, tmp_path / "out", **again, learning_rate=1e-3)
+    shutil.copytree(tmp_path / "out.healing", tmp_path / "other.healing")
+    assert heal(source, tmp_path / "other", **again, learning_rate=1e-3, overwrite=True)[1].healing["steps"] == 9
+    shutil.copytree(tmp_path / "out.healing", tmp_path / "cut.healing")
+    os.truncate(tmp_path / "cut.healing" / "checkpoint-5" / "trainer_state.json", 99)
+    begun_anew, _ = heal(source, tmp_path / "cut", **again)
     steps = []
 
     def counted(trainer, *arguments, **options):
@@ -341,14 +348,16 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     assert report.healing["steps"] == 9
     for name, value in whole.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], value), name
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+        assert torch.equal(begun_anew.state_dict()[name], value), name
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "other", "out"]
 
 
 def test_a_folder_beside_out_that_is_no_healings_stays(source, tmp_path):
     (tmp_path / "out.healing").mkdir()
     (tmp_path / "out.healing" / "mine.txt").write_text("mine")
-    with pytest.raises(ValueError, match="or something else. Go on with those, or delete that folder"):
-        heal(source, tmp_path / "out", max_steps=2, measure=False)
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match="holds mine.txt, which no healing wrote. Move it elsewhere"):
+            heal(source, tmp_path / "out", max_steps=2, measure=False, overwrite=overwrite)
     convert(source, tmp_path / "out", measure=False)
     assert (tmp_path / "out.healing" / "mine.txt").exists()
 

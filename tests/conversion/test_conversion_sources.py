@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AlbertConfig
 
 from hf_posenc.conversion import convert
+from hf_posenc.files import WRITING
 
 
 @pytest.fixture
@@ -228,10 +229,10 @@ def test_a_kill_in_the_middle_of_writing_leaves_no_model_and_the_next_run_works(
         convert(source, tmp_path / "out", measure=False)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert not [path for path in (tmp_path / "out").iterdir() if path.is_file()]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".posenc.lock", ".posenc.lock.json", WRITING]
     convert(source, tmp_path / "out", measure=False)
     assert (tmp_path / "out/config.json").exists()
-    assert not [path for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    assert not [path for path in (tmp_path / "out").iterdir() if path.is_dir() or path.name.startswith(".")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
 
 

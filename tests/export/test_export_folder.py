@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
 from hf_posenc import cli, export, register_scheme
+from hf_posenc.checkpoints.keeper import LIST, is_model_file, output_folder
 from hf_posenc.errors import UserError
 from hf_posenc.exporting.graph import record_files
 from hf_posenc.finetuning import backends
@@ -34,9 +35,10 @@ def source(tmp_path_factory):
 def command(source, tmp_path_factory):
     """The command that exports it to ONNX over an older export: what it says, and the folder."""
     out = tmp_path_factory.mktemp("exported") / "out"
-    (out / "openvino").mkdir(parents=True)
-    for name in ("config.json", "export.json", "openvino/openvino_model.xml"):
-        (out / name).write_text("{}")
+    with output_folder(out) as output, output.replaced() as new:
+        (new / "openvino").mkdir()
+        for name in ("config.json", "export.json", "openvino/openvino_model.xml"):
+            (new / name).write_text("{}")
     words = ["export", str(source[0]), "-o", str(out), "--to", "onnx", "--overwrite"]
     return CliRunner().invoke(cli.app, words), out
 
@@ -53,8 +55,10 @@ def files(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_the_folder_holds_the_graph_where_servers_look_and_no_code(exported):
-    beside = {"config.json", "export.json", "README.md", "tokenizer.json", "tokenizer_config.json"}
+    beside = {"config.json", "export.json", "README.md", "tokenizer.json", "tokenizer_config.json", LIST}
     assert files(exported) == {*beside, "onnx/model.onnx", "onnx/model.onnx.data"}
+    assert json.loads((exported / LIST).read_text())["files"].keys() == files(exported) - {LIST}
+    assert all(is_model_file(exported / name) for name in files(exported))
     config = json.loads((exported / "config.json").read_text())
     assert "auto_map" not in config
     assert config["architectures"] == ["PosEncForSequenceClassification"]
@@ -227,6 +231,23 @@ def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
     with pytest.raises(UserError, match=r"has no tokenizer\. Save it into that folder"):
         export(tmp_path / "mute", tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (RuntimeError("basic_ios::clear: iostream error"), "iostream error"),  # OpenVINO's
+    ],
+)
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(source, tmp_path, monkeypatch, error, reason):
+    def full(*args):
+        raise error
+
+    monkeypatch.setattr("hf_posenc.exporting.run.write_graph", full)
+    with pytest.raises(UserError, match=f"Writing to '.*out' failed: {reason}. Make room, or name another folder."):
+        export(source[0], tmp_path / "out", "openvino")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

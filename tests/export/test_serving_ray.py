@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from export_harness import LABELS, TEXTS, checkpoint
 
+from hf_posenc.checkpoints.keeper import LIST
+from hf_posenc.files import WRITING
 from hf_posenc.finetuning.prediction import load_classifier, predict
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ray_predict.py"
@@ -54,7 +56,7 @@ def actors_of(process):
 
 @pytest.mark.slow  # Ray, and three processes that import PyTorch
 def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
-    process, staging, killed = run("--actors", "2"), tmp_path / "labelled.unfinished", None
+    process, staging, killed = run("--actors", "2"), tmp_path / "labelled" / WRITING, None
     deadline = time.monotonic() + 300
     while process.poll() is None and killed is None and time.monotonic() < deadline:
         if rows_in(staging) and len(actors := actors_of(process)) == 2:
@@ -71,6 +73,7 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
     assert not killed.is_running()
     assert f"1,600 rows of texts.parquet are in {tmp_path / 'labelled'}: 2 actors, torch" in out
     assert not staging.exists()
+    assert (tmp_path / "labelled" / LIST).is_file()
     labelled = pq.read_table(tmp_path / "labelled").sort_by("id")
     assert labelled["id"].to_pylist() == list(range(ROWS))
     assert labelled.schema.field("id").type == pa.int32()

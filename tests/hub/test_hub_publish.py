@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 import hf_posenc
 from hf_posenc import register_scheme
+from hf_posenc.checkpoints.keeper import LIST
 from hf_posenc.errors import UserError
 from hf_posenc.hub import publish, publishing
 from hf_posenc.hub.publishing import refuse_unknown_files
@@ -149,6 +150,12 @@ def test_a_dry_run_writes_the_card_and_lists_the_files(hub: Hub, checkpoint: Pat
     assert card == f"The card: {checkpoint / 'README.hub.md'}"
     assert 'from_pretrained("me/mine", revision="' in (checkpoint / "README.hub.md").read_text()
     assert hub.requests == []
+    assert run("publish", checkpoint, "--repo-id", "me/mine", "--dry-run")[0] == 0  # its own draft is replaced
+    (checkpoint / "README.hub.md").write_text("mine")
+    code, out, err = run("publish", checkpoint, "--repo-id", "me/mine", "--dry-run")
+    assert code == 2
+    assert "README.hub.md' is a file of yours, or was edited" in err
+    assert (checkpoint / "README.hub.md").read_text() == "mine"
 
 
 def test_a_pull_request_changes_nothing_else_and_may_go_to_somebody_elses_repository(
@@ -205,7 +212,7 @@ def theirs(hub: Hub, **files: str) -> Repo:
 
 KEPT_HERE = (
     *(".env", "token", "training_args.bin", "optimizer.pt", "checkpoint-5/model.safetensors", "conversion.json"),
-    *("train.csv", "picture.png", "mine.py", "config.json.bak", "onnx/model.onnx", "model.fp16.safetensors"),
+    *("train.csv", "picture.png", LIST, "mine.py", "config.json.bak", "onnx/model.onnx", "model.fp16.safetensors"),
 )
 """Files that aren't sent."""
 FOREIGN = (

@@ -16,8 +16,10 @@ from training_harness import read_jsonl, results, rows, train
 from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, pipeline
 
 from hf_posenc import PosEncConfig
+from hf_posenc.checkpoints.keeper import LIST, is_model_file
 from hf_posenc.data.labels import Labels
 from hf_posenc.errors import UserError
+from hf_posenc.files import sha256
 from hf_posenc.finetuning.prediction import evaluate, load_classifier
 from hf_posenc.options import Options
 from hf_posenc.training.metrics import ClassificationLoss, loss_and_metrics, make_loss
@@ -60,7 +62,7 @@ def test_a_finished_run_holds_code_tokenizer_labels_card_and_results(trained, ea
     names = {path.name for path in run.output.iterdir()}
     code = set(PosEncConfig(position_embedding_type="rope").code_files())
     others = {"model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "README.md"}
-    others |= {"results.json", "_trained_on.npy"}
+    others |= {"results.json", "_trained_on.npy", LIST}
     assert names - {"confusion_matrix.png"} == code | others  # no checkpoints, no pickles
     config = json.loads((run.output / "config.json").read_text())
     assert config["id2label"] == {"0": "acceptable", "1": "unacceptable"}
@@ -69,7 +71,9 @@ def test_a_finished_run_holds_code_tokenizer_labels_card_and_results(trained, ea
     assert saved["metrics"] == run.report.metrics
     assert saved["options"]["seed"] == 1
     assert saved["versions"]["transformers"]
-    assert set(saved["files"]) == names
+    listed = json.loads((run.output / LIST).read_text())["files"]
+    assert listed == {name: sha256(run.output / name) for name in names - {LIST}}
+    assert all(is_model_file(run.output / name) for name in names)  # which are looked for before anything is read
     card = ModelCard.load(run.output / "README.md")
     assert (card.data.pipeline_tag, card.data.library_name) == ("text-classification", "transformers")
     metrics = {(entry.dataset_split, entry.metric_type): entry.metric_value for entry in card.data.eval_results}

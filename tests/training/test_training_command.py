@@ -60,7 +60,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_pa
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert code == 2
     (error,) = [line for line in err.splitlines() if line.startswith("Error: ")]
-    assert "Make room or name another --output. What is left: '" in error
+    assert "Make room, or name another folder. What is left: '" in error
     assert "checkpoint-10'. The same command with --resume goes on from there." in error
     monkeypatch.setattr(Trainer, "_save_checkpoint", save)
     assert run("train", *command(tmp_path / "run", **options, resume=True))[0] == 0

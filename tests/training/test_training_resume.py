@@ -10,22 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from accelerate.state import AcceleratorState
-from common import write_jsonl
+from common import others_slow, write_jsonl
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from training_harness import assert_same_weights, command, order_files, results, snapshot, train
 from transformers.trainer_callback import CallbackHandler
 
 from hf_posenc import fit
+from hf_posenc.checkpoints.keeper import LIST, OutputFolder, output_folder
 from hf_posenc.errors import Diverged, Interrupted, UserError
-from hf_posenc.files import swap_in, without_folders, write_json
-from hf_posenc.training.run_folder import check_free, checkpoints, resume_point
+from hf_posenc.files import sha256, without_folders, write_json
+from hf_posenc.training.run_folder import checkpoints, refuse_taken, resume_point
 
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 EVERY_4: dict[str, Any] = {"epochs": 2, "save_strategy": "steps", "save_steps": 4, "hidden_dropout_prob": 0.1}
 BEST: dict[str, Any] = {"epochs": 3, "learning_rate": 2e-2, "hidden_dropout_prob": 0.1, "save_strategy": None}
 BEST |= {"eval_strategy": "steps", "eval_steps": 4}
+PATIENT: dict[str, Any] = {**BEST, "epochs": 8, "patience": 2}  # it stops after step 12, the best is step 4's
 OTHER: dict[str, Any] = {**EVERY_4, "seed": 2, "epochs": 1}
 
 
@@ -72,6 +75,11 @@ def call_at():
     patch.undo()
 
 
+def evaluations(folder: Path) -> list[tuple[int, float]]:
+    """The steps at which a run was evaluated, and its losses there."""
+    return [(entry["step"], entry["eval_loss"]) for entry in results(folder)["history"] if "eval_loss" in entry]
+
+
 def press_ctrl_c(*_):
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -105,10 +113,11 @@ def killed(call_at):
         pytest.param({**EVERY_4, "save_steps": 5}, 12, 10, marks=pytest.mark.slow),
         pytest.param(EVERY_4, 3, 0, marks=pytest.mark.slow),  # killed before its first checkpoint: it begins anew
         (BEST, 13, 12),
+        pytest.param(PATIENT, 10, 8, marks=pytest.mark.slow),  # the evaluations without gain before it count
         pytest.param({**EVERY_4, "gradient_accumulation_steps": 2, "save_steps": 3}, 7, 6, marks=pytest.mark.slow),
         pytest.param({**EVERY_4, "schedule": "one-cycle"}, 13, 12, marks=pytest.mark.slow),
     ],
-    ids=["early", "late", "unsaved", "best", "accumulated", "one_cycle"],
+    ids=["early", "late", "unsaved", "best", "patient", "accumulated", "one_cycle"],
 )
 def test_a_run_that_was_killed_resumes_to_the_same_end(whole, files, tmp_path, killed, options, step, point):
     if options is not EVERY_4:
@@ -125,6 +134,8 @@ def test_a_run_that_was_killed_resumes_to_the_same_end(whole, files, tmp_path, k
     assert names(folder) == names(whole)  # no checkpoints, no run.json
     first, second = results(whole), results(folder)
     assert second["best"] == first["best"]
+    if options["save_strategy"] is None:  # evaluations choose the weights
+        assert evaluations(folder) == evaluations(whole)
     for name, value in first["metrics"].items():
         if name.endswith(("eval_loss", "test_loss", "accuracy")):  # train_loss is of the steps since the resume
             assert second["metrics"][name] == pytest.approx(value, abs=1e-6), name
@@ -158,6 +169,42 @@ def test_patience_goes_on_counting_where_a_run_was_killed(files, tmp_path, monke
     assert evaluated == [[10, 20, 30], [10, 20, 30]]
 
 
+BY_EPOCH: dict[str, Any] = {**BEST, "eval_strategy": "epoch", "eval_steps": None}
+ENDED: dict[str, dict[str, Any]] = {
+    "max_steps": {**BY_EPOCH, "epochs": None, "max_steps": 7},
+    "max_steps_without_validation": {
+        **BY_EPOCH,
+        "epochs": None,
+        "max_steps": 7,
+        "validation": None,
+        "eval_strategy": None,
+    },
+    "part_of_an_epoch": {**BY_EPOCH, "epochs": 1.5},
+    "patience": PATIENT,
+    "patience_by_epoch": {**BY_EPOCH, "epochs": 8, "patience": 1},
+    "whole_epochs": {**BY_EPOCH, "epochs": 2},
+}
+
+
+@pytest.mark.parametrize("name", others_slow(ENDED, "max_steps"))
+def test_a_run_that_had_trained_all_its_steps_trains_none_and_ends_the_same(
+    files, tmp_path, call_at, monkeypatch, name
+):
+    options = {**files, **ENDED[name]}
+    whole = train(tmp_path / "whole", **options)
+    steps = max(entry["step"] for entry in whole.report.history)
+    call_at("on_train_end", steps, die)
+    with pytest.raises(Killed):
+        train(tmp_path / "killed", **options)
+    call_at.undo()
+    monkeypatch.setattr("transformers.Trainer.training_step", pytest.fail)
+    resumed = train(tmp_path / "killed", **options, resume=True)
+    assert_same_weights(whole.output, resumed.output)
+    assert resumed.report.best == whole.report.best
+    assert evaluations(resumed.output) == evaluations(whole.output)
+    assert results(resumed.output)["history"][-1]["step"] == steps
+
+
 def test_low_rank_changes_resume_to_the_same_end(whole, files, tmp_path, killed):
     pytest.importorskip("peft")
     options = {**EVERY_4, "pretrained": str(whole), "lora": True}
@@ -169,20 +216,24 @@ def test_low_rank_changes_resume_to_the_same_end(whole, files, tmp_path, killed)
     assert_same_weights(expected, folder)
 
 
+OF_CHECKPOINTS = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+
+
 @pytest.mark.parametrize(
-    "damage",
-    [
-        Path.unlink,
-        *(lambda path, text=text: path.write_text(text) for text in ("", "{}", '{"a')),
-        lambda path: path.with_name("model.safetensors").write_text("cut short"),
-    ],
+    ("name", "size"),
+    [(name, size) for name in OF_CHECKPOINTS for size in (None, 0, 9)],
 )
-def test_a_checkpoint_without_its_last_file_is_passed_over(tmp_path, damage, caplog):
+def test_a_checkpoint_that_lacks_a_file_or_the_end_of_one_is_passed_over(tmp_path, name, size, caplog):
     write_json(tmp_path / "run.json", {"seed": 1})
     for step in (4, 16, 20):
-        write_json(tmp_path / f"checkpoint-{step}" / "trainer_state.json", {"global_step": step})
-    damage(tmp_path / "checkpoint-20" / "trainer_state.json")
-    assert resume_point(str(tmp_path), {"seed": 1}).name == "checkpoint-16"
+        checkpoint = tmp_path / f"checkpoint-{step}"
+        write_json(checkpoint / "trainer_state.json", {"global_step": step})
+        save_file({"a": torch.zeros(9)}, checkpoint / "model.safetensors")
+        for pickle in OF_CHECKPOINTS[1:4]:
+            torch.save({"a": torch.zeros(9)}, checkpoint / pickle)
+    path = tmp_path / "checkpoint-20" / name
+    path.unlink() if size is None else os.truncate(path, size)
+    assert resume_point(OutputFolder(tmp_path), {"seed": 1}).name == "checkpoint-16"
     assert "Not whole, and passed over: checkpoint-20 in" in caplog.text
 
 
@@ -234,6 +285,7 @@ def test_what_is_no_unfinished_run_is_not_resumed(whole, files, tmp_path):
     ("moment", "step", "times", "point"),
     [
         ("on_step_begin", 6, 1, 7),
+        pytest.param("on_step_begin", 14, 1, 15, marks=pytest.mark.slow),  # in the last step: evaluated, then saved
         pytest.param("on_epoch_end", 20, 1, 20, marks=pytest.mark.slow),  # after the last step, it isn't lost
         pytest.param("on_save", 20, 1, 20, marks=pytest.mark.slow),
         pytest.param("on_train_end", 20, 1, 20, marks=pytest.mark.slow),
@@ -243,15 +295,20 @@ def test_what_is_no_unfinished_run_is_not_resumed(whole, files, tmp_path):
 def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(
     whole, files, tmp_path, call_at, moment, step, times, point
 ):
-    stopped = tmp_path / "stopped"
+    stopped, options = tmp_path / "stopped", EVERY_4
+    if point == 15:
+        options = {**BY_EPOCH, "epochs": 1.5}
+        whole = train(tmp_path / "part", **files, **options).output
     call_at(moment, step, lambda model: [press_ctrl_c() for _ in range(times)])
     with pytest.raises(Interrupted, match=rf"stopped/checkpoint-{point}'. The same command with --resume goes on"):
-        train(stopped, **files, **EVERY_4)
+        train(stopped, **files, **options)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert not (stopped / "config.json").exists()  # nothing that looks like a finished model
     call_at.undo()
-    resumed = train(stopped, **files, **EVERY_4, resume=True)
-    assert ("train_loss" in resumed.report.metrics) == (point < 20)  # there is no loss of no steps
+    resumed = train(stopped, **files, **options, resume=True)
+    if options["save_strategy"] is None:
+        assert evaluations(stopped) == evaluations(whole)
+    assert ("train_loss" in resumed.report.metrics) == (point not in (15, 20))  # there is no loss of no steps
     assert_same_weights(whole, stopped)
 
 
@@ -269,24 +326,41 @@ def test_ctrl_c_ends_the_command_with_one_line_and_130(files, tmp_path, call_at,
     ("there", "overwrite", "message"),
     [
         (["run.json"], False, r"already holds a run \(run.json\). Name a new folder, or replace it \(--overwrite\)"),
-        (["results.json", "config.json"], False, r"holds config.json, results.json, and nothing that says"),
-        (["run.json", "checkpoint-4/a"], False, r"checkpoint-4, run.json\). .* or go on with it \(--resume\)"),
-        (["config.json"], True, "holds config.json, and nothing that says that `hf-posenc train` wrote it"),
-        (["checkpoint-4/a"], True, "holds checkpoint-4, and nothing that says"),
-        (["results.json"], True, "holds results.json, and nothing that says"),  # without options it isn't ours
-        (["run.json"], True, None),
-        ([".replaced-x/config.json"], True, None),  # killed while it replaced another
-        (["README.md"], False, "holds README.md, and nothing that says"),
-        (["train.csv"], True, "holds train.csv, and nothing that says"),
-        ([], False, None),
+        (
+            ["run.json", "checkpoint-4/optimizer.pt"],
+            False,
+            r"checkpoint-4, run.json\). .*, or go on with it \(--resume",
+        ),
+        (["run.json", "checkpoint-4/optimizer.pt"], True, None),
+        (
+            ["run.json", "checkpoint-4/notes.txt"],
+            True,
+            "holds checkpoint-4/notes.txt, which the run there didn't write",
+        ),
+        (
+            ["run.json", "checkpoint-4/notes.txt"],
+            False,
+            "holds checkpoint-4/notes.txt, which the run there didn't write",
+        ),
+        (["run.json", "config.json", "notes.txt"], True, "holds config.json, which hf-posenc didn't write, or"),
+        (["run.json", "notes.txt"], True, None),
+        (["run.json of another tool", "checkpoint-300/optimizer.pt"], True, "holds checkpoint-300, run.json, and no"),
     ],
 )
-def test_a_folder_that_is_taken_is_refused(tmp_path, there, overwrite, message):
+def test_a_folder_with_an_unfinished_run_is_gone_on_with_or_replaced_or_refused(tmp_path, there, overwrite, message):
     for name in there:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("{}")
-    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
-        check_free(str(tmp_path), overwrite=overwrite, resume=False)
+        if name.startswith("run.json"):
+            write_json(tmp_path / "run.json", {"digest_of_rows": "0"} if name == "run.json" else {"seed": 1})
+        else:
+            (tmp_path / name).write_text("{}")
+    before = snapshot(tmp_path)
+    with (
+        pytest.raises(UserError, match=message) if message else contextlib.nullcontext(),
+        output_folder(tmp_path, check=lambda folder: refuse_taken(folder, overwrite=overwrite, resume=False)),
+    ):
+        pass
+    assert snapshot(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -322,9 +396,11 @@ def test_a_run_that_fails_before_its_first_checkpoint_leaves_no_run(files, tmp_p
 def test_until_the_new_run_is_whole_the_old_one_stays(whole, files, tmp_path, call_at):
     (whole / "notes.txt").write_text("mine")
     (whole / "adapter_config.json").write_text("{}")  # which the old run wrote
-    write_json(whole / "results.json", {**results(whole), "files": [*results(whole)["files"], "adapter_config.json"]})
+    listed = json.loads((whole / LIST).read_text())["files"]
+    write_json(whole / LIST, {"files": {**listed, "adapter_config.json": sha256(whole / "adapter_config.json")}})
     before = snapshot(whole)
     (whole / "checkpoint-99").mkdir()
+    write_json(whole / "run.json", {"digest_of_rows": "of another that was killed"})
     call_at("on_step_begin", 6, press_ctrl_c)
     console = Console(file=StringIO(), width=200)
     message = r"point-7'. .*, without --overwrite, .* The finished run in '.*whole' is as it was"
@@ -343,6 +419,9 @@ def test_until_the_new_run_is_whole_the_old_one_stays(whole, files, tmp_path, ca
     assert results(whole)["options"]["output"] == "whole"
 
 
+MOVE = "hf_posenc.checkpoints.keeper._move"
+
+
 def _full(*args, **kwargs):
     raise OSError(28, "No space left on device")
 
@@ -351,8 +430,8 @@ def _full(*args, **kwargs):
     ("target", "message"),
     [
         ("transformers.Trainer._save_optimizer_and_scheduler", "No space left .*no checkpoint had been saved. The fin"),
-        ("hf_posenc.files.swap_in", "failed: No space left on device. Make room .*checkpoint-10'. The same command"),
-        ("hf_posenc.training.report.Report.card", "failed: No space left on device. Make room .*checkpoint-10'"),
+        (MOVE, "failed: No space left on device. Make room, .*checkpoint-10'. The same command"),
+        ("hf_posenc.training.report.Report.card", "failed: No space left on device. Make room, .*checkpoint-10'"),
         (None, "diverged: .* What is left: no checkpoint had been saved. The finished run in .* is as it was"),
     ],
 )
@@ -371,42 +450,13 @@ def test_an_overwriting_run_that_fails_leaves_the_old_one(whole, files, target, 
 def test_a_run_whose_end_could_not_be_written_ends_in_its_best_weights_where_it_is_moved(files, tmp_path, monkeypatch):
     expected = train(tmp_path / "expected", **files, **BEST)
     assert expected.report.best["step"] < 30
-    monkeypatch.setattr("hf_posenc.files.swap_in", _full)
-    with pytest.raises(UserError, match=r"Make room .*checkpoint-30'. The same command with --resume"):
+    monkeypatch.setattr(MOVE, _full)
+    with pytest.raises(UserError, match=r"Make room, .*checkpoint-30'. The same command with --resume"):
         train(tmp_path / "run", **files, **BEST)
     monkeypatch.undo()
     moved = (tmp_path / "run").rename(tmp_path / "moved")
     train(moved, **files, **BEST, resume=True)
     assert_same_weights(expected.output, moved)
-
-
-def test_what_is_replaced_is_whole_whichever_move_fails(tmp_path, monkeypatch):
-    replace = os.replace
-    for failing in range(20):
-        folder, new = tmp_path / f"run{failing}", tmp_path / f"new{failing}"
-        for place, files in ((folder, "config.json a b notes.txt runs/1"), (new, "config.json b c runs/2")):
-            (place / "runs").mkdir(parents=True)
-            for name in files.split():
-                (place / name).write_text(str(place))
-        before, arriving, calls = snapshot(folder), snapshot(new), []
-
-        def fails_once(source, target, failing=failing, calls=calls):
-            calls.append(source)
-            if len(calls) == failing + 1:
-                raise KeyboardInterrupt
-            replace(source, target)
-
-        monkeypatch.setattr(os, "replace", fails_once)
-        try:
-            swap_in(new, folder, ["config.json", "a", "b"])
-        except KeyboardInterrupt:
-            assert (snapshot(folder), snapshot(new)) == (before, arriving)
-        else:
-            assert failing == 7  # three left, four came
-            kept = {name: before[name] for name in ("notes.txt", "runs/1")}
-            assert snapshot(folder) == {**kept, **arriving}
-            break
-        assert not list(folder.glob(".replaced-*"))
 
 
 def test_results_name_files_without_their_folders(whole, tmp_path, monkeypatch):

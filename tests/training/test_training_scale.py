@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ from common import write_jsonl
 from safetensors.torch import load_file
 from training_harness import (
     ACCELERATE,
+    ENVIRONMENT,
     LAUNCH,
     ROOT,
     SHARDED,
@@ -30,6 +33,7 @@ from training_harness import (
 )
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
+from hf_posenc.checkpoints.keeper import output_folder
 
 ALL_HOOKS = "learned+rope+t5"
 """An added, a rotary and a bias scheme at once."""
@@ -102,6 +106,29 @@ def test_a_sharded_model_ends_where_a_whole_one_ends(tmp_path: Path) -> None:
     assert_close_weights(whole / "checkpoint", sharded / "checkpoint")
     PosEncForSequenceClassification.from_pretrained(sharded / "checkpoint")
     assert (sharded / "checkpoint" / "modeling_posenc.py").is_file()
+
+
+@pytest.mark.slow
+def test_of_several_processes_the_main_one_alone_looks_at_the_folder_and_all_are_refused(
+    order: dict[str, str], tmp_path: Path
+) -> None:
+    with socket.socket() as place:
+        place.bind(("localhost", 0))
+        port = str(place.getsockname()[1])
+    world = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    words = [sys.executable, *TRAIN, *command(tmp_path / "out", **order)]
+    with output_folder(tmp_path / "out"):
+        running = [
+            subprocess.Popen(
+                words, env={**ENVIRONMENT, **world, "RANK": rank, "LOCAL_RANK": rank}, stderr=subprocess.PIPE, text=True
+            )
+            for rank in ("0", "1")
+        ]
+        said = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [2, 2]
+    assert f"out' is in use: process {os.getpid()} on" in said[0]
+    assert "Error" not in said[1]
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

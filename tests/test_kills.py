@@ -1,0 +1,179 @@
+"""Commands that are killed: wherever it was, the same command, or the one that its message names, ends the same.
+
+Each command runs once, and its folder is copied before each file operation in it. From each copy it goes on.
+"""
+
+import itertools
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from accelerate.state import AcceleratorState
+from common import perturb, tiny_config, word_tokenizer
+from comparison.comparison_harness import quiet, toy
+from conversion_harness import sentences, tiny_source, tiny_tokenizer
+from kills import copied_before_each_operation, damaged, watched
+from safetensors.numpy import load_file
+from training_harness import order_files, snapshot, train
+
+from hf_posenc import PosEncForSequenceClassification, convert, export
+from hf_posenc.checkpoints.keeper import LIST
+from hf_posenc.comparison import execute, read_table
+from hf_posenc.conversion import heal as healing
+from hf_posenc.errors import UserError
+from hf_posenc.files import WRITING
+
+
+def go_on(command: Callable[..., Any], *known: str) -> None:
+    """Runs it as it was; where it is refused, as its message says, if it is finished or one of the `known` ways out."""
+    try:
+        command()
+    except UserError as error:
+        refusal = error
+    else:
+        return
+    named = [name for name in known if f"(--{name})" in str(refusal)]
+    assert len(named) == 1, refusal
+    command(**{named[0]: True})
+
+
+def assert_same_model(folder: Path, whole: Path) -> None:
+    """The same files, and the same weights bit for bit."""
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in whole.iterdir())
+    ours, theirs = (load_file(place / "model.safetensors") for place in (folder, whole))
+    assert all(np.array_equal(ours.pop(name), value) for name, value in theirs.items())
+    assert not ours
+
+
+def states(copies: list[Path], every: int) -> list[Path]:
+    """The copies to go on from: all, or for a quick look each so many."""
+    return [*copies, *damaged(copies)][::-every]
+
+
+EVERY = [pytest.param(1, marks=pytest.mark.slow), 60]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return order_files(tmp_path_factory.mktemp("files"))
+
+
+RUN: dict[str, Any] = {"epochs": 1.5, "batch_size": 40, "learning_rate": 2e-2, "save_strategy": None}
+RUN |= {"num_hidden_layers": 1, "max_rows": 80}
+
+
+@pytest.mark.parametrize("every", EVERY)
+@pytest.mark.parametrize("replaces", [False, True], ids=["new", "replaces"])
+def test_a_training(files, tmp_path, replaces, every):
+    AcceleratorState._reset_state(reset_partial_state=True)
+    work, options = tmp_path / "work", {**files, **RUN}
+    whole = train(tmp_path / "whole" / "out", **options).output
+    if replaces:
+        train(work / "out", **options, seed=2, scheme="none")
+        (work / "out" / "notes.txt").write_text("mine")
+        (whole / "notes.txt").write_text("mine")
+    work.mkdir(exist_ok=True)
+    before = snapshot(work)
+    with copied_before_each_operation(work, tmp_path / "copies") as copies:
+        train(work / "out", **options, overwrite=replaces)
+    assert len(copies) > 60
+    for copy in states(copies, every):
+        if not (copy / "out" / WRITING / LIST).is_file() and not (copy / "out" / "position_rope.py").is_file():
+            assert before.items() <= snapshot(copy).items()  # until the new run is whole, the old one is there
+        go_on(lambda copy=copy, **way: train(copy / "out", **options, **way), "resume", "overwrite")
+        assert_same_model(copy / "out", whole)
+
+
+@pytest.mark.slow
+def test_a_sigkill_frees_the_folder_though_the_workers_of_its_data_loaders_live_on(files, tmp_path):
+    AcceleratorState._reset_state(reset_partial_state=True)
+    options, operations = {**files, **RUN, "dataloader_num_workers": 2}, itertools.count()
+    with watched(tmp_path / "whole", lambda: next(operations)):
+        whole = train(tmp_path / "whole", **options).output
+    for point in np.linspace(5, next(operations) - 1, 10, dtype=int).tolist():
+        folder, left = tmp_path / str(point), iter(range(point))
+        child = os.fork()
+        if child == 0:
+            with watched(
+                folder, lambda left=left: next(left, None) is not None or os.kill(os.getpid(), signal.SIGKILL)
+            ):
+                train(folder, **options)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        go_on(lambda folder=folder, **way: train(folder, **options, **way), "resume", "overwrite")
+        assert_same_model(folder, whole)
+
+
+@pytest.mark.parametrize("every", EVERY)
+def test_a_healing(tmp_path, monkeypatch, every):
+    arguments = healing._arguments
+
+    def often(*given, **options):
+        chosen = arguments(*given, **options)
+        chosen.save_steps = 2
+        return chosen
+
+    monkeypatch.setattr(healing, "_arguments", often)
+    tiny_source(tmp_path / "source", "bert", "fill-mask", num_hidden_layers=1)
+    tiny_tokenizer(tmp_path / "source")
+    options = {"position_embedding_type": "rope", "heal": sentences(60), "batch_tokens": 80, "max_steps": 5}
+
+    def run(folder: Path, **way: bool) -> None:
+        convert(tmp_path / "source", folder / "out", **options, measure=False, **way)
+
+    (tmp_path / "work").mkdir()
+    with copied_before_each_operation(tmp_path / "work", tmp_path / "copies") as copies:
+        run(tmp_path / "work")
+    assert len(copies) > 60
+    for copy in states(copies, every):
+        go_on(lambda copy=copy, **way: run(copy, **way), "overwrite")
+        if (copy / "out.healing").exists():  # it was killed after the model was whole
+            run(copy, overwrite=True)
+        assert_same_model(copy / "out", tmp_path / "work" / "out")
+        assert [path.name for path in copy.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("every", EVERY)
+def test_an_export(tmp_path, every):
+    bert = {"norm_position": "post", "classifier_pooling": "cls", "classifier_hidden_act": "tanh"}
+    model = perturb(PosEncForSequenceClassification(tiny_config("learned", num_hidden_layers=1, **bert)))
+    model.save_pretrained(tmp_path / "source")
+    word_tokenizer(f"w{number}" for number in range(90)).save_pretrained(tmp_path / "source")
+    work = tmp_path / "work"
+    for folder in (work, tmp_path / "whole"):
+        export(tmp_path / "source", folder / "out", "native")
+        (folder / "out" / "notes.txt").write_text("mine")
+    with copied_before_each_operation(work, tmp_path / "copies") as copies:
+        export(tmp_path / "source", work / "out", "native", overwrite=True)
+    assert len(copies) > 20
+    for copy in states(copies, every):
+        export(tmp_path / "source", copy / "out", "native", overwrite=True)
+        assert_same_model(copy / "out", tmp_path / "whole" / "out")
+
+
+@pytest.mark.parametrize("every", EVERY)
+def test_a_comparison(tmp_path, every):
+    AcceleratorState._reset_state(reset_partial_state=True)
+    plan = toy(schemes=["none", "rope"], options={**toy().options, "epochs": 1.5})
+
+    def table(folder: Path) -> pd.DataFrame:
+        shutil.rmtree(folder / ".locks")
+        return read_table(folder)[0].drop(columns="seconds")
+
+    work = tmp_path / "work"
+    work.mkdir()
+    with copied_before_each_operation(work, tmp_path / "copies") as copies:
+        execute(plan, work / "out", console=quiet())
+    assert len(copies) > 60
+    whole = table(work / "out")
+    for copy in states(copies, every):
+        shutil.rmtree(work)  # where it was: a run's options name the folder of the tokenizer
+        shutil.copytree(copy, work)
+        assert execute(plan, work / "out", console=quiet()).failed == {}, copy.name
+        pd.testing.assert_frame_equal(table(work / "out"), whole)
