@@ -31,7 +31,7 @@ from accelerate.utils import broadcast_object_list
 from filelock import FileLock, Timeout
 
 from ..errors import UserError, check_writable, disk_error, one_line
-from ..files import WRITING, finite, sha256, write_json, write_text
+from ..files import WRITING, json_text, sha256, write_json, write_text
 from .files import REPORT_NAME, TOKENIZER_FILES, TRAINED_ON
 from .sentence_modules import is_module
 
@@ -208,7 +208,7 @@ class OutputFolder:
     def write_json(self, name: str, value: Any) -> None:
         """Writes a file of a run that isn't finished, which isn't on the list: whole or not at all."""
         if self.is_main:
-            (self.path / _VALUE).write_text(json.dumps(finite(value), indent=2), encoding="utf-8")
+            (self.path / _VALUE).write_text(json_text(value, indent=2), encoding="utf-8")
             os.replace(self.path / _VALUE, self.path / name)
 
     @contextlib.contextmanager
@@ -319,7 +319,7 @@ def _enter(output: OutputFolder, at_end: contextlib.ExitStack) -> None:
         at_end.callback(_unlink, folder / LOCK, folder / HOLDER)
         since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         value = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
-        (folder / HOLDER).write_text(json.dumps(value), encoding="utf-8")
+        (folder / HOLDER).write_text(json_text(value), encoding="utf-8")
         output.finish_move()
 
 

@@ -38,6 +38,7 @@ from ..data.memory import SOURCE, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError, dashed
+from ..files import expanded
 from ..options import Options, refuse_given
 from ..quiet import alone, silence, without_bars
 from ..training import run_folder
