@@ -153,6 +153,6 @@ def _cells_of_row(row: Any, known: Columns | None) -> tuple[Any, ...]:
     """The texts of a row, an empty one for what is missing."""
     if isinstance(row, Mapping):
         return as_input(row, known)
-    if isinstance(row, str) or is_absent(row):
-        row = (row,)
+    if isinstance(row, str):
+        return (row,)
     return tuple("" if is_absent(cell) else cell for cell in np.atleast_1d(np.asarray(row, dtype=object)))
