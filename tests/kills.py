@@ -70,16 +70,18 @@ def watched(folder: Path, look: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def copied_before_each_operation(folder: Path, copies: Path) -> Iterator[list[Path]]:
+def copied_before_each_operation(folder: Path, copies: Path, every: int = 1) -> Iterator[list[Path]]:
     """Fills a list with the distinct contents of a folder before each file operation in it, in order.
 
-    What Rust and C++ write isn't seen: see `damaged`.
+    What Rust and C++ write isn't seen: see `damaged`. For a quick look, `every` so many operations are enough.
     """
     seen: set[str] = set()
     taken: list[Path] = []
 
+    number = itertools.count()
+
     def look() -> None:
-        if (state := _state(folder)) not in seen:
+        if next(number) % every == 0 and (state := _state(folder)) not in seen:
             seen.add(state)
             taken.append(Path(shutil.copytree(folder, copies / f"{len(taken):03}", symlinks=True)))
 

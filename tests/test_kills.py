@@ -51,14 +51,6 @@ def assert_same_model(folder: Path, whole: Path) -> None:
     assert not ours
 
 
-def states(copies: list[Path], every: int) -> list[Path]:
-    """The copies to go on from: all, or for a quick look each so many."""
-    return [*copies, *damaged(copies)][::-every]
-
-
-EVERY = [pytest.param(1, marks=pytest.mark.slow), 60]
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return order_files(tmp_path_factory.mktemp("files"))
@@ -68,8 +60,10 @@ RUN: dict[str, Any] = {"epochs": 1.5, "batch_size": 40, "learning_rate": 2e-2, "
 RUN |= {"num_hidden_layers": 1, "max_rows": 80}
 
 
-@pytest.mark.parametrize("every", EVERY)
-@pytest.mark.parametrize("replaces", [False, True], ids=["new", "replaces"])
+@pytest.mark.parametrize(
+    ("replaces", "every"),
+    [pytest.param(False, 1, marks=pytest.mark.slow), pytest.param(True, 1, marks=pytest.mark.slow), (True, 40)],
+)
 def test_a_training(files, tmp_path, replaces, every):
     AcceleratorState._reset_state(reset_partial_state=True)
     work, options = tmp_path / "work", {**files, **RUN}
@@ -80,10 +74,10 @@ def test_a_training(files, tmp_path, replaces, every):
         (whole / "notes.txt").write_text("mine")
     work.mkdir(exist_ok=True)
     before = snapshot(work)
-    with copied_before_each_operation(work, tmp_path / "copies") as copies:
+    with copied_before_each_operation(work, tmp_path / "copies", every) as copies:
         train(work / "out", **options, overwrite=replaces)
-    assert len(copies) > 60
-    for copy in states(copies, every):
+    assert len(copies) > 60 / every
+    for copy in [*copies, *(damaged(copies) if every == 1 else ())]:
         if not (copy / "out" / WRITING / LIST).is_file() and not (copy / "out" / "position_rope.py").is_file():
             assert before.items() <= snapshot(copy).items()  # until the new run is whole, the old one is there
         go_on(lambda copy=copy, **way: train(copy / "out", **options, **way), "resume", "overwrite")
@@ -110,8 +104,8 @@ def test_a_sigkill_frees_the_folder_though_the_workers_of_its_data_loaders_live_
         assert_same_model(folder, whole)
 
 
-@pytest.mark.parametrize("every", EVERY)
-def test_a_healing(tmp_path, monkeypatch, every):
+@pytest.mark.slow
+def test_a_healing(tmp_path, monkeypatch):
     arguments = healing._arguments
 
     def often(*given, **options):
@@ -131,7 +125,7 @@ def test_a_healing(tmp_path, monkeypatch, every):
     with copied_before_each_operation(tmp_path / "work", tmp_path / "copies") as copies:
         run(tmp_path / "work")
     assert len(copies) > 60
-    for copy in states(copies, every):
+    for copy in [*copies, *damaged(copies)]:
         go_on(lambda copy=copy, **way: run(copy, **way), "overwrite")
         if (copy / "out.healing").exists():  # it was killed after the model was whole
             run(copy, overwrite=True)
@@ -139,7 +133,7 @@ def test_a_healing(tmp_path, monkeypatch, every):
         assert [path.name for path in copy.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("every", EVERY)
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 10])
 def test_an_export(tmp_path, every):
     bert = {"norm_position": "post", "classifier_pooling": "cls", "classifier_hidden_act": "tanh"}
     model = perturb(PosEncForSequenceClassification(tiny_config("learned", num_hidden_layers=1, **bert)))
@@ -149,16 +143,16 @@ def test_an_export(tmp_path, every):
     for folder in (work, tmp_path / "whole"):
         export(tmp_path / "source", folder / "out", "native")
         (folder / "out" / "notes.txt").write_text("mine")
-    with copied_before_each_operation(work, tmp_path / "copies") as copies:
+    with copied_before_each_operation(work, tmp_path / "copies", every) as copies:
         export(tmp_path / "source", work / "out", "native", overwrite=True)
-    assert len(copies) > 20
-    for copy in states(copies, every):
+    assert len(copies) > 20 / every
+    for copy in [*copies, *(damaged(copies) if every == 1 else ())]:
         export(tmp_path / "source", copy / "out", "native", overwrite=True)
         assert_same_model(copy / "out", tmp_path / "whole" / "out")
 
 
-@pytest.mark.parametrize("every", EVERY)
-def test_a_comparison(tmp_path, every):
+@pytest.mark.slow
+def test_a_comparison(tmp_path):
     AcceleratorState._reset_state(reset_partial_state=True)
     plan = toy(schemes=["none", "rope"], options={**toy().options, "epochs": 1.5})
 
@@ -172,7 +166,7 @@ def test_a_comparison(tmp_path, every):
         execute(plan, work / "out", console=quiet())
     assert len(copies) > 60
     whole = table(work / "out")
-    for copy in states(copies, every):
+    for copy in [*copies, *damaged(copies)][::7]:  # all 600 take a quarter of an hour
         shutil.rmtree(work)  # where it was: a run's options name the folder of the tokenizer
         shutil.copytree(copy, work)
         assert execute(plan, work / "out", console=quiet()).failed == {}, copy.name
