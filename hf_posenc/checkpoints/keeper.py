@@ -85,6 +85,10 @@ def nothing_changed() -> str:
     return "What was there is as it was."
 
 
+class _InTheWay(UserError):
+    """A file that isn't ours keeps new ones, which are complete, from their place."""
+
+
 class OutputFolder:
     """An output folder that this process holds the lock of; made by `output_folder`.
 
@@ -217,14 +221,18 @@ class OutputFolder:
         if self.is_main:
             shutil.rmtree(new, ignore_errors=True)  # of a command that was killed
             new.mkdir()
+        is_waiting = False
         try:
             yield new
+        except _InTheWay:
+            is_waiting = True
+            raise
         finally:
-            if self.is_main and not (new / LIST).is_file():  # else they are complete, and wait for their move
+            if self.is_main and not is_waiting:
                 shutil.rmtree(new, ignore_errors=True)
 
     def _move_in(self) -> None:
-        """Moves the listed files of `.writing` into the folder; if that fails, the folder is unchanged, and they go.
+        """Moves the listed files of `.writing` into the folder; if that fails, the folder is unchanged.
 
         The old config.json leaves first and the new one comes last but the list: a folder without it isn't a model, so
         none is ever mixed. The old list is the last to leave: where there is none, all old files have left.
@@ -236,12 +244,11 @@ class OutputFolder:
         arriving = [name for name in coming if (new / name).is_file()]
         leaving = [name for name, sum_ in self.written().items() if name in arriving or coming.get(name) != sum_]
         if strange := [name for name in arriving if os.path.lexists(self.path / name) and name not in leaving]:
-            raise UserError(
+            raise _InTheWay(
                 f"{str(self.path)!r} has got {_some(strange)}, which hf-posenc didn't write. Move that elsewhere, and "
                 f"run the same command again: the new files are complete, and wait in {WRITING}."
             )
         with contextlib.ExitStack() as undo:
-            undo.callback(shutil.rmtree, new, ignore_errors=True)
             old = Path(tempfile.mkdtemp(prefix=REPLACED, dir=self.path))
             undo.callback(_remove_empty, [old])
             if (self.path / LIST).is_file():
