@@ -134,3 +134,11 @@ def test_lora_needs_peft(order, ours, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError, match="pip install peft"):
         started(**order, lora=True, pretrained=str(ours))
+
+
+@pytest.mark.parametrize(("given", "rates"), [({"scheme": "t5"}, "30 times for t5"), ({"scheme": "rope"}, None)])
+def test_the_rate_of_the_schemes_own_weights_is_said(order, tmp_path, given, rates):
+    notes = train(tmp_path / "run", **order, **given, max_steps=1).report.notes
+    assert [note for note in notes if "own weights learn" in note] == (
+        [] if rates is None else [f"The scheme's own weights learn at another rate: {rates} (--position-rate)."]
+    )
