@@ -27,7 +27,16 @@ from typing import Annotated, Any, cast, get_args
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 
 from ..checkpoints.keeper import REPLACED, disk_errors, nothing_changed
@@ -181,17 +190,20 @@ def heal(
         }
         trainer = Distillation(teacher, model=body, args=_arguments(healing, place, keeps=folder is not None), **data)
         trainer.remove_callback(PrinterCallback)
-        console.print(_forecast(trainer, steps), highlight=False, soft_wrap=True)
-        seconds = _train(trainer, saved, folder)
+        said = "It had taken all steps of its healing: what is left is measuring."
+        if (done := _steps_of(saved)) < len(steps):
+            said = _forecast(trainer, steps[done:])
+        console.print(said, highlight=False, soft_wrap=True)
+        _train(trainer, saved, folder)
     take_off_autocast(trainer.accelerator, body)
     embeddings.requires_grad_(True)
     model.eval().to("cpu"), original.to("cpu")  # type: ignore[arg-type]
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {
         "texts": len(rows),
-        "longest": max(len(row["input_ids"]) for row in rows),
+        "longest": max(len(row["input_ids"]) for some in steps for row in some),
         "steps": trainer.state.global_step,
-        "seconds": round(seconds, 1),
+        "seconds": trainer.state.log_history[-1]["seconds"],
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
         **asdict(healing),
@@ -223,10 +235,18 @@ def _arguments(healing: Healing, place: Path, *, keeps: bool) -> TrainingArgumen
     )
 
 
-def _train(trainer: Trainer, saved: str | None, folder: Path | None) -> float:
-    """Trains for so many seconds. If it ends early, says what is kept, and deletes what no one could go on from."""
+def _steps_of(saved: str | None) -> int:
+    """The steps that a checkpoint had taken; 0 without one."""
+    if saved is None:
+        return 0
+    return TrainerState.load_from_json(str(Path(saved) / TRAINER_STATE_NAME)).global_step
+
+
+def _train(trainer: Trainer, saved: str | None, folder: Path | None) -> None:
+    """Trains. If it ends early, says what is kept, and deletes what no one could go on from."""
     stop = Stop(trainer.accelerator)
     trainer.add_callback(stop)
+    trainer.add_callback(LogBeforeSaving())
 
     def left() -> str:
         kept = whole_checkpoints(folder) if folder is not None else []
@@ -234,7 +254,7 @@ def _train(trainer: Trainer, saved: str | None, folder: Path | None) -> float:
 
     try:
         with stop, disk_errors(str(trainer.args.output_dir), left):
-            return trainer.train(resume_from_checkpoint=saved).metrics["train_runtime"]
+            trainer.train(resume_from_checkpoint=saved)
     except Diverged as error:
         if folder is not None:
             remove_healing(folder)
@@ -327,6 +347,15 @@ def _forecast(trainer: "Distillation", steps: list[list[Row]]) -> str:
     )
 
 
+class LogBeforeSaving(TrainerCallback):
+    """Logs at each step that is saved, so that a checkpoint says for how long the healing has run."""
+
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Asks for a line of the log."""
+        control.should_log = control.should_log or control.should_save
+        return control
+
+
 class Distillation(Trainer):
     """The stock Trainer with the loss of this module; its models have no heads."""
 
@@ -335,6 +364,14 @@ class Distillation(Trainer):
         super().__init__(**options)
         self.original = original.eval().to(self.args.device)  # type: ignore[arg-type]
         self.model_accepts_loss_kwargs = False
+        self._earlier: float | None = None
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Logs for how many seconds it has trained, with those before it was resumed."""
+        if self._earlier is None:
+            times = [entry["seconds"] for entry in self.state.log_history if "seconds" in entry]
+            self._earlier, self._started = max(times, default=0.0), start_time or time.time()
+        super().log({**logs, "seconds": round(self._earlier + time.time() - self._started, 1)}, start_time)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.reading import read_file
@@ -76,7 +77,8 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
 def _groups(rows: Sequence[Row], *models: Any) -> Iterator[list[Row]]:
     """Some rows at a time, with token types where all models have them."""
     has_types = all(getattr(model.config, "type_vocab_size", 0) for model in models)
-    for start in range(0, len(rows), _ROWS):
+    starts = range(0, len(rows), _ROWS)
+    for start in tqdm(starts, desc="Measuring", unit=" batches", leave=False, delay=2, disable=None):
         some = rows[start : start + _ROWS]
         yield [{name: ids for name, ids in row.items() if has_types or name == "input_ids"} for row in some]
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 
 import pytest
 import torch
@@ -319,6 +320,7 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     step = module.Distillation.training_step
 
     def pressed(trainer, *arguments, **options):
+        time.sleep(0.1)
         if trainer.state.global_step == 4:
             signal.raise_signal(signal.SIGINT)
         return step(trainer, *arguments, **options)
@@ -338,6 +340,7 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     steps = []
 
     def counted(trainer, *arguments, **options):
+        time.sleep(0.1)
         steps.append(trainer.state.global_step)
         return step(trainer, *arguments, **options)
 
@@ -346,10 +349,17 @@ def test_after_ctrl_c_the_same_command_goes_on_as_if_nothing_had_been(source, tm
     assert steps == [5, 6, 7, 8]
     assert "missing keys" not in caplog.text  # of the head, whose last weights are the embeddings'
     assert report.healing["steps"] == 9
+    assert report.healing["seconds"] > 9 * 0.1  # those before it was interrupted count
     for name, value in whole.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], value), name
         assert torch.equal(begun_anew.state_dict()[name], value), name
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut", "other", "out"]
+
+
+def test_the_longest_text_of_a_healing_is_one_that_it_used(source):
+    made_up = [*sentences(59), " ".join(sentences(8))]
+    lengths = [heal(source, texts=made_up, max_steps=steps, measure=False)[1].healing["longest"] for steps in (1, 60)]
+    assert lengths[0] < lengths[1]
 
 
 def test_a_folder_beside_out_that_is_no_healings_stays(source, tmp_path):
