@@ -19,8 +19,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -30,7 +32,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from filelock import FileLock, Timeout
 
-from ..errors import UserError, check_writable, disk_error, one_line
+from ..errors import Interrupted, UserError, check_writable, disk_error, one_line
 from ..files import WRITING, json_text, sha256, write_json, write_text
 from .files import REPORT_NAME, TOKENIZER_FILES, TRAINED_ON
 from .sentence_modules import is_module
@@ -41,13 +43,16 @@ REPLACED = ".replaced-"
 """Prefix of the folder that holds replaced files until all new ones are in place."""
 _VALUE = f"{WRITING}.json"
 """What becomes a file of an unfinished run."""
+_EARLIER = re.compile(rf"{re.escape(REPLACED)}[a-z0-9_]{{8}}")
+MARK = ".posenc"
+"""In the temporary folder: it tells that folder from one of the user's."""
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 """Name of the Trainer's checkpoint folders, with the step."""
 _NAMES = {
     *("config.json", "generation_config.json", "adapter_config.json", "chat_template.jinja", "run.json"),
     *("sentence_bert_config.json", "results.json", "export.json", "README.md", "confusion_matrix.png"),
     "openvino_model.xml",
-    *(REPORT_NAME, TRAINED_ON, LIST, *TOKENIZER_FILES),
+    *(REPORT_NAME, TRAINED_ON, LIST, WRITING, *TOKENIZER_FILES),
 }
 _ENDINGS = (".safetensors", ".bin", ".index.json", ".py", ".onnx", ".onnx.data")
 _GRAPHS = ("onnx", "openvino")
@@ -96,12 +101,14 @@ class OutputFolder:
         path: the folder.
         is_main: whether this process writes; of several, one does.
         completed: a move that had been killed was finished at the first look.
+        has_moved: new files are in their place.
     """
 
     def __init__(self, path: Path, is_main: bool = True) -> None:
         self.path = path
         self.is_main = is_main
         self.completed = False
+        self.has_moved = False
         self._digests: dict[tuple[str, int, int], str] = {}
 
     # ---- what lies there --------------------------------------------------------------------------------------------
@@ -109,8 +116,8 @@ class OutputFolder:
     def content(self) -> list[str]:
         """The names in the folder, without what the keeper itself needs."""
         names = sorted(path.name for path in self.path.iterdir())
-        own = (LOCK, HOLDER, WRITING, _VALUE)
-        return [name for name in names if name not in own and not name.startswith(REPLACED)]
+        own = {LOCK, HOLDER, _VALUE} | ({WRITING} if _is_temporary(self.path / WRITING) else set())
+        return [name for name in names if name not in own and not _EARLIER.fullmatch(name)]
 
     def written(self) -> dict[str, str]:
         """The files on the list that are as they were written, with their SHA-256."""
@@ -191,7 +198,8 @@ class OutputFolder:
         with disk_errors(self.path, left), self._temporary() as new:
             yield new
             if self.is_main:
-                names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
+                files = [path for path in new.rglob("*") if path.is_file() and path != new / MARK]
+                names = sorted(path.relative_to(new).as_posix() for path in files)
                 write_json(new / LIST, {"files": {name: sha256(new / name) for name in names}})
                 self._move_in()
 
@@ -219,8 +227,11 @@ class OutputFolder:
     def _temporary(self) -> Iterator[Path]:
         new = self.path / WRITING
         if self.is_main:
-            shutil.rmtree(new, ignore_errors=True)  # of a command that was killed
+            if not _is_temporary(new):
+                raise UserError(f"{str(new)!r} is yours, and the new files need that name. Move it elsewhere.")
+            _remove_temporary(new)  # of a command that was killed
             new.mkdir()
+            (new / MARK).touch()
         is_waiting = False
         try:
             yield new
@@ -229,7 +240,7 @@ class OutputFolder:
             raise
         finally:
             if self.is_main and not is_waiting:
-                shutil.rmtree(new, ignore_errors=True)
+                _remove_temporary(new)
 
     def _move_in(self) -> None:
         """Moves the listed files of `.writing` into the folder; if that fails, the folder is unchanged.
@@ -248,7 +259,7 @@ class OutputFolder:
                 f"{str(self.path)!r} has got {_some(strange)}, which hf-posenc didn't write. Move that elsewhere, and "
                 f"run the same command again: the new files are complete, and wait in {WRITING}."
             )
-        with contextlib.ExitStack() as undo:
+        with _without_interruption(), contextlib.ExitStack() as undo:
             old = Path(tempfile.mkdtemp(prefix=REPLACED, dir=self.path))
             undo.callback(_remove_empty, [old])
             if (self.path / LIST).is_file():
@@ -257,15 +268,21 @@ class OutputFolder:
             for name in [*sorted(arriving, key=lambda name: (name == "config.json", name)), LIST]:
                 _move(new, self.path, name, undo)
             undo.pop_all()
-        for earlier in self.path.glob(f"{REPLACED}*"):
-            shutil.rmtree(earlier, ignore_errors=True)
+        self.has_moved = True
+        for earlier in self.path.iterdir():
+            if _EARLIER.fullmatch(earlier.name):
+                shutil.rmtree(earlier, ignore_errors=True)
 
     def finish_move(self) -> None:
         """Finishes the move of a command that was killed; files that aren't complete go when others are written."""
-        if (self.path / WRITING / LIST).is_file():
+        new = self.path / WRITING
+        if not new.exists() or not _is_temporary(new):
+            return
+        if (new / LIST).is_file():
             self._move_in()
-            shutil.rmtree(self.path / WRITING, ignore_errors=True)
             self.completed = True
+        if self.completed or not {path.name for path in new.rglob("*") if path.is_file()} - {MARK}:  # all have moved
+            _remove_temporary(new)
 
 
 @contextlib.contextmanager
@@ -289,6 +306,8 @@ def output_folder(
     Raises:
         UserError: the folder is taken or can't be written to, or another process holds it; in all processes.
     """
+    if not str(path).strip():
+        raise UserError("The output folder has no name. Give one, or . for the current folder.")
     output = OutputFolder(Path(path), process is None or process.is_main_process)
     with contextlib.ExitStack() as at_end:
         refusal: list[UserError | None] = [None]
@@ -304,7 +323,43 @@ def output_folder(
             refusal = broadcast_object_list(refusal)
         if refusal[0] is not None:
             raise refusal[0]
-        yield output
+        output.has_moved = False  # of this command
+        try:
+            yield output
+        except KeyboardInterrupt as interrupt:
+            if not output.has_moved:
+                raise
+            raise Interrupted(f"the new files are complete, and in {str(path)!r}.") from interrupt
+
+
+@contextlib.contextmanager
+def _without_interruption() -> Iterator[None]:
+    """Lets Ctrl-C do nothing for the moment that a move takes, after which the command has ended anyway."""
+    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
+
+
+def _is_temporary(folder: Path) -> bool:
+    """Whether there is no such folder, or a temporary one of a command."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        return False
+    return not folder.exists() or (folder / MARK).is_file() or not any(folder.iterdir())
+
+
+def _remove_temporary(folder: Path) -> None:
+    """Deletes a temporary folder; the mark that tells that it is one goes last."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != MARK:
+            path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _enter(output: OutputFolder, at_end: contextlib.ExitStack) -> None:

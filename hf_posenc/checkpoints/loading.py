@@ -21,7 +21,7 @@ from ..model.position_base import PositionScheme
 from ..quiet import without_warnings
 from ..tasks import auto_class
 from .files import TRAINED_ON, not_finite
-from .opening import Checkpoint, listed
+from .opening import COUNTERS, Checkpoint, listed
 
 logger = logging.get_logger(__name__)
 
@@ -173,7 +173,7 @@ def _check_surplus(read: InItsClass, checkpoint: Checkpoint, keeps_head: bool) -
     heads: tuple[str, ...] = (*HEADS, f"{body}pooler.")
     if is_ours:
         heads = () if keeps_head else OUR_HEADS
-    names = {key for key in read.surplus if not key.endswith("_ids")}  # counters
+    names = {key for key in read.surplus if is_ours or not key.endswith(COUNTERS)}
     if unknown := {key for key in names if not key.startswith(heads)}:
         raise UserError(
             f"{checkpoint.name!r} has weights that its config.json doesn't know, such as {listed(unknown)}. Get it "

@@ -19,12 +19,14 @@ from ..data.columns import OURS
 from ..errors import UserError, is_local, one_line
 from ..files import json_text
 from ..tasks import task_of
-from .files import PICKLE, WEIGHTS, open_weights, read_json, weight_files
+from .files import INDEX, PICKLE, WEIGHTS, open_weights, read_json, weight_files
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 """The kinds of numbers that weights may be, by safetensors' names."""
 _DESCRIBED = ["*.json", "*.txt", "*.model", "*.py"]
 """What is fetched from the Hub beside the weights."""
+COUNTERS = (".position_ids", ".token_type_ids")
+"""How the names of counters end, which older BERTs hold among their weights."""
 _OF_LABELS = ("text-classification", "token-classification")
 
 
@@ -66,7 +68,7 @@ class Checkpoint:
         """
         kinds = self._kinds()
         for key, kind in kinds.items():
-            if kind not in _DTYPES.values() and not key.endswith("_ids"):  # counters, which are no weights
+            if kind not in _DTYPES.values() and not key.endswith(COUNTERS):
                 raise UserError(
                     f"{self.name!r}: {key!r} is {kind}, and weights are {', '.join(_DTYPES)}. If the checkpoint is "
                     "quantised, take the one that it was made from."
@@ -88,9 +90,14 @@ class Checkpoint:
     def _kinds(self) -> dict[str, Any]:
         """How each weight is stored: a dtype of `_DTYPES`, or another kind's name."""
         kinds: dict[str, Any] = {}
-        for name in weight_files(self.folder):
+        for name, promised in weight_files(self.folder).items():
             with open_weights(self.folder / name) as file:
                 written = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118  (not a dict)
+            if promised and promised != written.keys():
+                raise UserError(
+                    f"{self.name!r}: {INDEX} and {name} don't name the same weights: only one has "
+                    f"{listed(promised ^ written.keys())}. Get the checkpoint anew."
+                )
             kinds |= {key: _DTYPES.get(kind, kind) for key, kind in written.items()}
         if kinds:
             return kinds
@@ -233,6 +240,22 @@ _ACCEPTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "task_specific_params": (
         lambda value: value is None or isinstance(value, dict),
         "which is no JSON object. Delete that key.",
+    ),
+    "output_attentions": (
+        lambda value: value in (None, False),
+        "which an answer doesn't need and sdpa can't give. Delete that key.",
+    ),
+    "output_hidden_states": (
+        lambda value: value in (None, False, True),
+        "which is neither true nor false. Delete that key.",
+    ),
+    "transformers_weights": (
+        lambda value: value is None,
+        f"which names other weights than {WEIGHTS}. Delete that key, and call the file so.",
+    ),
+    "configuration_files": (
+        lambda value: value is None,
+        "by which transformers would read another file than this one. Delete that key, and call the file config.json.",
     ),
     "_attn_implementation": _ATTENTION,
     "attn_implementation": _ATTENTION,

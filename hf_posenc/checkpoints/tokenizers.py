@@ -1,6 +1,7 @@
 """The tokenizer of a checkpoint: its ids fit the embeddings, and are those of its `tokenizer.json`."""
 
 import json
+import math
 import tempfile
 from importlib import resources
 from pathlib import Path
@@ -11,10 +12,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.reading import readable
 from ..errors import UserError
-from .files import VOCABULARIES
+from .files import VOCABULARIES, read_json
 from .opening import Checkpoint, find_folder
 
 REFERENCE = "tokenizer.json"
+_WAY_OUT = "Copy it anew, or take the tokenizer's files out of the folder."
 
 
 def open_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -31,12 +33,12 @@ def open_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     return tokenizer
 
 
-def load_tokenizer(checkpoint: Checkpoint, vocab_size: int) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(checkpoint: Checkpoint, config: Any) -> PreTrainedTokenizerBase | None:
     """The tokenizer of a checkpoint, or None if it has none. Its ids aren't compared yet: see `check_ids`.
 
     Args:
         checkpoint: opened.
-        vocab_size: rows of the model's token embeddings.
+        config: of the model, with the sizes of its tables.
 
     Raises:
         UserError: it can't be read, or couldn't serve a model with these embeddings.
@@ -44,23 +46,31 @@ def load_tokenizer(checkpoint: Checkpoint, vocab_size: int) -> PreTrainedTokeniz
     if not _has_tokenizer(checkpoint.folder):
         return None
     tokenizer = _read(checkpoint.folder, checkpoint.name, checkpoint.trust_remote_code)
-    largest = largest_id(tokenizer)
-    if largest >= vocab_size:
+    with readable(f"{checkpoint.name!r}: its tokenizer", _WAY_OUT):
+        encoded = tokenizer("a")  # with what a template puts around it
+        types = encoded.get("token_type_ids", [0])
+    largest = max([largest_id(tokenizer), *encoded["input_ids"]])
+    if largest >= config.vocab_size:
         raise UserError(
             f"{checkpoint.name!r}: its tokenizer has token {largest}, {tokenizer.convert_ids_to_tokens(largest)!r}, "
-            f"and the model has vocab_size={vocab_size}. They don't belong together: put the model's own tokenizer "
-            "into the folder."
+            f"and the model has vocab_size={config.vocab_size}. They don't belong together: put the model's own "
+            "tokenizer into the folder."
+        )
+    if (kinds := getattr(config, "type_vocab_size", 0)) and max(types, default=0) >= kinds:
+        raise UserError(
+            f"{checkpoint.name!r}: its tokenizer gives token type {max(types)}, and the model has type_vocab_size="
+            f"{kinds}. They don't belong together: put the model's own tokenizer into the folder."
         )
     return tokenizer
 
 
-def load_checked_tokenizer(checkpoint: Checkpoint, vocab_size: int) -> PreTrainedTokenizerBase:
+def load_checked_tokenizer(checkpoint: Checkpoint, config: Any) -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint that answers: as `load_tokenizer`, with ids that are those of its `tokenizer.json`.
 
     Raises:
         UserError: there is none, or another than the weights were trained with.
     """
-    tokenizer = load_tokenizer(checkpoint, vocab_size)
+    tokenizer = load_tokenizer(checkpoint, config)
     if tokenizer is None:
         raise UserError(
             f"{checkpoint.name!r} has no tokenizer. Save it into that folder: "
@@ -80,13 +90,18 @@ def _has_tokenizer(folder: Path) -> bool:
 
 
 def _read(folder: Path, name: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    way_out = "Copy it anew, or take the tokenizer's files out of the folder."
-    with readable(f"{name!r}: its tokenizer", way_out):
+    described = folder / "tokenizer_config.json"
+    if described.is_file() and "fast_tokenizer_files" in read_json(described, name, dict):
+        raise UserError(
+            f"{name!r}: tokenizer_config.json has fast_tokenizer_files, by which another file than {REFERENCE} would "
+            f"be read. Delete that key, and call the file {REFERENCE}."
+        )
+    with readable(f"{name!r}: its tokenizer", _WAY_OUT):
         # False, and not None: transformers would ask on the terminal whether to run code.
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=trust_remote_code)
     tokenizer.init_kwargs.pop("auto_map", None)  # names code that isn't copied
     length: Any = tokenizer.model_max_length
-    if type(length) not in (int, float) or length <= 0 or length != int(length):
+    if type(length) not in (int, float) or not 0 < length < math.inf or length != int(length):
         raise UserError(
             f"{name!r}: tokenizer_config.json has model_max_length={length!r}. Give a positive whole number, or delete "
             "that key."
@@ -158,4 +173,5 @@ def check_ids(
 def _saved_and_loaded(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
         tokenizer.save_pretrained(folder)
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        with readable(f"The tokenizer of {tokenizer.name_or_path!r}, once it is saved,", _WAY_OUT):
+            return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

@@ -15,7 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import InItsClass, check_finite, read_in_class
-from ..checkpoints.opening import Checkpoint, listed, open_checkpoint
+from ..checkpoints.opening import COUNTERS, Checkpoint, listed, open_checkpoint
 from ..checkpoints.tokenizers import load_tokenizer
 from ..errors import UserError, one_line, user_errors
 from ..model import modeling_posenc
@@ -115,7 +115,7 @@ def load(source: str, *, task: str | None = None, revision: str | None = None, a
     family = None if model_type == PosEncConfig.model_type else _family_of(model_type, source)  # whatever its weights
     loaded = _load_posenc(checkpoint, task) if family is None else _load_family(checkpoint, family, task)
     config: Any = loaded.model.config
-    loaded.tokenizer = load_tokenizer(checkpoint, config.vocab_size)
+    loaded.tokenizer = load_tokenizer(checkpoint, config)
     return loaded
 
 
@@ -185,7 +185,7 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         has = model_class(task)(config).base_model.state_dict()  # type: ignore[call-arg]
     encoder = {ours: name for ours, name in family.encoder_names(config).items() if ours in has}
     head = family.head_names(task)
-    reasons: dict[str, str | None] = {name: "a counter, not a weight" for name in plain if name.endswith("_ids")}
+    reasons: dict[str, str | None] = {name: "a counter, not a weight" for name in plain if name.endswith(COUNTERS)}
     read.surplus |= set(reasons)
     at_decoder = head.get("lm_head.decoder.weight", "").removesuffix("weight") + "bias"
     if at_decoder in read.state:  # where its family has two biases, this is the one that is added

@@ -91,7 +91,7 @@ def load_classifier(
             "train` or examples/run_classification.py wrote."
         )
     config = read_model_config(opened)
-    tokenizer = load_checked_tokenizer(opened, config.vocab_size)
+    tokenizer = load_checked_tokenizer(opened, config)
     model: Any
     if backend == "torch":
         model = load_model(opened, config)

@@ -162,7 +162,7 @@ def _load(
     known = knowledge(config, checkpoint)
     same_labels = config.num_labels == 1 if labels.problem_type == "regression" else known.label_names == labels.names
     keeps_head = known.problem_type == labels.problem_type and same_labels
-    tokenizer = load_tokenizer(checkpoint, config.vocab_size)
+    tokenizer = load_tokenizer(checkpoint, config)
     if tokenizer is None:
         raise UserError(f"{source!r} has no tokenizer. Put the one that it was trained with into its folder.")
     if checkpoint.name == source:  # else the conversion has done it

@@ -90,7 +90,7 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     output = first_output(model, input_ids=input_ids)
     if not output.isfinite().all():
         raise UserError("Its output holds NaN or infinity: its training diverged.")
-    token_ids = _tokenize(copy, model.config.vocab_size)
+    token_ids = _tokenize(copy, model.config)
     sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in sorted(names))
     (folder / CHECKSUMS).write_text(sums, encoding="utf-8")
     sent = (*sorted(names), CHECKSUMS)
@@ -131,11 +131,11 @@ def _refuse_link(source: Path, name: str) -> None:
         raise UserError(f"{str(source / name)!r} is a link out of the folder. Replace it with the file, or remove it.")
 
 
-def _tokenize(copy: Opened, vocab_size: int) -> list[int] | None:
+def _tokenize(copy: Opened, config: Any) -> list[int] | None:
     described = copy.folder / "tokenizer_config.json"
     if described.is_file() and "auto_map" in read_json(described, copy.name, dict):
         raise UserError("The tokenizer has code of its own, which isn't sent. Give it one of transformers'.")
-    tokenizer = load_tokenizer(copy, vocab_size)
+    tokenizer = load_tokenizer(copy, config)
     if tokenizer is None:
         return None
     check_ids(tokenizer, copy.folder, copy.name, is_saved=True)

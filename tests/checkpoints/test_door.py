@@ -1,6 +1,7 @@
 """Each kind of damage to a checkpoint is refused, or harmless, whichever command opens it; ours and other families'."""
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import torch
 import typer.main
 from common import word_tokenizer, write_csv
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer, RobertaConfig
 
 import hf_posenc
@@ -99,6 +102,49 @@ def _moved_out(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
 
 
+def _sharded(change: Callable[[dict[str, str]], object]) -> Callable[[Path], None]:
+    """An index beside its only shard, and a change of what it promises."""
+
+    def damage(folder: Path) -> None:
+        shard = "model-00001-of-00001.safetensors"
+        names = dict.fromkeys(load_file(folder / "model.safetensors"), shard)
+        (folder / "model.safetensors").rename(folder / shard)
+        change(names)
+        index = {"metadata": {}, "weight_map": names}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    return damage
+
+
+def _other_weights(folder: Path) -> None:
+    save_file(_all_int8(load_file(folder / "model.safetensors")), folder / "other.safetensors", {"format": "pt"})
+    _fields("config.json", transformers_weights="other.safetensors")(folder)
+
+
+def _other_config(folder: Path) -> None:
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.4.0.0.json").write_text(json.dumps({**raw, "attn_implementation": "somebody/kernel"}))
+    _fields("config.json", configuration_files=["config.4.0.0.json"])(folder)
+
+
+def _special_id(folder: Path) -> None:
+    """A template that puts an id around a text that no word has."""
+    processor = TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 99_999), ("[SEP]", 3)])
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.post_processor = processor
+    backend.save(str(folder / "tokenizer.json"))
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    _fields("tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_input_names=names)(folder)
+
+
+def _token_type(folder: Path) -> None:
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.post_processor = TemplateProcessing("[CLS]:7 $A:7 [SEP]:7", None, [("[CLS]", 2), ("[SEP]", 3)])
+    backend.save(str(folder / "tokenizer.json"))
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    _fields("tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_input_names=names)(folder)
+
+
 def _pickled(folder: Path) -> None:
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
@@ -150,6 +196,16 @@ WEIGHTS: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda f: ((f / "model.safetensors").unlink(), (f / "model.safetensors.index.json").write_text("{}")),
         "no weight_map",
     ),
+    "an index that promises a weight too many": (
+        _sharded(lambda names: names.update({"model.more.weight": "model-00001-of-00001.safetensors"})),
+        "don't name the same weights: only one has 'model.more.weight'",
+    ),
+    "an index that lacks a weight": (_sharded(lambda names: names.popitem()), "don't name the same weights"),
+    "a whole number of another name": (
+        _weights(lambda state, *_: {**state, "model.some_ids": torch.ones(2, dtype=torch.int8)}),
+        "'model.some_ids' is I8",
+    ),
+    "a file of another name": (_other_weights, "transformers_weights="),
     "a pickle alone": (_pickled, "hf-posenc convert --allow-pickle"),
     "an adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "merge_and_unload"),
 }
@@ -158,6 +214,17 @@ TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {
         _vocabulary(lambda tokenizer: tokenizer["model"]["vocab"].update(good=5000)),
         "has token 5000, 'good'",
     ),
+    "an id of its template past the embeddings": (_special_id, "has token 99999"),
+    "a token type past the embeddings": (_token_type, "gives token type 7"),
+    "a file of another name": (
+        _fields("tokenizer_config.json", fast_tokenizer_files=["tokenizer.4.0.json"]),
+        "fast_tokenizer_files",
+    ),
+    "a key twice": (
+        _text("tokenizer_config.json", lambda text: text.replace("{", '{"pad_token": "a",', 1)),
+        "holds 'pad_token' twice",
+    ),
+    "a length without end": (_fields("tokenizer_config.json", model_max_length=math.inf), "model_max_length=inf"),
     "other ids": (_other_ids, r"gives other ids than its tokenizer\.json"),
     "no padding token": (_fields("tokenizer_config.json", pad_token=None), "no padding token"),
     "a length that is a text": (_fields("tokenizer_config.json", model_max_length="many"), "model_max_length='many'"),
@@ -180,6 +247,8 @@ CONFIGS: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "flash attention": (_fields("config.json", _attn_implementation="flash_attention_2"), "flash_attention_2"),
     "a kernel of the Hub": (_fields("config.json", attn_implementation="somebody/kernel"), "somebody/kernel"),
+    "a file of another name": (_other_config, "configuration_files="),
+    "attention that is shown": (_fields("config.json", output_attentions=True), "output_attentions=true"),
     "quantised": (_fields("config.json", quantization_config={"quant_method": "fp8"}), "quantization_config="),
     "no class of a model": (_fields("config.json", architectures=5), "architectures=5"),
     "a size of another type": (_fields("config.json", num_hidden_layers="two"), "num_hidden_layers"),
@@ -277,7 +346,7 @@ def test_each_command_goes_through_the_door(damaged, data, tmp_path, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow  # 36 damages, nine commands, two models
+@pytest.mark.slow  # 46 damages, nine commands, two models
 @pytest.mark.parametrize(("kind", "name"), DAMAGES)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_damage_is_refused_or_harmless_to_each_command(

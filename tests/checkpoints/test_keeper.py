@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 from kills import copied_before_each_operation
 from training_harness import snapshot
 
-from hf_posenc.checkpoints.keeper import HOLDER, LIST, LOCK, REPLACED, OutputFolder, is_model_file, output_folder
-from hf_posenc.errors import UserError
+from hf_posenc.checkpoints.keeper import HOLDER, LIST, LOCK, MARK, REPLACED, OutputFolder, is_model_file, output_folder
+from hf_posenc.errors import Interrupted, UserError
 from hf_posenc.files import WRITING, sha256
 
 OLD = {"config.json": "old", "model.safetensors": "old", "onnx/model.onnx": "old", "tokenizer.json": "same"}
@@ -36,6 +37,56 @@ def texts(folder: Path) -> dict[str, str]:
 
 
 # ---- what may be replaced -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [".writing/mine.txt", ".replaced-mine/mine.txt"])
+def test_a_users_folder_with_a_name_like_the_keepers_own_is_never_deleted(tmp_path, name):
+    write(tmp_path, {name: "mine"})
+    with pytest.raises(UserError, match=f"holds {name.partition('/')[0]}, and no {LIST}"):
+        save(tmp_path, NEW)
+    assert texts(tmp_path) == {name: "mine"}
+    save(tmp_path / "out", OLD)
+    write(tmp_path / "out", {name: "mine"})
+    with contextlib.suppress(UserError):
+        save(tmp_path / "out", NEW, overwrite=True)
+    assert (tmp_path / "out" / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_while_files_move_in_is_too_late(tmp_path, monkeypatch, presses):
+    save(tmp_path, OLD)
+    replace, moved = os.replace, []
+
+    def pressed(*paths):
+        moved.append(paths)
+        if len(moved) > 2:
+            for _ in range(presses):
+                signal.raise_signal(signal.SIGINT)
+        replace(*paths)
+
+    with output_folder(tmp_path, overwrite=True) as output, output.replaced() as new:
+        write(new, NEW)
+        monkeypatch.setattr("os.replace", pressed)
+    assert len(moved) > 4
+    assert texts(tmp_path) == NEW
+
+
+def test_ctrl_c_after_the_move_says_that_the_files_are_there(tmp_path):
+    def interrupted() -> None:
+        with output_folder(tmp_path) as output:
+            with output.replaced() as new:
+                write(new, NEW)
+            raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match="the new files are complete, and in"):
+        interrupted()
+    assert texts(tmp_path) == NEW
+
+
+def test_an_output_without_a_name_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="The output folder has no name"):
+        save("", NEW)
 
 
 def test_the_list_names_what_was_written_with_its_sha256(tmp_path):
@@ -104,7 +155,14 @@ def test_a_list_that_names_files_outside_the_folder_lets_none_be_moved(tmp_path)
     old = json.loads((tmp_path / "out" / LIST).read_text())["files"]
     (tmp_path / "out" / LIST).write_text(json.dumps({"files": {**old, **listed}}))
     save(tmp_path / "out", NEW, overwrite=True)
-    write(tmp_path / "out", {"notes.txt": "mine", f"{WRITING}/{LIST}": json.dumps({"files": {"../notes.txt": "0"}})})
+    write(
+        tmp_path / "out",
+        {
+            "notes.txt": "mine",
+            f"{WRITING}/{MARK}": "",
+            f"{WRITING}/{LIST}": json.dumps({"files": {"../notes.txt": "0"}}),
+        },
+    )
     with output_folder(tmp_path / "out", check=lambda _: None) as output:
         assert output.completed
     assert (tmp_path / "mine.txt").read_text() == (tmp_path / "out" / "notes.txt").read_text() == "mine"
@@ -267,7 +325,7 @@ def test_wherever_it_is_killed_the_same_command_goes_on_and_what_was_complete_is
 
 def test_a_finished_move_is_said(tmp_path):
     save(tmp_path, OLD)
-    (tmp_path / WRITING).mkdir()
+    write(tmp_path, {f"{WRITING}/{MARK}": ""})
     for name in (*OLD, LIST):
         (tmp_path / WRITING / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).rename(tmp_path / WRITING / name)
@@ -279,7 +337,8 @@ def test_a_finished_move_is_said(tmp_path):
 
 
 def test_what_a_kill_left_counts_for_nothing_and_goes_with_the_next_success(tmp_path):
-    write(tmp_path, {f"{WRITING}/config.json": "half", f"{REPLACED}x/config.json": "old", LOCK: "", HOLDER: ""})
+    write(tmp_path, {f"{WRITING}/{MARK}": "", f"{WRITING}/config.json": "half", LOCK: "", HOLDER: ""})
+    write(tmp_path, {f"{REPLACED}a1b2c3d4/config.json": "old"})
     save(tmp_path, NEW)
     assert texts(tmp_path) == NEW
 
