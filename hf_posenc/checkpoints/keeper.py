@@ -154,7 +154,7 @@ class OutputFolder:
         shown, held = repr(str(self.path)), _some(content)
         if not run and not _read_list(self.path):
             raise UserError(
-                f"{shown} holds {held}, and no {LIST} that says that hf-posenc wrote it. Empty it, or name a new "
+                f"{shown} holds {held}, and no whole {LIST} that says that hf-posenc wrote it. Empty it, or name a new "
                 "folder."
             )
         if strange := self._in_the_way({*self.written(), LIST, *run}):

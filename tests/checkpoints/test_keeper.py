@@ -42,7 +42,7 @@ def texts(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("name", [".writing/mine.txt", ".replaced-mine/mine.txt"])
 def test_a_users_folder_with_a_name_like_the_keepers_own_is_never_deleted(tmp_path, name):
     write(tmp_path, {name: "mine"})
-    with pytest.raises(UserError, match=f"holds {name.partition('/')[0]}, and no {LIST}"):
+    with pytest.raises(UserError, match=f"holds {name.partition('/')[0]}, and no whole {LIST}"):
         save(tmp_path, NEW)
     assert texts(tmp_path) == {name: "mine"}
     save(tmp_path / "out", OLD)
