@@ -142,7 +142,7 @@ def test_without_a_list_nothing_is_replaced_whatever_it_looks_like(tmp_path, the
     before = snapshot(tmp_path)
     for overwrite in (False, True):
         with pytest.raises(
-            UserError, match="no _files.json that says that hf-posenc wrote it. Empty it, or name a new"
+            UserError, match="no whole _files.json that says that hf-posenc wrote it. Empty it, or name a new"
         ):
             save(tmp_path, {"new.txt": "new"}, overwrite=overwrite)
     assert snapshot(tmp_path) == before
