@@ -103,7 +103,7 @@ def read_in_class(checkpoint: Checkpoint, cls: Any, config: Any, prefix: str = "
                 **options,
             )
     except Exception as error:  # what a damaged file raises differs
-        raise UserError(f"{checkpoint.name!r} can't be read by {cls.__name__}: {one_line(error)[:300]}") from error
+        raise UserError(f"{checkpoint.name!r} can't be read by {cls.__name__}: {one_line(error)}") from error
     model.name_or_path = model.config.name_or_path = checkpoint.name
     state = {name.removeprefix(prefix): value.detach() for name, value in model.state_dict().items()}
     keys = {kind: {name.removeprefix(prefix) for name in info[f"{kind}_keys"]} for kind in ("missing", "unexpected")}

@@ -61,8 +61,9 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     Raises:
         Exception: strangers couldn't load it, or it would send what it shouldn't; an error of whichever library.
     """
-    opened = open_checkpoint(source, trust_remote_code=trusted)
+    opened = open_checkpoint(source, trust_remote_code=trusted, needs_weights=False)
     _check_ours(opened)
+    _ = opened.stored  # refuses what isn't to be read
     raw = opened.raw
     config = PosEncConfig.from_pretrained(source, trust_remote_code=trusted)
     code, is_ours = _code(source, raw["auto_map"], config)

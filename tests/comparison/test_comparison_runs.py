@@ -442,7 +442,7 @@ def test_one_pretrained_checkpoint_is_converted_to_each_scheme(tmp_path):
     bert.save_pretrained(tmp_path / "bert")
     with pytest.raises(UserError, match="the checkpoint '.*model.safetensors', which has changed since the first runs"):
         execute(plan, tmp_path / "results", console=quiet())
-    with pytest.raises(UserError, match="'nowhere' can't be read as a checkpoint"):
+    with pytest.raises(UserError, match="'nowhere' is no folder, and couldn't be had from the Hub"):
         toy(pretrained="nowhere", options=options)
 
 

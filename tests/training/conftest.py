@@ -9,12 +9,14 @@ from training_harness import order_files, rows, train
 
 
 @pytest.fixture(autouse=True)
-def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Data sets are cached by path: a test's files must not meet those of an earlier run.
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.getbasetemp() / "datasets")
     # accelerate keeps its state for the life of a process; here each test stands for a process.
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
+    yield
+    torch.use_deterministic_algorithms(False)  # which a run with full_determinism leaves on
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from hf_posenc.training.run_folder import checkpoints
 @pytest.mark.slow
 def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
     """As a terminal sends it: to the launcher, which passes it on, and to both processes."""
-    options = {**order, "max_steps": 30, "batch_size": 8}
+    options = {**order, "max_steps": 200, "batch_size": 8}
     with begun([*LAUNCH, *TRAIN, *command(tmp_path / "run", **options)], tmp_path / "errors") as running:
         await_loss(running)
         os.killpg(running.pid, signal.SIGINT)
