@@ -346,7 +346,7 @@ def test_each_command_goes_through_the_door(damaged, data, tmp_path, monkeypatch
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow  # 46 damages, nine commands, two models
+@pytest.mark.slow  # all damages, commands and models
 @pytest.mark.parametrize(("kind", "name"), DAMAGES)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_damage_is_refused_or_harmless_to_each_command(
