@@ -1,4 +1,8 @@
-"""Errors in one line: `UserError` for what the user can correct, and exit codes."""
+"""Errors in one line: `UserError` for what the user can correct, and exit codes.
+
+An error names parameters by `spell`, as whoever reads it would give them: in Python `scheme='rpoe'`, on the command
+line `--scheme 'rpoe'`.
+"""
 
 import contextlib
 import importlib.util
@@ -8,11 +12,61 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+
+NO_VALUE: Any = object()
+"""A parameter is named without a value."""
+
+
+def _spell_in_python(parameter: str, value: Any) -> str:
+    """`scheme='rpoe'`; of a key of a dictionary `set={'optim': 'sgd'}`."""
+    name, _, key = parameter.partition(".")
+    if not key:
+        return name if value is NO_VALUE else f"{name}={value!r}"
+    return f"{name}={{{key!r}: {'...' if value is NO_VALUE else repr(value)}}}"
+
+
+_spelling: Callable[[str, Any], str] = _spell_in_python
+
+
+def spell(parameter: str, value: Any = NO_VALUE) -> str:
+    """A parameter, perhaps with a value, as whoever reads the message would give it.
+
+    Args:
+        parameter: its name in Python; `set.optim` is the key `optim` of the dictionary `set`.
+        value: left out, the name stands alone.
+    """
+    return _spelling(parameter, value)
+
+
+@contextlib.contextmanager
+def spelling(spell_parameter: Callable[[str, Any], str]) -> Iterator[None]:
+    """Inside, messages name parameters so, in all threads: the command line says how its users give them."""
+    global _spelling
+    before, _spelling = _spelling, spell_parameter
+    try:
+        yield
+    finally:
+        _spelling = before
 
 
 class UserError(ValueError):
-    """Something in the input or the options is wrong; the message says what, what is accepted, and the way out."""
+    """Something in the input or the options is wrong; the message says what, what is accepted, and the way out.
+
+    Args:
+        message: the whole sentence, or with `parameter` what follows its name and value.
+        parameter: what the error is about, spelt at the beginning (see `spell`).
+        value: of the parameter, spelt, too.
+
+    Attributes:
+        parameter: the same, for programs. None: it isn't about one.
+    """
+
+    def __init__(self, message: str, *, parameter: str | None = None, value: Any = NO_VALUE) -> None:
+        self.parameter = parameter
+        if parameter is not None:
+            message = f"{spell(parameter, value)}{'' if message.startswith(':') else ' '}{message}"
+        super().__init__(message)
 
 
 class Diverged(UserError):
@@ -21,11 +75,6 @@ class Diverged(UserError):
 
 class Interrupted(KeyboardInterrupt):
     """Training was stopped by Ctrl-C; the message says what was saved and how to resume."""
-
-
-def dashed(name: str) -> str:
-    """An option as messages spell it, whichever way it was typed: `--max-steps`."""
-    return f"--{name.replace('_', '-')}"
 
 
 @contextlib.contextmanager
@@ -38,8 +87,7 @@ def user_errors() -> Iterator[None]:
     except UserError:
         raise
     except (ValueError, TypeError, ImportError, StrictDataclassError) as error:
-        # Where others write this field, our users type an option.
-        raise UserError(one_line(error).replace("position_embedding_type=", "--scheme ")) from error
+        raise UserError(one_line(error)) from error
 
 
 def is_local(name: str) -> bool:
@@ -47,11 +95,13 @@ def is_local(name: str) -> bool:
     return Path(name).exists() or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?", name) or ".." in name
 
 
-def check_local(option: str, name: str) -> None:
-    """Raises a UserError if the name means a folder that doesn't exist."""
+def check_local(parameter: str, name: str) -> None:
+    """Raises a UserError if the name, the value of this parameter, means a folder that doesn't exist."""
     if is_local(name) and not Path(name).exists():
         raise UserError(
-            f"{option} {name!r}: there is no such folder. Give one that is here, or a name on the Hub: owner/name."
+            ": there is no such folder. Give one that is here, or a name on the Hub: owner/name.",
+            parameter=parameter,
+            value=name,
         )
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args, ge
 
 import typer
 
-from .errors import UserError, dashed
+from .errors import UserError, spell
 from .files import expanded
 from .schemes.names import known_schemes
 
@@ -22,6 +22,14 @@ class Range(NamedTuple):
 
     text: str
     holds: Callable[[Any], bool]
+
+    def fault(self, value: Any) -> str | None:
+        """What is wrong with a value, to be said behind it; None: nothing, or the value is None."""
+        try:
+            holds = value is None or (self.holds(value) and isinstance(value, bool) is (self is BOOLEAN))
+        except TypeError:  # a string where a number is wanted, or a fraction where a whole one is
+            holds = False
+        return None if holds else f"is out of range. Give {self.text}."
 
 
 def whole_number(least: int, most: int | None = None) -> Range:
@@ -40,14 +48,10 @@ FROM_0_TO_1 = Range("a number from 0 to 1", lambda value: 0 <= value <= 1)
 _FACTOR = Range("a number from 0 to 1000", lambda value: 0 <= value <= 1000)
 
 
-def check_range(spelt: str, value: Any, accepts: Range) -> None:
-    """Raises a UserError if a value, spelt with its name, isn't one that is accepted; None always is."""
-    try:
-        holds = value is None or (accepts.holds(value) and isinstance(value, bool) is (accepts is BOOLEAN))
-    except TypeError:  # a string where a number is wanted, or a fraction where a whole one is
-        holds = False
-    if not holds:
-        raise UserError(f"{spelt} is out of range. Give {accepts.text}.")
+def check_range(parameter: str, value: Any, accepts: Range) -> None:
+    """Raises a UserError if a parameter's value isn't one that is accepted; None always is."""
+    if fault := accepts.fault(value):
+        raise UserError(fault, parameter=parameter, value=value)
 
 
 def complete_scheme(incomplete: str) -> list[str]:
@@ -175,22 +179,26 @@ class Options:
             value, (kind, *notes) = getattr(self, item.name), get_args(item.type)
             literals = [part for part in (kind, *get_args(kind)) if get_origin(part) is Literal]
             if literals and value is not None and value not in (choices := get_args(literals[0])):
-                raise UserError(f"{dashed(item.name)} {value!r} is unknown. Choose one of {', '.join(choices)}.")
+                known = f"is unknown. Choose one of {', '.join(choices)}."
+                raise UserError(known, parameter=item.name, value=value)
             for accepts in notes[:-1]:
-                check_range(f"{dashed(item.name)} {value}", value, accepts)
+                check_range(item.name, value, accepts)
         for name in PATHS:
             setattr(self, name, expanded(getattr(self, name)))
         if self.delimiter in ("tab", "\\t"):
             self.delimiter = "\t"
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
-            raise UserError(f"--delimiter {self.delimiter!r} can't separate columns. Give one character, or tab.")
+            wanted = "can't separate columns. Give one character, or tab."
+            raise UserError(wanted, parameter="delimiter", value=self.delimiter)
         if self.label_delimiter == "":
-            raise UserError("--label-delimiter '' separates no labels. Leave it out, or give a character.")
+            wanted = "separates no labels. Leave it out, or give a character."
+            raise UserError(wanted, parameter="label_delimiter", value="")
         names = self.named_labels
         if self.label_names is not None and (len(names) < 2 or len({*names}) < len(names)):
-            raise UserError(f"--label-names {self.label_names!r} must list each label once, in order: no,yes.")
+            wanted = "must list each label once, in order: no,yes."
+            raise UserError(wanted, parameter="label_names", value=self.label_names)
         if self.max_steps is not None:
-            refuse_given(self, ("epochs",), "has no effect beside --max-steps")
+            refuse_given(self, ("epochs",), f"has no effect beside {spell('max_steps')}")
         self.scheme_kwargs = cast(Any, json_object("scheme_kwargs", self.scheme_kwargs))
         self.set = cast(Any, _assignments(self.set))
 
@@ -236,14 +244,14 @@ def words(text: str) -> list[str]:
 
 
 def refuse_given(options: Options, names: Iterable[str], why: str) -> None:
-    """Raises a UserError if an option of these names isn't at its default: `--name value`, then `why`."""
+    """Raises a UserError if an option of these names isn't at its default: the option, then `why`."""
     for name, value in options.changed().items():
         if name in names:
-            raise UserError(f"{dashed(name)} {value!r} {why}. Leave it out.")
+            raise UserError(f"{why}. Leave it out.", parameter=name, value=value)
 
 
-def json_object(name: str, value: Any) -> dict[str, Any] | None:
-    """The value of an option that is a JSON object, or a dictionary already.
+def json_object(parameter: str, value: Any) -> dict[str, Any] | None:
+    """The value of a parameter that is a JSON object, or a dictionary already.
 
     Raises:
         UserError: it isn't one.
@@ -253,7 +261,7 @@ def json_object(name: str, value: Any) -> dict[str, Any] | None:
     with contextlib.suppress(json.JSONDecodeError, TypeError):
         if isinstance(parsed := json.loads(value), dict):
             return parsed
-    raise UserError(f"{dashed(name)} {value!r} is no JSON object. Give one: '{{\"name\": 1}}'.")
+    raise UserError("is no JSON object. Give one: '{\"name\": 1}'.", parameter=parameter, value=value)
 
 
 def _assignments(given: Any) -> dict[str, Any] | None:
@@ -265,7 +273,8 @@ def _assignments(given: Any) -> dict[str, Any] | None:
         name, equals, text = str(word).partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name.isidentifier():
-            raise UserError(f"--set {word!r} assigns nothing. Write --set weight_decay=0.01.")
+            way_out = f"assigns nothing. Write {spell('set.weight_decay', 0.01)}."
+            raise UserError(way_out, parameter="set", value=word)
         assigned[name] = {"True": True, "False": False, "None": None}.get(text, text)
         with contextlib.suppress(json.JSONDecodeError):
             assigned[name] = json.loads(text)

@@ -7,9 +7,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.errors import Interrupted, UserError, check_local, format_cli_error, is_local, one_line, user_errors
+from hf_posenc.cli import app
+from hf_posenc.cli.spelling import CommandLineSpelling
+from hf_posenc.errors import (
+    NO_VALUE,
+    Interrupted,
+    UserError,
+    check_local,
+    format_cli_error,
+    is_local,
+    one_line,
+    spell,
+    spelling,
+    user_errors,
+)
 
 TOKEN = "hf_thisIsNoRealTokenButLooksLikeOne"
 SECRETS = {"that looks like one": TOKEN, "of the environment": "an odd token", "of the file": "saved-by-a-login"}
@@ -164,3 +178,33 @@ atexit.register(lambda: print("in a group:", group.is_initialized()))
 {ending}"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "in a group: False"), done.stderr
+
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "in_python", "on_the_command_line"),
+    [
+        ("scheme", "rpoe", "scheme='rpoe'", "--scheme 'rpoe'"),
+        ("max_steps", 3, "max_steps=3", "--max-steps 3"),
+        ("output", NO_VALUE, "output", "--output"),
+        ("overwrite", True, "overwrite=True", "--overwrite"),
+        ("bf16", False, "bf16=False", "--no-bf16"),
+        ("set.optim", "sgd", "set={'optim': 'sgd'}", "--set optim=sgd"),
+        ("set.tf32", True, "set={'tf32': True}", "--set tf32=true"),
+        ("set.optim", NO_VALUE, "set={'optim': ...}", "--set optim"),
+        ("scheme_kwargs", {"std": 1}, "scheme_kwargs={'std': 1}", "--scheme-kwargs '{\"std\": 1}'"),
+        ("scheme_kwargs.std", 1, "scheme_kwargs={'std': 1}", "--scheme-kwargs '{\"std\": 1}'"),
+        ("allow_pickle", True, "allow_pickle=True", "`hf-posenc convert --allow-pickle`"),
+    XX
+        ("verbose", 1, "verbose=1", "verbose=1"),
+    ],
+)
+def test_a_parameter_is_spelt_as_its_reader_gives_it(parameter, value, in_python, on_the_command_line):
+    assert spell(parameter, value) == in_python
+    with spelling(CommandLineSpelling(COMMANDS, "train")):
+        assert spell(parameter, value) == on_the_command_line
+        error = UserError("is odd.", parameter=parameter, value=value)
+        assert (str(error), error.parameter) == (f"{on_the_command_line} is odd.", parameter)
+    assert str(UserError(": no.", parameter=parameter, value=value)) == f"{in_python}: no."

@@ -12,9 +12,10 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 import hf_posenc
-from hf_posenc.errors import UserError, run_script
+from hf_posenc.errors import UserError, run_script, spelling
 from hf_posenc.options import Options, output_option
 
+from .spelling import CommandLineSpelling
 from .streams import OutputLost, output_may_be_lost, outputs
 
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
@@ -53,11 +54,15 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _hf_posenc(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Encoders whose positional scheme is one config value: train, evaluate, predict."""
+    running, commands = context.invoked_subcommand, cast(Any, context.command).commands
+    if running in commands:
+        context.with_resource(spelling(CommandLineSpelling(commands, str(running))))
 
 
 def data_options(context: typer.Context) -> Options:

@@ -48,7 +48,7 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
         if not values.get(name):
             raise UserError(f"There are no {name}. Give --{option}, or {name}: [...] in a plan.")
     if isinstance(seeds := values.get("seeds"), int):
-        check_range(f"The plan's number of seeds {seeds}", seeds, whole_number(1, 10_000))
+        check_range("seeds", seeds, whole_number(1, 10_000))
         values["seeds"] = tuple(range(seeds))
     if values["schemes"] in ("all", ["all"]):
         values["schemes"] = known_schemes()
@@ -104,7 +104,8 @@ def _checked(kind: type, values: dict[str, Any], what: str) -> dict[str, Any]:
             raise UserError(f"{what} has {name}: {values[name]!r}. {one_line(error)}.") from error
         for accepts in getattr(annotated[name], "__metadata__", ()):
             for item in value if isinstance(value, tuple) else (value,):
-                check_range(f"{what}'s {name} {item}", item, accepts)
+                if fault := accepts.fault(item):
+                    raise UserError(f"{what}'s {name} {item} {fault}")
     return checked
 
 
@@ -161,7 +162,8 @@ def _check_values(plan: Plan) -> None:
             raise UserError(f"{where} is generated: its metric is accuracy, and extra_tests and lengths are for text.")
         if task.data == "probes":
             shortest = min(plan.train_length, *plan.lengths)
-            check_range(f"{where}: {shortest} tokens of an input", shortest, whole_number(SHORTEST))
+            if fault := whole_number(SHORTEST).fault(shortest):
+                raise UserError(f"{where}: {shortest} tokens of an input {fault}")
         for options in (plan.options, task.options):
             if own := [name for name in options if name in _OWN_OPTIONS]:
                 raise UserError(f"{where}: options can't set {own[0]!r}, which the plan itself decides.")

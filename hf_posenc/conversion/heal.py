@@ -129,7 +129,7 @@ class Healing:
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            check_range(f"{item.name}={value!r}", value, get_args(item.type)[1])
+            check_range(item.name, value, get_args(item.type)[1])
 
 
 def default_rate(hidden_size: int) -> float:

@@ -94,7 +94,7 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
             raise UserError(f"{str(folder)!r} holds no split. {way_out}")
         return files
     refuse_given(options, ("delimiter", "quoting", "encoding"), f"is for files of text, --data {name!r} is none")
-    check_local("--data", name)
+    check_local("data", name)
     with readable(f"--data {name!r}", "It must be a file, a folder, a name on the Hub, or blimp_order."):
         loaded = load_from_disk(str(folder)) if is_saved else load_dataset(name, options.data_config)
         return {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)

@@ -9,15 +9,14 @@
 """
 
 import contextlib
-import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import Field, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 from accelerate import PartialState
@@ -37,7 +36,7 @@ from ..data.columns import note, notes_of, remembered_columns, spelt
 from ..data.memory import SOURCE, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
-from ..errors import Diverged, Interrupted, UserError, dashed
+from ..errors import Diverged, Interrupted, UserError
 from ..files import expanded
 from ..options import Options, refuse_given
 from ..quiet import alone, silence, without_bars
@@ -96,8 +95,7 @@ def fit(
     require_labels(labels)
     guess = "regression" if type_of_target(labels) == "continuous" else "classification"
     kinds: dict[str, Any] = {"classification": PosEncClassifier, "regression": PosEncRegressor}
-    with _named_parameters():
-        estimator = kinds[Options.of(task=task).task or guess]
+    estimator = kinds[Options.of(task=task).task or guess]
     return estimator(baseline=baseline, pretrained=pretrained, scheme=scheme, **options).fit(texts, labels)
 
 
@@ -158,12 +156,11 @@ class _Estimator(BaseEstimator):
         table = as_table(Dataset.from_dict({**columns, label: values}, features=features), SOURCE)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
         verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
-        with _named_parameters():
-            refuse_given(
-                Options.of(**parameters),
-                _OF_FILES,
-                "is for files; PosEncClassifier and PosEncRegressor train on texts in memory",
-            )
+        refuse_given(
+            Options.of(**parameters),
+            _OF_FILES,
+            "is for files; PosEncClassifier and PosEncRegressor train on texts in memory",
+        )
         parameters |= {
             "task": task,
             "text_column": spelt(tuple(columns)),
@@ -176,7 +173,6 @@ class _Estimator(BaseEstimator):
             tempfile.TemporaryDirectory(prefix="posenc-") as folder,
             alone(),
             contextlib.nullcontext() if verbose else silence(),
-            _named_parameters(),
         ):
             options = Options.of(**{**parameters, "output": str(Path(folder) / "posenc-model")})
             console = None if verbose else Console(quiet=True)  # rich prints past stdout in a notebook
@@ -190,7 +186,7 @@ class _Estimator(BaseEstimator):
         self._result = result
         doubts = [*result.report.warnings, *result.report.data.doubts]
         for doubt in () if verbose else doubts:
-            warnings.warn(_in_python(doubt), stacklevel=3)
+            warnings.warn(doubt, stacklevel=3)
         return self
 
     # ---- predicting -------------------------------------------------------------------------------------------------
@@ -312,36 +308,6 @@ class PosEncRegressor(RegressorMixin, _Estimator):
     def predict(self, X: Any) -> np.ndarray:
         """The number of each text."""
         return predictions_from_logits(self._logits(X), "regression")
-
-
-@contextlib.contextmanager
-def _named_parameters() -> Iterator[None]:
-    """Lets errors name options as parameters."""
-    try:
-        yield
-    except UserError as error:
-        raise type(error)(_in_python(str(error))) from error
-
-
-def _in_python(message: str) -> str:
-    """A message of the command line that names options as parameters: `task='regression'` for `--task regression`."""
-    for item in fields(Options):
-        kinds = get_args(get_args(item.type)[0])
-        choices = [choice for kind in kinds for choice in get_args(kind) if isinstance(choice, str)]
-        value = "|".join(("'[^']*'", r"\d[\d.e-]*", *choices))
-        spelling = rf"{dashed(item.name)}(?![\w-])(?: ({value})(?![\w-]))?"
-        message = re.sub(spelling, partial(_as_parameter, item), message)
-    return message
-
-
-def _as_parameter(item: Field[Any], spelling: re.Match[str]) -> str:
-    """An option of the command line, with the value behind it, as it is written in Python."""
-    value = spelling[1]
-    if isinstance(item.default, bool):
-        return f"{item.name}=True"
-    if value is None:
-        return item.name
-    return f"{item.name}={repr(value) if value[0].isalpha() else value}"
 
 
 def require_labels(labels: Any) -> None:

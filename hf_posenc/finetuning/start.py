@@ -68,11 +68,11 @@ def check_start(options: Options) -> Beginning:
         near = did_you_mean(name, known)
         raise UserError(f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip())
     for name in options.assigned.keys() & _OF_TOKENIZERS.keys():
-        check_range(f"--set {name}={options.assigned[name]}", options.assigned[name], _OF_TOKENIZERS[name])
+        check_range(f"set.{name}", options.assigned[name], _OF_TOKENIZERS[name])
     if options.scheme_file is not None:
         register_scheme(options.scheme_file, options.scheme)
     if options.tokenizer is not None:
-        check_local("--tokenizer", options.tokenizer)
+        check_local("tokenizer", options.tokenizer)
     if options.pretrained is None:
         if options.lora:
             raise UserError("--lora trains updates of trained weights. Name a checkpoint with --pretrained.")

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, Trai
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_tf32_available
 
-from ..errors import UserError, dashed, one_line, user_errors
+from ..errors import UserError, one_line, user_errors
 from ..model.position_base import PositionScheme
 from ..options import Options
 from .evaluations import RunLength, check_length, evaluations_of
@@ -215,7 +215,7 @@ def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
     on_cpu = trains_on_cpu(options)
     if options.device not in (None, "cpu") and (accelerator is None or options.device != accelerator.type):
         there = "cpu" + (f" and {accelerator.type}" if accelerator is not None else " alone")
-        raise UserError(f"{dashed('device')} {options.device!r} can't be trained on. This machine has {there}.")
+        raise UserError(f"can't be trained on. This machine has {there}.", parameter="device", value=options.device)
     for name in ("fp16", "tf32", "dataloader_pin_memory"):
         if chosen.get(name) and on_cpu:
             raise UserError(f"--set {name}=true needs a GPU. Leave it out; --bf16 works on a CPU, too.")

@@ -16,7 +16,7 @@ from transformers.integrations import get_available_reporting_integrations
 from transformers.training_args import OptimizerNames
 
 from ..errors import UserError
-from ..options import BOOLEAN, COUNT, SEED, SHARE, Options, Range, check_range, whole_number
+from ..options import BOOLEAN, COUNT, SEED, SHARE, Options, Range, whole_number
 
 INSTALLED: dict[str, Field[Any]] = {item.name: item for item in fields(TrainingArguments)}
 """The fields that the installed transformers has."""
@@ -250,12 +250,13 @@ def _check(name: str, value: Any) -> None:
         raise UserError(f"--set {name} can't be set: {field.text}. Leave it out.")
     if name not in INSTALLED:
         raise UserError(f"--set {name}: transformers {transformers_version} has no such field. Leave it out.")
-    spelt = f"--set {name}={value}"
+    fault = field.accepts.fault(value)
     if name == "optim" and value in _APART:
-        raise UserError(f"{spelt} can't be set: it has no learning rates by group. Give {field.accepts.text}.")
+        fault = f"can't be set: it has no learning rates by group. Give {field.accepts.text}."
     if value is None and INSTALLED[name].default not in (None, MISSING):
-        raise UserError(f"{spelt} is out of range. Give {field.accepts.text}.")
-    check_range(spelt, value, field.accepts)
+        fault = f"is out of range. Give {field.accepts.text}."
+    if fault:
+        raise UserError(fault, parameter=f"set.{name}", value=value)
 
 
 def _check_effect(name: str, chosen: Mapping[str, Any]) -> None:
