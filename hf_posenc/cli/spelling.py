@@ -32,7 +32,7 @@ class CommandLineSpelling:
 def _with_value(option: Any, key: str, value: Any) -> str:
     """An option or an argument of click, with its value."""
     if option.param_type_name == "argument":
-        name = option.human_readable_name.upper()
+        name = option.name.upper()
         return name if value is NO_VALUE else f"{name} {value!r}"
     name = max(option.opts, key=len)
     if key:
