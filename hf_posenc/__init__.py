@@ -19,8 +19,10 @@ from .errors import is_main_process
 if TYPE_CHECKING:
     from .conversion.convert import convert
     from .conversion.report import ConversionReport
+    from .exporting.int8 import Int8Report
     from .exporting.run import ExportReport, export
     from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
+    from .hub.publishing import Publication, publish
     from .model.modeling_posenc import (
         PosEncForMaskedLM,
         PosEncForMultipleChoice,

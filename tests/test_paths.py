@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
     ),
     "export": (
         INT8,
-        {"checkpoint": "~/model", "out": "--output=~/new", "evaluate": "--evaluate=~/e.csv"}
+        {"checkpoint": "~/model", "output": "--output=~/new", "evaluate": "--evaluate=~/e.csv"}
         | {"calibrate": "--calibrate=~/d.csv"},
     ),
     "compare": (
@@ -87,8 +87,8 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
         lambda: hf_posenc.convert("~/model", "~/new", position_embedding_type="alibi", max_steps=1, **TEXTS),
     ),
     "export": (
-        ("checkpoint", "out", "evaluate", "calibrate"),
-        lambda: hf_posenc.export("~/model", "~/new", "openvino", quantize="int8", largest_drop=1, **MEASURED),
+        ("checkpoint", "output", "evaluate", "calibrate"),
+        lambda: hf_posenc.export("~/model", "~/new", to="openvino", quantize="int8", largest_drop=1, **MEASURED),
     ),
     "load": (("folder",), lambda: hf_posenc.load("~/model")),
     "fit": (("pretrained",), lambda: fitted().save("~/new")),

@@ -1,9 +1,11 @@
 """`export`: a checkpoint for other runtimes, without code."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from hf_posenc import options as shared
 
@@ -14,7 +16,7 @@ from .application import Checkpoint, Output, Overwrite, WritingCommand, app, loa
 def export(
     context: typer.Context,
     checkpoint: Checkpoint,
-    out: Output,
+    output: Output,
     to: Annotated[
         str,
         typer.Option(
@@ -33,7 +35,7 @@ def export(
     ] = 0.01,
     calibrate: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Texts for OpenVINO's int8 ranges; default: sentences that come along."),
+        typer.Option(metavar="FILE", help="Texts for OpenVINO's int8 ranges. Default: sentences that come along."),
     ] = None,
     overwrite: Overwrite = False,
     revision: shared.RevisionOption = None,
@@ -49,5 +51,19 @@ def export(
     with loading():
         from hf_posenc.exporting.run import export as run
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    print(run(**context.params, progress=lambda line: console.print(f"{line} ...", style="dim", markup=False)))
+    with _steps_shown():
+        print(run(**context.params))
+
+
+@contextlib.contextmanager
+def _steps_shown() -> Iterator[None]:
+    """Shows on standard error the steps that an export logs."""
+    steps, shown = logging.getLogger("hf_posenc.exporting.run"), logging.StreamHandler()
+    shown.setFormatter(logging.Formatter("%(message)s ..."))
+    steps.addHandler(shown)
+    steps.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        steps.removeHandler(shown)
+        steps.setLevel(logging.NOTSET)

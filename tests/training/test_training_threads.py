@@ -53,7 +53,7 @@ DOORS: dict[str, Callable[[Path, Path], Any]] = {
     "fit, refused": failing,
     "load": lambda checkpoint, out: hf_posenc.load(checkpoint),
     "convert": lambda checkpoint, out: hf_posenc.convert(checkpoint, out, position_embedding_type="t5"),
-    "export": lambda checkpoint, out: hf_posenc.export(checkpoint, out, "onnx"),
+    "export": lambda checkpoint, out: hf_posenc.export(checkpoint, out, to="onnx"),
 }
 
 
