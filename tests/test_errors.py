@@ -197,7 +197,7 @@ COMMANDS = typer.main.get_command(app).commands
         ("scheme_kwargs", {"std": 1}, "scheme_kwargs={'std': 1}", "--scheme-kwargs '{\"std\": 1}'"),
         ("scheme_kwargs.std", 1, "scheme_kwargs={'std': 1}", "--scheme-kwargs '{\"std\": 1}'"),
         ("allow_pickle", True, "allow_pickle=True", "`hf-posenc convert --allow-pickle`"),
-        XX("verbose", 1, "verbose=1", "verbose=1"),
+        ("verbose", 1, "verbose=1", "verbose=1"),
     ],
 )
 def test_a_parameter_is_spelt_as_its_reader_gives_it(parameter, value, in_python, on_the_command_line):

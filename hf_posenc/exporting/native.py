@@ -117,8 +117,8 @@ def _target(config: Any, task: str, like: str | None) -> Family:
     asked = fit if like is None else [like]
     if not asked:
         raise UserError(
-            f"position_embedding_type={scheme!r}: no class of transformers has this scheme. Export to ONNX, which takes "
-            f"every scheme: {spell('to', 'onnx')}."
+            f"position_embedding_type={scheme!r}: no class of transformers has this scheme. "
+            f"{spell('to', 'onnx')} takes every scheme."
         )
     problems = {name: _obstacles(FAMILIES[name], config, task) for name in asked}
     nearest = min(asked, key=lambda name: len(problems[name]))

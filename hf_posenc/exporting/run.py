@@ -142,8 +142,8 @@ def export(
 
     Raises:
         UserError: the target is unknown or its packages are missing; the checkpoint can't be read or has no tokenizer;
-            no class of Transformers can hold it; `output` can't be written; what was written differs from PyTorch by more
-            than 1e-4, `native` 1e-5; or int8 lowers the score by more than `largest_drop`. Nothing is left then.
+            no class of Transformers can hold it; `output` can't be written; what was written differs from PyTorch by
+            more than 1e-4, `native` 1e-5; or int8 lowers the score by more than `largest_drop`. Nothing is left then.
     """
     source, output = str(expanded(checkpoint)), expanded(output)
     evaluate, calibrate = expanded(evaluate), expanded(calibrate)

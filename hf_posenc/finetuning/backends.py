@@ -153,8 +153,8 @@ def _check_labels(path: Path, backend: Backend, config: dict[str, Any]) -> None:
     labels = len(config["id2label"]) if config.get("id2label") else config.get("num_labels", 2)
     if numbers != labels:
         raise UserError(
-            f"{str(path)!r} answers with {numbers} numbers, and the folder's config.json has {labels} labels. Export the "
-            "checkpoint anew: both files are written together."
+            f"{str(path)!r} answers with {numbers} numbers, and the folder's config.json has {labels} labels. Export "
+            "the checkpoint anew: both files are written together."
         )
 
 
