@@ -20,18 +20,18 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            help="native (Transformers' own class), a class by name (bert, ..., mpnet), onnx (ONNX Runtime, Text "
-            "Embeddings Inference) or openvino.",
+            help="Format: native (Transformers' own class), a class by name (bert, ..., mpnet), onnx (ONNX Runtime, "
+            "Text Embeddings Inference) or openvino.",
         ),
     ],
     quantize: Annotated[
-        Literal["int8"] | None, typer.Option(help="int8: smaller and faster, less exact. Default: float32.")
+        Literal["int8"] | None, typer.Option(help="To int8: smaller and faster, less exact. Default: float32.")
     ] = None,
     evaluate: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Labelled data to score before and after quantising.")
+        str | None, typer.Option(metavar="FILE", help="Labelled data to score in float32 and in int8.")
     ] = None,
     largest_drop: Annotated[
-        float, typer.Option(help="How far accuracy (of a regression: Pearson's r) may fall by quantising.")
+        float, typer.Option(help="How far accuracy (of a regression: Pearson's r) may fall in int8.")
     ] = 0.01,
     calibrate: Annotated[
         str | None,

@@ -148,8 +148,8 @@ def export(
     source, output = str(expanded(checkpoint)), expanded(output)
     evaluate, calibrate = expanded(evaluate), expanded(calibrate)
     if to not in (*TARGETS, *FAMILIES):
-        known = ", ".join((*TARGETS, *FAMILIES))
-        raise UserError(f"is unknown. Choose one of {known}.", parameter="to", value=to)
+        targets = ", ".join((*TARGETS, *FAMILIES))
+        raise UserError(f"is unknown. Choose one of {targets}.", parameter="to", value=to)
     to, like = ("native", to) if to in FAMILIES else (to, None)
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     check_packages(to, quantize)
