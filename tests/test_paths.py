@@ -90,6 +90,7 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
         ("checkpoint", "output", "evaluate", "calibrate"),
         lambda: hf_posenc.export("~/model", "~/new", to="openvino", quantize="int8", largest_drop=1, **MEASURED),
     ),
+    "publish": (("checkpoint",), lambda: hf_posenc.publish("~/model", "me/mine", dry_run=True)),
     "load": (("folder",), lambda: hf_posenc.load("~/model")),
     "fit": (("pretrained",), lambda: fitted().save("~/new")),
     "register_scheme": (("scheme",), lambda: hf_posenc.register_scheme("~/mine.py")),
@@ -124,7 +125,7 @@ def test_the_tables_name_each_parameter_that_may_be_a_path():
     functions = {name: value for name, value in public.items() if inspect.isfunction(value)}
     for name, function in functions.items():
         strings = {p.name for p in inspect.signature(function).parameters.values() if "str" in str(p.annotation)}
-        others = {*OTHERS, "kwargs", "checks", "config_overrides", "labels", "progress", "name"}
+        others = {*OTHERS, "kwargs", "checks", "config_overrides", "labels", "token", "name"}
         assert strings - others <= {*OF_FUNCTIONS.get(name, ((), None))[0]}, name
 
 
