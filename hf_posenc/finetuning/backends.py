@@ -116,17 +116,22 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
     folder, graphs = Path(folder), _graphs_in(Path(folder))
     if name not in graphs:
         also = f" It holds one for {' and '.join(graphs)}." if graphs else ""
-        way_out = f"Export the checkpoint with {spell('to', name)}."
-        raise UserError(f"{str(folder)!r} has no {GRAPHS[name]}.{also} {way_out}")
-    path, damaged = graphs[name], "The file is damaged (copy the folder or export anew), or a scheme of your own"
-    with readable(repr(str(path)), f"{damaged} uses an operation that the runtime lacks (write it with others)."):
-        manifest, config = _read(folder / MANIFEST), _read(folder / "config.json")
-        # Of a graph that others wrote, the longest input is the one that its config names.
-        recorded = manifest.get(OWN_PART) or {"max_length": config.get("max_position_embeddings")}
-        for file, digest in recorded.get("files", {}).items():
-            if sha256(folder / file) != digest:
-                raise ValueError(f"{file} isn't what was exported")
-        inputs, run, streams = _open_onnx(path, bf16) if name == "onnx" else _open_openvino(path, bf16, throughput)
+        raise UserError(f"{str(folder)!r} has no {GRAPHS[name]}.{also} Export the checkpoint with {spell('to', name)}.")
+    damaged = "The file is damaged (copy the folder or export anew), or a scheme of your own"
+    way_out = f"{damaged} uses an operation that the runtime lacks (write it with others)."
+    with readable(repr(str(graphs[name])), way_out):
+        return _open(folder, graphs[name], name, bf16, throughput)
+
+
+def _open(folder: Path, path: Path, name: str, bf16: bool, throughput: bool) -> Backend:
+    """Opens a folder's graph, see `open_backend`; raises whatever its runtime does."""
+    manifest, config = _read(folder / MANIFEST), _read(folder / "config.json")
+    # Of a graph that others wrote, the longest input is the one that its config names.
+    recorded = manifest.get(OWN_PART) or {"max_length": config.get("max_position_embeddings")}
+    for file, digest in recorded.get("files", {}).items():
+        if sha256(folder / file) != digest:
+            raise ValueError(f"{file} isn't what was exported")
+    inputs, run, streams = _open_onnx(path, bf16) if name == "onnx" else _open_openvino(path, bf16, throughput)
     unknown = sorted(set(inputs) - set(INPUTS))
     if unknown or "input_ids" not in inputs:
         raise UserError(
