@@ -162,6 +162,7 @@ def read_source(path: str | Path, options: Options | None = None, dialect: Diale
         columns, places = _read_json(path, kind, lines)
     else:  # each line is a text, a blank one an empty text, so that answers stand in the order of lines
         columns = [("text", [line.rstrip("\r\n") for line in lines] if any(map(str.strip, lines)) else [])]
+        places = list(range(1, len(lines) + 1))
     arrays = [_array_of(path, kind, name, cells, places) for name, cells in columns]
     rows = pa.table(arrays, [name for name, _ in columns])
     return Source(rows, str(path), kind, places, 0 if kind == "json" else len(lines))
