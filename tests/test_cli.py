@@ -254,9 +254,10 @@ def test_fit_leaves_rows_without_text_or_label_out_where_that_is_asked():
             UserError, match="label of row 20. Fill it in, or leave such rows out with skip_missing=True"
         ):
             hf_posenc.fit(texts, labels, max_steps=2)
-        fitted = hf_posenc.fit(texts, labels, max_steps=2, skip_missing=True, baseline=False)
+        fitted = hf_posenc.fit(texts, labels, max_steps=2, skip_missing=True)
         assert "train 60 rows, 2 left out" in fitted.report_.data.line
         assert fitted.classes_.tolist() == ["bad", "good"]
+        assert fitted.report_.baselines["words"]["eval_accuracy"] == 1  # each text has its own label
     numbers = [None if label == "" else len(text) / 7 for text, label in ROWS]
     fitted = hf_posenc.fit(frame, numbers, task="regression", max_steps=2, skip_missing=True, baseline=False)
     assert "2 left out" in fitted.report_.data.line

@@ -44,7 +44,8 @@ def convert(
         bool | None, typer.Option("--bf16/--no-bf16", help="Heal in mixed precision: twice as fast where it is fast.")
     ] = None,
     eval_texts: Annotated[
-        str | None, typer.Option("--eval-text", metavar="FILE", help="Measure on this text; default: part of --heal, or our own.")
+        str | None,
+        typer.Option("--eval-text", metavar="FILE", help="Measure on this text; default: part of --heal, or our own."),
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="Head of the result: fill-mask, text-classification, ...; default: the source's.")
