@@ -3,13 +3,19 @@
 import inspect
 import re
 from dataclasses import asdict, fields
+from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
+import hf_posenc
+from hf_posenc import cli
 from hf_posenc.cli.train import train
 from hf_posenc.errors import UserError
-from hf_posenc.options import Options
+from hf_posenc.options import OF_LABELS, READING, Options
 from hf_posenc.training.trainer_fields import trainer_fields
+
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
 
 def test_the_command_line_has_every_option_with_a_help():
@@ -19,6 +25,42 @@ def test_the_command_line_has_every_option_with_a_help():
         assert option.help, item.name
 
 
+COMMANDS = get_command(cli.app).commands
+WITHOUT = {
+    "predict": OF_LABELS,  # it answers every row, the empty ones too, which it counts
+    "convert": OF_LABELS,  # what heals has no labels, and an empty text is always left out, which is said
+    "compare": ("label_delimiter",),  # only schemes on one label per text are compared
+}
+"""Options of reading that a command with a file of data doesn't take."""
+NO_DATA = {("evaluate", "errors")}
+"""Parameters FILE that name no file of data: what is written there."""
+
+
+def files_of_data(command):
+    """The parameters of a command that name a file of data."""
+    named = {"data", "validation", "test"}
+    parameters = COMMANDS[command].params
+    files = [part.name for part in parameters if part.name in named or part.metavar == "FILE"]
+    return [name for name in files if (command, name) not in NO_DATA]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_that_reads_a_file_takes_every_option_of_reading(command):
+    taken = {part.name for part in COMMANDS[command].params}
+    expected = {*READING} - {*WITHOUT.get(command, ())} if files_of_data(command) else set()
+    assert taken & {*READING} == expected
+
+
+def test_each_option_by_which_data_is_read_is_one_of_reading():
+    asked = ("data", "data_config", "validation", "test", "validation_share", "max_rows", "task")  # which, not how
+    rooms = (Path(hf_posenc.__file__).parent / "data").glob("*.py")
+    used = {name for room in rooms for name in re.findall(r"\boptions\.(\w+)", room.read_text())}
+    assert used & {item.name for item in fields(Options)} - {*asked} == {*READING}
+    assert [command for command in COMMANDS if files_of_data(command)] == [
+        *("train", "predict", "evaluate", "convert", "export", "compare"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -26,7 +68,7 @@ def test_the_command_line_has_every_option_with_a_help():
         ({"seed": 2**32}, "--seed 4294967296 is out of range. Give a whole number from 0 to 4294967295"),
         ({"max_steps": 0}, "--max-steps 0 is out of range. Give a whole number from 1."),
         ({"max_rows": 1.5}, "--max-rows 1.5 is out of range"),
-        ({"epochs": "3"}, "--epochs 3 is out of range. Give a positive number"),
+        ({"epochs": "3"}, "--epochs '3' is out of range. Give a positive number"),
         ({"patience": True}, "--patience True is out of range"),
         ({"max_length": 2}, "--max-length 2 is out of range. Give a whole number from 3."),
         ({"validation_share": 1}, "--validation-share 1 is out of range. Give a number from 0 to below 1"),

@@ -9,10 +9,11 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import Checkpoint, Output, Overwrite, WritingCommand, app, loading
+from .application import Checkpoint, Output, Overwrite, WritingCommand, app, loading, reads_data
 
 
 @app.command(cls=WritingCommand)
+@reads_data()
 def export(
     context: typer.Context,
     checkpoint: Checkpoint,

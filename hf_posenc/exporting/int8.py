@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Questions:
     """One of `GATES`; None where answers are no labels of texts."""
     labels: list[Any] | None
     """In the model's form. None: they aren't known."""
+    data: str = ""
+    """What was read of labelled data, used and left out."""
 
     @property
     def metric(self) -> str | None:
@@ -70,6 +72,7 @@ class Int8Report:
         agreement: with float32: the share of equal labels, or the mean cosine of answers that are no labels.
         texts: how many were answered.
         evaluated_on: the file of labelled data. None: sentences that come along were answered.
+        data: what was read of that file, used and left out.
         calibrated_on: where OpenVINO's ranges are from. None: ONNX Runtime finds them while it runs.
         alone: the largest difference of an answer alone from the same text's in a batch; where answers are larger than
             1, its part of them.
@@ -83,6 +86,7 @@ class Int8Report:
     agreement: float
     texts: int
     evaluated_on: str | None
+    data: str
     calibrated_on: str | None
     alone: float
     processor: str
@@ -98,13 +102,21 @@ class Int8Report:
             f"measured on {self.processor}"
         )
         line += f"; ranges of activations from {self.calibrated_on}." if self.calibrated_on else "."
+        if self.data:
+            line += f"\nLabelled data  {self.data}"
         if self.score is None:
             line += "\nWarning: nothing says what int8 costs in accuracy. Give labelled data to measure it: "
             line += f"{spell('evaluate', 'FILE')}."
         return line
 
 
-def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, known: Known) -> Questions:
+def read_labelled(
+    file: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    known: Known,
+    options: Options | None = None,
+) -> Questions:
     """The texts and labels of a file, as `hf-posenc evaluate` reads them.
 
     Raises:
@@ -117,11 +129,12 @@ def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokeni
             parameter="evaluate",
             value=file,
         )
-    prepared = prepare({"test": read_file(file)}, Options(), known)
+    options = options or Options()
+    prepared = prepare({"test": read_file(file, options, known.dialect)}, options, known)
     rows = list(encode(prepared, tokenizer, tokenizer.model_max_length)[0]["test"])
     if "labels" not in rows[0]:
         raise UserError("has no labels. Give labelled data, or leave it out.", parameter="evaluate", value=file)
-    return _batched(rows, model, tokenizer)
+    return replace(_batched(rows, model, tokenizer), data=prepared.summary.line)
 
 
 def from_texts(
@@ -194,6 +207,7 @@ def quantize_graph(
         agreement=agreement(answers, others, questions.problem_type),
         texts=len(answers),
         evaluated_on=evaluated_on,
+        data=questions.data,
         calibrated_on=calibrated_on if to == "openvino" else None,
         alone=alone,
         processor=processor(),

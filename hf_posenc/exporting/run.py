@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -19,7 +20,7 @@ from ..data.preparing import Known
 from ..errors import UserError, spell
 from ..files import expanded, last_name
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
-from ..options import FROM_0_TO_1, check_range
+from ..options import FROM_0_TO_1, OF_LABELS, READING, Options, check_range, refuse_given
 from ..quiet import alone, without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
@@ -117,6 +118,7 @@ def export(
     overwrite: bool = False,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    **reading: Any,
 ) -> ExportReport:
     """Writes a checkpoint as a folder without code that another runtime loads, and compares it with PyTorch.
 
@@ -136,6 +138,7 @@ def export(
         overwrite: replace what was written into `output`, when the new files are complete.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
+        **reading: how `evaluate` and `calibrate` are read, by the options of `hf-posenc evaluate`, such as `delimiter`.
 
     Returns:
         What was written and how it compares.
@@ -152,6 +155,7 @@ def export(
         raise UserError(f"is unknown. Choose one of {targets}.", parameter="to", value=to)
     to, like = ("native", to) if to in FAMILIES else (to, None)
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
+    options = _reading_options(evaluate, calibrate, reading)
     check_packages(to, quantize)
     check_apart(output, source)
     with output_folder(output, overwrite=overwrite) as folder:
@@ -164,7 +168,7 @@ def export(
         known = knowledge(model.config, opened)
         quantizer = None
         if quantize is not None:
-            quantizer = _quantizer(evaluate, calibrate, largest_drop, model, tokenizer, known)
+            quantizer = _quantizer(evaluate, calibrate, largest_drop, model, tokenizer, known, options)
         with folder.replaced() as staging:
             logger.info("Writing %s for %s", type(model).__name__, to)
             written = _write(to, like, model, tokenizer, opened, staging)
@@ -196,10 +200,11 @@ def _quantizer(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     known: Known,
+    options: Options,
 ) -> Callable[[Path, str], Int8Report]:
     """Reads the data that a graph is quantised and measured with; what it returns quantises a folder of a format."""
-    labelled = None if evaluate is None else read_labelled(evaluate, model, tokenizer, known)
-    texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
+    labelled = None if evaluate is None else read_labelled(evaluate, model, tokenizer, known, options)
+    texts = own_texts(300) if calibrate is None else read_training_texts(calibrate, options, known.dialect)[:300]
     return partial(
         quantize_graph,
         questions=labelled or from_texts(own_texts(256), model, tokenizer),
@@ -219,6 +224,16 @@ def _compared(model: PreTrainedModel, written: Written) -> float:
             "kept. Try other versions of transformers and of the runtime, and please report it."
         )
     return difference
+
+
+def _reading_options(evaluate: str | None, calibrate: str | None, reading: dict[str, Any]) -> Options:
+    """How the files are read; refuses what has no effect on those that are given."""
+    for name in reading.keys() - {*READING}:
+        raise TypeError(f"export() got an unexpected keyword argument {name!r}")
+    options = Options(**reading)
+    if evaluate is None:
+        refuse_given(options, OF_LABELS if calibrate else READING, f"is for the data of {spell('evaluate')}")
+    return options
 
 
 def _check_int8(

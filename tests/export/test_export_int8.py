@@ -146,9 +146,7 @@ def test_without_labelled_data_there_is_a_warning_and_the_agreement(classifier, 
     report = export(folder, tmp_path / "out", to="onnx", quantize="int8")
     assert (report.int8.score, report.int8.metric) == (None, None)
     assert 0.7 < report.int8.agreement <= 1
-    assert "Warning: nothing says what int8 costs in accuracy. Give labelled data to measure it: evaluate=" in str(
-        report
-    )
+    assert "nothing says what int8 costs in accuracy. Give labelled data to measure it: evaluate=" in str(report)
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     assert fitted.predict(texts).tolist() == fitted.classes_[probabilities.argmax(1)].tolist()
     assert fitted.score(texts, labels) == np.mean(fitted.predict(texts) == np.array(labels))
     fitted.save(tmp_path / "model")
-    with pytest.raises(UserError, match=r"model' already holds a run .*replace it \(--overwrite\)"):
+    with pytest.raises(UserError, match=r"model' already holds a run .*replace it \(overwrite=True\)"):
         fitted.save(tmp_path / "model")
     fitted.save(tmp_path / "model", overwrite=True)
     (tmp_path / "file").touch()
@@ -233,18 +233,18 @@ def test_every_option_is_a_parameter_that_clones_and_grid_searches_know() -> Non
     ("texts", "labels", "message"),
     [
         ("one text", ["a"], "one string"),
-        (["a", 5], ["x", "y"], "Text 1 is 5"),
-        ([("a", "b"), "c"], ["x", "y"], "Text 1 is 'c'"),
+        (["a", 5], ["x", "y"], "Row 1 is 5"),
+        ([("a", "b"), "c"], ["x", "y"], "Row 1 is 'c'"),
         (["a", "b"], ["x"], r"inconsistent numbers of samples: \[2, 1\]"),
         (["a", "b"], ["x", "x"], "are of one class, 'x'"),
         ([], [], "no texts"),
-        (["a", "b", "c"], ["x", None, "y"], "None: the label of text 1"),
-        (["a", "b"], [["x"], None], "None: the label of text 1"),
+        (["a", "b", "c"], ["x", None, "y"], "None: the label of row 1"),
+        (["a", "b"], [["x"], None], "None: the label of row 1"),
         (["a", "b", "c"], [["x"], ["y", "x"], ["x"]], "legacy multi-label .* MultiLabelBinarizer"),
         (["a", "b"], np.array([[1, 2], [3, 4]]), "y should be a 1d array"),
-        (["a", "b"], pd.array([True, pd.NA], "boolean"), "None: the label of text 1"),
-        (["a", "b"], pd.DataFrame({"label": ["x", None]}), "None: the label of text 1"),
-        (["a", "b"], torch.tensor([0.5, math.nan]), "None: the label of text 1"),
+        (["a", "b"], pd.array([True, pd.NA], "boolean"), "None: the label of row 1"),
+        (["a", "b"], pd.DataFrame({"label": ["x", None]}), "None: the label of row 1"),
+        (["a", "b"], torch.tensor([0.5, math.nan]), "None: the label of row 1"),
         (["a", "b"], 3, "Expected array-like .* got 3"),
     ],
 )
