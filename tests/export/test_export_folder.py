@@ -252,6 +252,8 @@ def test_what_differs_from_pytorch_is_not_kept(source, exported, tmp_path, monke
 def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
     with pytest.raises(UserError, match="to='tflite' is unknown. Choose one of native, onnx, openvino, bert, .*mpnet"):
         export(source[0], tmp_path / "out", to="tflite")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epochs'"):
+        export(source[0], tmp_path / "out", to="onnx", epochs=3)
     with pytest.raises(UserError, match="There is no folder"):
         export(str(tmp_path / "nothing"), tmp_path / "out", to="onnx")
     with pytest.raises(UserError, match="SOURCE's folder"):
