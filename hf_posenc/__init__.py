@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
     from .conversion.convert import convert
     from .conversion.report import ConversionReport
+    from .errors import Diverged, Interrupted, UserError
     from .exporting.run import ExportReport, export
     from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
+    from .finetuning.functions import evaluate, predict, train
+    from .finetuning.train import TrainingResult
     from .model.modeling_posenc import (
         PosEncForMaskedLM,
         PosEncForMultipleChoice,
@@ -74,7 +77,10 @@ _NAMES = {
     "conversion.convert": "convert",
     "conversion.report": "ConversionReport",
     "exporting.run": "ExportReport export",
+    "errors": "Diverged Interrupted UserError",
     "finetuning.estimator": "PosEncClassifier PosEncRegressor fit load",
+    "finetuning.functions": "evaluate predict train",
+    "finetuning.train": "TrainingResult",
     "model.modeling_posenc": (
         "PosEncForMaskedLM PosEncForMultipleChoice PosEncForQuestionAnswering "
         "PosEncForSequenceClassification PosEncForTokenClassification PosEncModel PosEncPreTrainedModel"

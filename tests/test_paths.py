@@ -103,7 +103,7 @@ TEXTS, MEASURED = {"heal": "~/d.csv", "eval_texts": Path("~/e.csv")}, {"evaluate
 
 def fitted():
     texts, options = [f"a film {number}" for number in range(40)], {"max_steps": 1, "bf16": False, "device": "cpu"}
-    return hf_posenc.fit(texts, ["g", "b"] * 20, pretrained="~/model", tokenizer="~/model", baseline=False, **options)
+    return hf_posenc.fit(texts, ["g", "b"] * 20, pretrained="~/model", tokenizer="~/model", baselines=False, **options)
 
 
 def compared(results: str = "~/new") -> None:

@@ -131,7 +131,7 @@ SCRIPT = """
 import sys
 import hf_posenc
 texts, options = [f"a text {number}" for number in range(30)], {"max_steps": 1, "bf16": False, "device": "cpu"}
-hf_posenc.PosEncClassifier(verbose=1, baseline=True, **options).fit(texts, [0, 1] * 15).save(sys.argv[1])
+hf_posenc.PosEncClassifier(verbose=1, baselines=True, **options).fit(texts, [0, 1] * 15).save(sys.argv[1])
 """
 STARTED = {
     "the command": ["import sys\nfrom hf_posenc.cli import main\nmain()", *WRITING["train"][0]],

@@ -15,7 +15,7 @@ from hf_posenc.checkpoints.tokenizers import check_ids
 from hf_posenc.conversion.loading import load
 from hf_posenc.errors import UserError, user_errors
 from hf_posenc.finetuning.start import check_start
-from hf_posenc.finetuning.train import TrainingResult, train
+from hf_posenc.finetuning.train import TrainingResult, fine_tune
 from hf_posenc.machine import commit, processor
 from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.options import Options
@@ -100,7 +100,7 @@ def run_one(
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     rows = {"train": training_rows(plan, run)}
     # The baselines are measured once for all runs of a task.
-    trained = train(Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True))
+    trained = fine_tune(Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True))
     tested = list(_test(plan, run, trained))
     if not tested:
         raise UserError(f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}.")
