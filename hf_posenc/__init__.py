@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         PosEncModel,
         PosEncPreTrainedModel,
     )
-    from .model.package_config import PRESETS, PosEncConfig
+    from .model.package_config import SIZES, PosEncConfig
     from .model.position_added import AddedPosition
     from .model.position_base import PositionScheme
     from .model.position_distance import DistanceBias

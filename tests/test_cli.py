@@ -16,7 +16,7 @@ from common import BUILTIN, tiny_config
 from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import PRESETS, SCHEMES, cli
+from hf_posenc import SCHEMES, SIZES, cli
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning.train import train
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
@@ -66,7 +66,7 @@ HERE = "import sys\nsys.argv = ['hf-posenc', *sys.argv[1:]]\nfrom hf_posenc.cli 
 
 @pytest.mark.parametrize(
     ("typed", "expected"),
-    [("train --scheme ro", {"rope"}), ("train --size ", set(PRESETS)), ("check ", set(BUILTIN))],
+    [("train --scheme ro", {"rope"}), ("train --size ", set(SIZES)), ("check ", set(BUILTIN))],
 )
 def test_the_shell_completes_names(typed, expected):
     asked = {"COMP_WORDS": f"hf-posenc {typed}", "COMP_CWORD": str(len(typed.split(" ")))}

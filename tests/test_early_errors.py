@@ -50,7 +50,7 @@ def place(tmp_path_factory):
     (folder / "run" / "config.json").write_text("{}")
     (folder / "file").write_text("")
     (folder / "plan.yaml").write_text("tasks: [halves]\nschemes: [rope]\noptions: {learnin_rate: 1}\n")
-    config = PosEncConfig.from_preset("tiny", vocab_size=40, hidden_size=8, num_attention_heads=2)
+    config = PosEncConfig.from_size("tiny", vocab_size=40, hidden_size=8, num_attention_heads=2)
     PosEncForSequenceClassification(config).save_pretrained(folder / "model")
     train_tokenizer(["a b"], vocab_size=40).save_pretrained(folder / "model")
     damages = {"weights": "model.safetensors", "configuration": "config.json", "bare": "tokenizer.json"}

@@ -63,7 +63,7 @@ def test_model_adapters_and_schemes_are_known_whatever_was_imported_first(code, 
 
 
 PUBLIC = """
-    PosEncConfig PosEncModel PosEncPreTrainedModel PRESETS PosEncForSequenceClassification PosEncForMaskedLM
+    PosEncConfig PosEncModel PosEncPreTrainedModel SIZES PosEncForSequenceClassification PosEncForMaskedLM
     PosEncForTokenClassification PosEncForQuestionAnswering PosEncForMultipleChoice
     fit load PosEncClassifier PosEncRegressor convert ConversionReport export ExportReport
     PositionScheme AddedPosition RotatedPosition DistanceBias Tokens register_scheme make_scheme SCHEMES

@@ -93,7 +93,7 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
     "load": (("folder",), lambda: hf_posenc.load("~/model")),
     "fit": (("pretrained",), lambda: fitted().save("~/new")),
     "register_scheme": (("scheme",), lambda: hf_posenc.register_scheme("~/mine.py")),
-    "save_figure": ((), lambda: save_figure(plot_position(hf_posenc.PosEncConfig.from_preset("tiny")), "~/new.png")),
+    "save_figure": ((), lambda: save_figure(plot_position(hf_posenc.PosEncConfig.from_size("tiny")), "~/new.png")),
     "execute": ((), lambda: compared()),
 }
 """Functions of Python: their parameters that may be paths, and a call."""

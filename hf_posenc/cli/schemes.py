@@ -71,7 +71,7 @@ def plot(
     shown: Any
     if all(name in SCHEMES for name in source.split("+")):
         with user_errors():
-            shown = PosEncConfig.from_preset(
+            shown = PosEncConfig.from_size(
                 size or "mini", position_embedding_type=source, position_embedding_kwargs=kwargs
             )
     elif kwargs is not None:

@@ -81,7 +81,7 @@ def check_start(options: Options) -> Beginning:
         if options.scheme is not None:
             values["position_embedding_type"] = options.scheme
         with user_errors():
-            config = PosEncConfig.from_preset(
+            config = PosEncConfig.from_size(
                 options.size or "tiny", position_embedding_kwargs=options.scheme_kwargs, **values
             )
             config.code_files()  # refuse now what couldn't be saved at the end

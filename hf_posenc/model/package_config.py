@@ -36,7 +36,7 @@ from .scheme_table import SCHEMES
 
 logger = logging.get_logger(__name__)
 
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
     "mini": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024},
     "small": {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048},
@@ -47,8 +47,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 Their weights start with a standard deviation of hidden_size^-0.5, so that the logits of attention are of size 1 from
 the start: with BERT's .02 a narrow encoder attends evenly to all tokens for most of a short training.
 """
-for _preset in PRESETS.values():
-    _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
+for _size in SIZES.values():
+    _size["initializer_range"] = round(_size["hidden_size"] ** -0.5, 4)
 
 _PRIVATE = ("_bundled_classes", "_loaded_from")
 """Where a config keeps the classes that came with its checkpoint, and which that is. Never written to a file."""
@@ -140,7 +140,7 @@ class PosEncConfig(CheckpointConfig):
 
     ```python
     >>> from hf_posenc import PosEncConfig
-    >>> PosEncConfig.from_preset("tiny", position_embedding_type="lspe").position_embedding_type
+    >>> PosEncConfig.from_size("tiny", position_embedding_type="lspe").position_embedding_type
     'lspe'
 
     ```
@@ -157,19 +157,19 @@ class PosEncConfig(CheckpointConfig):
     _auto_class = None  # the code is written here, as far as a checkpoint uses it
 
     @classmethod
-    def from_preset(cls, preset: str, **overrides: Any) -> "PosEncConfig":
+    def from_size(cls, size: str, **overrides: Any) -> "PosEncConfig":
         """A configuration of a named size: `tiny`, `mini`, `small` or `base`.
 
         Args:
-            preset (str): a name of `PRESETS`.
-            **overrides: fields that differ from the preset.
+            size (str): a name of `SIZES`.
+            **overrides: fields that differ from the size's.
 
         Raises:
-            ValueError: `preset` isn't a name of `PRESETS`.
+            ValueError: `size` isn't a name of `SIZES`.
         """
-        if preset not in PRESETS:
-            raise ValueError(f"preset={preset!r} is unknown. Choose one of {', '.join(PRESETS)}.")
-        return cls(**{**PRESETS[preset], **overrides})
+        if size not in SIZES:
+            raise ValueError(f"size={size!r} is unknown. Choose one of {', '.join(SIZES)}.")
+        return cls(**{**SIZES[size], **overrides})
 
     def __post_init__(self, **kwargs: Any) -> None:
         for key in [key for key in kwargs if not _is_known(key)]:

@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig
 from transformers.testing_utils import set_config_for_less_flaky_test
 
-from hf_posenc import PRESETS, SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel
+from hf_posenc import SCHEMES, SIZES, PosEncConfig, PosEncForSequenceClassification, PosEncModel
 from hf_posenc.model import package_config
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
 from hf_posenc.model.scheme_factory import own_arguments
@@ -283,15 +283,15 @@ def test_a_config_that_does_not_describe_the_weights_is_not_saved(name, value, t
     model.save_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_presets_have_their_published_sizes(preset):
-    config = PosEncConfig.from_preset(preset, vocab_size=50, num_labels=5)
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_are_as_published(size):
+    config = PosEncConfig.from_size(size, vocab_size=50, num_labels=5)
     sizes = {"tiny": (128, 2, 2), "mini": (256, 4, 4), "small": (512, 4, 8), "base": (768, 12, 12)}
-    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == sizes[preset]
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == sizes[size]
     assert config.intermediate_size == 4 * config.hidden_size
     assert (config.vocab_size, config.num_labels) == (50, 5)
-    with pytest.raises(ValueError, match="preset='large' is unknown. Choose one of tiny, mini, small, base"):
-        PosEncConfig.from_preset("large")
+    with pytest.raises(ValueError, match="size='large' is unknown. Choose one of tiny, mini, small, base"):
+        PosEncConfig.from_size("large")
 
 
 def test_checking_the_longest_table_allocates_nothing():

@@ -225,7 +225,7 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
 def test_a_report_says_at_which_rate_the_schemes_own_weights_learn(scheme, kwargs, rates):
     said = str(check_scheme(scheme, kwargs=kwargs, checks=["signature"]))
     assert ("Learning rate of its own weights" in said) is (rates is not None)
-    assert rates is None or f"its own weights: {rates} (learning_rate_factor)" in said
+    assert rates is None or f"its own weights: {rates} (position_rate)" in said
 
 
 def test_a_failure_raises_what_the_scheme_raised():

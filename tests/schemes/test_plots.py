@@ -157,7 +157,7 @@ def test_a_heading_says_whose_weights_are_shown():
 
 def test_the_source_is_left_as_it_was():
     model = encoder("learned").train().to(torch.bfloat16)
-    config = PosEncConfig.from_preset("tiny", position_embedding_type="lspe")
+    config = PosEncConfig.from_size("tiny", position_embedding_type="lspe")
     state, before = torch.random.get_rng_state(), config.to_dict()
     first = image(axes(model)["What is added to embeddings"])
     axes(config)

@@ -22,7 +22,7 @@ from hf_posenc.quiet import without_bars
 from ...model.package_config import find_scheme
 from ...model.position_base import PositionScheme
 from ...model.scheme_table import SCHEMES
-from ..describe import factors_in_words, learning_rate_factors
+from ..describe import position_rates, rates_in_words
 from ..scheme_file import register_scheme
 from .case import Case, Failure, Skip, describe
 from .hooks import check_repeats, check_shapes, check_signature, check_used
@@ -126,7 +126,7 @@ class CheckReport:
 
     def __str__(self) -> str:
         """The summary, a line on learning rates, and a line for each check."""
-        rates = [f"  Learning rate of its own weights: {self.rates} (learning_rate_factor)."] if self.rates else []
+        rates = [f"  Learning rate of its own weights: {self.rates} (position_rate)."] if self.rates else []
         lines = (f"  {r.outcome:8} {r.name:14} {r.seconds:5.1f} s  {r.message}" for r in self.results)
         return "\n".join(line.rstrip() for line in (self.summary, *rates, *lines))
 
@@ -185,7 +185,7 @@ def check_scheme(
                 results.append(CheckResult(name, "skipped", "comparisons say nothing until `repeats` passes", 0.0))
         rates = ""
         with contextlib.suppress(Exception):  # what a check has told of
-            rates = factors_in_words(learning_rate_factors(case.config()))
+            rates = rates_in_words(position_rates(case.config()))
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
     if kwargs:
         label += f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
