@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     )
     from .model.unpadding import Tokens
     from .optimizer import scale_position_learning_rates
+    from .plotting import plot
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
     from .schemes.rotary import apply_rotary
     from .schemes.scheme_file import register_scheme

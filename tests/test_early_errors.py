@@ -109,7 +109,7 @@ OTHERS = [
     ([*NEW, "--data", "latin.csv"], "'latin.csv' can't be read: 'utf-8' codec can't decode byte"),
     ([*NEW, "--data", "several.csv"], "such as --text-column body --label-column stars."),
     ([*NEW, "--data", "unlabelled.csv"], "Missing label in the train data: line 3 has none"),
-    ([*TRAIN, *KWARGS], "position_embedding_kwargs['interleave']=True is no argument of 'rope'. Did you mean"),
+    ([*TRAIN, *KWARGS], "--scheme-kwargs '{\"interleave\": true}' is no argument of 'rope'. Did you mean"),
     ([*TRAIN, "--set", "hidden_size=33"], "hidden_size=33 isn't a multiple of num_attention_heads=2"),
     ([*TRAIN, "--set", "hidden_act=7"], "Field 'hidden_act' expected str, got int (value: 7)"),
     ([*TRAIN, "--set", "save_strategy=often"], "often"),

@@ -66,7 +66,7 @@ hf_posenc.register_scheme(LogSlopes)
 
 # %%
 quick = [name for name in hf_posenc.SCHEME_CHECKS if name not in ("export", "remote_code")]
-report = hf_posenc.check_scheme(LogSlopes, checks=quick)
+report = hf_posenc.check_scheme(LogSlopes, only=quick)
 assert report.ok
 print(report)
 

@@ -17,8 +17,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from hf_posenc import SCHEMES, PosEncConfig, PosEncModel
-from hf_posenc.schemes.plots import plot_position
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, plot
 
 VOCABULARY, SEEDS, MOST_LETTERS = 2000, 8, 300
 SHOWN = ["none", "sinusoidal", "learned", "rope", "alibi", "t5"]
@@ -80,7 +79,7 @@ def compare(first: str, second: str, schemes: list[str]) -> Any:
 
 def draw(scheme: str) -> Figure:
     """What the scheme does in a new encoder with four heads."""
-    return plot_position(PosEncConfig.from_size("mini", position_embedding_type=scheme))
+    return plot(scheme)
 
 
 def read_reports() -> dict[str, str]:

@@ -257,7 +257,7 @@ def test_the_commands_of_the_guide_draw(run, tmp_path, monkeypatch):
 
 
 def test_without_matplotlib_one_line_says_what_to_install(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = run("plot", "rope", "-o", "never.png", "--size", "tiny")
     assert code == 2
-    assert err.strip() == "Error: Plots need matplotlib. Install it: pip install matplotlib"
+    assert err.strip() == "Error: A plot needs matplotlib, which is not installed: pip install matplotlib."
