@@ -80,7 +80,7 @@ _NAMES = {
         "PosEncForMaskedLM PosEncForMultipleChoice PosEncForQuestionAnswering "
         "PosEncForSequenceClassification PosEncForTokenClassification PosEncModel PosEncPreTrainedModel"
     ),
-    "model.package_config": "PRESETS PosEncConfig",
+    "model.package_config": "SIZES PosEncConfig",
     "model.position_added": "AddedPosition",
     "model.position_base": "PositionScheme",
     "model.position_distance": "DistanceBias",
@@ -95,6 +95,7 @@ _NAMES = {
     ),
     "model.unpadding": "Tokens",
     "optimizer": "scale_position_learning_rates",
+    "plotting": "plot",
     "schemes.conformance": "SCHEME_CHECKS CheckReport CheckResult check_scheme",
     "schemes.rotary": "apply_rotary",
     "schemes.scheme_file": "register_scheme",

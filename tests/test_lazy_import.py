@@ -76,7 +76,7 @@ PUBLIC = """
     PosEncForTokenClassification PosEncForQuestionAnswering PosEncForMultipleChoice
     fit load PosEncClassifier PosEncRegressor convert ConversionReport export ExportReport
     PositionScheme AddedPosition RotatedPosition DistanceBias Tokens register_scheme make_scheme SCHEMES
-    check_scheme SCHEME_CHECKS CheckReport CheckResult apply_rotary sinusoidal_table scale_position_learning_rates
+    plot check_scheme SCHEME_CHECKS CheckReport CheckResult apply_rotary sinusoidal_table scale_position_learning_rates
 """
 """What docs/stability.md promises, beside the classes of the schemes."""
 
