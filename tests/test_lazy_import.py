@@ -68,7 +68,7 @@ def test_the_table_of_names_holds_those_that_type_checkers_read():
     tree = ast.parse(Path(hf_posenc.__file__).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    assert hf_posenc._NAMES == {node.module: " ".join(alias.name for alias in node.names) for node in imports}
+    assert {node.module: " ".join(alias.name for alias in node.names) for node in imports} == hf_posenc._NAMES
 
 
 PUBLIC = """

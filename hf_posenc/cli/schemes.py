@@ -44,7 +44,7 @@ def plot(
     output: Annotated[str, shared.output_option(help="Picture to write: .png, .svg or .pdf.")],
     max_positions: Annotated[int | None, typer.Option(help="Positions shown. [128]")] = None,
     layer: Annotated[
-        int | None, typer.Option(help="Layer of what differs by layer. [the first with a bias, or 0]")
+        int | None, typer.Option(help="Layer, from 0, of what differs by layer. [the first with a bias, or 0]")
     ] = None,
     size: shared.SizeOption = "mini",
     scheme_kwargs: shared.SchemeKwargsOption = None,

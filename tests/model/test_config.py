@@ -39,7 +39,7 @@ from hf_posenc.model.scheme_factory import own_arguments
         ({"classifier_pooling": "avg"}, "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
         ({"hidden_act": "gelo"}, "hidden_act='gelo' is unknown. Choose one of gelu, gelu_10"),
         ({"classifier_hidden_act": "tan"}, "classifier_hidden_act='tan' is unknown. Choose one of .* tanh"),
-        ({"position_embedding_type": "zzz"}, "joined by '.'; one of your own after register_scheme .--scheme-file"),
+        ({"position_embedding_type": "zzz"}, "joined by '.'; register_scheme adds one of your own"),
         ({"position_embedding_type": "ropee"}, "'ropee' is unknown. Did you mean 'rope'. Choose one of none"),
         (
             {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activaton": "relu"}},
