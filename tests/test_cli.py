@@ -245,7 +245,7 @@ def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkey
     for arguments, message in (
         (("alibi", "--scheme-kwargs", "[1]"), "--scheme-kwargs '[1]' is no JSON object"),
         (("alibi", "--scheme-kwargs", "{x"), "--scheme-kwargs '{x' is no JSON object"),
-        (("alibi", "--only", "paddings"), "checks: 'paddings' is no check. Choose from repeats"),
+        (("alibi", "--only", "paddings"), "--only 'paddings' is no check. Choose from repeats"),
         (("alib",), "Did you mean 'alibi'?"),
     ):
         assert message in refused("check", *arguments)

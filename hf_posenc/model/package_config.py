@@ -24,7 +24,7 @@ from .configuration_posenc import PosEncConfig as CheckpointConfig
 from .position_base import PositionScheme
 from .position_combined import CombinedPosition
 from .position_rope import PLAIN_ROPE
-from .scheme_factory import FieldError, own_arguments, scheme_kwargs
+from .scheme_factory import own_arguments, scheme_kwargs
 from .scheme_files import (
     collect_code,
     declared_schemes,
@@ -91,6 +91,14 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """'Did you mean ...? ', for an error about an unknown name, with the nearest that is known; or ''."""
     near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"Did you mean {near[0]!r}? " if near else ""
+
+
+class FieldError(ValueError):
+    """The value of a config's field isn't accepted: `fault` says why, behind the field and the value."""
+
+    def __init__(self, field: str, value: Any, fault: str) -> None:
+        self.field, self.value, self.fault = field, value, fault
+        super().__init__(f"{field}={value!r} {fault}")
 
 
 def scheme_names(position_embedding_type: str) -> list[str]:

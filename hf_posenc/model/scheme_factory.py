@@ -14,14 +14,6 @@ FROM_CONFIG = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positi
 """Constructor arguments that a config fills by name."""
 
 
-class FieldError(ValueError):
-    """The value of a config's field isn't accepted: `fault` says why, behind the field and the value."""
-
-    def __init__(self, field: str, value: Any, fault: str) -> None:
-        self.field, self.value, self.fault = field, value, fault
-        super().__init__(f"{field}={value!r} {fault}")
-
-
 def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
     """The keys that `position_embedding_kwargs` may hold for a scheme, with the defaults."""
     return {
@@ -35,7 +27,7 @@ def scheme_kwargs(config: Any) -> dict[str, dict[str, Any]]:
     """`position_embedding_kwargs` by scheme: those of a combination are keyed by its parts.
 
     Raises:
-        FieldError: a key isn't a part, or its value isn't a dict.
+        ValueError: a key isn't a part, or its value isn't a dict.
     """
     names = config.position_embedding_type.split("+")
     kwargs = dict(config.position_embedding_kwargs or {})
@@ -43,11 +35,9 @@ def scheme_kwargs(config: Any) -> dict[str, dict[str, Any]]:
         return {names[0]: kwargs}
     for key, value in kwargs.items():
         if key not in names or not isinstance(value, dict):
-            raise FieldError(
-                "position_embedding_kwargs",
-                {key: value},
-                f"doesn't fit {config.position_embedding_type!r}. The arguments of a combination are given by scheme: "
-                f"{{{names[0]!r}: {{...}}, {names[1]!r}: {{...}}}}.",
+            raise ValueError(
+                f"position_embedding_kwargs={{{key!r}: {value!r}}} doesn't fit {config.position_embedding_type!r}. The "
+                f"arguments of a combination are given by scheme: {{{names[0]!r}: {{...}}, {names[1]!r}: {{...}}}}."
             )
     return {name: dict(kwargs.get(name, {})) for name in names}
 

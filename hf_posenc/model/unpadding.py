@@ -60,8 +60,7 @@ class Tokens(Movable):
     """
 
     positions: Tensor
-    _rank: Tensor
-    """int64 (...): each token's place in its sequence, in the order of the input; -1 at padding."""
+    _rank: Tensor  # int64 (...): each token's place in its sequence, in the order of the input; -1 at padding
     sequence: Tensor
     num_sequences: int
     longest: int
@@ -69,12 +68,9 @@ class Tokens(Movable):
     position_range: tuple[int, int] | None = None
     may_be_packed: bool = False
     has_rows: bool = True
-    _ids: Tensor | None = None
-    """`input_ids` in token layout."""
-    _hidden: Tensor | None = None
-    """`hidden_states` in token layout."""
-    _rows: "Rows | None" = None
-    """In padded layout, what lays them out."""
+    _ids: Tensor | None = None  # `input_ids` in token layout
+    _hidden: Tensor | None = None  # `hidden_states` in token layout
+    _rows: "Rows | None" = None  # in padded layout, what lays them out
 
     @classmethod
     def from_positions(cls, positions: Tensor, input_ids: Any = None, hidden_states: Any = None) -> "Tokens":

@@ -24,8 +24,7 @@ def require_scheme(scheme: Any, scheme_kwargs: dict[str, Any] | None = None, *, 
     Raises:
         UserError: there is no such scheme, or it takes no such argument.
     """
-    from ..model.package_config import PosEncConfig
-    from ..model.scheme_factory import FieldError
+    from ..model.package_config import FieldError, PosEncConfig
 
     if not isinstance(scheme, str):
         raise UserError("is no scheme's name.", parameter=parameter, value=scheme)
@@ -37,3 +36,5 @@ def require_scheme(scheme: Any, scheme_kwargs: dict[str, Any] | None = None, *, 
                 raise UserError(error.fault, parameter="scheme_kwargs", value=error.value) from error
             file = "" if "+" in error.value else f" {spell('scheme_file')} registers those of a file."
             raise UserError(f"{error.fault}{file}", parameter=parameter, value=error.value) from error
+        except ValueError as error:  # arguments that a combination's parts don't have
+            raise UserError(f": {error}", parameter="scheme_kwargs", value=scheme_kwargs) from error

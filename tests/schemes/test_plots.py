@@ -178,6 +178,11 @@ def test_the_source_is_left_as_it_was():
         ("rop", {}, "source='rop' is unknown. Did you mean 'rope'.* scheme_file registers those of a file"),
         ("rope+rope", {}, "source='rope.rope' makes no sense: .* Use 'rope'.$"),
         ("alibi", {"scheme_kwargs": '{"lerned": 1}'}, "scheme_kwargs={'lerned': 1} is no argument of 'alibi'"),
+        (
+            "learned+t5",
+            {"scheme_kwargs": {"rope": {}}},
+            "scheme_kwargs={'rope': {}}: .* doesn't fit 'learned.t5'. The arguments of a combination",
+        ),
         ("rope", {"size": "huge"}, "size='huge' is unknown. Choose one of tiny"),
         ("rope", {"output": "a.jpg"}, "output='a.jpg' names no format"),
     ],
