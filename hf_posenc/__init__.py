@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         PosEncModel,
         PosEncPreTrainedModel,
     )
-    from .model.package_config import PRESETS, PosEncConfig
+    from .model.package_config import SIZES, PosEncConfig
     from .model.position_added import AddedPosition
     from .model.position_base import PositionScheme
     from .model.position_distance import DistanceBias
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     )
     from .model.unpadding import Tokens
     from .optimizer import scale_position_learning_rates
+    from .plotting import plot
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
     from .schemes.rotary import apply_rotary
     from .schemes.scheme_file import register_scheme
@@ -85,7 +86,7 @@ _NAMES = {
         "PosEncForMaskedLM PosEncForMultipleChoice PosEncForQuestionAnswering "
         "PosEncForSequenceClassification PosEncForTokenClassification PosEncModel PosEncPreTrainedModel"
     ),
-    "model.package_config": "PRESETS PosEncConfig",
+    "model.package_config": "SIZES PosEncConfig",
     "model.position_added": "AddedPosition",
     "model.position_base": "PositionScheme",
     "model.position_distance": "DistanceBias",
@@ -100,6 +101,7 @@ _NAMES = {
     ),
     "model.unpadding": "Tokens",
     "optimizer": "scale_position_learning_rates",
+    "plotting": "plot",
     "schemes.conformance": "SCHEME_CHECKS CheckReport CheckResult check_scheme",
     "schemes.rotary": "apply_rotary",
     "schemes.scheme_file": "register_scheme",

@@ -19,7 +19,7 @@ from datasets import Dataset
 from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import PRESETS, SCHEMES, cli
+from hf_posenc import SCHEMES, SIZES, cli
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
@@ -69,7 +69,7 @@ HERE = "import sys\nsys.argv = ['hf-posenc', *sys.argv[1:]]\nfrom hf_posenc.cli 
 
 @pytest.mark.parametrize(
     ("typed", "expected"),
-    [("train --scheme ro", {"rope"}), ("train --size ", set(PRESETS)), ("check ", set(BUILTIN))],
+    [("train --scheme ro", {"rope"}), ("train --size ", set(SIZES)), ("check ", set(BUILTIN))],
 )
 def test_the_shell_completes_names(typed, expected):
     asked = {"COMP_WORDS": f"hf-posenc {typed}", "COMP_CWORD": str(len(typed.split(" ")))}
@@ -434,7 +434,7 @@ def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkey
     for arguments, message in (
         (("alibi", "--scheme-kwargs", "[1]"), "--scheme-kwargs '[1]' is no JSON object"),
         (("alibi", "--scheme-kwargs", "{x"), "--scheme-kwargs '{x' is no JSON object"),
-        (("alibi", "--only", "paddings"), "checks: 'paddings' is no check. Choose from repeats"),
+        (("alibi", "--only", "paddings"), "--only 'paddings' is no check. Choose from repeats"),
         (("alib",), "Did you mean 'alibi'?"),
     ):
         assert message in refused("check", *arguments)

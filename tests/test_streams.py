@@ -61,7 +61,7 @@ def place(tmp_path_factory):
     labels = {"id2label": {0: "café", 1: "thé"}, "problem_type": "single_label_classification"}
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 32}
     head = {"classifier_pooling": "cls", "classifier_hidden_act": "tanh"}  # BERT's, so that it can be exported
-    config = PosEncConfig.from_preset(
+    config = PosEncConfig.from_size(
         "tiny",
         vocab_size=len(tokenizer),
         position_embedding_type="learned",

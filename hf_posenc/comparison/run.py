@@ -19,6 +19,7 @@ from hf_posenc.finetuning.train import TrainingResult, fine_tune
 from hf_posenc.machine import commit, processor
 from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.options import Options
+from hf_posenc.schemes.names import require_scheme
 from hf_posenc.schemes.scheme_file import register_scheme
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.recipe import default_learning_rate
@@ -49,6 +50,7 @@ def check_schemes(plan: Plan) -> None:
             register_scheme(path, "+".join(dict.fromkeys("+".join(plan.schemes).split("+"))))
     started_from: dict[str, Options] = {}
     for scheme in plan.schemes:
+        require_scheme(scheme, plan.scheme_kwargs.get(scheme), parameter="schemes")
         options = Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0)))
         beginning = check_start(options)
         if beginning.checkpoint is None:

@@ -147,7 +147,7 @@ def checkpoint(tmp_path_factory):
     """A classifier; code lies in its folder, and its config names that."""
     folder = tmp_path_factory.mktemp("checkpoint")
     tokenizer = train_tokenizer(["a b c d"], vocab_size=40)
-    config = PosEncConfig.from_preset(
+    config = PosEncConfig.from_size(
         "tiny", vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
         position_embedding_type="learned+rope", max_position_embeddings=8, num_labels=2,
     )  # fmt: skip
