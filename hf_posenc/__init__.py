@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
     from .conversion.convert import convert
     from .conversion.report import ConversionReport
+    from .errors import Diverged, Interrupted, UserError
     from .exporting.int8 import Int8Report
     from .exporting.run import ExportReport, export
     from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
+    from .finetuning.functions import evaluate, predict, train
+    from .finetuning.train import TrainingResult
     from .hub.publishing import Publication, publish
     from .model.modeling_posenc import (
         PosEncForMaskedLM,
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
         PosEncModel,
         PosEncPreTrainedModel,
     )
-    from .model.package_config import PRESETS, PosEncConfig
+    from .model.package_config import SIZES, PosEncConfig
     from .model.position_added import AddedPosition
     from .model.position_base import PositionScheme
     from .model.position_distance import DistanceBias
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     )
     from .model.unpadding import Tokens
     from .optimizer import scale_position_learning_rates
+    from .plotting import plot
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
     from .schemes.rotary import apply_rotary
     from .schemes.scheme_file import register_scheme
@@ -77,13 +81,16 @@ _NAMES = {
     "conversion.report": "ConversionReport",
     "exporting.int8": "Int8Report",
     "exporting.run": "ExportReport export",
+    "errors": "Diverged Interrupted UserError",
     "finetuning.estimator": "PosEncClassifier PosEncRegressor fit load",
+    "finetuning.functions": "evaluate predict train",
+    "finetuning.train": "TrainingResult",
     "hub.publishing": "Publication publish",
     "model.modeling_posenc": (
         "PosEncForMaskedLM PosEncForMultipleChoice PosEncForQuestionAnswering "
         "PosEncForSequenceClassification PosEncForTokenClassification PosEncModel PosEncPreTrainedModel"
     ),
-    "model.package_config": "PRESETS PosEncConfig",
+    "model.package_config": "SIZES PosEncConfig",
     "model.position_added": "AddedPosition",
     "model.position_base": "PositionScheme",
     "model.position_distance": "DistanceBias",
@@ -98,6 +105,7 @@ _NAMES = {
     ),
     "model.unpadding": "Tokens",
     "optimizer": "scale_position_learning_rates",
+    "plotting": "plot",
     "schemes.conformance": "SCHEME_CHECKS CheckReport CheckResult check_scheme",
     "schemes.rotary": "apply_rotary",
     "schemes.scheme_file": "register_scheme",
