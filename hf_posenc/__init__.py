@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import is_main_process
 
 if TYPE_CHECKING:
+    from .comparison.compare import Comparison, compare
     from .conversion.convert import convert
     from .conversion.report import ConversionReport
     from .exporting.run import ExportReport, export

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from hf_posenc import options as shared
-from hf_posenc.files import expanded
 
-from .application import WritingCommand, app
+from .application import WritingCommand, app, loading
 
 
 def _seeds(text: str) -> int | list[int]:
@@ -22,6 +21,7 @@ def _seeds(text: str) -> int | list[int]:
 
 @app.command(cls=WritingCommand)
 def compare(
+    context: typer.Context,
     output: Annotated[str, shared.output_option(help="Folder for the results.", show_default=False)],
     plan: Annotated[
         str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
@@ -30,10 +30,14 @@ def compare(
         list[str] | None,
         typer.Option(help="File, folder with train.csv and test.csv, Hub name, `probes` or `halves`; may be repeated."),
     ] = None,
-    delimiter: shared.DelimiterOption = None,
     text_column: shared.TextColumnOption = None,
     join: shared.JoinOption = None,
     label_column: shared.LabelColumnOption = None,
+    skip_missing: shared.SkipMissingOption = False,
+    delimiter: shared.DelimiterOption = None,
+    quoting: shared.QuotingOption = None,
+    encoding: shared.EncodingOption = None,
+    format: shared.FormatOption = None,
     schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
     seeds: Annotated[
         Any, typer.Option(parser=_seeds, metavar="<str>", help="How many seeds, or which: 0,1,2. Default 5.")
@@ -42,8 +46,8 @@ def compare(
         list[str] | None,
         typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="What the others are compared with; default: none, or the first scheme.")
+    reference: Annotated[
+        str | None, typer.Option(help="The scheme that others are compared with. Default: none, or the first one.")
     ] = None,
     size: shared.SizeOption = None,
     pretrained: Annotated[
@@ -63,42 +67,21 @@ def compare(
     `hf-posenc report` writes it earlier, too. Lengths and numbers of examples stand in a plan. `--plan quick` is the
     quick start.
     """
-    from hf_posenc.comparison import Comparison, execute, write_report
-    from hf_posenc.comparison.plan import SEARCH_FACTORS
-    from hf_posenc.comparison.plan_file import read_plan
+    with loading():
+        from hf_posenc.comparison.compare import compare as run
 
-    output = expanded(output)
-    columns = {"delimiter": delimiter, "text_column": text_column, "join": join, "label_column": label_column}
-    columns = {name: value for name, value in columns.items() if value is not None}
-    chosen = read_plan(
-        plan or {},
-        tasks=data,
-        schemes=None if schemes is None else shared.words(schemes),
-        scheme_files=scheme_file,
-        seeds=seeds,
-        baseline=baseline,
-        size=size,
-        pretrained=pretrained,
-        options={**(shared.json_object("options", options) or {}), **columns} or None,
-        search=SEARCH_FACTORS if search else None,
-    )
+    comparison = run(**context.params)
     if dry_run:
-        for run in chosen.work():
-            print(run.name)
+        print(*comparison.runs, sep="\n")
         return
-    made = execute(chosen, output, keep_models=keep_models)
-    others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
-    print(f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed.")
-    if made.failed:
-        print("The same command tries those that failed again.")
+    if comparison.failed:
         raise typer.Exit(1)
-    comparison = Comparison(output)
-    if comparison.problems:
-        there = f"hf-posenc report {shlex.quote(output)}"
-        print(f"Runs that are missing: {len(comparison.problems)}. What is there: {there}")
+    if comparison.missing:
+        there = f"hf-posenc report {shlex.quote(str(comparison.folder))}"
+        print(f"Runs that are missing: {len(comparison.missing)}. What is there: {there}")
         return
-    print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
-    print(f"The report is in {write_report(comparison)}, its picture beside it: scores.png")
+    print(comparison)
+    print(f"The report is in {comparison.folder / 'report.md'}, its picture beside it: scores.png")
     if plan == "quick":
         print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
 
@@ -106,9 +89,10 @@ def compare(
 @app.command()
 def report(results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)]) -> None:
     """Write the report of a comparison: report.md with its pictures, and all results in results.csv."""
-    from hf_posenc.comparison import Comparison, write_report
+    from hf_posenc.comparison import Comparison
 
     comparison = Comparison(results)
-    if missing := comparison.problems:
+    path = comparison.report()
+    if missing := comparison.missing:
         print(f"Runs that are missing: {len(missing)}. The report says which.")
-    print(f"The report is in {write_report(comparison)}")
+    print(f"The report is in {path}")
