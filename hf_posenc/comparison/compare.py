@@ -10,6 +10,7 @@ import pandas as pd
 from hf_posenc.errors import NO_VALUE, renaming
 from hf_posenc.files import expanded
 from hf_posenc.options import Options, json_object, words
+from hf_posenc.quiet import alone
 
 from .executor import execute
 from .plan import SEARCH_FACTORS, Plan
@@ -18,6 +19,7 @@ from .report import Summary, write_report
 from .results import load_plan, no_table, read_table
 
 
+@alone()
 def compare(
     data: str | Path | Sequence[str | Path] | None = None,
     *,
