@@ -66,8 +66,14 @@ def compare(
         search: choose each scheme's learning rate: 3 trials, on a seed and rows that aren't reported.
         keep_models: keep each run's model, in `models`.
         dry_run: make no run; `runs` of what is returned lists them.
-        text_column, join, label_column, skip_missing: how `train` takes texts and labels from the data.
-        delimiter, quoting, encoding, format: how `train` reads files.
+        text_column: of the data, if it isn't called text; several, `a,b`, are a pair.
+        join: join the text columns with this between.
+        label_column: if it isn't called label.
+        skip_missing: leave rows without text or label out.
+        delimiter: between columns of a file: a character, or tab.
+        quoting: csv (quotes around cells) or none (they are letters).
+        encoding: of the files. None: utf-8.
+        format: csv, tsv, jsonl, json, parquet or txt. None: by the suffix.
 
     Returns:
         The results. A run that failed leaves the others alone: `failed` says why, and the same call tries it again.

@@ -7,6 +7,7 @@ from comparison_harness import made_up, toy
 from filelock import FileLock
 
 import hf_posenc
+from hf_posenc.comparison.compare import _as_given
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED
 from hf_posenc.comparison.plan_file import read_plan
 from hf_posenc.comparison.results import record_plan
@@ -127,6 +128,11 @@ def test_an_error_names_a_parameter_as_it_was_given(tmp_path, given, message):
     with pytest.raises(UserError) as refused:
         hf_posenc.compare("halves", output=tmp_path / "new", **{"schemes": "none", **given})
     assert message in str(refused.value)
+
+
+def test_what_the_plan_decides_is_named_as_the_plan_calls_it():
+    for parameter, name in {"max_length": "train_length", "scheme": "schemes", "join": "join", "to": "to"}.items():
+        assert _as_given(parameter, 3) == (name, 3)
 
 
 def test_columns_and_delimiter_are_options_of_the_run(tmp_path, monkeypatch, run):

@@ -247,4 +247,4 @@ scheme_kwargs: {rope: {}}
         path.write_bytes(content)
         read_plan(path)
 
-    fuzz(damaged(text.encode()), read, ["plan", "task", "scheme", "seed", "reference", "rope"], 60)
+    fuzz(damaged(text.encode()), read, ["plan", "task", "scheme", "seed", "reference", "rope", "option"], 60)

@@ -48,7 +48,7 @@ def failing(checkpoint: Path, out: Path) -> None:
 
 
 def compare(out: Path) -> None:
-    plan = {"train_examples": 64, "train_length": 32, "options": {**OPTIONS, "set": SIZES}}
+    plan = {"train_examples": 64, "train_length": 32, "options": OPTIONS}
     assert hf_posenc.compare("halves", plan=plan, schemes="none", seeds=1, output=out).failed == {}
 
 
