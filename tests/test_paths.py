@@ -32,7 +32,8 @@ COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
     "evaluate": ([], {"checkpoint": "~/model", "data": "--data=~/d.csv", "errors": "--errors=~/new.csv"}),
     "convert": (
         ["--scheme", "alibi", *SMALL],
-        {"source": "~/model", "out": "--output=~/new", "heal": "--heal=~/d.csv", "eval_texts": "--eval-text=~/e.csv"},
+        {"source": "~/model", "out": "--output=~/new", "heal": "--heal=~/d.csv", "eval_texts": "--eval-text=~/e.csv"}
+        | {"scheme_file": "--scheme-file=~/mine.py"},
     ),
     "export": (
         INT8,
@@ -90,7 +91,7 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
         ("checkpoint", "out", "evaluate", "calibrate"),
         lambda: hf_posenc.export("~/model", "~/new", "openvino", quantize="int8", largest_drop=1, **MEASURED),
     ),
-    "load": (("folder",), lambda: hf_posenc.load("~/model")),
+    "load": (("checkpoint",), lambda: hf_posenc.load("~/model")),
     "fit": (("pretrained",), lambda: fitted().save("~/new")),
     "register_scheme": (("scheme",), lambda: hf_posenc.register_scheme("~/mine.py")),
     "save_figure": ((), lambda: save_figure(plot_position(hf_posenc.PosEncConfig.from_preset("tiny")), "~/new.png")),

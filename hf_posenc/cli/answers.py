@@ -2,11 +2,11 @@
 
 import sys
 from functools import partial
-from itertools import chain
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
@@ -15,14 +15,14 @@ from hf_posenc.errors import UserError
 from hf_posenc.files import expanded, json_text
 from hf_posenc.options import refuse_given
 
-from .application import Checkpoint, app, data_options, loading
+from .application import Checkpoint, app, data_options, loading, reads_data
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
 _Split = Annotated[str | None, typer.Option(help="Of --data, where that has several. [test]", show_default=False)]
-_OF_DATA = ("data_config", "text_column", "join", "delimiter", "quoting", "encoding", "format")
 
 
 @app.command()
+@reads_data(*shared.OF_LABELS)
 def predict(
     context: typer.Context,
     checkpoint: Checkpoint,
@@ -35,12 +35,6 @@ def predict(
         str | None, shared.output_option(help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
-    text_column: shared.TextColumnOption = None,
-    join: shared.JoinOption = None,
-    delimiter: shared.DelimiterOption = None,
-    quoting: shared.QuotingOption = None,
-    encoding: shared.EncodingOption = None,
-    format: shared.FormatOption = None,
     batch_size: _BatchSize = 32,
     threshold: Annotated[
         float | None,
@@ -121,16 +115,16 @@ def _read(
 
     remarks, known = [], classifier.known.columns
     if texts:
-        refuse_given(options, _OF_DATA, "is for --data, and texts are given")
+        refuse_given(options, ("data_config", *shared.READING), "is for --data, and texts are given")
         if split is not None:
             raise UserError(f"--split {split!r} is for --data, and texts are given. Leave it out.")
         cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
-        refuse_surrogates((f"Text {row}", text) for row, text in enumerate(chain(*cells.values()), start=1))
+        refuse_surrogates((f"Row {row}", text) for column in cells.values() for row, text in enumerate(column))
         source = Source(pa.table(cells), "Your texts")
         table = source.table()
         inputs = [as_input(row, known) for row in zip(*cells.values(), strict=True)]
     else:
-        source = read_split(options, split)
+        source = read_split(options, split, classifier.known.dialect)
         table = source.table()
         columns = find_columns(table, options, known, needs_label=False)
         inputs = list(zip(*columns.texts(table), strict=True))
@@ -149,6 +143,7 @@ def _cell(value: Any) -> str:
 
 
 @app.command()
+@reads_data()
 def evaluate(
     context: typer.Context,
     checkpoint: Checkpoint,
@@ -158,16 +153,6 @@ def evaluate(
     errors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the rows that are answered wrongly.")
     ] = None,
-    text_column: shared.TextColumnOption = None,
-    join: shared.JoinOption = None,
-    label_column: shared.LabelColumnOption = None,
-    label_delimiter: shared.LabelDelimiterOption = None,
-    label_names: shared.LabelNamesOption = None,
-    skip_missing: shared.SkipMissingOption = False,
-    delimiter: shared.DelimiterOption = None,
-    quoting: shared.QuotingOption = None,
-    encoding: shared.EncodingOption = None,
-    format: shared.FormatOption = None,
     batch_size: _BatchSize = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     device: shared.DeviceOption = None,
@@ -180,6 +165,7 @@ def evaluate(
         from tqdm import tqdm
 
         from hf_posenc.finetuning import prediction
+        from hf_posenc.training.classes import class_tables
 
     if errors is not None:
         prediction.check_output(errors, options.data, "--errors")
@@ -195,8 +181,10 @@ def evaluate(
         written = prediction.write_answers(errors, found.errors, found.answers, classifier.known.label_names)
         print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", file=sys.stderr)
     if as_json:
-        print(json_text({"data": data, "examples": found.examples} | found.metrics))
+        by_class = {"classes": found.classes, "confusion": found.confusion} if found.classes else {}
+        print(json_text({"data": data, "examples": found.examples} | found.metrics | by_class))
     else:
         print(f"{data}: {found.examples:,} examples")
         for name, value in found.metrics.items():
             print(f"{name:<20}{value:>10.4f}")
+        Console().print(Markdown(class_tables("data", found.classes, found.confusion, "--json")))

@@ -7,7 +7,7 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import WritingCommand, app, loading
+from .application import WritingCommand, app, loading, reads_data
 
 
 def _seeds(text: str) -> int | list[int]:
@@ -20,6 +20,7 @@ def _seeds(text: str) -> int | list[int]:
 
 
 @app.command(cls=WritingCommand)
+@reads_data("label_delimiter")  # a comparison is on one label per text
 def compare(
     context: typer.Context,
     output: Annotated[str, shared.output_option(help="Folder for the results.", show_default=False)],
@@ -30,14 +31,6 @@ def compare(
         list[str] | None,
         typer.Option(help="File, folder with train.csv and test.csv, Hub name, `probes` or `halves`; may be repeated."),
     ] = None,
-    text_column: shared.TextColumnOption = None,
-    join: shared.JoinOption = None,
-    label_column: shared.LabelColumnOption = None,
-    skip_missing: shared.SkipMissingOption = False,
-    delimiter: shared.DelimiterOption = None,
-    quoting: shared.QuotingOption = None,
-    encoding: shared.EncodingOption = None,
-    format: shared.FormatOption = None,
     schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
     seeds: Annotated[
         Any, typer.Option(parser=_seeds, metavar="<str>", help="How many seeds, or which: 0,1,2. Default 5.")
@@ -58,7 +51,7 @@ def compare(
         bool, typer.Option("--search", help="Choose each scheme's rate: 3 trials, on a seed and rows not reported.")
     ] = False,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep each run's model, in models.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read the data, list the runs, make none.")] = False,
 ) -> None:
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 

@@ -6,10 +6,11 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import Output, Overwrite, WritingCommand, app
+from .application import Output, Overwrite, WritingCommand, app, reads_data
 
 
 @app.command(cls=WritingCommand)
+@reads_data(*shared.OF_LABELS)
 def convert(
     context: typer.Context,
     source: Annotated[
@@ -22,6 +23,7 @@ def convert(
     out: Output,
     position_embedding_type: shared.SchemeOption = None,
     position_embedding_kwargs: shared.SchemeKwargsOption = None,
+    scheme_file: shared.SchemeFileOption = None,
     rope_parameters: Annotated[
         str | None, typer.Option(metavar="JSON", help='For rope, such as {"rope_theta": 160000}.')
     ] = None,
@@ -34,7 +36,6 @@ def convert(
     heal: Annotated[
         str | None, typer.Option(metavar="FILE", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
     ] = None,
-    text_column: shared.TextColumnOption = None,
     max_steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of healing; default: 2000.")] = None,
     max_length: Annotated[
         int | None, typer.Option(metavar="N", help="Longest text to heal with; default: the source's limit.")
@@ -43,7 +44,8 @@ def convert(
         bool | None, typer.Option("--bf16/--no-bf16", help="Heal in mixed precision: twice as fast where it is fast.")
     ] = None,
     eval_texts: Annotated[
-        str | None, typer.Option("--eval-text", help="Measure on this text; default: part of --heal, or our own.")
+        str | None,
+        typer.Option("--eval-text", metavar="FILE", help="Measure on this text; default: part of --heal, or our own."),
     ] = None,
     task: Annotated[
         str | None, typer.Option(help="Head of the result: fill-mask, text-classification, ...; default: the source's.")
@@ -63,10 +65,14 @@ def convert(
     Ctrl-C keeps a checkpoint of the healing, and the same command goes on.
     """
     from hf_posenc.conversion import convert as run
+    from hf_posenc.schemes.scheme_file import register_scheme
 
+    if scheme_file is not None:
+        register_scheme(scheme_file, position_embedding_type)
+    given = {name: value for name, value in context.params.items() if name != "scheme_file"}
     objects = {
         "rope_parameters": shared.json_object("rope_parameters", rope_parameters),
         "position_embedding_kwargs": shared.json_object("scheme_kwargs", position_embedding_kwargs),
     }
-    _, report = run(**{**context.params, **objects})
+    _, report = run(**{**given, **objects})
     print(f"{report}\nThe checkpoint and conversion.json are in {out}")

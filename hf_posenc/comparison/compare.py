@@ -1,6 +1,7 @@
 """`compare`, which makes a comparison, and `Comparison`, which holds its results."""
 
 import inspect
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from .plan import SEARCH_FACTORS, Plan
 from .plan_file import PLANNED, read_plan
 from .report import Summary, write_report
 from .results import load_plan, no_table, read_table
+from .tasks import check_data
 
 
 @alone()
@@ -38,6 +40,7 @@ def compare(
     text_column: str | None = None,
     join: str | None = None,
     label_column: str | None = None,
+    label_names: str | None = None,
     skip_missing: bool = False,
     delimiter: str | None = None,
     quoting: str | None = None,
@@ -65,10 +68,12 @@ def compare(
         options: of `train`, such as `{"epochs": 3}`.
         search: choose each scheme's learning rate: 3 trials, on a seed and rows that aren't reported.
         keep_models: keep each run's model, in `models`.
-        dry_run: make no run; `runs` of what is returned lists them.
+        dry_run: read the data, say on standard error what is there, and make no run; `runs` of what is returned lists
+            them.
         text_column: of the data, if it isn't called text; several, `a,b`, are a pair.
         join: join the text columns with this between.
         label_column: if it isn't called label.
+        label_names: what the labels 0, 1, ... mean, in order: no,yes.
         skip_missing: leave rows without text or label out.
         delimiter: between columns of a file: a character, or tab.
         quoting: csv (quotes around cells) or none (they are letters).
@@ -83,9 +88,9 @@ def compare(
         Interrupted: Ctrl-C. What is finished is kept.
     """
     reading: dict[str, Any] = {"text_column": text_column, "join": join, "label_column": label_column}
+    reading |= {"label_names": label_names, "skip_missing": skip_missing}
     reading |= {"delimiter": delimiter, "quoting": quoting, "encoding": encoding, "format": format}
-    reading |= {"skip_missing": skip_missing or None}
-    given = {name: value for name, value in reading.items() if value is not None}
+    given = {name: value for name, value in reading.items() if value not in (None, False)}
     with renaming(_as_given):
         chosen = read_plan(
             plan or {},
@@ -100,6 +105,8 @@ def compare(
             search=SEARCH_FACTORS if search else None,
         )
         if dry_run:
+            for task in chosen.tasks:
+                print(check_data(chosen, task).line, file=sys.stderr)
             return Comparison._planned(output, chosen)
         made = execute(chosen, output, keep_models=keep_models)
         comparison = Comparison(output)

@@ -16,6 +16,7 @@ from ..checkpoints.tokenizers import check_ids
 from ..errors import UserError, user_errors
 from ..files import expanded, last_name, write_json
 from ..model.package_config import PosEncConfig
+from ..options import OF_LABELS, READING, Options
 from ..quiet import alone, without_bars
 from ..training.inference import Row
 from .families import FAMILIES, SOURCE
@@ -46,7 +47,6 @@ def convert(
     extension: str | None = None,
     task: str | None = None,
     heal: Any = None,
-    text_column: str | None = None,
     eval_texts: Any = None,
     revision: str | None = None,
     allow_pickle: bool = False,
@@ -54,7 +54,7 @@ def convert(
     overwrite: bool = False,
     measure: bool = True,
     seed: int = 0,
-    **healing: Any,
+    **settings: Any,
 ) -> tuple[PreTrainedModel, ConversionReport]:
     """Makes a PosEnc model of a pretrained checkpoint, and measures how well it agrees with it.
 
@@ -77,7 +77,6 @@ def convert(
             `interpolate` (stretched), see `fitting.extended_table`; or how RoPE does: `linear`, `dynamic`, `yarn`.
         task: the task of the result, one of `TASKS`. None: the source's. A head that the source lacks is new.
         heal: unlabelled text (a file, texts, or a table in memory) to heal a swapped model with: see `heal`.
-        text_column: of files and tables of text.
         eval_texts: texts to measure on, in any of these forms. None: those that healing sets aside, or sentences of the
             package.
         revision: branch, tag or commit on the Hub.
@@ -86,8 +85,9 @@ def convert(
         overwrite: replace what was written into `out`, when the new files are complete.
         measure: measure agreement. False saves time and a second model's memory.
         seed: of everything random.
-        healing: settings of `Healing`, such as `max_steps`. While it heals, checkpoints lie in `OUT.healing`, from
-            which the same call goes on after Ctrl-C.
+        settings: of `Healing`, such as `max_steps`; and how files and tables of text are read, by the options of
+            `hf-posenc predict`: `text_column`, `join`, `delimiter`, `quoting`, `encoding`, `format`. While it heals,
+            checkpoints lie in `OUT.healing`, from which the same call goes on after Ctrl-C.
 
     Returns:
         The model in evaluation mode, and a `ConversionReport`.
@@ -100,7 +100,7 @@ def convert(
     source, out, heal, eval_texts = str(expanded(source)), expanded(out), expanded(heal), expanded(eval_texts)
     with user_errors():
         PosEncConfig(position_embedding_type=position_embedding_type or "none")
-    settings = _settings(heal, None if eval_texts is not None else text_column, seed, healing)
+    reading, healing = _settings(heal, eval_texts, seed, settings)
     if out is not None:
         check_apart(out, source)
     with output_folder(out, overwrite=overwrite) if out is not None else contextlib.nullcontext() as output:
@@ -116,7 +116,7 @@ def convert(
         modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
         report = _begin_report(loaded, final, kept, allow_other_tokens)
         limit = min(original.config.max_position_embeddings, final.max_position_embeddings)
-        training, rows, measured_on = _texts(loaded, heal, eval_texts, text_column, limit)
+        training, rows, measured_on = _texts(loaded, heal, eval_texts, reading, limit)
         special = set() if tokenizer is None else special_tokens(tokenizer)
 
         def agreement() -> Agreement | None:
@@ -130,7 +130,7 @@ def convert(
             report.before = agreement()
         healed_in = None if out is None or heal is None else Path(f"{Path(out)}.healing")
         if heal is not None:
-            options: dict[str, Any] = {"tokenizer": tokenizer, "healing": settings, "folder": healed_in}
+            options: dict[str, Any] = {"tokenizer": tokenizer, "healing": healing, "folder": healed_in}
             run = partial(run_healing, model, original, training, anew=overwrite, **options)
             _heal(report, model, run, agreement)
             config, changed = target_config(model, None, None, None, *length)
@@ -145,14 +145,15 @@ def convert(
         return model, report
 
 
-def _settings(heal: Any, text_column: str | None, seed: int, healing: dict[str, Any]) -> Healing:
-    """The settings of healing; refuses them where there is nothing to heal with."""
-    given = {name: value for name, value in {**healing, "text_column": text_column}.items() if value is not None}
-    if given and heal is None:
-        useless = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        raise UserError(f"{useless} has no effect without text to heal with. Give that as heal, or leave it out.")
-    given.pop("text_column", None)
-    return Healing(seed=seed, **given)
+def _settings(heal: Any, eval_texts: Any, seed: int, settings: dict[str, Any]) -> tuple[Options, Healing]:
+    """How texts are read, and how to heal with them; refuses what has no effect where there are none."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    reading = {name: given.pop(name) for name in READING if name not in OF_LABELS and name in given}
+    useless = (given | (reading if eval_texts is None else {})) if heal is None else {}
+    if useless:
+        said = ", ".join(f"{name}={value!r}" for name, value in useless.items())
+        raise UserError(f"{said} has no effect without text to heal with. Give that as heal, or leave it out.")
+    return Options(**reading), Healing(seed=seed, **given)
 
 
 def _heal(
@@ -194,15 +195,13 @@ def _check_healing(loaded: Loaded, config: Any, changed: bool) -> None:
         )
 
 
-def _texts(
-    loaded: Loaded, heal: Any, held_out: Any, text_column: str | None, limit: int
-) -> tuple[list[str], list[Row], str]:
+def _texts(loaded: Loaded, heal: Any, held_out: Any, reading: Options, limit: int) -> tuple[list[str], list[Row], str]:
     """The texts to heal with, the token ids of others to measure on, and what those are."""
     config: Any = loaded.model.config
-    training = [] if heal is None else read_training_texts(heal, text_column)
+    training = [] if heal is None else read_training_texts(heal, reading)
     chosen, name = own_texts(), "blimp_order, which comes along"
     if held_out is not None:
-        chosen, name = read_training_texts(held_out, text_column), "eval_texts"
+        chosen, name = read_training_texts(held_out, reading), "eval_texts"
         measured = set(chosen)
         training = [text for text in training if text not in measured]
     elif heal is not None:

@@ -11,7 +11,7 @@
 import contextlib
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from itertools import count
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from accelerate import PartialState
 from datasets import ClassLabel, Dataset, Features, List, Value
 from numpy.typing import ArrayLike
-from pandas import isna
 from rich.console import Console
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -38,7 +38,7 @@ from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError
 from ..files import expanded
-from ..options import Options, refuse_given
+from ..options import READING, Options, refuse_given
 from ..quiet import alone, silence, without_bars
 from ..training import run_folder
 from ..training.inference import cut_texts_in_words, logits_of
@@ -47,8 +47,8 @@ from .prediction import load_classifier
 from .train import save_run, train
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
-_OF_FILES = {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "text_column", "join"}
-_OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encoding", "format", "task"}
+_OF_FILES = {*READING} - {"skip_missing", "label_names"}
+_OF_FILES |= {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "task"}
 """Options that say nothing of texts in memory."""
 
 
@@ -92,8 +92,8 @@ def fit(
         UserError: texts, labels or an option aren't accepted.
     """
     labels = labels_in_memory(labels)
-    require_labels(labels)
-    guess = "regression" if type_of_target(labels) == "continuous" else "classification"
+    labelled = _without(labels, require_labels(labels, skips=bool(options.get("skip_missing"))))
+    guess = "regression" if type_of_target(labelled) == "continuous" else "classification"
     kinds: dict[str, Any] = {"classification": PosEncClassifier, "regression": PosEncRegressor}
     estimator = kinds[Options.of(task=task).task or guess]
     return estimator(baseline=baseline, pretrained=pretrained, scheme=scheme, **options).fit(texts, labels)
@@ -101,14 +101,21 @@ def fit(
 
 @alone()
 def load(
-    folder: str | Path, *, backend: str | None = None, device: str = "cpu"
+    checkpoint: str | Path,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    backend: str | None = None,
+    device: str | None = None,
 ) -> "PosEncClassifier | PosEncRegressor":
     """Reads what `save`, `hf-posenc train` or `hf-posenc export` wrote.
 
     Args:
-        folder: of the model, or its name on the Hub.
+        checkpoint: its folder, or its name on the Hub.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
         backend: `torch`, `onnx` or `openvino`. None: the fastest installed that the folder has files for.
-        device: for `torch`: where it runs.
+        device: for `torch`: where it runs. None: a GPU if there is one.
 
     Returns:
         A fitted `PosEncClassifier` or `PosEncRegressor`.
@@ -116,7 +123,9 @@ def load(
     Raises:
         UserError: there is no such folder, it holds no classifier, or the backend can't run it.
     """
-    classifier = load_classifier(str(folder), device, backend=backend)
+    classifier = load_classifier(
+        str(checkpoint), device, revision, backend=backend, trust_remote_code=trust_remote_code
+    )
     is_real = classifier.known.problem_type == "regression"
     estimator: Any = PosEncRegressor() if is_real else PosEncClassifier()
     estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
@@ -148,6 +157,13 @@ class _Estimator(BaseEstimator):
         return super().set_params(**parameters)
 
     # ---- training ---------------------------------------------------------------------------------------------------
+
+    def _read(self, X: Any, y: Any) -> tuple[tuple[list[str], list[tuple[str, ...]]], Any, list[int]]:
+        """The columns and rows of texts, the labels that there are, and which rows have none."""
+        y = labels_in_memory(y)
+        missing, texts = require_labels(y, skips=bool(getattr(self, "skip_missing", None))), texts_in_memory(X)
+        check_consistent_length(texts[1], y)
+        return texts, _without(y, missing), missing
 
     def _fit(self, rows: list[tuple[str, ...]], names: list[str], values: list[Any], target: Any, task: str) -> Self:
         columns = dict(zip(names or TEXTS, map(list, zip(*rows, strict=True)), strict=False))
@@ -196,7 +212,7 @@ class _Estimator(BaseEstimator):
         check_is_fitted(self, "model_")
         (_, rows), truncated = texts_in_memory(texts, remembered_columns(self.model_.config)), set[int]()
         logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=truncated))
-        for remark in (cut_texts_in_words(truncated, self.tokenizer_), empty_in_words(SOURCE, rows, "text {}".format)):
+        for remark in (cut_texts_in_words(truncated, self.tokenizer_), empty_in_words(SOURCE, rows, "row {}".format)):
             if remark:
                 warnings.warn(remark, stacklevel=4)
         return np.stack(logits, dtype=np.float64)
@@ -256,11 +272,9 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's names
         """Trains on texts X and labels y, anew whenever it is called."""
-        y = labels_in_memory(y)
-        require_labels(y)
-        (names, rows), several = texts_in_memory(X), type_of_target(y, input_name="y") == "multilabel-indicator"
+        (names, rows), y, missing = self._read(X, y)
+        several = type_of_target(y, input_name="y") == "multilabel-indicator"
         check_classification_targets(y)
-        check_consistent_length(rows, y)
         labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
         if several:
             self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))
@@ -269,7 +283,8 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
             self.classes_, numbers = np.unique(column_or_1d(labels, warn=True), return_inverse=True)
             values = numbers.tolist()
         classes = ClassLabel(names=list(map(str, self.classes_.tolist())))
-        self._fit(rows, names, values, List(classes) if several else classes, "classification")
+        target = List(classes) if several else classes
+        self._fit(rows, names, _with_gaps(values, missing), target, "classification")
         # The checkpoint has names of labels alone; these are the labels as they were given.
         note(self.model_.config, classes=self.classes_.tolist())
         return self
@@ -299,24 +314,40 @@ class PosEncRegressor(RegressorMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Trains on texts X and numbers y, anew whenever it is called."""
-        y = labels_in_memory(y)
-        require_labels(y)
-        (names, rows), numbers = texts_in_memory(X), column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
-        check_consistent_length(rows, numbers)
-        return self._fit(rows, names, numbers.tolist(), Value("float64"), "regression")
+        (names, rows), y, missing = self._read(X, y)
+        numbers = column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
+        return self._fit(rows, names, _with_gaps(numbers.tolist(), missing), Value("float64"), "regression")
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each text."""
         return predictions_from_logits(self._logits(X), "regression")
 
 
-def require_labels(labels: Any) -> None:
-    """Refuses missing labels, which NumPy would compare with the others, and such as no file can hold."""
+def _without(labels: Any, rows: Collection[int]) -> Any:
+    """Labels, of whatever kind, without those of some rows."""
+    if not rows:
+        return labels
+    kept = [row for row in range(len(labels)) if row not in rows]
+    if isinstance(labels, pd.DataFrame | pd.Series):
+        return labels.iloc[kept]
+    return labels[kept] if isinstance(labels, np.ndarray) else [labels[row] for row in kept]
+
+
+def _with_gaps(values: list[Any], missing: Collection[int]) -> list[Any]:
+    """The values of all rows, None for those that have none."""
+    given = iter(values)
+    return [None if row in missing else next(given) for row in range(len(values) + len(missing))]
+
+
+def require_labels(labels: Any, *, skips: bool = False) -> list[int]:
+    """The rows without a label, if `skips`; else refuses them, which NumPy would compare, and what no file can hold."""
     if labels is None:
         raise UserError("requires y to be passed, but the target y is None")
-    missing = np.atleast_1d(isna(np.asarray(labels, dtype=object)))
-    if missing.any():
-        number = np.argwhere(missing)[0][0]
-        raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
+    missing = np.atleast_1d(pd.isna(np.asarray(labels, dtype=object)))
+    rows = np.unique(np.argwhere(missing)[:, 0]).tolist()
+    if rows and not skips:
+        what = f"Input contains NaN or None: the label of row {rows[0]}"
+        raise UserError(f"{what}. Fill it in, or leave such rows out with skip_missing=True.")
     cells = np.asarray(labels, dtype=object).ravel() if not issparse(labels) else ()
-    refuse_surrogates((f"The label of text {n}", cell) for n, cell in enumerate(cells) if isinstance(cell, str))
+    refuse_surrogates((f"The label of row {n}", cell) for n, cell in enumerate(cells) if isinstance(cell, str))
+    return rows

@@ -27,6 +27,7 @@ from ..errors import UserError, disk_error, one_line
 from ..files import expanded, json_text, written_whole
 from ..options import Options
 from ..quiet import without_bars
+from ..training.classes import class_scores, confusion
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics, predictions_from_logits
 from .backends import fastest_backend, open_backend
@@ -162,6 +163,7 @@ class Evaluation:
 
     Attributes:
         metrics: loss and the metrics of the task.
+        classes, confusion: see `class_scores` and `confusion` of `training.classes`.
         examples: how many rows were scored.
         data: what was read, used and left out.
         cut: how many texts were cut, in words; empty if none was.
@@ -170,6 +172,8 @@ class Evaluation:
     """
 
     metrics: dict[str, float]
+    classes: list[dict[str, Any]]
+    confusion: list[list[int]] | None
     examples: int
     data: DataSummary
     cut: str
@@ -197,7 +201,7 @@ def evaluate(
     Raises:
         UserError: the data can't be read, has no labels, or other labels than the model's.
     """
-    source = read_split(options, split)
+    source = read_split(options, split, classifier.known.dialect)
     table = source.table()
     prepared = prepare({"test": table}, options, classifier.known)
     part, kind = prepared.splits["test"], prepared.labels.problem_type
@@ -212,7 +216,8 @@ def evaluate(
     logits, labels = np.stack(list(answers)), np.asarray(right)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
     metrics = loss_and_metrics(loss, logits, labels)
-    differ = (predictions_from_logits(logits, kind) != labels).reshape(len(part), -1).any(1)
+    predicted, names = predictions_from_logits(logits, kind), prepared.labels.names
+    differ = (predicted != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
     given = answers_from_logits(logits[wrong], classifier.known.label_names, kind)
     lines = part[LINE][wrong] if wrong else []
@@ -221,7 +226,16 @@ def evaluate(
     errors = errors.rename_columns([input_name(name, {"line"}) for name in errors.column_names])
     errors = errors.append_column("line", pa.array(lines, pa.int64()))
     cut = cut_texts_in_words(truncated, classifier.tokenizer)
-    return Evaluation(metrics, len(part), prepared.summary, cut, errors, given)
+    return Evaluation(
+        metrics=metrics,
+        classes=class_scores(labels, predicted, names),
+        confusion=confusion(labels, predicted, names),
+        examples=len(part),
+        data=prepared.summary,
+        cut=cut,
+        errors=errors,
+        answers=given,
+    )
 
 
 _WRITTEN = (".csv", ".jsonl", ".parquet")

@@ -23,6 +23,7 @@ from ..checkpoints.keeper import OutputFolder, output_folder
 from ..checkpoints.loading import input_length
 from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
+from ..data.reading import DELIMITERS, Dialect
 from ..data.sources import read
 from ..errors import UserError, user_errors
 from ..options import Options
@@ -110,7 +111,7 @@ def _train(
     resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, beginning)
-    remember_columns(model.config, prepared.columns)
+    remember_columns(model.config, prepared.columns, _dialect(options, tables["train"]))
     encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
     recipe = make_recipe(options, model, tokenizer, encoded)
     loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
@@ -147,6 +148,13 @@ def _train(
     save_run(output, report, partial(_save, trainer), prepared.trained_on)
     report.show(console)
     return TrainingResult(output.path, report, model, tokenizer, prepared.trained_on)
+
+
+def _dialect(options: Options, table: Dataset) -> Dialect | None:
+    """How the file of the training rows was read, where an option says so."""
+    kind = str(table.info.builder_name)
+    is_said = kind in DELIMITERS and (options.delimiter or options.quoting)
+    return Dialect(kind, options.delimiter, options.quoting) if is_said else None
 
 
 def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | None) -> None:

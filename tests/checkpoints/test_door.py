@@ -23,6 +23,7 @@ from hf_posenc.cli import main
 from hf_posenc.cli.application import app
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns
+from hf_posenc.data.reading import Dialect
 from hf_posenc.errors import UserError
 
 WORDS = ["a", "good", "bad", "film", "number"]
@@ -369,7 +370,7 @@ def test_each_damage_is_refused_or_harmless_to_each_command(
 def test_what_a_training_notes_is_checked_when_it_is_read(whole):
     notes = json.loads((whole["ours"] / "config.json").read_text())[NOTES]["hf_posenc"]
     config = RobertaConfig()
-    remember_columns(config, Columns(("text",), ("label",), None, None))
+    remember_columns(config, Columns(("text",), ("label",), None, None), Dialect("csv", ";"))
     assert {*notes, *config.task_specific_params["hf_posenc"], "temperature"} == opening.NOTED.keys()
 
 
