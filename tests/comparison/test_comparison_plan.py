@@ -127,7 +127,7 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"seeds": 10**12}, "seeds=1000000000000 is out of range. Give a whole number from 1 to 10000"),
         ({"schemes": ["../none"], "reference": "../none"}, "'../none' can't name a file"),
         ({"size": "huge"}, "'huge' is unknown"),
-        ({"pretrained": "checkpoint", "size": "base"}, "'base' is for new encoders, and --pretrained checkpoint has"),
+        ({"pretrained": "checkpoint", "size": "base"}, "'base' is for new encoders, and pretrained='checkpoint' has"),
         ({"pretrained": "./{scheme}", "options": {}}, "There is no folder './none'"),
     ],
 )
