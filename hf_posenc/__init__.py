@@ -17,6 +17,7 @@ from .errors import is_main_process
 if TYPE_CHECKING:
     __version__: str
 
+    from .comparison.compare import Comparison, compare
     from .conversion.convert import convert
     from .conversion.report import ConversionReport
     from .errors import Diverged, Interrupted, UserError
@@ -77,6 +78,7 @@ if not is_main_process():  # the first one's notices are enough
 
 # The same names as above: a module is imported when one of them is first used.
 _NAMES = {
+    "comparison.compare": "Comparison compare",
     "conversion.convert": "convert",
     "conversion.report": "ConversionReport",
     "exporting.int8": "Int8Report",

@@ -12,7 +12,7 @@ from typing import Any
 from typer.main import get_command
 
 from hf_posenc.cli import app
-from hf_posenc.comparison import Comparison
+from hf_posenc.comparison import Summary
 from hf_posenc.files import write_text
 from hf_posenc.markdown import markdown_table, plain
 from hf_posenc.model.package_config import PosEncConfig
@@ -99,7 +99,7 @@ def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
 # Comparisons
 
 
-def scores(comparison: Comparison) -> str:
+def scores(comparison: Summary) -> str:
     """All scores at the train length."""
     return comparison.score_table(comparison.columns(comparison.plan.home_length))
 

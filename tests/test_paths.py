@@ -9,7 +9,7 @@ from typer.main import get_command
 
 import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, cli
-from hf_posenc.comparison import Comparison, execute, read_plan, read_table
+from hf_posenc.comparison import Comparison
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.options import PATHS, Options
 
@@ -65,7 +65,7 @@ OTHERS = {
         "position_embedding_type",
     ),
     *("position_embedding_kwargs", "rope_parameters", "max_position_embeddings", "extension", "allow_pickle", "to"),
-    *("quantize", "largest_drop", "schemes", "seeds", "baseline", "options", "search", "keep_models", "dry_run"),
+    *("quantize", "largest_drop", "schemes", "seeds", "reference", "options", "search", "keep_models", "dry_run"),
     *("max_positions", "layer", "only", "onnx", "repo_id", "private", "create_pr", "commit_message"),
 }
 """Parameters that are no paths."""
@@ -98,7 +98,7 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
         ("source", "output", "scheme_file"),
         lambda: hf_posenc.plot("~/model", "~/new.png", scheme_file="~/mine.py"),
     ),
-    "execute": ((), lambda: compared()),
+    "compare": (("data", "output", "plan", "scheme_file", "pretrained"), lambda: compared()),
 }
 """Functions of Python: their parameters that may be paths, and a call."""
 TEXTS, MEASURED = {"heal": "~/d.csv", "eval_texts": Path("~/e.csv")}, {"evaluate": "~/e.csv", "calibrate": "~/d.csv"}
@@ -109,14 +109,11 @@ def fitted():
     return hf_posenc.fit(texts, ["g", "b"] * 20, pretrained="~/model", tokenizer="~/model", baselines=False, **options)
 
 
-def compared(results: str = "~/new") -> None:
-    plan = read_plan({"tasks": ["~/d.csv", {"data": "~/e.csv"}], "schemes": ["none"], "seeds": 1, **COMPARED})
-    assert execute(plan, results).failed == {}
-    assert len(read_table(results)[0]) == len(read_table(Path(results).expanduser())[0])
-    assert Comparison(results).problems == []
-
-
-COMPARED = {"pretrained": "~/model", "scheme_files": ["~/mine.py"], "options": {"max_steps": 1}}
+def compared() -> None:
+    files = {"output": "~/new", "plan": "~/plan.yaml", "pretrained": "~/model", "scheme_file": "~/mine.py"}
+    made = hf_posenc.compare(["~/d.csv", "~/e.csv"], seeds=1, options={"max_steps": 1}, **files)
+    assert (made.failed, made.missing) == ({}, [])
+    assert Comparison("~/new").table.equals(Comparison(Path("~/new")).table)
 
 
 def test_the_tables_name_each_parameter_that_may_be_a_path():
@@ -157,7 +154,7 @@ def home(tmp_path, monkeypatch) -> Path:
     assert [*elsewhere.iterdir()] == []
 
 
-SLOW = ("compare", "report", "export", "convert", "execute")
+SLOW = ("compare", "report", "export", "convert")
 
 
 def some_slow(names: dict) -> list:

@@ -89,11 +89,6 @@ def data_options(context: typer.Context) -> Options:
     return Options(**{name: value for name, value in context.params.items() if name in Options.__dataclass_fields__})
 
 
-def reading(context: typer.Context) -> dict[str, Any]:
-    """The options of reading that are given, by name."""
-    return {name: value for name in READING if (value := context.params.get(name)) not in (None, False)}
-
-
 @contextlib.contextmanager
 def loading(text: str = "Loading PyTorch and transformers") -> Iterator[None]:
     """Shows a spinner beside a text during what takes long, such as the import of PyTorch."""
