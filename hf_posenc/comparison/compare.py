@@ -65,7 +65,7 @@ def compare(
         reference: the scheme that the others are compared with, beside `rope`. None: `none`, or the first one.
         size: of a new encoder: tiny, mini, small, base. None: tiny.
         pretrained: start from a checkpoint, converted to each scheme; or from one for each, `converted/{scheme}`.
-        options: of `train`, such as `{"epochs": 3}`.
+        options: of `train`, such as `{"epochs": 3}`; those that the plan has stay as they are if they aren't named.
         search: choose each scheme's learning rate: 3 trials, on a seed and rows that aren't reported.
         keep_models: keep each run's model, in `models`.
         dry_run: read the data, say on standard error what is there, and make no run; `runs` of what is returned lists

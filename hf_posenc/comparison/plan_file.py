@@ -31,13 +31,16 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     Args:
         source: the file, the name or the values.
         checked: whether the plan must be able to run here. False for one that has run.
-        **overrides: fields of `Plan` that replace the file's; None leaves them.
+        **overrides: fields of `Plan` that replace the file's, of `options` key by key; None leaves them.
 
     Raises:
         UserError: it can't be read, a field doesn't exist, or a value can't be.
     """
     values = source if isinstance(source, dict) else _read_file(source)
+    pinned = values.get("options")
     values = {**values, **{name: value for name, value in overrides.items() if value is not None}}
+    if isinstance(pinned, dict) and overrides.get("options") is not None:
+        values["options"] = {**pinned, **overrides["options"]}
     values.pop("about", None)  # of a built-in plan
     if "pretrained" in values:
         values["pretrained"] = expanded(values["pretrained"])

@@ -68,6 +68,12 @@ def test_a_tasks_own_values_go_before_the_plans():
     assert (fields["max_position_embeddings"], fields["classifier_pooling"], fields["hidden_size"]) == (40, "cls", 32)
 
 
+def test_options_beside_a_plan_leave_its_others():
+    pinned = read_plan("quick").options
+    assert pinned
+    assert read_plan("quick", options={"epochs": 1}).options == {**pinned, "epochs": 1}
+
+
 def test_an_encoder_learns_by_the_defaults_of_train():
     """A comparison measures what a user gets: nothing that a model learns by is set, unless the plan says so."""
     own = {"eval_strategy", "save_strategy", "save_steps", "save_total_limit", "logging_strategy", "logging_steps"}
