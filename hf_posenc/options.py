@@ -271,6 +271,20 @@ class Options:
         return {item.name: value for item in fields(self) if (value := getattr(self, item.name)) != item.default}
 
 
+def reading_options(reading: Mapping[str, Any], *left_out: str, **others: Any) -> Options:
+    """The options of a function that reads data: those of reading that it was given, and others of its own.
+
+    Raises:
+        TypeError: what was given is no option of reading, or one that is left out.
+        UserError: a value isn't accepted.
+    """
+    for name in reading:
+        if name not in READING or name in left_out:
+            known = ", ".join(name for name in READING if name not in left_out)
+            raise TypeError(f"unexpected keyword argument {name!r}; data is read by {known}")
+    return Options.of(**reading, **others)
+
+
 def words(text: str) -> list[str]:
     """The words between commas, or of a JSON list of strings, in which they may hold commas, blanks and quotes."""
     with contextlib.suppress(json.JSONDecodeError):

@@ -92,7 +92,10 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
     ),
     "publish": (("checkpoint",), lambda: hf_posenc.publish("~/model", "me/mine", dry_run=True)),
     "load": (("checkpoint",), lambda: hf_posenc.load("~/model")),
-    "fit": (("pretrained",), lambda: fitted().save("~/new")),
+    "fit": (("pretrained", "output"), lambda: fitted()),
+    "train": (("data", "output"), lambda: hf_posenc.train("~/d.csv", "~/new", baselines=False, **QUICK)),
+    "predict": (("checkpoint", "data", "output"), lambda: hf_posenc.predict("~/model", data="~/d.csv", **WRITTEN)),
+    "evaluate": (("checkpoint", "data", "errors"), lambda: hf_posenc.evaluate("~/model", "~/d.csv", **WRONG)),
     "register_scheme": (("scheme",), lambda: hf_posenc.register_scheme("~/mine.py")),
     "plot": (
         ("source", "output", "scheme_file"),
@@ -104,9 +107,16 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
 TEXTS, MEASURED = {"heal": "~/d.csv", "eval_texts": Path("~/e.csv")}, {"evaluate": "~/e.csv", "calibrate": "~/d.csv"}
 
 
-def fitted():
-    texts, options = [f"a film {number}" for number in range(40)], {"max_steps": 1, "bf16": False, "device": "cpu"}
-    return hf_posenc.fit(texts, ["g", "b"] * 20, pretrained="~/model", tokenizer="~/model", baselines=False, **options)
+QUICK, WRITTEN, WRONG = (
+    {"max_steps": 1, "bf16": False, "device": "cpu"},
+    {"output": "~/new.csv"},
+    {"errors": "~/new.csv"},
+)
+
+
+def fitted() -> None:
+    texts, files = [f"a film {number}" for number in range(40)], {"pretrained": "~/model", "tokenizer": "~/model"}
+    hf_posenc.fit(texts, ["g", "b"] * 20, output="~/new", baselines=False, **files, **QUICK)
 
 
 def compared() -> None:

@@ -20,7 +20,7 @@ from ..data.preparing import Known
 from ..errors import UserError, spell
 from ..files import expanded, last_name
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
-from ..options import FROM_0_TO_1, OF_LABELS, READING, Options, check_range, refuse_given
+from ..options import FROM_0_TO_1, OF_LABELS, READING, Options, check_range, reading_options, refuse_given
 from ..quiet import alone, without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
@@ -228,9 +228,7 @@ def _compared(model: PreTrainedModel, written: Written) -> float:
 
 def _reading_options(evaluate: str | None, calibrate: str | None, reading: dict[str, Any]) -> Options:
     """How the files are read; refuses what has no effect on those that are given."""
-    for name in reading.keys() - {*READING}:
-        raise TypeError(f"export() got an unexpected keyword argument {name!r}")
-    options = Options(**reading)
+    options = reading_options(reading)
     if evaluate is None:
         refuse_given(options, OF_LABELS if calibrate else READING, f"is for the data of {spell('evaluate')}")
     return options

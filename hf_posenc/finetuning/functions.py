@@ -16,7 +16,7 @@ from ..data.reading import Source, empty_in_words, names_of, refuse_surrogates, 
 from ..data.sources import read_split
 from ..errors import UserError, spell
 from ..files import expanded
-from ..options import READING, Options, refuse_given
+from ..options import OF_LABELS, READING, Options, reading_options, refuse_given
 from ..quiet import alone
 from ..training.inference import cut_texts_in_words
 from . import prediction
@@ -194,13 +194,14 @@ def predict(
     Raises:
         UserError: the checkpoint or the data can't be read, or the parameters contradict each other.
     """
-    options = Options.of(
+    options = reading_options(
+        reading,
+        *OF_LABELS,
         data=None if data is None else str(data),
         data_config=data_config,
         device=device,
         revision=revision,
         trust_remote_code=trust_remote_code,
-        **reading,
     )
     place = None if output is None else expanded(str(output))
     answers = open_answers(
@@ -264,13 +265,13 @@ def evaluate(
     Raises:
         UserError: the data can't be read, has no labels, or other labels than the model's.
     """
-    options = Options.of(
+    options = reading_options(
+        reading,
         data=str(data),
         data_config=data_config,
         device=device,
         revision=revision,
         trust_remote_code=trust_remote_code,
-        **reading,
     )
     place = None if errors is None else expanded(str(errors))
     scores = score(checkpoint, options, split=split, errors=place, batch_size=batch_size)
