@@ -75,7 +75,7 @@ def main():
     else:
         sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
         sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
-        model = PosEncForSequenceClassification(PosEncConfig.from_preset(args.size, **sizes, **task))
+        model = PosEncForSequenceClassification(PosEncConfig.from_size(args.size, **sizes, **task))
     if args.lora_rank:
         from peft import LoraConfig, get_peft_model
 

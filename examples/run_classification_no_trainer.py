@@ -75,7 +75,7 @@ def make_model(args, tokenizer, numbers):
         return AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **task)
     sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
     sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
-    return PosEncForSequenceClassification(PosEncConfig.from_preset(args.size, **sizes, **task))
+    return PosEncForSequenceClassification(PosEncConfig.from_size(args.size, **sizes, **task))
 
 
 @torch.no_grad()

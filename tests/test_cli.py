@@ -19,9 +19,9 @@ from datasets import Dataset
 from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import PRESETS, SCHEMES, cli
+from hf_posenc import SCHEMES, SIZES, cli
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning.train import train
+from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
 from hf_posenc.options import Options
 
@@ -59,7 +59,7 @@ def checkpoint(tmp_path_factory):
     """A classifier trained for a moment on order alone, with a learned table."""
     folder = tmp_path_factory.mktemp("cli") / "order"
     sizes = {"max_rows": 64, "max_steps": 2, "max_length": 48, "set": {"vocab_size": 500, "disable_tqdm": True}}
-    train(Options(output=str(folder), data="blimp_order", scheme="learned", device="cpu", **sizes))
+    fine_tune(Options(output=str(folder), data="blimp_order", scheme="learned", device="cpu", **sizes))
     return folder
 
 
@@ -69,7 +69,7 @@ HERE = "import sys\nsys.argv = ['hf-posenc', *sys.argv[1:]]\nfrom hf_posenc.cli 
 
 @pytest.mark.parametrize(
     ("typed", "expected"),
-    [("train --scheme ro", {"rope"}), ("train --size ", set(PRESETS)), ("check ", set(BUILTIN))],
+    [("train --scheme ro", {"rope"}), ("train --size ", set(SIZES)), ("check ", set(BUILTIN))],
 )
 def test_the_shell_completes_names(typed, expected):
     asked = {"COMP_WORDS": f"hf-posenc {typed}", "COMP_CWORD": str(len(typed.split(" ")))}
@@ -211,7 +211,7 @@ def of_semicolons(tmp_path_factory):
     folder = tmp_path_factory.mktemp("semicolons")
     data = file_of(folder / "mine.csv", ROWS)
     reading = {"delimiter": ";", "text_column": "body", "label_column": "kind", "skip_missing": True}
-    train(Options(output=str(folder / "model"), data=str(data), device="cpu", max_steps=2, **reading))
+    fine_tune(Options(output=str(folder / "model"), data=str(data), device="cpu", max_steps=2, **reading))
     return folder
 
 
@@ -259,10 +259,10 @@ def test_fit_leaves_rows_without_text_or_label_out_where_that_is_asked():
         assert fitted.classes_.tolist() == ["bad", "good"]
         assert fitted.report_.baselines["words"]["eval_accuracy"] == 1  # each text has its own label
     numbers = [None if label == "" else len(text) / 7 for text, label in ROWS]
-    fitted = hf_posenc.fit(frame, numbers, task="regression", max_steps=2, skip_missing=True, baseline=False)
+    fitted = hf_posenc.fit(frame, numbers, task="regression", max_steps=2, skip_missing=True, baselines=False)
     assert "2 left out" in fitted.report_.data.line
     marks = pd.DataFrame({"a": [1, 0, None] * 20, "b": [1, 1, 0] * 20})
-    fitted = hf_posenc.fit(frame, marks, max_steps=2, skip_missing=True, baseline=False)
+    fitted = hf_posenc.fit(frame, marks, max_steps=2, skip_missing=True, baselines=False)
     assert "21 left out" in fitted.report_.data.line
     assert fitted.classes_.tolist() == ["a", "b"]
 
@@ -314,7 +314,7 @@ def test_a_row_has_one_number_in_every_message(run, checkpoint, tmp_path, kind, 
         model = hf_posenc.load(checkpoint, device="cpu")
         for texts in (frame[["text"]], frame["text"].tolist(), Dataset.from_pandas(frame[["text"]])):
             with pytest.raises(UserError) as refused:
-                hf_posenc.fit(texts, [row["label"] for row in rows], baseline=False)
+                hf_posenc.fit(texts, [row["label"] for row in rows], baselines=False)
             said.append(str(refused.value))
             with pytest.warns(UserWarning, match="empty") if damage == "text" else contextlib.nullcontext([]) as warned:
                 model.predict(texts)
@@ -434,7 +434,7 @@ def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkey
     for arguments, message in (
         (("alibi", "--scheme-kwargs", "[1]"), "--scheme-kwargs '[1]' is no JSON object"),
         (("alibi", "--scheme-kwargs", "{x"), "--scheme-kwargs '{x' is no JSON object"),
-        (("alibi", "--only", "paddings"), "checks: 'paddings' is no check. Choose from repeats"),
+        (("alibi", "--only", "paddings"), "--only 'paddings' is no check. Choose from repeats"),
         (("alib",), "Did you mean 'alibi'?"),
     ):
         assert message in refused("check", *arguments)

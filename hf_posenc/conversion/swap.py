@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.sentence_modules import ACTIVATION
 from ..errors import UserError
-from ..model.package_config import PosEncConfig, find_scheme, scheme_names, takes_rope_parameters
+from ..model.package_config import PosEncConfig, scheme_names, takes_rope_parameters
 from ..model.position_base import PositionScheme
 from ..model.position_rope import ROPE_COMMON
 from ..model.scheme_factory import own_arguments, scheme_kwargs
@@ -61,7 +61,7 @@ def target_config(
     values |= {"position_embedding_type": kind, "max_position_embeddings": length}
     if not same:
         stay = {*scheme_names(kind)} & {*scheme_names(before.position_embedding_type)}
-        turns = any(takes_rope_parameters(find_scheme(name)) for name in stay)
+        turns = any(takes_rope_parameters(before.find_scheme(name)) for name in stay)
         values["rope_parameters"] = before.rope_parameters if turns else None
         values["position_embedding_kwargs"] = _suitable(original, kind)
     if position_embedding_kwargs is not None:
@@ -83,7 +83,7 @@ def _check_extension(
     trained = before.max_position_embeddings
     names = scheme_names(kind)
     fits = [*EXTENSIONS] if any(has_table(part) for name, part in parts.items() if name in names) else []
-    fits += ROPE_EXTENSIONS if any(takes_rope_parameters(find_scheme(name)) for name in names) else ()
+    fits += ROPE_EXTENSIONS if any(takes_rope_parameters(before.find_scheme(name)) for name in names) else ()
     if extension not in fits:
         way = f"Choose one of {', '.join(fits)}" if fits else "Leave it out"
         raise UserError(f"extension={extension!r} isn't one for {kind!r}. {way}.")
@@ -116,7 +116,7 @@ def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
     table = fitting.added_vectors(parts_of(original), original.config)
     arguments: dict[str, dict[str, Any]] = {}
     for name in names:
-        scheme = find_scheme(name)
+        scheme = original.config.find_scheme(name)
         arguments[name] = kept.get(name, {**getattr(scheme, "conversion_kwargs", {}), **SUITABLE.get(name, {})})
         if name not in kept and table is not None and "rms" in own_arguments(scheme):
             # A factor on what is added: the old scheme's size.

@@ -28,9 +28,10 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+from transformers import PreTrainedModel
 
 from ..checkpoints.files import not_finite
-from ..checkpoints.keeper import output_folder
+from ..checkpoints.keeper import OutputFolder, output_folder
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import note, notes_of, remembered_columns, spelt
 from ..data.memory import SOURCE, labels_in_memory, texts_in_memory
@@ -44,7 +45,7 @@ from ..training import run_folder
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from .prediction import load_classifier
-from .train import save_run, train
+from .train import fine_tune, save_run
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
 _OF_FILES = {*READING} - {"skip_missing", "label_names"}
@@ -59,7 +60,9 @@ def fit(
     pretrained: str | None = None,
     scheme: str | None = None,
     problem_type: str | None = None,
-    baseline: bool = True,
+    baselines: bool = True,
+    output: str | Path | None = None,
+    overwrite: bool = False,
     **options: Any,
 ) -> "PosEncClassifier | PosEncRegressor":
     """Trains a classifier, or for real numbers a regressor, on texts in memory.
@@ -83,7 +86,9 @@ def fit(
         scheme: the positional scheme. None: that of `pretrained`, or `rope`.
         problem_type: `single_label_classification`, `multi_label_classification` or `regression`, where the labels
             could be either. None: as they are given.
-        baseline: train linear models too, and warn where one is better.
+        baselines: train linear models too, and warn where one is better.
+        output: a folder for the checkpoint, which `save` can write later, too. None: nothing is written.
+        overwrite: replace what was written into `output`, when the new files are complete.
         **options: others of `hf-posenc train`, as for `PosEncClassifier`.
 
     Returns:
@@ -96,7 +101,12 @@ def fit(
     labelled = _without(labels, require_labels(labels, skips=bool(options.get("skip_missing"))))
     is_real = _problem_type(labelled, Options.of(problem_type=problem_type).problem_type) == "regression"
     estimator: Any = PosEncRegressor if is_real else PosEncClassifier
-    return estimator(baseline=baseline, pretrained=pretrained, scheme=scheme, **options).fit(texts, labels)
+    chosen = estimator(baselines=baselines, pretrained=pretrained, scheme=scheme, **options)
+    with contextlib.nullcontext() if output is None else _folder_of_a_run(output, overwrite) as folder:
+        fitted: PosEncClassifier | PosEncRegressor = chosen.fit(texts, labels)
+        if folder is not None:
+            fitted._save_into(folder)
+    return fitted
 
 
 @alone()
@@ -141,8 +151,8 @@ class _Estimator(BaseEstimator):
     scikit-learn wants it, `fit` refuses wrong ones.
     """
 
-    def __init__(self, *, baseline: bool = False, verbose: int = 0, **options: Any) -> None:
-        self.baseline = baseline
+    def __init__(self, *, baselines: bool = False, verbose: int = 0, **options: Any) -> None:
+        self.baselines = baselines
         self.verbose = verbose
         self.__dict__.update(options)
 
@@ -171,7 +181,7 @@ class _Estimator(BaseEstimator):
         features = Features({**dict.fromkeys(columns, Value("string")), label: target})
         table = as_table(Dataset.from_dict({**columns, label: values}, features=features), SOURCE)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
+        verbose, baselines = parameters.pop("verbose"), parameters.pop("baselines")
         refuse_given(
             Options.of(**parameters),
             _OF_FILES,
@@ -193,7 +203,7 @@ class _Estimator(BaseEstimator):
             options = Options.of(**{**parameters, "output": str(Path(folder) / "posenc-model")})
             console = None if verbose else Console(quiet=True)  # rich prints past stdout in a notebook
             try:
-                result = train(options, tables={"train": table}, baselines=baselines, console=console)
+                result = fine_tune(options, tables={"train": table}, baselines=baselines, console=console)
             except Interrupted as interrupt:
                 raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
         self.model_: Any = result.model
@@ -219,29 +229,41 @@ class _Estimator(BaseEstimator):
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Writes a checkpoint like that of `hf-posenc train`, which every command and the Auto classes read.
+    def save(self, output: str | Path, *, overwrite: bool = False) -> Path:
+        """Writes a checkpoint, which every command and the Auto classes read; with results and card if it was trained.
+
+        Args:
+            output: the folder.
+            overwrite: replace what was written there, when the new files are complete.
 
         Raises:
-            UserError: the folder holds another run and `overwrite` isn't set, or can't be written to.
+            UserError: the folder holds another run and `overwrite` isn't set, or can't be written to; or what was
+                loaded is a graph, which can only be copied.
         """
         check_is_fitted(self, "model_")
-        result = getattr(self, "_result", None)
-        if result is None:
-            raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
-        folder = expanded(folder)
+        if not isinstance(self.model_, PreTrainedModel):
+            raise UserError(f"{self.model_.name_or_path!r} is a graph. Copy its folder instead of saving it.")
         if bad := not_finite(self.model_.named_parameters()):
             raise Diverged(f"{bad[0]} holds NaN or infinity: the model isn't saved.")
+        with _folder_of_a_run(output, overwrite) as folder:
+            self._save_into(folder)
+        return folder.path
+
+    def _save_into(self, folder: OutputFolder) -> None:
+        """Writes the checkpoint."""
 
         def save_model(temporary: str) -> None:
             self.model_.save_pretrained(temporary)
             self.tokenizer_.save_pretrained(temporary)
 
-        options = {**result.report.options, "output": Path(folder).resolve().name}
-        check = partial(run_folder.refuse_taken, overwrite=overwrite, resume=False)
-        with without_bars(), output_folder(folder, check=check, process=PartialState()) as output:
-            save_run(output, replace(result.report, options=options), save_model, result.trained_on)
-        return Path(folder)
+        result = getattr(self, "_result", None)
+        with without_bars():
+            if result is None:  # it was loaded
+                with folder.replaced() as new:
+                    save_model(str(new))
+            else:
+                options = {**result.report.options, "output": folder.path.resolve().name}
+                save_run(folder, replace(result.report, options=options), save_model, result.trained_on)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -257,10 +279,10 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     text an array (n, C) of 0 and 1, in which form predictions come, too. The columns of a data frame name them.
 
     Args:
-        baseline: score simpler models too, to say in `report_` what the encoder has to beat.
+        baselines: score simpler models too, to say in `report_` what the encoder has to beat.
         verbose: 0 prints nothing, 1 what `hf-posenc train` does.
         **options: of `hf-posenc train`, by their names with underscores, such as `pretrained`, `max_steps=100` or
-            `validation_share=0` (all texts are trained on, and the last weights are kept); its `--help` lists them.
+            `validation_share=0` (all texts are trained on, and the last weights are kept); its help lists them.
 
     Attributes:
         classes_: the labels, (C,), sorted; of several per text the columns.
@@ -341,6 +363,12 @@ def _problem_type(labels: Any, asked: str | None) -> str:
     }
     contradicts = f"contradicts the labels, which are written for a {seen}. Give {wanted[asked]}."
     raise UserError(contradicts, parameter="problem_type", value=asked)
+
+
+def _folder_of_a_run(output: str | Path, overwrite: bool) -> contextlib.AbstractContextManager[OutputFolder]:
+    """The folder that a run is kept in, locked; refused where it is taken."""
+    check = partial(run_folder.refuse_taken, overwrite=overwrite, resume=False)
+    return output_folder(expanded(output), check=check, process=PartialState())
 
 
 def _without(labels: Any, rows: Collection[int]) -> Any:

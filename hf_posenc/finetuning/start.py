@@ -18,6 +18,7 @@ from ..errors import UserError, check_local, user_errors
 from ..files import last_name
 from ..model.package_config import PosEncConfig, did_you_mean
 from ..options import BOOLEAN, COUNT, Options, check_range, refuse_given
+from ..schemes.names import require_scheme
 from ..schemes.scheme_file import register_scheme
 from ..training.trainer import add_lora
 from ..training.trainer_fields import INSTALLED, trainer_fields
@@ -71,6 +72,8 @@ def check_start(options: Options) -> Beginning:
         check_range(f"set.{name}", options.assigned[name], _OF_TOKENIZERS[name])
     if options.scheme_file is not None:
         register_scheme(options.scheme_file, options.scheme)
+    if options.scheme is not None or options.pretrained is None:
+        require_scheme(options.scheme or PosEncConfig.position_embedding_type, cast(Any, options.scheme_kwargs))
     if options.tokenizer is not None:
         check_local("tokenizer", options.tokenizer)
     if options.pretrained is None:
@@ -81,7 +84,7 @@ def check_start(options: Options) -> Beginning:
         if options.scheme is not None:
             values["position_embedding_type"] = options.scheme
         with user_errors():
-            config = PosEncConfig.from_preset(
+            config = PosEncConfig.from_size(
                 options.size or "tiny", position_embedding_kwargs=options.scheme_kwargs, **values
             )
             config.code_files()  # refuse now what couldn't be saved at the end
@@ -92,9 +95,6 @@ def check_start(options: Options) -> Beginning:
             f"--set {fixed}: --pretrained {options.pretrained!r} was trained with its own. Leave it out; of the "
             f"configuration may be set {', '.join(sorted(_OF_TRAINED))}."
         )
-    if options.scheme is not None:
-        with user_errors():
-            PosEncConfig(position_embedding_type=options.scheme)  # knows all names
     checkpoint = open_checkpoint(
         options.pretrained, revision=options.revision, trust_remote_code=options.trust_remote_code
     )

@@ -56,7 +56,7 @@ class TrainingResult:
 
 
 @without_bars()
-def train(
+def fine_tune(
     options: Options,
     *,
     tables: Mapping[str, Dataset] | None = None,

@@ -23,7 +23,7 @@ from ..files import without_folders
 from ..machine import versions
 from ..markdown import markdown_table, plain, render
 from ..options import Options
-from ..schemes.describe import factors_in_words, learning_rate_factors
+from ..schemes.describe import position_rates, rates_in_words
 from .classes import class_scores, class_table, class_tables, confusion, short
 from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
 from .trainer import NO_SCORES
@@ -307,7 +307,7 @@ def begin_report(
         for split, count in cut.items()
         if count
     ]
-    rates = factors_in_words(learning_rate_factors(model.config)) if options.position_rate is None else ""
+    rates = rates_in_words(position_rates(model.config)) if options.position_rate is None else ""
     return Report(
         options=without_folders({**asdict(options), "data": options.data or "unknown", "output": str(output)}),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,

@@ -45,7 +45,7 @@ def whole(tmp_path_factory, data) -> dict[str, Path]:
     """A classifier of ours, and a BERT of transformers' own."""
     folder = tmp_path_factory.mktemp("whole")
     hf_posenc.fit(
-        [row["text"] for row in ROWS], [row["label"] for row in ROWS], max_steps=2, baseline=False, bf16=False
+        [row["text"] for row in ROWS], [row["label"] for row in ROWS], max_steps=2, baselines=False, bf16=False
     ).save(folder / "ours")
     config = BertConfig(
         vocab_size=len(WORDS) + 5,
@@ -385,6 +385,6 @@ def test_a_new_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps(tmp_p
     vocabulary = {**tokenizer.get_vocab(), "film": 50}
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "tokenizer")
     texts, labels = [row["text"] for row in ROWS], [row["label"] for row in ROWS]
-    fitted = hf_posenc.fit(texts, labels, tokenizer=str(tmp_path / "tokenizer"), max_steps=1, baseline=False)
+    fitted = hf_posenc.fit(texts, labels, tokenizer=str(tmp_path / "tokenizer"), max_steps=1, baselines=False)
     assert fitted.model_.config.vocab_size == 51
     assert fitted.predict(["a good film"])

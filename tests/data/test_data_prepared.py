@@ -109,7 +109,7 @@ def test_a_column_that_another_split_lacks_is_named(tmp_path):
 # ---- what a checkpoint remembers -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [PosEncConfig.from_preset("tiny"), BertConfig()], ids=["posenc", "bert"])
+@pytest.mark.parametrize("config", [PosEncConfig.from_size("tiny"), BertConfig()], ids=["posenc", "bert"])
 def test_a_configuration_remembers_the_columns_without_a_warning(config, tmp_path, monkeypatch):
     complaints = []
     monkeypatch.setattr("hf_posenc.model.package_config.logger.warning", complaints.append)

@@ -60,7 +60,7 @@ def pretrained(labelled: dict[str, str]) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(labelled["tokenizer"])
     sizes = {"vocab_size": len(tokenizer), "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     folder = Path(labelled["tokenizer"]).with_name("pretrained")
-    PosEncForSequenceClassification(PosEncConfig.from_preset("tiny", **sizes)).save_pretrained(folder)
+    PosEncForSequenceClassification(PosEncConfig.from_size("tiny", **sizes)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -27,7 +27,7 @@ import hf_posenc
 from hf_posenc.data.reading import read_file
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_json
-from hf_posenc.finetuning.prediction import load_classifier, predict, write_answers
+from hf_posenc.finetuning.prediction import answers_to, load_classifier, write_answers
 
 TEXTS = ["who saw karla", 'a "quoted", text', "naïve\nlines"]
 ROWS = [{"id": f"00{n}", "text": text, "label": "mine", "more": None} for n, text in enumerate(TEXTS)]
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_is_not_whole_never_answers(checkpoint, tmp_path, name
 
 def expected(checkpoint: Path, texts: list[str]) -> list[dict]:
     classifier = load_classifier(str(checkpoint), "cpu")
-    return list(predict(classifier, [(text,) for text in texts]))
+    return list(answers_to(classifier, [(text,) for text in texts]))
 
 
 def write(path: Path, examples: list[dict] = ROWS) -> Path:
@@ -364,10 +364,10 @@ def test_a_run_that_stops_leaves_the_file_that_was_there(run, checkpoint, tmp_pa
     output.write_text("mine")
 
     def stop(classifier, inputs, *arguments, **options):
-        yield from predict(classifier, itertools.islice(inputs, 2))
+        yield from answers_to(classifier, itertools.islice(inputs, 2))
         raise error
 
-    monkeypatch.setattr("hf_posenc.finetuning.prediction.predict", stop)
+    monkeypatch.setattr("hf_posenc.finetuning.prediction.answers_to", stop)
     assert run("predict", checkpoint, "--data", source, "-o", output)[0] == expected_code
     assert output.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
@@ -378,7 +378,7 @@ def test_a_model_whose_answers_are_not_finite_is_refused(run, checkpoint, tmp_pa
     # Finite: what a flipped bit of an exponent does.
     changed(folder, "model.safetensors", weights=lambda weights: weights[name][0].fill_(3e38))
     with pytest.raises(UserError, match=r"damaged' answers with numbers that aren't finite"):
-        list(predict(load_classifier(str(folder)), [("karla runs",)]))
+        list(answers_to(load_classifier(str(folder)), [("karla runs",)]))
     file = write_jsonl(tmp_path / "test.jsonl", rows("train", 8))
     assert "aren't finite" in run("evaluate", folder, "--data", file)[2]
 
