@@ -173,6 +173,7 @@ OLD = {
     r"\blearning_rate_factor\b": "position_rate",
     r"--baseline\b": "--reference",
     r"quantise\w*\(": "quantize",
+    r"(--task |\btask=[\"'])(classification|regression)\b": "problem_type",
 }
 """Names that left."""
 TREE = PACKAGE.parent

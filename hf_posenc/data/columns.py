@@ -217,7 +217,7 @@ def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[
             wanted.append(f"{several} could all be meant" if found else f"no column is called {what}")
             options.append(spell(parameter, spelt(found[0] if found else [guess])))
     cells = [f"{name} ({next((cell for cell in head[name] if cell is not None), None)!r:.40})" for name in names]
-    say = f" Say which: such as {' and '.join(options)}." if fewest or len(labels) == 1 else ""  # one column can't be both
+    say = f" Say which: such as {' and '.join(options)}." if fewest or len(labels) == 1 else ""  # none can be both
     return UserError(
         f"{table.info.dataset_name}: {'; '.join(wanted)}. It has {_listed(cells)}.{say} If a .csv has other columns, "
         f"write a first row of names, or say what separates them: {spell('delimiter', ';')} (or ',', '|', tab)."

@@ -257,7 +257,8 @@ def _of_training(column: _Column, columns: Columns, options: Options, trained: t
     problem_type = options.problem_type or _as_written(column)
     if problem_type == "regression":
         return Labels(problem_type)
-    in_order = sorted(column.seen, key=str if column.kind == "words" else float)
+    seen = sorted(column.seen)
+    in_order = seen if column.kind == "words" else sorted(seen, key=float)
     names = columns.one_hot or options.named_labels or column.known or tuple(in_order)
     if not names:
         another = spell("label_column")

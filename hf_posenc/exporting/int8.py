@@ -69,7 +69,7 @@ class Int8Report:
     texts_per_second: tuple[float, float]
     """In batches of 32 texts of like lengths: the fastest of four passes."""
     metric: str | None
-    """The metric of the task; None without labelled data."""
+    """The metric of the problem type; None without labelled data."""
     score: tuple[float, float] | None
     agreement: float
     """With float32; see `agreement`."""

@@ -175,7 +175,9 @@ class _Estimator(BaseEstimator):
         check_consistent_length(texts[1], y)
         return texts, _without(y, missing), missing
 
-    def _fit(self, rows: list[tuple[str, ...]], names: list[str], values: list[Any], target: Any, problem_type: str) -> Self:
+    def _fit(
+        self, rows: list[tuple[str, ...]], names: list[str], values: list[Any], target: Any, problem_type: str
+    ) -> Self:
         columns = dict(zip(names or TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         label = next(name for name in (f"{'_' * n}label" for n in count()) if name not in columns)
         features = Features({**dict.fromkeys(columns, Value("string")), label: target})
@@ -313,7 +315,7 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
         return self
 
     def _class_logits(self, X: Any) -> tuple[np.ndarray, str]:
-        """Logits (n, C) in the order of `classes_`, which a checkpoint to start from may not have, and the problem type."""
+        """Logits (n, C) in the order of `classes_`, which a checkpoint may not have, and the problem type."""
         logits, config = self._logits(X), self.model_.config
         return logits[:, [config.label2id[str(name)] for name in self.classes_.tolist()]], text_problem_type(config)
 
@@ -350,7 +352,7 @@ def _problem_type(labels: Any, asked: str | None) -> str:
     """The problem type of labels in memory; refuses one that they contradict."""
     kinds = {"multilabel-indicator": "multi_label_classification", "continuous": "regression"}
     seen = kinds.get(type_of_target(labels), "single_label_classification")
-    if asked in (None, seen):
+    if asked is None or asked == seen:
         return seen
     if asked == "regression" and seen == "single_label_classification":
         with contextlib.suppress(TypeError, ValueError):  # whole numbers
