@@ -25,7 +25,7 @@ from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
 from ..data.reading import DELIMITERS, Dialect
 from ..data.sources import read
-from ..errors import UserError, user_errors
+from ..errors import UserError, spell, user_errors
 from ..options import Options
 from ..progress import ProgressConsole
 from ..quiet import without_bars
@@ -79,9 +79,10 @@ def fine_tune(
         Interrupted: Ctrl-C; the message says how to go on.
     """
     if options.output is None:
-        raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
+        raise UserError("is missing. Name a folder for the checkpoint, such as runs/mine.", parameter="output")
     if options.overwrite and options.resume:
-        raise UserError("--overwrite begins anew, --resume goes on. Give one of them.")
+        contradiction = f"begins anew, {spell('resume', True)} goes on. Give one of them."
+        raise UserError(contradiction, parameter="overwrite", value=True)
     # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
     process = PartialState(cpu=trains_on_cpu(options))
     console = (console or ProgressConsole()) if process.is_main_process else Console(quiet=True)
