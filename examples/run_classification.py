@@ -66,16 +66,16 @@ def main():
         raise SystemExit(f"No tokenizer {named!r} in a folder or, if that can be reached, on the Hub.") from error
     train, validation, names = read(args)
     numbers = {name: number for number, name in enumerate(names.values())}
-    task = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
+    head = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
     torch.manual_seed(training.seed)
     # No dropout on attention probabilities: a CPU would keep all S x S of them for each head. And none on the hidden
     # states of a new encoder: it would hide which words are equal.
     if args.model:
-        model = AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **task)
+        model = AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **head)
     else:
         sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
         sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
-        model = PosEncForSequenceClassification(PosEncConfig.from_size(args.size, **sizes, **task))
+        model = PosEncForSequenceClassification(PosEncConfig.from_size(args.size, **sizes, **head))
     if args.lora_rank:
         from peft import LoraConfig, get_peft_model
 

@@ -68,14 +68,14 @@ def read(args):
 
 def make_model(args, tokenizer, numbers):
     """A new classifier, or one that starts from a checkpoint."""
-    task = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
+    head = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
     # No dropout on attention probabilities: a CPU would keep all S x S of them for each head. And none on the hidden
     # states of a new encoder: it would hide which words are equal.
     if args.model:
-        return AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **task)
+        return AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **head)
     sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
     sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
-    return PosEncForSequenceClassification(PosEncConfig.from_size(args.size, **sizes, **task))
+    return PosEncForSequenceClassification(PosEncConfig.from_size(args.size, **sizes, **head))
 
 
 @torch.no_grad()

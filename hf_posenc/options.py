@@ -92,7 +92,7 @@ RevisionOption = Annotated[str | None, _option("Branch, tag or commit on the Hub
 OtherTokensOption = Annotated[bool, _option("Take a tokenizer whose ids changed.", "--allow-other-tokens")]
 TrustOption = Annotated[bool, _option("Run a checkpoint's own code.", "--trust-remote-code")]
 DeviceOption = Annotated[str | None, _option("cpu, cuda, mps. [a GPU if there is one]")]
-_Tasks = Literal["classification", "regression"]
+_ProblemTypes = Literal["single_label_classification", "multi_label_classification", "regression"]
 _Schedules = Literal["linear", "cosine", "constant", "constant_with_warmup", "one-cycle"]
 
 
@@ -179,7 +179,7 @@ class Options:
     label_column: Annotated[str | None, _option("Label; several hold 0 and 1. [label]")] = None
     label_delimiter: Annotated[str | None, _option("Between several labels in one cell.")] = None
     label_names: Annotated[str | None, _option("What 0, 1, ... mean, in order: no,yes")] = None
-    task: Annotated[_Tasks | None, _choice("classification, regression.")] = None
+    problem_type: Annotated[_ProblemTypes | None, _choice("regression, single_label_classification, ...")] = None
     skip_missing: Annotated[bool, _option("Leave rows without text or label out.", "--skip-missing")] = False
     delimiter: Annotated[str | None, _option("Between columns: a character, or tab.")] = None
     quoting: Annotated[_Quotings | None, _choice("Quotes: csv (around cells), none (letters).")] = None

@@ -259,7 +259,7 @@ def test_fit_leaves_rows_without_text_or_label_out_where_that_is_asked():
         assert fitted.classes_.tolist() == ["bad", "good"]
         assert fitted.report_.baselines["words"]["eval_accuracy"] == 1  # each text has its own label
     numbers = [None if label == "" else len(text) / 7 for text, label in ROWS]
-    fitted = hf_posenc.fit(frame, numbers, task="regression", max_steps=2, skip_missing=True, baselines=False)
+    fitted = hf_posenc.fit(frame, numbers, problem_type="regression", max_steps=2, skip_missing=True, baselines=False)
     assert "2 left out" in fitted.report_.data.line
     marks = pd.DataFrame({"a": [1, 0, None] * 20, "b": [1, 1, 0] * 20})
     fitted = hf_posenc.fit(frame, marks, max_steps=2, skip_missing=True, baselines=False)
@@ -291,7 +291,7 @@ def test_files_of_the_same_kind_are_read_as_those_of_the_training(run, of_semico
     )
     assert code == 0, err
     code, _, err = run("evaluate", quoted, "--data", tmp_path / "q.tsv")
-    assert (code, "with --quoting csv" in err) == (0, True), err
+    assert (code, "with --quoting 'csv'" in err) == (0, True), err
     config = json.loads((quoted / "config.json").read_text())
     config["task_specific_params"]["hf_posenc"]["dialect"]["delimiter"] = ";;"
     (quoted / "config.json").write_text(json.dumps(config))

@@ -107,7 +107,7 @@ OTHERS = [
     ([*TRAIN, "--delimiter", ";"], "no column is called text or sentence"),
     ([*NEW, "--data", "absent.csv"], "'absent.csv' can't be read: No such file"),
     ([*NEW, "--data", "latin.csv"], "'latin.csv' can't be read: 'utf-8' codec can't decode byte"),
-    ([*NEW, "--data", "several.csv"], "such as --text-column body --label-column stars."),
+    ([*NEW, "--data", "several.csv"], "such as --text-column 'body' and --label-column 'stars'."),
     ([*NEW, "--data", "unlabelled.csv"], "Missing label in the train data: line 3 has none"),
     ([*TRAIN, *KWARGS], "--scheme-kwargs '{\"interleave\": true}' is no argument of 'rope'. Did you mean"),
     ([*TRAIN, "--set", "hidden_size=33"], "hidden_size=33 isn't a multiple of num_attention_heads=2"),

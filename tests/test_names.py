@@ -177,6 +177,7 @@ OLD = {
     r"\blearning_rate_factor\b": "position_rate",
     r"--baseline\b": "--reference",
     r"quantise\w*\(": "quantize",
+    r"(--task |\btask=[\"'])(classification|regression)\b": "problem_type",
     r"\bhub\.publish\b|hub import publish\b|\bPublished\(": "hf_posenc.publish, Publication",
     r"export\([^,]+,[^,]+, \"(native|onnx|openvino)\"": "to=",
 }

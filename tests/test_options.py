@@ -52,10 +52,10 @@ def test_each_command_that_reads_a_file_takes_every_option_of_reading(command):
 
 
 def test_each_option_by_which_data_is_read_is_one_of_reading():
-    asked = ("data", "data_config", "validation", "test", "validation_share", "max_rows", "task")  # which, not how
+    which = ("data", "data_config", "validation", "test", "validation_share", "max_rows", "problem_type")
     rooms = (Path(hf_posenc.__file__).parent / "data").glob("*.py")
     used = {name for room in rooms for name in re.findall(r"\boptions\.(\w+)", room.read_text())}
-    assert used & {item.name for item in fields(Options)} - {*asked} == {*READING}
+    assert used & {item.name for item in fields(Options)} - {*which} == {*READING}
     assert [command for command in COMMANDS if files_of_data(command)] == [
         *("train", "predict", "evaluate", "convert", "export", "compare"),
     ]
@@ -74,7 +74,7 @@ def test_each_option_by_which_data_is_read_is_one_of_reading():
         ({"validation_share": 1}, "--validation-share 1 is out of range. Give a number from 0 to below 1"),
         ({"learning_rate": float("nan")}, "--learning-rate nan is out of range. Give a number from 0 to 1"),
         ({"word_rate": 1e4}, "--word-rate 10000.0 is out of range. Give a number from 0 to 1000"),
-        ({"task": "words"}, "--task 'words' is unknown. Choose one of classification, regression."),
+        ({"problem_type": "words"}, "--problem-type 'words' is unknown. Choose one of single_label_classification,"),
         ({"max_steps": 9, "epochs": 1.0}, "--epochs 1.0 has no effect beside --max-steps. Leave it out."),
         ({"size": "huge"}, "--size 'huge' is unknown. Choose one of tiny, mini, small, base."),
         ({"schedule": "steps"}, "--schedule 'steps' is unknown. Choose one of linear, cosine, constant,"),

@@ -107,7 +107,7 @@ def _print_table(inputs: list[tuple[str, ...]], answers: list[dict[str, Any]]) -
 
 
 def _cell(value: Any) -> str:
-    """A part of an answer of any task, as the table shows it."""
+    """A part of any answer, as the table shows it."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {number:.4g}" for name, number in value.items())
     if isinstance(value, list):
@@ -132,7 +132,7 @@ def evaluate(
     revision: shared.RevisionOption = None,
     trust_remote_code: shared.TrustOption = False,
 ) -> None:
-    """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
+    """Score a checkpoint on labelled data, a file or a split of a data set: loss and metrics."""
     errors = expanded(errors)
     with loading():
         from tqdm import tqdm

@@ -1,6 +1,7 @@
 """Parameters as they are given on the command line, for messages."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,7 +44,8 @@ def _with_value(option: Any, key: str, value: Any) -> str:
         return name
     if isinstance(value, dict):
         return f"{name} '{json.dumps(value)}'"
-    return f"{name} {value!r}"
+    is_quoted = isinstance(value, str) and "'" in value
+    return f"{name} {shlex.quote(value) if is_quoted else repr(value)}"
 
 
 def _assignment(option: Any, key: str, value: Any) -> str:

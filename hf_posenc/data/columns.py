@@ -2,7 +2,6 @@
 
 import json
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pandas as pd
 from datasets import ClassLabel, Dataset
 
-from ..errors import UserError
+from ..errors import UserError, spell
 from ..options import Options, words
 from .reading import Dialect, cells_of, names_of, where
 
@@ -61,13 +60,14 @@ class Columns:
         Raises:
             UserError: a column isn't there, or holds lists, objects or bytes.
         """
-        require_columns(table, self.text, "--text-column")
+        require_columns(table, self.text, "text_column")
         columns = []
         for name in self.text:
             cells = _named_classes(table, name, cells_of(table, name))
             if odd := [row for row, cell in enumerate(cells) if not _is_text(cell)]:
                 what = f"{cells[odd[0]]!r:.60} in {where(table, odd[0])}, which is no text"
-                raise UserError(f"Column {name!r} holds {what}. Write a string, or name another --text-column.")
+                another = spell("text_column")
+                raise UserError(f"Column {name!r} holds {what}. Write a string, or name another {another}.")
             columns.append(list(map(_written, cells)))
         if self.separator is not None:
             return ([self.joined(cells) for cells in zip(*columns, strict=True)],)
@@ -138,8 +138,8 @@ def find_columns(
         UserError: a named column isn't there, or none is named and not exactly one has a usual name. The message lists
             the columns and the options for all that is missing. Or texts aren't put together as the checkpoint's.
     """
-    texts = _candidates(table, options.text_column, "--text-column", known.text if known else None, _TEXTS)
-    labels = _candidates(table, options.label_column, "--label-column", known.labels if known else None, _LABELS)
+    texts = _candidates(table, options.text_column, "text_column", known.text if known else None, _TEXTS)
+    labels = _candidates(table, options.label_column, "label_column", known.labels if known else None, _LABELS)
     if len(texts) == 1 and len(labels) > 1:  # a text may be called label
         labels = [columns for columns in labels if not set(columns) & set(texts[0])]
     if len(texts) != 1 or (needs_label and len(labels) != 1):
@@ -151,26 +151,28 @@ def find_columns(
         delimiter = known.label_delimiter if delimiter is None else delimiter
         separator = known.separator if separator is None and len(text) > 1 else separator
     if options.join is not None and len(text) == 1:
-        raise UserError(
-            f"--join {options.join!r} joins several columns of text, and there is one, {text[0]!r}. Leave it out."
-        )
+        wanted = f"joins several columns of text, and there is one, {text[0]!r}. Leave it out."
+        raise UserError(wanted, parameter="join", value=options.join)
     if len(text) > 2 and separator is None:
-        raise UserError(f"--text-column names {len(text)} columns. Give one, two for pairs, or join them: --join ' '.")
+        wanted = f"names {len(text)} columns. Give one, two for pairs, or join them: {spell('join', ' ')}."
+        raise UserError(wanted, parameter="text_column")
     if needs_label and set(label) & set(text):
-        raise UserError(f"Column {label[0]!r} can't be both text and label. Name another with --label-column.")
+        another = spell("label_column")
+        raise UserError(f"Column {label[0]!r} can't be both text and label. Name another with {another}.")
     columns = Columns(text, label, separator, delimiter)
     if known is None:
         return columns
     trained, there = " and ".join(known.text), " and ".join(text)
     if known.is_pair != columns.is_pair:
-        kind, way_out = ("pairs", "two columns: --text-column a,b") if known.is_pair else ("single texts", "one column")
+        kind, way_out = ("pairs", "two columns") if known.is_pair else ("single texts", "one column")
+        way_out = f"{way_out}: {spell('text_column', 'a,b' if known.is_pair else 'a')}"
         raise UserError(f"The model was trained on {kind} ({trained}), and the data has {there}. Name {way_out}.")
     part = set(text) & set(known.text)
     is_other = known.separator is not None or (part and len(part) < len(known.text))
     if is_other and text != known.text and options.text_column is None:  # one that is named may be joined already
         raise UserError(
             f"The model was trained on the text of {trained}; the data has {there}. Rename its columns, or say what to "
-            f"read: --text-column {shlex.quote(spelt(text))}."
+            f"read: {spell('text_column', spelt(text))}."
         )
     return columns
 
@@ -178,7 +180,7 @@ def find_columns(
 def _candidates(
     table: Dataset,
     option: str | None,
-    flag: str,
+    parameter: str,
     remembered: tuple[str, ...] | None,
     usual: Sequence[tuple[str, ...]],
 ) -> Sequence[tuple[str, ...]]:
@@ -190,9 +192,9 @@ def _candidates(
     if option is not None:
         chosen = (option,) if option in names else tuple(words(option))
         if not chosen or len({*chosen}) < len(chosen):
-            form = "with commas between several: a,b; or as a JSON list: '[\"a, b\"]'"
-            raise UserError(f"{flag} {option!r} must name each column once, {form}.")
-        require_columns(table, chosen, flag)
+            form = "must name each column once, with commas between several: a,b; or as a JSON list: '[\"a, b\"]'."
+            raise UserError(form, parameter=parameter, value=option)
+        require_columns(table, chosen, parameter)
         return [chosen]
     if remembered is not None and set(remembered) <= set(names):
         return [remembered]
@@ -206,27 +208,27 @@ def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[
     longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]))
     fewest = min((name for name in names if name != longest), key=lambda name: len({*map(str, head[name])}), default="")
     wanted, options = [], []
-    for found, what, guess, option in (
-        (texts, "text or sentence, nor a pair such as text and text_pair", longest, "--text-column"),
-        (labels, "label or labels", fewest, "--label-column"),
+    for found, what, guess, parameter in (
+        (texts, "text or sentence, nor a pair such as text and text_pair", longest, "text_column"),
+        (labels, "label or labels", fewest, "label_column"),
     ):
         if len(found) != 1:
             several = " and ".join(", ".join(columns) for columns in found)
             wanted.append(f"{several} could all be meant" if found else f"no column is called {what}")
-            options.append(f"{option} {shlex.quote(spelt(found[0] if found else [guess]))}")
+            options.append(spell(parameter, spelt(found[0] if found else [guess])))
     cells = [f"{name} ({next((cell for cell in head[name] if cell is not None), None)!r:.40})" for name in names]
-    say = f" Say which: such as {' '.join(options)}." if fewest or len(labels) == 1 else ""  # one column can't be both
+    say = f" Say which: such as {' and '.join(options)}." if fewest or len(labels) == 1 else ""  # none can be both
     return UserError(
         f"{table.info.dataset_name}: {'; '.join(wanted)}. It has {_listed(cells)}.{say} If a .csv has other columns, "
-        "write a first row of names, or say what separates them: --delimiter ';' (or ',', '|', tab)."
+        f"write a first row of names, or say what separates them: {spell('delimiter', ';')} (or ',', '|', tab)."
     )
 
 
-def require_columns(table: Dataset, names: Sequence[str], option: str, split: str = "") -> None:
-    """Raises a UserError if a column isn't there; the message lists those that are."""
+def require_columns(table: Dataset, names: Sequence[str], parameter: str, split: str = "") -> None:
+    """Raises a UserError if a column, which this parameter may name, isn't there; it lists those that are."""
     if missing := [name for name in names if name not in names_of(table)]:
         data, there = f"The {split} data" if split else table.info.dataset_name, ", ".join(map(repr, names_of(table)))
-        raise UserError(f"{data} has no column {missing[0]!r}. It has {there}: name one with {option}.")
+        raise UserError(f"{data} has no column {missing[0]!r}. It has {there}: name one with {spell(parameter)}.")
 
 
 # ---- what a checkpoint remembers ------------------------------------------------------------------------------------
@@ -296,7 +298,7 @@ def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | No
         raise UserError(f"{len(cells)} texts stand where the model takes one, or two as a pair.")
     if known is not None and len(cells) != 1 + known.is_pair:
         kind, way_out = ("pairs of", "Give the second one too") if known.is_pair else ("single", "Leave out the second")
-        raise UserError(f"The model was trained on {kind} texts. {way_out}: --text-pair, text_pair, or [a, b].")
+        raise UserError(f"The model was trained on {kind} texts. {way_out}: {spell('text_pair')}, or [a, b].")
     return tuple(cells)
 
 

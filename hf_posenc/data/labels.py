@@ -1,4 +1,4 @@
-"""The task, and the number of each label: decided by how labels are written, never by what they look like.
+"""The problem type, and the number of each label: decided by how labels are written, never by what they look like.
 
 A label is its name, a string, from the file to its number: of one label a text, of several, and of numbers to predict.
 """
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from ..errors import UserError
+from ..errors import UserError, spell
 from ..options import Options
 from .columns import Columns, require_columns
 from .reading import DELIMITERS, Dialect, cells_of, classes_of, listed, places, refuse_missing, where
 
 MOST_NUMBERED = 50
-"""More different whole numbers than this need --task."""
+"""More different whole numbers than this need `problem_type`."""
 FAR = 10_000
 """Numbers whose mean is more than so many standard deviations from 0 aren't learned: float32 has 7 digits."""
 GREATEST = 1e37
@@ -85,7 +85,7 @@ class _Column:
         rows: the names of each row's labels; None if it has none.
         is_list: whether a row has several.
         kind: how they are written: `words`, `whole` numbers, or `real` ones, of which one has a fraction.
-        known: all labels, if the data set declares them or `--label-names` does.
+        known: all labels, if the data set declares them or `label_names` does.
     """
 
     name: str
@@ -105,16 +105,16 @@ class _Column:
 def encode_labels(
     splits: Mapping[str, Dataset], columns: Columns, options: Options | None = None, known: Known | None = None
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
-    """Decides the task and numbers the labels from the training split, for all splits.
+    """Decides the problem type and numbers the labels from the training split, for all splits.
 
     Words and whole numbers (1.0 is whole) are one class per text, lists and columns of 0 and 1 several, numbers with
     fractions a regression.
-    Whole numbers keep their order, words are sorted; `--label-names` says what 0, 1, ... mean, or the order of words.
+    Whole numbers keep their order, words are sorted; `label_names` says what 0, 1, ... mean, or the order of words.
 
     Args:
         splits: any of train, validation and test. Test alone may lack labels.
         columns: where the labels are.
-        options: the task, names for numbered labels, and whether rows without a label are left out.
+        options: the problem type, names for numbered labels, and whether rows without a label are left out.
         known: of a trained model.
 
     Returns:
@@ -148,10 +148,11 @@ def encode_labels(
     else:
         labels = _of_a_model(labelled[0], trained, problem_type, options)
         if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):
-            raise UserError(f"--label-column has no column for the model's label {lacking[0]!r}. Name one for each.")
+            wanted = f"has no column for the model's label {lacking[0]!r}. Name one for each."
+            raise UserError(wanted, parameter="label_column")
     if options.named_labels and {*options.named_labels} != {*labels.names}:
-        holds = f"column {columns.label!r} holds {labels.sentence()}"
-        raise UserError(f"--label-names {options.label_names!r} can't be: {holds}. Name these, or leave it out.")
+        holds = f"can't be: column {columns.label!r} holds {labels.sentence()}. Name these, or leave it out."
+        raise UserError(holds, parameter="label_names", value=options.label_names)
     return labels, dict.fromkeys(splits) | {column.split: _numbered(labels, column) for column in labelled}
 
 
@@ -161,11 +162,12 @@ def encode_labels(
 def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt: set[str]) -> _Column:
     """The label column of a split; numbers that are among the labels `spelt` stay as they are written."""
     name, said = columns.label, options.named_labels
-    require_columns(table, columns.labels, "--label-column", split)
+    require_columns(table, columns.labels, "label_column", split)
     if columns.one_hot:
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True)
     if options.label_column is None and {f"input_{name}", "confidence"} & {*table.column_names}:
-        raise UserError(f"{name!r} seems to hold answers of `hf-posenc predict`. Name the labels: --label-column NAME.")
+        way_out = f"Name the column of the labels with {spell('label_column')}."
+        raise UserError(f"{name!r} seems to hold answers of `hf-posenc predict`. {way_out}")
     declared, delimiter = classes_of(table, name), columns.label_delimiter
     # -1 of a declared label: none, as in GLUE
     cells = [None if is_missing(cell) or (declared and cell == -1) else cell for cell in cells_of(table, name)]
@@ -190,11 +192,11 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt:
     if is_list and kind == "real" and delimiter is None:
         raise UserError(
             f"Column {name!r} of the {split} data has lists of numbers with fractions. List the names of the labels "
-            "that apply to each text, or give columns of 0 and 1: --label-column a,b."
+            f"that apply to each text, or give columns of 0 and 1: {spell('label_column', 'a,b')}."
         )
     known = declared
     # Names that are numbers themselves name the numbers of the file; others say what 0, 1, ... mean.
-    if said and not declared and options.task != "regression" and kind == "whole":
+    if said and not declared and options.problem_type != "regression" and kind == "whole":
         known = None if any(map(_WHOLE.fullmatch, said)) else said
 
     def name_of(item: Any) -> str:
@@ -221,7 +223,8 @@ def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str] | None]:
         marks = [None if is_missing(cell) else _MARKS.get(str(cell).strip().lower(), cell) for cell in cells]
         if odd := [name for name, mark in zip(names, marks, strict=True) if mark not in (None, False, True)]:
             cell = f"{table[odd[0]][row]!r:.40} in {where(table, row)}"
-            raise UserError(f"--label-column names several columns of 0 and 1: column {odd[0]!r} has {cell}.")
+            what = f"names several columns of 0 and 1: column {odd[0]!r} has {cell}."
+            raise UserError(what, parameter="label_column")
         rows.append(None if None in marks else list(compress(names, marks)))
     return rows
 
@@ -237,42 +240,56 @@ def _names_of_marks(rows: list[Any], said: tuple[str, ...], column: str) -> list
     if len(said) != length:
         raise UserError(
             f"Column {column!r} holds lists of {length} numbers 0 and 1, such as {lists[0]}. If they mark labels, name "
-            f"these {length} in order: --label-names a,b,...; if they are labels, write strings."
+            f"these {length} in order: {spell('label_names', 'a,b,...')}; if they are labels, write strings."
         )
     return [None if row is None else list(compress(said, row)) for row in rows]
 
 
-# ---- the task and the names -----------------------------------------------------------------------------------------
+# ---- the problem type and the names ------------------------------------------------------------------------------
 
 
 def _of_training(column: _Column, columns: Columns, options: Options, trained: tuple[str, ...]) -> Labels:
-    """The task and the labels of training rows.
+    """The problem type and the labels of training rows.
 
     Raises:
-        UserError: they may be written for either task, or there is none.
+        UserError: they may be written for two problem types, or there is none.
     """
-    seen, task = sorted(column.seen), options.task
-    if task is None and (column.kind == "words" or column.is_list):
-        odd = [name for name in seen if _FOR_PEOPLE.fullmatch(name)]
-        is_text = column.table.info.builder_name in DELIMITERS and column.known is None and not column.is_list
-        if is_text and odd and all(_NUMBER.fullmatch(name) or name in odd for name in seen):
-            raise UserError(
-                f"Column {column.name!r} has {odd[0]}, which may be a number. Write numbers with a decimal point "
-                "alone, such as 1234.5; or, if these are words, --task classification."
-            )
-    elif task is None and column.kind == "real":
-        task = "regression"
-    elif task is None and len(seen) > MOST_NUMBERED:
-        what = f"Column {column.name!r} has {len(seen)} different whole numbers"
-        raise UserError(f"{what}. Say what they are: --task classification (labels) or --task regression.")
-    if task == "regression":
-        return Labels("regression")
-    problem = "multi_label_classification" if column.is_list else "single_label_classification"
+    problem_type = options.problem_type or _as_written(column)
+    if problem_type == "regression":
+        return Labels(problem_type)
+    seen = sorted(column.seen)
     in_order = seen if column.kind == "words" else sorted(seen, key=float)
     names = columns.one_hot or options.named_labels or column.known or tuple(in_order)
     if not names:
-        raise UserError(f"No training row has a label in column {column.name!r}. Name another one: --label-column.")
-    return Labels(problem, trained if set(trained) == set(names) else names)
+        another = spell("label_column")
+        raise UserError(f"No training row has a label in column {column.name!r}. Name another one with {another}.")
+    return Labels(problem_type, trained if set(trained) == set(names) else names)
+
+
+def _as_written(column: _Column) -> str:
+    """The problem type for which training rows are written.
+
+    Raises:
+        UserError: it may be a classification or a regression.
+    """
+    if column.is_list:
+        return "multi_label_classification"
+    if column.kind == "real":
+        return "regression"
+    seen, classes = sorted(column.seen), spell("problem_type", "single_label_classification")
+    if column.kind == "words":
+        odd = [name for name in seen if _FOR_PEOPLE.fullmatch(name)]
+        is_text = column.table.info.builder_name in DELIMITERS and column.known is None
+        if is_text and odd and all(_NUMBER.fullmatch(name) or name in odd for name in seen):
+            raise UserError(
+                f"Column {column.name!r} has {odd[0]}, which may be a number. Write numbers with a decimal point "
+                f"alone, such as 1234.5; or, if these are words, give {classes}."
+            )
+    elif len(seen) > MOST_NUMBERED:
+        what = f"Column {column.name!r} has {len(seen)} different whole numbers"
+        numbers = spell("problem_type", "regression")
+        raise UserError(f"{what}. Say what they are: {classes}, labels; or {numbers}, numbers to predict.")
+    return "single_label_classification"
 
 
 def _of_a_model(column: _Column, trained: tuple[str, ...], problem_type: str, options: Options) -> Labels:
@@ -288,7 +305,8 @@ def _of_a_model(column: _Column, trained: tuple[str, ...], problem_type: str, op
         return Labels(problem_type, numbers)
     raise UserError(
         f"The model has {len(trained)} labels without names (LABEL_0, ...), column {column.name!r} has {labels[:5]}. "
-        f"Name the model's labels in the order of its outputs, perhaps not this one: --label-names {','.join(labels)}."
+        "Name the model's labels in the order of its outputs, perhaps not this one: "
+        f"{spell('label_names', ','.join(labels))}."
     )
 
 
@@ -299,18 +317,11 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
     """The numbers of a split's labels, as `encode_labels` returns them.
 
     Raises:
-        UserError: a label is unknown, or of another type than the task's.
+        UserError: a label is unknown, or written for another problem type.
     """
     several, real = labels.problem_type == "multi_label_classification", labels.problem_type == "regression"
     if column.is_list != several or (real and column.kind == "words"):
-        present = [row for row in column.rows if row is not None]
-        odd = next((row for row in present if not _NUMBER.fullmatch(" ".join(row))), present[0])
-        cell = f"{odd if column.is_list else odd[0]!r} in column {column.name!r}"
-        wanted = "one number for each text" if real else "lists of labels" if several else "one label for each text"
-        task = labels.problem_type.replace("_", " ")
-        raise UserError(
-            f"The {column.split} data has {cell}, and the task is {task}: write {wanted}, or give --label-column."
-        )
+        raise _contradicts(labels.problem_type, column)
     if not real:
         _refuse_unknown(labels, column)
     numbers, values = labels.numbers(), list[Any]()
@@ -333,6 +344,25 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
     return values
 
 
+def _contradicts(problem_type: str, column: _Column) -> UserError:
+    """The error of labels that are written for another problem type; it says how to write them."""
+    wanted = {
+        "single_label_classification": "one label for each text",
+        "multi_label_classification": (
+            f"lists of labels, cells with a {spell('label_delimiter')} between several labels, or columns of 0 and 1 "
+            f"({spell('label_column', 'a,b')})"
+        ),
+        "regression": "one number for each text",
+    }[problem_type]
+    present = [row for row in column.rows if row is not None]
+    odd = next((row for row in present if not _NUMBER.fullmatch(" ".join(row))), present[0])
+    cell = f"{odd if column.is_list else odd[0]!r} in column {column.name!r}"
+    return UserError(
+        f"The {column.split} data has {cell}, and the problem type is {problem_type}: write {wanted}; or name another "
+        f"column with {spell('label_column')}."
+    )
+
+
 def _refuse_unknown(labels: Labels, column: _Column) -> None:
     """Raises a UserError that lists all labels which aren't known, with their rows."""
     unknown: dict[str, list[int]] = defaultdict(list)
@@ -346,7 +376,7 @@ def _refuse_unknown(labels: Labels, column: _Column) -> None:
     first = ", ".join(map(repr, labels.names[:10])) + ", ..." * (len(labels.names) > 10)
     raise UserError(
         f"The {column.split} data has unknown labels: {spelt}. Known are {first}. Write these, or say what 0, 1, ... "
-        "mean: --label-names."
+        f"mean with {spell('label_names')}."
     )
 
 

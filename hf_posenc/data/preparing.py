@@ -13,7 +13,7 @@ import pyarrow as pa
 from datasets import Dataset, DatasetInfo, Features, List, Value, concatenate_datasets
 from tqdm import tqdm
 
-from ..errors import UserError
+from ..errors import UserError, spell
 from ..options import Options
 from .columns import Columns, find_columns
 from .labels import Known, Labels, encode_labels, is_missing, refuse_far_from_zero, standard_units
@@ -49,7 +49,7 @@ class PreparedData:
 
     Attributes:
         columns: of the file.
-        labels: the task and the labels in order.
+        labels: the problem type and the labels in order.
         splits: any of train, validation and test, each with the columns `text`, `text_pair` for pairs, `__line__` and,
             where there are any, `labels` in the model's form.
         summary: what was read, used and left out.
@@ -141,7 +141,7 @@ def _usable_rows(
     labels: Labels,
     options: Options,
 ) -> Dataset:
-    """The rows of a split that have a label, and with `--skip-missing` those that have a text, or both of a pair."""
+    """The rows of a split that have a label, and with `skip_missing` those that have a text, or both of a pair."""
     blank = [row for row, cells in enumerate(zip(*texts, strict=True)) if any(map(is_missing, cells))]
     if not options.skip_missing:
         refuse_missing(split, table, blank, "text", "no pair" if len(texts) > 1 else "none")
@@ -168,11 +168,13 @@ def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> 
     odd = [name for name, count in zip(names, counts, strict=True) if count in (0, total)]
     if not several and total in counts:
         what = f"All {total} examples that are left to train on are of one class, {names[targets[0]]!r}"
-        raise UserError(f"{what}. Give others, a greater --max-rows, or the right column with --label-column.")
+        way_out = f"a greater {spell('max_rows')}, or the right column with {spell('label_column')}"
+        raise UserError(f"{what}. Give others, {way_out}.")
     which = f"{'All or none' if several else 'None'} of the {total} training rows have the label"
     what = f"{which} {', '.join(map(repr, odd[:5]))}: nothing"
     if several and odd and not are_listed:
-        raise UserError(f"{what} can be learned of it. Give other rows, or list all: --label-names {','.join(names)}.")
+        way_out = f"Give other rows, or list all: {spell('label_names', ','.join(names))}."
+        raise UserError(f"{what} can be learned of it. {way_out}")
     return [f"{what} is learned of it."] if odd else []
 
 
@@ -218,7 +220,8 @@ def choose_texts(marks: Sequence[int], labels: Sequence[Any] | None, share: floa
     spare = [texts[:-1] for texts in groups.values() if len(texts) > 1]
     if not spare:
         what = f"There is one training text of each of {len(groups)} labels (in {total:,} rows) and no validation data"
-        raise UserError(f"{what}. Give --validation; or --validation-share 0; or, for numbers, --task regression.")
+        way_out = f"Give {spell('validation')}; or {spell('validation_share', 0)}"
+        raise UserError(f"{what}. {way_out}; or, for numbers, {spell('problem_type', 'regression')}.")
     least = min(2, len(spare)) if len(groups) > 1 else min(2, total // 4)
     wanted = max(math.ceil(round(total * share, 6)), least, 1)
     chosen: set[int] = set()

@@ -5,8 +5,8 @@ where each row stands: in a file of lines the first of its own, from 1, where th
 data sets, what is in memory) its number, from 0, as Python and pandas count. Every message counts like this.
 
 A .csv is separated by commas and its quotes enclose cells; a .tsv is separated by tabs and its quotes are letters.
-`--delimiter` and `--quoting` say otherwise. An unbalanced quote joins rows without any error, so a cell of several
-lines is taken only where every cell of the file is in quotes, or with `--quoting csv`.
+`delimiter` and `quoting` say otherwise. An unbalanced quote joins rows without any error, so a cell of several
+lines is taken only where every cell of the file is in quotes, or where `quoting` is csv.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ import io
 import json
 import logging
 import re
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, Features, LargeList, List
 
-from ..errors import UserError, one_line, without_tokens
+from ..errors import UserError, one_line, spell, without_tokens
 from ..options import Options, refuse_given
 
 logger = logging.getLogger(__name__)
@@ -40,8 +39,7 @@ KINDS = ("csv", "tsv", "json", "jsonl", "txt", "parquet")
 MOST_LISTED = 20
 """So many labels or texts are named in one sentence."""
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-"""Of the kinds whose cells have no types, what separates columns unless `--delimiter` says otherwise."""
-_SAY_QUOTES = "Say what quotes are: --quoting csv, they enclose cells; --quoting none, they are letters."
+"""Of the kinds whose cells have no types, what separates columns unless `delimiter` says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class Dialect:
     """How a training was told to read its files of one kind; its checkpoint remembers it for others of that kind.
 
     Not their encoding: any bytes are latin-1, so a file in UTF-8 would be read without an error, as other letters. Nor
-    `--format`: what a suffix means doesn't depend on the model.
+    `format`: what a suffix means doesn't depend on the model.
     """
 
     kind: str
@@ -118,7 +116,7 @@ def _as_trained(path: str | Path, options: Options, dialect: Dialect | None) -> 
     names = [name for name in ("delimiter", "quoting") if getattr(options, name) is None]
     trained = {name: getattr(dialect, name) for name in names if getattr(dialect, name) is not None}
     if trained:
-        said = " ".join(f"--{name} {shlex.quote(value)}" for name, value in trained.items()).replace("'\t'", "tab")
+        said = " and ".join(spell(name, value) for name, value in trained.items())
         logger.warning(
             f"{str(path)!r} is read as the model's training data was, with {said}; give another to change it."
         )
@@ -131,7 +129,7 @@ def read_file(path: str | Path, options: Options | None = None, dialect: Dialect
 
 
 def read_source(path: str | Path, options: Options | None = None, dialect: Dialect | None = None) -> Source:
-    """All rows of a file, or of standard input for `-`; its suffix says what it is, unless `--format` does.
+    """All rows of a file, or of standard input for `-`; its suffix says what it is, unless `format` does.
 
     Args:
         path: of the file.
@@ -145,7 +143,8 @@ def read_source(path: str | Path, options: Options | None = None, dialect: Diale
     kind = options.format or kind_of(Path(path))
     if kind not in KINDS:
         suffixes = ", ".join(f".{kind}" for kind in KINDS)
-        raise UserError(f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}. Or say what it is with --format.")
+        way_out = f"Accepted: {suffixes}. Or say what it is with {spell('format')}."
+        raise UserError(f"{str(path)!r} has an unknown suffix. {way_out}")
     if kind not in DELIMITERS:
         refuse_given(options, ("delimiter", "quoting"), f"is for .csv and .tsv files, {str(path)!r} is none")
     if kind == "parquet":
@@ -175,7 +174,8 @@ def _read_lines(path: str | Path, options: Options) -> list[str]:
         UserError: it isn't there, or isn't text in its encoding.
     """
     encoding = options.encoding or "utf-8"
-    way_out = "Name a file that is there, whole, and UTF-8 text; or its --encoding: latin-1, cp1252, utf-16, ..."
+    way_out = "Name a file that is there, whole, and UTF-8 text; or its "
+    way_out += f"{spell('encoding')}: latin-1, cp1252, utf-16, ..."
     with readable(repr(str(path)), way_out):
         content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         content = gzip.decompress(content) if Path(path).suffix.lower() == ".gz" else content
@@ -266,7 +266,7 @@ def refuse_missing(split: str, table: Dataset, rows: Sequence[int], what: str, l
     """Raises a UserError if rows lack something; the message names the first one."""
     if rows:
         place = f"{where(table, rows[0])} has {lacks} ({counted(len(rows), 'row')} in all)"
-        way_out = "Fill it in, or leave such rows out with --skip-missing."
+        way_out = f"Fill it in, or leave such rows out with {spell('skip_missing', True)}."
         raise UserError(f"Missing {what} in the {split} data: {place}. {way_out}")
 
 
@@ -386,7 +386,7 @@ def _read_delimited(
             enclosed = [cell for cell in map(str.strip, cells) if len(cell) > 1 and cell[0] == cell[-1] == '"']
             if guesses and not quotes and enclosed:
                 cell = f"{path}, line {first}: the cell {enclosed[0]:.40} begins and ends with a quote"
-                raise UserError(f"{cell}. {_SAY_QUOTES}")
+                raise UserError(f"{cell}. {_say_quotes()}")
             if guesses and len(own) > 1:
                 joined = joined or first
             if not names:
@@ -396,7 +396,8 @@ def _read_delimited(
                 raise UserError(
                     f"{path}, line {first} has {counted(len(cells), 'cell')}, the first row has {len(names)} "
                     f"({', '.join(names)}). Put cells that hold {delimiter!r} in quotes. If another character "
-                    "separates the columns: --delimiter ';' (or '|', tab). If quotes enclose lines: --quoting csv."
+                    f"separates the columns: {spell('delimiter', ';')} (or '|', tab). If quotes enclose lines: "
+                    f"{spell('quoting', 'csv')}."
                 )
             if cells == names:
                 raise UserError(f"{path}, line {first} is the first row once more. Remove it.")
@@ -409,14 +410,19 @@ def _read_delimited(
     except csv.Error as error:
         raise UserError(
             f"{path}, line {end + 1}: {one_line(error)}. A quote that opens a cell must close it, and quotes inside "
-            'are written double (""), not \\". If quotes are letters in this file, say --quoting none.'
+            f'are written double (""), not \\". If quotes are letters in this file, say {spell("quoting", "none")}.'
         ) from error
     if joined and not_quoted:
         opens = f"{path}, line {joined}: a quote opens there and closes in a later line"
-        raise UserError(f"{opens}, and line {not_quoted} has a cell without quotes. {_SAY_QUOTES}")
+        raise UserError(f"{opens}, and line {not_quoted} has a cell without quotes. {_say_quotes()}")
     names = [name or f"Unnamed: {number}" for number, name in enumerate(names)]  # as pandas names it
     columns = zip(*rows, strict=True)
     return [(name, [cell or None for cell in cells]) for name, cells in zip(names, columns, strict=False)], places
+
+
+def _say_quotes() -> str:
+    enclose, letters = spell("quoting", "csv"), spell("quoting", "none")
+    return f"Say what quotes are: {enclose}, they enclose cells; {letters}, they are letters."
 
 
 # ---- JSON -----------------------------------------------------------------------------------------------------------

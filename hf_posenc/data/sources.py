@@ -6,7 +6,7 @@ from pathlib import Path
 
 from datasets import Dataset, load_dataset, load_from_disk
 
-from ..errors import UserError, check_local
+from ..errors import UserError, check_local, spell
 from ..options import Options, refuse_given
 from .reading import KINDS, Dialect, Source, as_table, kind_of, read_file, read_source, readable
 
@@ -33,7 +33,8 @@ def read(options: Options) -> dict[str, Dataset]:
         elif asked is not None and (Path(asked).is_file() or kind_of(Path(asked)) in KINDS):
             named[split] = asked
         elif asked is not None:
-            raise UserError(f"--{split} {asked!r} is no file, and no split of {options.data!r}: {', '.join(splits)}.")
+            what = f"is no file, and no split of {options.data!r}: {', '.join(splits)}."
+            raise UserError(what, parameter=split, value=asked)
     if "validation" in named and options.validation_share:
         refuse_given(options, ("validation_share",), "is for data without validation rows, and these have some")
     if not named:
@@ -57,13 +58,13 @@ def read_split(options: Options, split: str | None, dialect: Dialect | None = No
     splits = _splits_of(options)
     if splits == {"train": options.data}:  # a file
         if split is not None:
-            raise UserError(
-                f"--split {split!r} is of a folder or a data set, and {options.data!r} is a file. Leave it out."
-            )
+            what = f"is of a folder or a data set, and {options.data!r} is a file. Leave it out."
+            raise UserError(what, parameter="split", value=split)
         split = "train"
     split = split or "test"
     if split not in splits:
-        raise UserError(f"{options.data!r} has no split {split!r}. It has {', '.join(splits)}: name one with --split.")
+        there = f"It has {', '.join(splits)}: name one with {spell('split')}."
+        raise UserError(f"{options.data!r} has no split {split!r}. {there}")
     rows = splits[split]
     if isinstance(rows, str):
         return read_source(rows, options, dialect)
@@ -78,17 +79,18 @@ def _table(found: Dataset | str, split: str, options: Options) -> Dataset:
 def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
     """The splits of the data: data sets, or files that are yet to be read."""
     if (name := options.data) is None:
-        raise UserError("No data. Give --data: a file, a folder, a Hub name, or blimp_order, which comes along.")
+        data = spell("data")
+        raise UserError(f"No data. Give {data}: a file, a folder, a Hub name, or blimp_order, which comes along.")
     folder = EXAMPLE_DATA if name == "blimp_order" and not Path(name).exists() else Path(name)
     if folder.exists() or name == "-":
-        refuse_given(options, ("data_config",), f"is of a data set on the Hub, and --data {name!r} is here")
+        refuse_given(options, ("data_config",), f"is of a data set on the Hub, and {spell('data', name)} is here")
     is_named = options.format is not None or kind_of(folder) in KINDS
     if name == "-" or folder.is_file() or (is_named and not folder.is_dir()):
         return {"train": name}
     is_saved = (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists()
     if folder.is_dir() and not is_saved:
         usual, kinds = [name for names in _USUAL.values() for name in names], ", .".join(KINDS)
-        way_out = f"Call files {', '.join(_USUAL)}, one for each split, each a .{kinds}; or name them: --data."
+        way_out = f"Call files {', '.join(_USUAL)}, one for each split, each a .{kinds}; or name them: {spell('data')}."
         files: dict[str, str] = {}
         for path in sorted(path for path in folder.iterdir() if kind_of(path) in KINDS):
             split = path.name.split(".")[0]
@@ -98,8 +100,8 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
         if not {*usual} & {*files}:
             raise UserError(f"{str(folder)!r} holds no split. {way_out}")
         return files
-    refuse_given(options, ("delimiter", "quoting", "encoding"), f"is for files of text, --data {name!r} is none")
+    refuse_given(options, ("delimiter", "quoting", "encoding"), f"is for files of text, {spell('data', name)} is none")
     check_local("data", name)
-    with readable(f"--data {name!r}", "It must be a file, a folder, a name on the Hub, or blimp_order."):
+    with readable(spell("data", name), "It must be a file, a folder, a name on the Hub, or blimp_order."):
         loaded = load_from_disk(str(folder)) if is_saved else load_dataset(name, options.data_config)
         return {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import BatchEncoding, BertTokenizer, PreTrainedTokenizerFast
 
-from ..errors import UserError
+from ..errors import UserError, spell
 
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
@@ -38,13 +38,14 @@ def train_tokenizer(
         UserError: no text fits into the length, or there is none.
     """
     if model_max_length < 3:
-        raise UserError(f"max_length={model_max_length} leaves no room for text. Give at least 3 tokens.")
+        wanted = "leaves no room for text. Give at least 3 tokens."
+        raise UserError(wanted, parameter="max_length", value=model_max_length)
     bert = BertTokenizer(do_lower_case=do_lower_case).backend_tokenizer
     words: Counter[str] = Counter()
     for text in texts:
         words.update(word for word, _ in bert.pre_tokenizer.pre_tokenize_str(bert.normalizer.normalize_str(text)))
     if not words:
-        raise UserError("There is no text to train a tokenizer on. Name a trained one with --tokenizer.")
+        raise UserError(f"There is no text to train a tokenizer on. Name a trained one with {spell('tokenizer')}.")
     # The trainer numbers characters and their ## forms in the order of a hash table that differs from process to
     # process, and breaks ties by number. Numbering them beforehand makes the same text give the same vocabulary.
     counts: Counter[str] = Counter()

@@ -29,7 +29,7 @@ GATES = {
     "multi_label_classification": "accuracy",
     "regression": "pearson",
 }
-"""The metric of each task that int8 may lower: all are at most 1, and more is better."""
+"""The metric of each problem type that int8 may lower: all are at most 1, and more is better."""
 _BATCH = 32
 
 
@@ -175,7 +175,7 @@ def quantize_graph(
         to: its format.
         questions: what both answer.
         calibration: what OpenVINO takes ranges of activations from; ONNX Runtime finds them while it runs.
-        largest_drop: how far the task's metric (`GATES`) may fall.
+        largest_drop: how far the metric of `GATES` may fall.
         evaluated_on: the name of the labelled data. None: there is none.
         calibrated_on: the name of the calibration texts.
 

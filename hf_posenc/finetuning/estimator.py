@@ -49,7 +49,7 @@ from .train import fine_tune, save_run
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
 _OF_FILES = {*READING} - {"skip_missing", "label_names"}
-_OF_FILES |= {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "task"}
+_OF_FILES |= {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "problem_type"}
 """Options that say nothing of texts in memory."""
 
 
@@ -59,7 +59,7 @@ def fit(
     *,
     pretrained: str | None = None,
     scheme: str | None = None,
-    task: str | None = None,
+    problem_type: str | None = None,
     baselines: bool = True,
     output: str | Path | None = None,
     overwrite: bool = False,
@@ -84,7 +84,8 @@ def fit(
             and 1, or a table, whose columns name them; real numbers for a regression.
         pretrained: a checkpoint to start from, a folder or Hub name. None: a small encoder, from scratch.
         scheme: the positional scheme. None: that of `pretrained`, or `rope`.
-        task: `classification` or `regression`, where the labels could be either.
+        problem_type: `single_label_classification`, `multi_label_classification` or `regression`, where the labels
+            could be either. None: as they are given.
         baselines: train linear models too, and warn where one is better.
         output: a folder for the checkpoint, which `save` can write later, too. None: nothing is written.
         overwrite: replace what was written into `output`, when the new files are complete.
@@ -98,9 +99,8 @@ def fit(
     """
     labels = labels_in_memory(labels)
     labelled = _without(labels, require_labels(labels, skips=bool(options.get("skip_missing"))))
-    guess = "regression" if type_of_target(labelled) == "continuous" else "classification"
-    kinds: dict[str, Any] = {"classification": PosEncClassifier, "regression": PosEncRegressor}
-    estimator = kinds[Options.of(task=task).task or guess]
+    is_real = _problem_type(labelled, Options.of(problem_type=problem_type).problem_type) == "regression"
+    estimator: Any = PosEncRegressor if is_real else PosEncClassifier
     chosen = estimator(baselines=baselines, pretrained=pretrained, scheme=scheme, **options)
     with contextlib.nullcontext() if output is None else _folder_of_a_run(output, overwrite) as folder:
         fitted: PosEncClassifier | PosEncRegressor = chosen.fit(texts, labels)
@@ -175,7 +175,9 @@ class _Estimator(BaseEstimator):
         check_consistent_length(texts[1], y)
         return texts, _without(y, missing), missing
 
-    def _fit(self, rows: list[tuple[str, ...]], names: list[str], values: list[Any], target: Any, task: str) -> Self:
+    def _fit(
+        self, rows: list[tuple[str, ...]], names: list[str], values: list[Any], target: Any, problem_type: str
+    ) -> Self:
         columns = dict(zip(names or TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         label = next(name for name in (f"{'_' * n}label" for n in count()) if name not in columns)
         features = Features({**dict.fromkeys(columns, Value("string")), label: target})
@@ -188,7 +190,7 @@ class _Estimator(BaseEstimator):
             "is for files; PosEncClassifier and PosEncRegressor train on texts in memory",
         )
         parameters |= {
-            "task": task,
+            "problem_type": problem_type,
             "text_column": spelt(tuple(columns)),
             "label_column": spelt((label,)),
             "data": SOURCE,
@@ -306,13 +308,14 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
             values = numbers.tolist()
         classes = ClassLabel(names=list(map(str, self.classes_.tolist())))
         target = List(classes) if several else classes
-        self._fit(rows, names, _with_gaps(values, missing), target, "classification")
+        problem_type = "multi_label_classification" if several else "single_label_classification"
+        self._fit(rows, names, _with_gaps(values, missing), target, problem_type)
         # The checkpoint has names of labels alone; these are the labels as they were given.
         note(self.model_.config, classes=self.classes_.tolist())
         return self
 
     def _class_logits(self, X: Any) -> tuple[np.ndarray, str]:
-        """Logits (n, C) in the order of `classes_`, and the task: a checkpoint to start from may have another order."""
+        """Logits (n, C) in the order of `classes_`, which a checkpoint may not have, and the problem type."""
         logits, config = self._logits(X), self.model_.config
         return logits[:, [config.label2id[str(name)] for name in self.classes_.tolist()]], text_problem_type(config)
 
@@ -343,6 +346,25 @@ class PosEncRegressor(RegressorMixin, _Estimator):
     def predict(self, X: Any) -> np.ndarray:
         """The number of each text."""
         return predictions_from_logits(self._logits(X), "regression")
+
+
+def _problem_type(labels: Any, asked: str | None) -> str:
+    """The problem type of labels in memory; refuses one that they contradict."""
+    kinds = {"multilabel-indicator": "multi_label_classification", "continuous": "regression"}
+    seen = kinds.get(type_of_target(labels), "single_label_classification")
+    if asked is None or asked == seen:
+        return seen
+    if asked == "regression" and seen == "single_label_classification":
+        with contextlib.suppress(TypeError, ValueError):  # whole numbers
+            np.asarray(labels, dtype=np.float64)
+            return asked
+    wanted = {
+        "single_label_classification": "one label for each text, a string or a whole number",
+        "multi_label_classification": "an array (n, C) of 0 and 1, or a table with a column for each label",
+        "regression": "one number for each text",
+    }
+    contradicts = f"contradicts the labels, which are written for a {seen}. Give {wanted[asked]}."
+    raise UserError(contradicts, parameter="problem_type", value=asked)
 
 
 def _folder_of_a_run(output: str | Path, overwrite: bool) -> contextlib.AbstractContextManager[OutputFolder]:

@@ -40,7 +40,7 @@ class Classifier:
     Attributes:
         model: a PyTorch model, or a `Backend`.
         name: its folder or Hub name.
-        known: its task, its labels, and how the texts that it was trained on were put together.
+        known: its problem type, its labels, and how the texts that it was trained on were put together.
         backend: what runs it: `torch`, `onnx` or `openvino`.
     """
 
@@ -161,7 +161,7 @@ class Evaluation:
     """What an evaluation found.
 
     Attributes:
-        metrics: loss and the metrics of the task.
+        metrics: loss and the metrics of its problem type.
         classes, confusion: see `class_scores` and `confusion` of `training.classes`.
         examples: how many rows were scored.
         data: what was read, used and left out.

@@ -182,7 +182,7 @@ def _load(
                 value=options.tokenizer,
             )
         tokenizer = given
-    fields = {**_task(labels), **_config_fields(options)}
+    fields = {**_head(labels), **_config_fields(options)}
     if keeps_head:  # which answers in the units that it learned
         fields = {name: value for name, value in fields.items() if not name.startswith("label_")}
     if "attention_probs_dropout_prob" not in fields and config.attention_probs_dropout_prob:
@@ -205,7 +205,7 @@ def _load(
     return tokenizer, model, notes
 
 
-def _task(labels: Labels) -> dict[str, Any]:
+def _head(labels: Labels) -> dict[str, Any]:
     """The fields of the configuration that say what the labels are."""
     names: dict[str, Any] = {"num_labels": labels.num_labels}
     if labels.names:
@@ -229,7 +229,7 @@ def _new(options: Options, prepared: PreparedData, config: Any) -> tuple[PreTrai
         length = options.max_length or options.assigned.get("max_position_embeddings") or DEFAULT_MAX_LENGTH
         texts = chain.from_iterable(texts_of(prepared.splits["train"]))
         tokenizer = train_tokenizer(texts, model_max_length=length, **settings)
-    fields = {**_task(prepared.labels), "vocab_size": largest_id(tokenizer) + 1, "pad_token_id": tokenizer.pad_token_id}
+    fields = {**_head(prepared.labels), "vocab_size": largest_id(tokenizer) + 1, "pad_token_id": tokenizer.pad_token_id}
     if "max_position_embeddings" not in options.assigned:
         fields["max_position_embeddings"] = options.max_length or longest_input(tokenizer)
     with user_errors():

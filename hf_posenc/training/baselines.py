@@ -123,7 +123,7 @@ def baseline_scores(
     Args:
         train: texts (see `fit_words`) and labels.
         tests: the same for each set, by the prefix of its metrics (`eval`, `test`).
-        problem_type: the task.
+        problem_type: a key of `METRICS`.
 
     Returns:
         `majority` (for a regression the mean), `words` and `word_pairs`; none without tests. And sentences: which of

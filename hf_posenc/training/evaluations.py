@@ -58,7 +58,7 @@ def evaluations_of(
         options: of the run.
         chosen: what `set` names.
         length: of the run.
-        problem_type: the task.
+        problem_type: a key of `METRICS`.
         validates: there are validation rows.
 
     Raises:

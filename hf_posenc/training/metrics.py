@@ -1,4 +1,4 @@
-"""The loss of each task, and metrics that need no Hub (`evaluate.Metric`s on scikit-learn and scipy)."""
+"""The loss of each problem type, and metrics that need no Hub (`evaluate.Metric`s on scikit-learn and scipy)."""
 
 import math
 import warnings
@@ -90,7 +90,7 @@ METRICS: dict[str, tuple[type[_Metric], ...]] = {
     "multi_label_classification": (Accuracy, MacroF1),
     "regression": (MSE, Pearson, Spearman),
 }
-"""The metrics of each task; the first is the one to quote."""
+"""The metrics of each problem type; the first is the one to quote."""
 
 
 def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
@@ -145,7 +145,7 @@ def _digits(value: Any) -> float:
 
 
 def score(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
-    """What the task's `METRICS` compute, without the Arrow table that evaluate makes of the examples."""
+    """What the `METRICS` of a problem type compute, without the Arrow table that evaluate makes of the examples."""
     kind = np.float64 if problem_type == "regression" else np.int64
     predictions, references = (np.asarray(values).astype(kind) for values in (predictions, references))
     if problem_type == "regression":
@@ -162,7 +162,7 @@ class ClassificationLoss:
     to a mean of 1 over the training examples for the same reason: dividing by the batch's own weights would not add up.
 
     Attributes:
-        problem_type: the task.
+        problem_type: a key of `METRICS`.
         weights: (C,) how much a label counts: its examples for one label per text, its presence for several.
         label_smoothing: share of the target that is spread over all labels; one label per text only.
         label_scale: the model's; the squared error is ((logits - labels) / label_scale)^2, in units of any data alike.
@@ -219,7 +219,7 @@ def make_loss(
     scikit-learn); with several labels per text its presence by (n - n_c) / n_c.
 
     Raises:
-        UserError: weights for a regression, for unknown labels, or not positive; label smoothing for another task.
+        UserError: weights for a regression, for unknown labels, or not positive; smoothing for several labels.
     """
     if smoothing and labels.problem_type != "single_label_classification":
         needed = "needs one label per text. Leave it out."

@@ -89,7 +89,7 @@ def defaults_of_language(seen: float, examples: int, problem_type: str) -> tuple
     Args:
         seen: tokens per vocabulary entry.
         examples: of the training split.
-        problem_type: the task.
+        problem_type: a key of `METRICS`.
     """
     is_few = seen < MANY and examples <= FEW and problem_type == "single_label_classification"
     return round(min(max(15 / math.sqrt(max(seen, 1)), 1.0), 4.0), 2), 0.1 if is_few else 0.0

@@ -83,7 +83,7 @@ _SETTINGS = Range("settings such as momentum=0.9,nesterov=true", _are_settings)
 _MODULES = Range("all-linear, or names of modules", lambda value: isinstance(value, str | list))
 _CYCLES = Range('an object {"num_cycles": 1.5}', _is_cycles)
 _REENTRANT = Range('an object {"use_reentrant": false}', _is_reentrant)
-_LOSSES = Range("loss, or a metric of the task", lambda value: isinstance(value, str))
+_LOSSES = Range("loss, or a metric of the problem type", lambda value: isinstance(value, str))
 _APART = ("lomo", "adalomo", *(name.value for name in OptimizerNames if name.value.endswith("_layerwise")))
 """Optimizers that update each weight by itself, so that no group could have a learning rate of its own."""
 _OPTIMIZERS = Range(

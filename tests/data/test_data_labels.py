@@ -1,4 +1,4 @@
-"""The task and the labels: as they are written, or refused."""
+"""The problem type and the labels: as they are written, or refused."""
 
 import re
 
@@ -15,10 +15,13 @@ from hf_posenc.data.sources import read
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+ONE, SEVERAL = "single_label_classification", "multi_label_classification"
 
-def numbers_of(splits, delimiter=None, label_names=(), problem_type=None, **options):
+
+def numbers_of(splits, delimiter=None, label_names=(), trained_for=None, **options):
     columns = Columns(("text",), label_delimiter=delimiter)
-    return encode_labels(splits, columns, Options(**options), Known(None, tuple(label_names), problem_type))
+    return encode_labels(splits, columns, Options(**options), Known(None, tuple(label_names), trained_for))
 
 
 def numbered(train, test=None, **options):
@@ -44,10 +47,10 @@ def labelled(tmp_path, values, **options):
         (["123456789012345678901234567890", "5"], {}, ("123456789012345678901234567890", "5")),
         (["0.0", "1.0", "1.0", "0.0"], {}, ("0", "1")),  # as pandas writes whole numbers beside an empty cell
         (["2.0", "10.0", "1", "1", "2", "10"], {}, ("1", "2", "10")),
-        (["1.0", "2.0"], {"task": "classification"}, ("1", "2")),
-        (["1.10", "1.1"], {"task": "classification"}, ("1.1", "1.10")),  # versions
+        (["1.0", "2.0"], {"problem_type": ONE}, ("1", "2")),
+        (["1.10", "1.1"], {"problem_type": ONE}, ("1.1", "1.10")),  # versions
         (["0.5", "+2.0", "-3", "1e-05", ".25"], {}, ()),
-        (["0.0", "1.0"] * 2, {"task": "regression"}, ()),
+        (["0.0", "1.0"] * 2, {"problem_type": "regression"}, ()),
     ],
 )
 @pytest.mark.parametrize(("kind", "mark"), [("csv", ","), ("tsv", "\t")])
@@ -55,7 +58,7 @@ def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, option
     path = write_file(tmp_path / f"a.{kind}", f"text{mark}label\n" + "".join(f"t{mark}{cell}\n" for cell in cells))
     labels, numbers = numbers_of({"train": read_file(path)}, **options)
     assert labels.names == names
-    assert labels.problem_type == ("single_label_classification" if names else "regression")
+    assert labels.problem_type == (ONE if names else "regression")
     assert names or numbers["train"] == [float(cell) for cell in cells]
 
 
@@ -66,14 +69,14 @@ def test_a_label_of_a_csv_keeps_its_spelling_unless_it_is_a_number(cells, option
         ([True, False], [True], {}, ("False", "True"), ([1, 0], [1])),
         ([0.0, 1.0, 2.0] * 2, [2, 0], {}, ("0", "1", "2"), ([0, 1, 2] * 2, [2, 0])),
         ([0, 1, 2], [2.0, 0.0], {}, ("0", "1", "2"), ([0, 1, 2], [2, 0])),
-        ([0.5, 1.0, 10.5], [0.5], {"task": "classification"}, ("0.5", "1.0", "10.5"), ([0, 1, 2], [0])),
+        ([0.5, 1.0, 10.5], [0.5], {"problem_type": ONE}, ("0.5", "1.0", "10.5"), ([0, 1, 2], [0])),
         ([["b", "a"], [], ["c"]], [["c"]], {}, ("a", "b", "c"), ([[1, 1, 0], [0, 0, 0], [0, 0, 1]], [[0, 0, 1]])),
         (["b|a", None], ["b"], {"delimiter": "|"}, ("a", "b"), ([[1, 1], [0, 0]], [[0, 1]])),
         (["a|", "a| b"], ["b"], {"delimiter": "|"}, ("a", "b"), ([[1, 0], [1, 1]], [[0, 1]])),
         ([1, 2], [2], {"delimiter": "|"}, ("1", "2"), ([[1, 0], [0, 1]], [[0, 1]])),
         (["x", " x", "y"], ["y "], {}, ("x", "y"), ([0, 0, 1], [1])),
         ([0.5, 1.5], [1, 2], {}, (), ([0.5, 1.5], [1, 2])),
-        ([1, 2, 5], [7], {"task": "regression"}, (), ([1, 2, 5], [7])),
+        ([1, 2, 5], [7], {"problem_type": "regression"}, (), ([1, 2, 5], [7])),
         (["a", "b"], ["b"], {"label_names": ["b", "a"]}, ("b", "a"), ([1, 0], [0])),  # of a trained model
         (["x", "y"], ["y"], {"label_names": ["b", "a"]}, ("x", "y"), ([0, 1], [1])),
     ],
@@ -82,8 +85,8 @@ def test_labels_are_numbered_from_the_training_split(train, test, options, names
     labels, numbers_by_split = numbered(train, test, **options)
     assert (labels.names, numbers_by_split["train"], numbers_by_split["test"]) == (names, *numbers)
     several = isinstance(numbers[0][0], list)
-    single_type = "single_label_classification" if names else "regression"
-    assert labels.problem_type == ("multi_label_classification" if several else single_type)
+    single_type = ONE if names else "regression"
+    assert labels.problem_type == (SEVERAL if several else single_type)
     assert labels.num_labels == len(names or [1])
 
 
@@ -139,8 +142,8 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
             "test data has unknown labels: 'z' .row 1.. Known are 'a', 'b'. Write these, or say",
         ),
         (["a", "b"], ["z", "a", "y", "z"], {}, r"unknown labels: 'z' \(rows 0 and 3\); 'y' \(row 2\)\. Known are"),
-        ([["a"], ["b"]], ["a"], {}, "test data has 'a' .* the task is multi label classification: write lists"),
-        ([0.5, 1.0], ["a"], {}, "test data has 'a' in column 'label', and the task is regression: write one number"),
+        ([["a"], ["b"]], ["a"], {}, "test data has 'a' .* type is multi_label_classification: write lists of labels"),
+        ([0.5, 1.0], ["a"], {}, "test data has 'a' in column 'label', and the problem type is regression: write one n"),
         (
             [0.5, float("inf")],
             None,
@@ -156,8 +159,12 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
         ([["a", "b", "a"]], None, {}, "names a label twice in row 0"),
         ([[], []], None, {}, "No training row has a label in column"),
         ([{"a": 1}], None, {}, "Column 'label' of the train data has {'a': 1}, which is no label, word or"),
-        (["1", "NA"], None, {"task": "regression"}, "has .NA. in column .label., and the task is regression: write o"),
-        ([["a"]], None, {"task": "regression"}, r"has \['a'\] in column 'label', and the task is regression: write on"),
+        (["1", "NA"], None, {"problem_type": "regression"}, "'NA' in column 'label', and the problem type is regress"),
+        ([["a"]], None, {"problem_type": "regression"}, r"has \['a'\] .* type is regression: write one number for"),
+        ([["a"]], None, {"problem_type": ONE}, r"has \['a'\] in column 'label', .* write one label for each text;"),
+        (["a|b"], None, {"problem_type": ONE, "delimiter": "|"}, r"\['a', 'b'\] .* write one label for each text; or"),
+        (["a"], None, {"problem_type": SEVERAL}, "lists of labels, cells with a --label-delimiter between several lab"),
+        ([1, 0], None, {"problem_type": SEVERAL}, "'1' .* or columns of 0 and 1 \\(--label-column 'a,b'\\); or"),
         ([1, 2], [2.5], {}, "has unknown labels: '2.5' .row 0."),
     ],
 )
@@ -169,17 +176,17 @@ def test_labels_that_cannot_be_are_refused(train, test, options, message):
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ([str(5 * row % 415) for row in range(830)], "83 different whole numbers. Say what they are: --task classif"),
+        ([str(5 * row % 415) for row in range(830)], "83 different whole numbers. Say what they are: --problem-type"),
         ([f"{row}.0" for row in range(60)], "has 60 different whole numbers"),
         (["5,4", "2", "3,25"] * 3, "has 3,25, which may be a number. Write numbers with a decimal point"),
         (["8,320", "1,250"] * 3, "has 1,250, which may be a number"),
         (["1.000,5", "2.5"] * 3, "has 1.000,5, which may be a number"),
     ],
 )
-def test_labels_that_may_be_classes_or_numbers_need_a_task(tmp_path, cells, message):
+def test_labels_that_may_be_classes_or_numbers_need_a_problem_type(tmp_path, cells, message):
     with pytest.raises(UserError, match=message):
         labelled(tmp_path, cells)
-    assert labelled(tmp_path, cells, task="classification").labels.names
+    assert labelled(tmp_path, cells, problem_type=ONE).labels.names
 
 
 def test_names_of_labels_that_would_not_be_used_are_refused(tmp_path):
@@ -206,26 +213,26 @@ def test_names_that_are_numbers_name_the_numbers_of_the_file(tmp_path):
 def test_other_splits_are_spelt_as_the_training_rows_or_the_models_labels(tmp_path):
     halves = ["0.5", "1.0", "1.5", "2.0"]
     test = write_csv(tmp_path / "test.csv", rows_with(["1.0", "2.0"]))
-    data = labelled(tmp_path, halves, task="classification", test=test)
+    data = labelled(tmp_path, halves, problem_type=ONE, test=test)
     assert (data.labels.names, data.splits["test"]["labels"][:]) == (tuple(halves), [1, 3])
     tables = {"test": read_file(test)}
-    labels, numbers = numbers_of(tables, label_names=halves, problem_type="single_label_classification")
+    labels, numbers = numbers_of(tables, label_names=halves, trained_for=ONE)
     assert (labels.names, numbers["test"]) == (tuple(halves), [1, 3])
 
 
 def test_lists_of_marks_and_lists_of_names_are_told_apart_by_an_option(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", rows_with(MARKS))
-    with pytest.raises(UserError, match=r"lists of 3 numbers 0 and 1, such as \[0, 1, 0\].*--label-names a,b,"):
+    with pytest.raises(UserError, match=r"lists of 3 numbers 0 and 1, such as \[0, 1, 0\].*--label-names 'a,b,"):
         prepared(path)
     data = prepared(path, label_names="a,b,c")
-    assert (data.labels.names, data.labels.problem_type) == (("a", "b", "c"), "multi_label_classification")
+    assert (data.labels.names, data.labels.problem_type) == (("a", "b", "c"), SEVERAL)
     assert data.splits["train"]["labels"][:] == MARKS
     assert prepared(write_jsonl(tmp_path / "b.jsonl", rows_with([["0"], ["1", "0"]])), label_names="0,1").labels.names
 
 
 def test_a_label_of_all_rows_or_of_none_is_refused_unless_it_is_listed(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", rows_with([["a", "b"], ["a"], ["a", "c"]]))
-    with pytest.raises(UserError, match="All or none of the 3 training rows have the label 'a'.*--label-names a,b,c"):
+    with pytest.raises(UserError, match="All or none of the 3 training rows have the label 'a'.*--label-names 'a,b,c'"):
         prepared(path)
     data = prepared(path, label_names="d,c,b,a")
     assert data.splits["train"]["labels"][:] == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 0, 1]]
@@ -238,7 +245,7 @@ def test_one_hot_columns_are_labels(tmp_path):
 
     def read(**options):
         data = prepared(write_csv(tmp_path / "a.csv", rows), label_column="a,b,c", **options)
-        assert (data.labels.names, data.labels.problem_type) == (("a", "b", "c"), "multi_label_classification")
+        assert (data.labels.names, data.labels.problem_type) == (("a", "b", "c"), SEVERAL)
         return data.splits["train"]["labels"][:]
 
     numbers = read()
@@ -256,7 +263,7 @@ def test_one_hot_columns_are_labels(tmp_path):
 def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
     a, b = marks
     splits = {"test": table(text=["x", "y"], a=a, b=b)}
-    columns, problem = Columns(("text",), ("a", "b")), "multi_label_classification"
+    columns, problem = Columns(("text",), ("a", "b")), SEVERAL
     labels, numbers = encode_labels(splits, columns, known=Known(None, ("b", "a"), problem))
     assert (labels.problem_type, numbers["test"]) == (problem, [list(row) for row in zip(b, a, strict=True)])
     with pytest.raises(UserError, match="--label-column has no column for the model's label 'c'. Name one for each."):
@@ -276,7 +283,7 @@ def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
         (["LABEL_0", "LABEL_1"], ["neg", "pos"], "pos,neg", [1, 0]),
         (["pos", "neg"], [0, 1], "neg,pos", [1, 0]),
         (["LABEL_1", "LABEL_0"], ["LABEL_1", "LABEL_0"], None, [0, 1]),  # their real names
-        (["LABEL_0", "LABEL_1"], ["neg", "pos"], None, "2 labels without names.*--label-names neg,pos"),
+        (["LABEL_0", "LABEL_1"], ["neg", "pos"], None, "2 labels without names.*--label-names 'neg,pos'"),
         (["LABEL_0", "LABEL_1"], [0, 2], None, "2 labels without names"),
         (["pos", "neg"], [0, 1], None, "has unknown labels: '0' .line 1.; '1' .line 2.. Known are 'pos', 'neg'"),
         (["pos", "neg"], ["pos", "neg"], "pos", "--label-names 'pos' must list each label once"),
@@ -284,7 +291,7 @@ def test_one_hot_columns_to_score_are_all_of_the_models_labels(marks):
 )
 def test_labels_to_score_must_be_the_models_names(tmp_path, names, cells, said, numbers):
     path = write_jsonl(tmp_path / "a.jsonl", rows_with(cells))
-    known = Known(label_names=tuple(names), problem_type="single_label_classification")
+    known = Known(label_names=tuple(names), problem_type=ONE)
 
     def read_them():
         options = Options(data=path, label_names=said)
@@ -298,13 +305,13 @@ def test_labels_to_score_must_be_the_models_names(tmp_path, names, cells, said, 
 
 
 @pytest.mark.parametrize(
-    ("task", "cell", "message"),
+    ("problem_type", "cell", "message"),
     [
-        ("multi_label_classification", "a", "and the task is multi label classification: write lists of labels, or"),
-        ("single_label_classification", ["a"], "has ['a'] in column 'label', and the task is single label classif"),
-        ("single_label_classification", 0.5, "has unknown labels: '0.5' (row 0). Known are 'a', 'b'"),
+        (SEVERAL, "a", "and the problem type is multi_label_classification: write lists of labels, cells with"),
+        (ONE, ["a"], "has ['a'] in column 'label', and the problem type is single_label_classification: write one"),
+        (ONE, 0.5, "has unknown labels: '0.5' (row 0). Known are 'a', 'b'"),
     ],
 )
-def test_a_trained_model_is_not_scored_on_another_task(task, cell, message):
+def test_a_trained_model_is_not_scored_on_another_problem_type(problem_type, cell, message):
     with pytest.raises(UserError, match=re.escape(message)):
-        numbers_of({"validation": table(text=["x"], label=[cell])}, label_names=("a", "b"), problem_type=task)
+        numbers_of({"validation": table(text=["x"], label=[cell])}, label_names=("a", "b"), trained_for=problem_type)

@@ -21,6 +21,8 @@ from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 AB = ["a", "b"] * 10
 
 
@@ -29,9 +31,9 @@ AB = ["a", "b"] * 10
 USUAL = {"text": "x", "more": "y", "label": "z"}
 ALL_MISSING = (
     "the file: no column is called text or sentence, nor a pair such as text and text_pair; no column is called label "
-    "or labels. It has review ('late'), stars ('5'). Say which: such as --text-column review --label-column stars. If "
-    "a .csv has other columns, write a first row of names, or say what separates them: --delimiter ';' (or ',', "
-    "'|', tab)."
+    "or labels. It has review ('late'), stars ('5'). Say which: such as --text-column 'review' and --label-column "
+    "'stars'. If a .csv has other columns, write a first row of names, or say what separates them: --delimiter ';' "
+    "(or ',', '|', tab)."
 )
 
 
@@ -39,17 +41,18 @@ ALL_MISSING = (
     ("cells", "options", "message"),
     [
         ({"review": "late", "stars": "5"}, {}, ALL_MISSING),
-        ({"Text": "x", "label": "a"}, {}, "no column is called text or sentence.*--text-column Text."),
-        ({"text": "x", "Label": "a"}, {}, "no column is called label or labels.*--label-column Label."),
+        ({"Text": "x", "label": "a"}, {}, "no column is called text or sentence.*--text-column 'Text'."),
+        ({"text": "x", "Label": "a"}, {}, "no column is called label or labels.*--label-column 'Label'."),
         ({"text": "x", "sentence": "y", "label": "a"}, {}, "text and sentence could all be meant"),
         ({"text": "x", "label": "a", "labels": "a"}, {}, "label and labels could all be meant"),
         (
             {"text": "x", "premise": "y", "hypothesis": "z", "Label": "a"},
             {},
-            "premise, hypothesis and text could all be meant; no column is called label.*--text-column premise,hypoth",
+            "premise, hypothesis and text could all be meant; no column is called label.*--text-column 'premise,hyp",
         ),
         ({"the review": "x", "label": "a"}, {}, "--text-column 'the review'."),
         ({"title, body": "x", "label": "a"}, {}, """--text-column '["title, body"]'."""),
+        ({"it's, so": "x", "label": "a"}, {}, """--text-column '["it'"'"'s, so"]'."""),
         ({"text;label": "a b;x"}, {}, "It has text;label ('a b;x'). If a .csv has other columns, write a first"),
         ({f"c{n}": "x" for n in range(20)}, {}, "It has c0 ('x'), .*, c11 ('x'), ... (20 columns). Say which"),
         (USUAL, {"text_column": "txt"}, "no column 'txt'. It has 'text', 'more', 'label': name one with --text-column"),
@@ -92,7 +95,7 @@ def test_columns_are_found_by_their_names(names, options, text, label):
 def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside, split):
     labels = table(text=["x", "y"], label=["a", "b"])
     tables = {"train": labels, split: labels.add_column(beside, ["b", "a"])}
-    with pytest.raises(UserError, match="'label' seems to hold answers .* --label-column NAME."):
+    with pytest.raises(UserError, match="'label' seems to hold answers .* with --label-column."):
         prepare(tables, Options(validation_share=0))
     assert prepare(tables, Options(validation_share=0, label_column="label")).labels.names == ("a", "b")
     assert find_columns(tables[split], Options(), needs_label=False).text == ("text",)  # to be answered again

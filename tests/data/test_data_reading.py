@@ -19,6 +19,8 @@ from hf_posenc.data.sources import EXAMPLE_DATA, read, read_split
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 EXAMPLES = [{"text": "one two", "label": "b"}, {"text": "three", "label": "a"}]
 
 
@@ -40,7 +42,7 @@ def test_a_folder_of_files_is_a_data_set(tmp_path, validation, caplog):
     assert sizes(data=str(tmp_path), test="train_long.jsonl") == {"train": 2, "validation": 1, "test": 6}
     for split, rows in (("train", 2), (validation, 1), ("train_long", 2)):
         assert read_split(Options(data=str(tmp_path)), split).rows.num_rows == rows
-    with pytest.raises(UserError, match=f"has no split 'test'. It has .*{validation}.*: name one with --split"):
+    with pytest.raises(UserError, match=f"has no split 'test'. It has .*{validation}.*: name one with .*--split"):
         read_split(Options(data=str(tmp_path)), "test")
 
 

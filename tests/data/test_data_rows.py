@@ -20,6 +20,8 @@ from hf_posenc.data.reading import LINE, read_file
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 
 @pytest.mark.parametrize("every", [2, 7, 100])
 def test_a_quote_that_is_not_closed_swallows_no_row(tmp_path, every):
@@ -29,7 +31,7 @@ def test_a_quote_that_is_not_closed_swallows_no_row(tmp_path, every):
         return f"text{mark}label\n" + "".join(f"{text}{mark}{'xy'[row % 2]}\n" for row, text in enumerate(texts))
 
     path = write_file(tmp_path / "a.csv", content(","))
-    with pytest.raises(UserError, match=r"a.csv, line 2.*--quoting none"):
+    with pytest.raises(UserError, match=r"a.csv, line 2.*--quoting 'none'"):
         rows_in(path)
     assert len(rows_in(path, quoting="none")) == 300
     assert [row["text"] for row in rows_in(write_file(tmp_path / "a.tsv", content("\t")))] == texts

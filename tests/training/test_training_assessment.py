@@ -57,7 +57,7 @@ def test_a_sample_of_much_text_is_read():
     assert _sample([["a"] * 100]).tolist() == list(range(100))
 
 
-def test_baselines_of_each_task_have_its_metrics():
+def test_baselines_of_each_problem_type_have_its_metrics():
     assert most_frequent([1, 0, 1], ONE) == 1
     assert most_frequent([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], SEVERAL) == [0.0, 1.0]
     assert most_frequent([1.0, 2.0, 6.0], NUMBER) == 3.0

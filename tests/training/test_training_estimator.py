@@ -4,6 +4,7 @@ import json
 import math
 import pickle
 import random
+import re
 import sys
 import tempfile
 import unittest
@@ -153,15 +154,32 @@ def test_several_labels_per_text_are_rows_of_0_and_1_and_a_frame_names_them(tmp_
     assert quick().fit(texts, csr_matrix(marks)).classes_.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("labels", "problem_type", "wanted"),
+    [
+        (["a", "b"], "regression", "a single_label_classification. Give one number for each text."),
+        ([[0, 1], [1, 1]], "regression", "a multi_label_classification. Give one number for each text."),
+        ([0.5, 1.5], "single_label_classification", "a regression. Give one label for each text, a string or a whole"),
+        ([[0, 1], [1, 1]], "single_label_classification", "a multi_label_classification. Give one label for each"),
+        (["a", "b"], "multi_label_classification", "a single_label_classification. Give an array (n, C) of 0 and 1,"),
+    ],
+)
+def test_labels_that_contradict_the_problem_type_are_refused(labels: Any, problem_type: str, wanted: str) -> None:
+    message = f"problem_type={problem_type!r} contradicts the labels, which are written for {wanted}"
+    with pytest.raises(UserError, match=re.escape(message)):
+        hf_posenc.fit(["x", "y"], labels, problem_type=problem_type)
+
+
 def test_real_numbers_make_a_regressor(tmp_path: Path) -> None:
     texts, _ = data(64)
     lengths = [len(text) / 7 for text in texts]
     fitted = hf_posenc.fit(texts, lengths, **OPTIONS, **{**SHORT, "epochs": 3})
     assert isinstance(fitted, PosEncRegressor)
     assert fitted.predict(texts).shape == (64,)
-    with pytest.raises(UserError, match="one training text of each of 64 labels.* for numbers, task='regression'"):
+    with pytest.raises(UserError, match="one training text of each of 64 labels.* numbers, problem_type='regression'"):
         hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1)
-    assert isinstance(hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1, task="regression"), PosEncRegressor)
+    asked = hf_posenc.fit(texts, range(64), **OPTIONS, max_steps=1, problem_type="regression")
+    assert isinstance(asked, PosEncRegressor)
     fitted.save(tmp_path / "model")
     loaded = hf_posenc.load(tmp_path / "model")
     assert isinstance(loaded, PosEncRegressor)
@@ -275,8 +293,8 @@ def test_a_frame_is_read_by_its_names_and_what_does_not_fit_is_refused() -> None
     alone = quick().fit(pd.DataFrame({"id": range(32), "text": texts}), labels)
     with pytest.raises(UserError, match="trained on single texts. Leave out the second"):
         alone.predict(pairs)
-    with pytest.raises(UserError, match="^task='classification' is for files"):
-        PosEncRegressor(task="classification").fit(texts, range(32))
+    with pytest.raises(UserError, match="^problem_type='regression' is for files"):
+        PosEncRegressor(problem_type="regression").fit(texts, range(32))
     with pytest.raises(UserError, match="^test='gone.csv' is for files; PosEncClassifier and"):
         quick(test="gone.csv").fit(texts, labels)
 

@@ -54,7 +54,7 @@ def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
         ("regression", [[1.0, 2.5], [3.0, 4.0]], [[1.0, 2.0], [3.0, 4.0]], {"mse": 0.25 / 4}),
     ],
 )
-def test_the_task_chooses_metrics_and_reads_logits(problem_type, logits, labels, expected):
+def test_the_problem_type_chooses_metrics_and_reads_logits(problem_type, logits, labels, expected):
     scores = metrics.score(metrics.predictions_from_logits(np.array(logits), problem_type), labels, problem_type)
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
     predictions = metrics.predictions_from_logits(np.array(logits), problem_type).tolist()

@@ -37,7 +37,7 @@ ROWS = [{"id": f"00{n}", "text": text, "label": "mine", "more": None} for n, tex
 def regression(tmp_path_factory):
     folder = tmp_path_factory.mktemp("numbers")
     examples = [{"text": row["text"], "label": float(n % 3)} for n, row in enumerate(rows("train", 48))]
-    train(folder / "run", data=write_jsonl(folder / "train.jsonl", examples), task="regression")
+    train(folder / "run", data=write_jsonl(folder / "train.jsonl", examples), problem_type="regression")
     return folder / "run"
 
 

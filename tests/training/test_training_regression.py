@@ -20,7 +20,7 @@ from hf_posenc.finetuning.train import TrainingResult
 from hf_posenc.training.metrics import ClassificationLoss
 
 WORTH = {"shed": -1.5, "hut": -1.0, "flat": -0.5, "house": 0.5, "villa": 1.0, "castle": 1.5}
-OPTIONS: dict[str, Any] = {"task": "regression", "learning_rate": 3e-3, "epochs": 4, "bf16": False}
+OPTIONS: dict[str, Any] = {"problem_type": "regression", "learning_rate": 3e-3, "epochs": 4, "bf16": False}
 
 
 def prices(count: int, seed: int, mean: float = 1000.0, std: float = 200.0) -> list[dict[str, Any]]:
