@@ -197,7 +197,6 @@ COMMANDS = typer.main.get_command(app).commands
         ("scheme_kwargs", {"std": 1}, "scheme_kwargs={'std': 1}", "--scheme-kwargs '{\"std\": 1}'"),
         ("scheme_kwargs.std", 1, "scheme_kwargs={'std': 1}", "--scheme-kwargs '{\"std\": 1}'"),
         ("allow_pickle", True, "allow_pickle=True", "`hf-posenc convert --allow-pickle`"),
-    XX
         ("verbose", 1, "verbose=1", "verbose=1"),
     ],
 )
