@@ -18,7 +18,8 @@ from .errors import is_main_process
 
 if TYPE_CHECKING:
     from .conversion.convert import convert
-    from .conversion.report import ConversionReport
+    from .conversion.heal import Healing
+    from .conversion.report import Conversion, ConversionReport
     from .exporting.run import ExportReport, export
     from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
     from .model.modeling_posenc import (

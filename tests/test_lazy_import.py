@@ -65,7 +65,7 @@ def test_model_adapters_and_schemes_are_known_whatever_was_imported_first(code, 
 PUBLIC = """
     PosEncConfig PosEncModel PosEncPreTrainedModel PRESETS PosEncForSequenceClassification PosEncForMaskedLM
     PosEncForTokenClassification PosEncForQuestionAnswering PosEncForMultipleChoice
-    fit load PosEncClassifier PosEncRegressor convert ConversionReport export ExportReport
+    fit load PosEncClassifier PosEncRegressor convert Healing Conversion ConversionReport export ExportReport
     PositionScheme AddedPosition RotatedPosition DistanceBias Tokens register_scheme make_scheme SCHEMES
     check_scheme SCHEME_CHECKS CheckReport CheckResult apply_rotary sinusoidal_table scale_position_learning_rates
 """

@@ -1,12 +1,17 @@
 """`convert`: from other models."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hf_posenc import options as shared
+from hf_posenc.errors import UserError, spell
+from hf_posenc.files import expanded
 
 from .application import Output, Overwrite, WritingCommand, app
+
+if TYPE_CHECKING:
+    from hf_posenc import Healing
 
 
 @app.command(cls=WritingCommand)
@@ -19,9 +24,9 @@ def convert(
             "NomicBERT, GTE, ModernBERT or PosEnc: folder or Hub name.",
         ),
     ],
-    out: Output,
-    position_embedding_type: shared.SchemeOption = None,
-    position_embedding_kwargs: shared.SchemeKwargsOption = None,
+    output: Output,
+    scheme: shared.SchemeOption = None,
+    scheme_kwargs: shared.SchemeKwargsOption = None,
     rope_parameters: Annotated[
         str | None, typer.Option(metavar="JSON", help='For rope, such as {"rope_theta": 160000}.')
     ] = None,
@@ -43,9 +48,9 @@ def convert(
         bool | None, typer.Option("--bf16/--no-bf16", help="Heal in mixed precision: twice as fast where it is fast.")
     ] = None,
     eval_texts: Annotated[
-        str | None, typer.Option("--eval-text", help="Measure on this text; default: part of --heal, or our own.")
+        str | None, typer.Option(metavar="FILE", help="Measure on this text; default: part of --heal, or our own.")
     ] = None,
-    task: Annotated[
+    head: Annotated[
         str | None, typer.Option(help="Head of the result: fill-mask, text-classification, ...; default: the source's.")
     ] = None,
     allow_pickle: Annotated[
@@ -53,7 +58,7 @@ def convert(
     ] = False,
     allow_other_tokens: shared.OtherTokensOption = False,
     overwrite: Overwrite = False,
-    seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 42,
     revision: shared.RevisionOption = None,
 ) -> None:
     """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
@@ -63,10 +68,30 @@ def convert(
     Ctrl-C keeps a checkpoint of the healing, and the same command goes on.
     """
     from hf_posenc.conversion import convert as run
+    from hf_posenc.conversion.heal import read_training_texts
 
-    objects = {
+    settings = {name: value for name in _OF_HEALING if (value := context.params[name]) is not None}
+    values: dict[str, Any] = {
+        **{name: value for name, value in context.params.items() if name not in ("heal", *_OF_HEALING)},
         "rope_parameters": shared.json_object("rope_parameters", rope_parameters),
-        "position_embedding_kwargs": shared.json_object("scheme_kwargs", position_embedding_kwargs),
+        "scheme_kwargs": shared.json_object("scheme_kwargs", scheme_kwargs),
     }
-    _, report = run(**{**context.params, **objects})
-    print(f"{report}\nThe checkpoint and conversion.json are in {out}")
+    if heal is None and eval_texts is not None and text_column is not None:  # no healing says which column
+        values["eval_texts"] = read_training_texts(expanded(eval_texts), settings.pop("text_column"))
+    done = run(**values, healing=_healing(heal, settings))
+    print(f"{done}\nThe checkpoint and conversion.json are in {output}")
+
+
+_OF_HEALING = ("text_column", "max_steps", "max_length", "bf16")
+
+
+def _healing(texts: str | None, settings: dict[str, Any]) -> "Healing | None":
+    """What the options say of healing; refuses settings without text."""
+    from hf_posenc.conversion import Healing
+
+    if texts is not None:
+        return Healing(texts, **settings)
+    if settings:
+        useless = ", ".join(spell(name, value) for name, value in settings.items())
+        raise UserError(f"{useless} has no effect without text to heal with. Give {spell('heal')}, or leave it out.")
+    return None

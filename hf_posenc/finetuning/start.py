@@ -11,6 +11,7 @@ from ..checkpoints.loading import CLASSIFIER, knowledge, load_model, longest_inp
 from ..checkpoints.opening import Checkpoint, open_checkpoint
 from ..checkpoints.tokenizers import check_ids, largest_id, load_tokenizer, open_tokenizer
 from ..conversion.convert import convert
+from ..conversion.swap import check_scheme_name
 from ..data.labels import Labels
 from ..data.preparing import Known, PreparedData, texts_of
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, train_tokenizer
@@ -71,6 +72,8 @@ def check_start(options: Options) -> Beginning:
         check_range(f"set.{name}", options.assigned[name], _OF_TOKENIZERS[name])
     if options.scheme_file is not None:
         register_scheme(options.scheme_file, options.scheme)
+    if options.scheme is not None:
+        check_scheme_name(options.scheme)
     if options.tokenizer is not None:
         check_local("tokenizer", options.tokenizer)
     if options.pretrained is None:
@@ -92,9 +95,6 @@ def check_start(options: Options) -> Beginning:
             f"--set {fixed}: --pretrained {options.pretrained!r} was trained with its own. Leave it out; of the "
             f"configuration may be set {', '.join(sorted(_OF_TRAINED))}."
         )
-    if options.scheme is not None:
-        with user_errors():
-            PosEncConfig(position_embedding_type=options.scheme)  # knows all names
     checkpoint = open_checkpoint(
         options.pretrained, revision=options.revision, trust_remote_code=options.trust_remote_code
     )
@@ -120,21 +120,21 @@ def start(
         return _load(options, prepared, beginning.checkpoint, beginning.config)
     with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
         converted = f"{folder}/converted"
-        _, report = convert(
+        report = convert(
             str(options.pretrained),
             converted,
-            position_embedding_type=options.scheme,
-            position_embedding_kwargs=cast(Any, options.scheme_kwargs),
-            task="feature-extraction",
+            scheme=options.scheme,
+            scheme_kwargs=cast(Any, options.scheme_kwargs),
+            head="feature-extraction",
             revision=options.revision,
             allow_other_tokens=options.allow_other_tokens,
             seed=options.seed,
             **{name: value for name, value in options.assigned.items() if name in _OF_A_CONVERSION},
-        )
+        ).report
         opened = open_checkpoint(converted)
         tokenizer, model, notes = _load(options, prepared, opened, read_model_config(opened))
     model.config._name_or_path = str(options.pretrained)
-    said = [report.sentence("hf-posenc convert "), report.tokenizer, *notes]
+    said = [report.sentence(), report.tokenizer, *notes]
     return tokenizer, model, [*filter(None, said)]
 
 
