@@ -1,14 +1,12 @@
 """hf_posenc: a BERT-style encoder whose positional encoding is one config value.
 
 Importing it registers `posenc` with the Auto classes, so that PosEnc checkpoints load without `trust_remote_code`.
-The command line prints its help before PyTorch is imported, so there the models' module registers when it is needed.
 """
 
-import ast
 import contextlib
 import importlib
+import importlib.metadata
 import logging
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from .errors import is_main_process
 
 if TYPE_CHECKING:
+    __version__: str
+
     from .conversion.convert import convert
     from .conversion.heal import Healing
     from .conversion.report import Conversion, ConversionReport
@@ -70,26 +70,49 @@ if TYPE_CHECKING:
 if not is_main_process():  # the first one's notices are enough
     logging.getLogger(__name__).setLevel(logging.ERROR)
 
-# As the build reads it: importing the module would import PyTorch.
-_source = Path(__file__).with_name("model") / "configuration_posenc.py"
-__version__ = re.findall(r'^POSENC_VERSION = "(.+)"', _source.read_text(encoding="utf-8"), re.MULTILINE)[0]
-
-# Type checkers and Python go by one list, the imports above: a module is imported when a name of it is first used.
-_BLOCK: Any = next(node for node in ast.parse(Path(__file__).read_text(encoding="utf-8")).body if type(node) is ast.If)
-_MODULES = {alias.asname or alias.name: (node.module, alias.name) for node in _BLOCK.body for alias in node.names}
+# The same names as above: a module is imported when one of them is first used.
+_NAMES = {
+    "conversion.convert": "convert",
+    "conversion.report": "ConversionReport",
+    "exporting.run": "ExportReport export",
+    "finetuning.estimator": "PosEncClassifier PosEncRegressor fit load",
+    "model.modeling_posenc": (
+        "PosEncForMaskedLM PosEncForMultipleChoice PosEncForQuestionAnswering "
+        "PosEncForSequenceClassification PosEncForTokenClassification PosEncModel PosEncPreTrainedModel"
+    ),
+    "model.package_config": "PRESETS PosEncConfig",
+    "model.position_added": "AddedPosition",
+    "model.position_base": "PositionScheme",
+    "model.position_distance": "DistanceBias",
+    "model.position_rotated": "RotatedPosition",
+    "model.position_vectors": "sinusoidal_table",
+    "model.scheme_factory": "make_scheme",
+    "model.scheme_table": (
+        "SCHEMES AlibiPosition CablePosition DebertaPosition DualTrianglePosition FirePosition "
+        "FourierPosition KerplePosition LearnedPosition LSPEPosition MLPBiasPosition NoPosition "
+        "PoPEPosition RelativeKeyPosition RelativeKeyQueryPosition RotaryPosition SinusoidalPosition "
+        "T5Position ToeplitzPosition TupePosition WindowPosition"
+    ),
+    "model.unpadding": "Tokens",
+    "optimizer": "scale_position_learning_rates",
+    "schemes.conformance": "SCHEME_CHECKS CheckReport CheckResult check_scheme",
+    "schemes.rotary": "apply_rotary",
+    "schemes.scheme_file": "register_scheme",
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return sorted(_MODULES)
-    if name in _MODULES:
-        module, attribute = _MODULES[name]
-        return globals().setdefault(name, getattr(importlib.import_module(f".{module}", __name__), attribute))
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "__version__":
+        return importlib.metadata.version("hf-posenc")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name))
 
 
 def __dir__() -> list[str]:
-    return sorted(_MODULES)
+    return __all__
 
 
 def _register_adapters(constants: ModuleType) -> None:
@@ -104,5 +127,14 @@ with contextlib.suppress(ImportError):  # a GPU image in which nothing was insta
 
     wrapt.register_post_import_hook(_register_adapters, "peft.utils.constants")
 
-if [Path(program).stem for program in sys.argv[:1]] != ["hf-posenc"]:  # a program that embeds Python may name none
-    from . import model as model
+
+def _is_the_command() -> bool:
+    """Whether this process is `hf-posenc`, which prints its help before PyTorch is imported.
+
+    It registers the model when it first needs it. A program that embeds Python may have no `sys.argv`.
+    """
+    return bool(sys.argv) and Path(sys.argv[0]).stem == "hf-posenc"
+
+
+if not _is_the_command():
+    from . import model as model  # which registers with the Auto classes

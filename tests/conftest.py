@@ -58,3 +58,16 @@ def run(monkeypatch, capsys):
         return int(stopped.value.code or 0), *capsys.readouterr()
 
     return call
+
+
+@pytest.fixture
+def spelt_by_train():
+    """Messages name parameters as `hf-posenc train` takes them, though a test calls Python."""
+    import typer
+
+    from hf_posenc.cli import app
+    from hf_posenc.cli.spelling import CommandLineSpelling
+    from hf_posenc.errors import spelling
+
+    with spelling(CommandLineSpelling(typer.main.get_command(app).commands, "train")):
+        yield

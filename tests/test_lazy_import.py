@@ -1,7 +1,9 @@
 """The command line is light, and everything is there, and registered, when it is asked for."""
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from common import BUILTIN
@@ -60,6 +62,13 @@ def test_model_adapters_and_schemes_are_known_whatever_was_imported_first(code, 
     pytest.importorskip("peft")
     schemes = " ".join(sorted(known_schemes()))
     assert in_a_fresh_process(code).splitlines() == [line or schemes for line in printed]
+
+
+def test_the_table_of_names_holds_those_that_type_checkers_read():
+    tree = ast.parse(Path(hf_posenc.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert {node.module: " ".join(alias.name for alias in node.names) for node in imports} == hf_posenc._NAMES
 
 
 PUBLIC = """

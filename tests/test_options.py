@@ -11,6 +11,8 @@ from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 from hf_posenc.training.trainer_fields import trainer_fields
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 
 def test_the_command_line_has_every_option_with_a_help():
     assert [*inspect.signature(train).parameters] == [item.name for item in fields(Options)]
@@ -26,7 +28,7 @@ def test_the_command_line_has_every_option_with_a_help():
         ({"seed": 2**32}, "--seed 4294967296 is out of range. Give a whole number from 0 to 4294967295"),
         ({"max_steps": 0}, "--max-steps 0 is out of range. Give a whole number from 1."),
         ({"max_rows": 1.5}, "--max-rows 1.5 is out of range"),
-        ({"epochs": "3"}, "--epochs 3 is out of range. Give a positive number"),
+        ({"epochs": "3"}, "--epochs '3' is out of range. Give a positive number"),
         ({"patience": True}, "--patience True is out of range"),
         ({"max_length": 2}, "--max-length 2 is out of range. Give a whole number from 3."),
         ({"validation_share": 1}, "--validation-share 1 is out of range. Give a number from 0 to below 1"),

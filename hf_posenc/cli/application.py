@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 from typer.core import TyperCommand
+from typer.exceptions import TyperException
 
 import hf_posenc
 from hf_posenc.errors import UserError, run_script, spelling
@@ -21,7 +22,6 @@ from .streams import OutputLost, output_may_be_lost, outputs
 Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
 Output = Annotated[str, output_option(help="The folder to write, whole or not at all.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what hf-posenc wrote there.")]
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer may bring its own click, or import it
 
 
 class WritingCommand(TyperCommand):
@@ -101,7 +101,7 @@ def _run() -> None:
         if lost.reason is not None:  # else the reader, such as head, has all that it wanted
             print(f"Error: standard output can't be written to: {lost.reason}.", file=sys.stderr)
             sys.exit(1)
-    except _UsageError as error:
+    except TyperException as error:  # of the words of the command line
         where = getattr(getattr(error, "ctx", None), "command_path", "hf-posenc")
-        text = str(getattr(error, "format_message", error.__str__)()).rstrip(".").replace("Value error, ", "")
+        text = error.format_message().rstrip(".").replace("Value error, ", "")
         raise UserError(f"{text}{'' if text.endswith('?') else '.'} `{where} --help` lists what there is.") from error

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from ..errors import UserError
+from ..errors import UserError, spell
 from ..options import Options
 from .metrics import METRICS
 from .trainer_fields import strategies
@@ -16,7 +16,6 @@ MOST_EVALUATIONS = 20
 """More epochs than this are evaluated several at a time: an evaluation may take longer than a short epoch."""
 _STEPS_APART = 500
 """Transformers' own number of steps, where a strategy is `steps` and no number is given."""
-_VALIDATION = "Give --validation or a --validation-share, and no --set eval_strategy=no."
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,16 @@ def check_length(chosen: Mapping[str, Any], length: RunLength) -> None:
     warmup, delay, steps = chosen.get("warmup_steps", 0), chosen.get("eval_delay", 0), length.steps
     if warmup > steps:
         raise UserError(
-            f"--set warmup_steps={warmup}: the run has {steps:,} steps, so the learning rate would never reach its "
-            "peak. Give fewer, or a share of them: warmup_steps=0.1."
+            f": the run has {steps:,} steps, so the learning rate would never reach its peak. Give fewer, or a share "
+            "of them: warmup_steps=0.1.",
+            parameter="set.warmup_steps",
+            value=warmup,
         )
     by_steps = strategies(chosen)["eval_strategy"] == "steps"
     whole, unit = (steps, "steps") if by_steps else (steps / length.steps_per_epoch, "epochs")
     if delay > whole:
-        raise UserError(
-            f"--set eval_delay={delay}: the run has {whole:g} {unit}, so it would never be evaluated. Give less."
-        )
+        short = f": the run has {whole:g} {unit}, so it would never be evaluated. Give less."
+        raise UserError(short, parameter="set.eval_delay", value=delay)
 
 
 def evaluations_of(
@@ -56,7 +56,7 @@ def evaluations_of(
 
     Args:
         options: of the run.
-        chosen: what `--set` names.
+        chosen: what `set` names.
         length: of the run.
         problem_type: the task.
         validates: there are validation rows.
@@ -82,13 +82,19 @@ def evaluations_of(
         "logging_steps": steps_of("logging", "logging"),
     }
     if asked["eval_strategy"] not in (None, "no") and "eval_strategy" in chosen and not validates:
-        raise UserError(f"--set eval_strategy={asked['eval_strategy']} needs validation rows. {_VALIDATION}")
+        needed = f"needs validation rows. {_ways_to_validate()}"
+        raise UserError(needed, parameter="set.eval_strategy", value=asked["eval_strategy"])
     if options.patience is not None and values["eval_strategy"] == "no":
-        raise UserError(f"--patience {options.patience} needs evaluations. {_VALIDATION}")
+        raise UserError(f"needs evaluations. {_ways_to_validate()}", parameter="patience", value=options.patience)
     keeps_best = _keeps_best(chosen, values)
     is_compared = keeps_best or options.patience is not None or values["save_strategy"] == "best"
     metric = _metric_for_best(options, chosen, problem_type, is_compared=is_compared)
     return {**values, "load_best_model_at_end": keeps_best, **metric}
+
+
+def _ways_to_validate() -> str:
+    never = spell("set.eval_strategy", "no")
+    return f"Give {spell('validation')} or a {spell('validation_share')}, and no {never}."
 
 
 def _keeps_best(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
@@ -101,14 +107,16 @@ def _keeps_best(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     can_choose = "no" not in (evaluated, saved)
     keeps_best: bool = chosen.get("load_best_model_at_end", can_choose)
     if saved == "best" and evaluated == "no":
-        raise UserError(f"--set save_strategy=best needs evaluations. {_VALIDATION}")
+        raise UserError(f"needs evaluations. {_ways_to_validate()}", parameter="set.save_strategy", value="best")
     if keeps_best and not can_choose:
-        raise UserError("--set load_best_model_at_end=true needs evaluations and checkpoints on the way. Leave it out.")
+        needed = "needs evaluations and checkpoints on the way. Leave it out."
+        raise UserError(needed, parameter="set.load_best_model_at_end", value=True)
     moments = [_moment(values, what) for what in ("eval", "save")]
     if keeps_best and saved != "best" and moments[0] != moments[1]:
         raise UserError(
             f"Evaluated {moments[0]} and saved {moments[1]}, the best weights may not be saved. Give both alike, or "
-            "--set save_strategy=best; or keep the last ones: --set load_best_model_at_end=false."
+            f"{spell('set.save_strategy', 'best')}; or keep the last ones: "
+            f"{spell('set.load_best_model_at_end', False)}."
         )
     return keeps_best
 
@@ -127,16 +135,18 @@ def _metric_for_best(
     best = chosen.get("metric_for_best_model", usual)
     key, known = best.removeprefix("eval_"), [metric.key for metric in METRICS[problem_type]]
     if key not in ("loss", *known):
-        raise UserError(f"--set metric_for_best_model={best} isn't measured here. Choose loss, {', '.join(known)}.")
+        unknown = f"isn't measured here. Choose loss, {', '.join(known)}."
+        raise UserError(unknown, parameter="set.metric_for_best_model", value=best)
     if "metric_for_best_model" in chosen and not is_compared:
-        raise UserError(f"--set metric_for_best_model={best} has no effect: the last weights are kept. Leave it out.")
+        useless = "has no effect: the last weights are kept. Leave it out."
+        raise UserError(useless, parameter="set.metric_for_best_model", value=best)
     return {"metric_for_best_model": best, "greater_is_better": key not in ("loss", "mse")}
 
 
 def last_weights_note(recipe: TrainingArguments, options: Options) -> list[str]:
-    """A sentence where weights could be chosen by evaluations, and `--set` keeps the last ones."""
+    """A sentence where weights could be chosen by evaluations, and `set` keeps the last ones."""
     given = {"load_best_model_at_end": False, "eval_strategy": "no", "save_strategy": "no"}
-    said = [f"--set {name}={value}".lower() for name, value in given.items() if options.assigned.get(name) == value]
+    said = [spell(f"set.{name}", value) for name, value in given.items() if options.assigned.get(name) == value]
     if recipe.load_best_model_at_end or not said:
         return []
     return [f"The weights of the last step are kept, not the best on validation rows ({said[0]})."]

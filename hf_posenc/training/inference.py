@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from ..data.tokenizer import cut_rows
-from ..errors import UserError
+from ..errors import UserError, spell
 
 Row = Mapping[str, Sequence[int]]
 """A tokenizer's output for one input: `input_ids`, and what else the model takes."""
@@ -62,7 +62,7 @@ def logits_of(
         if not np.isfinite(logits).all():  # they would name any label
             raise UserError(
                 f"{name} answers with numbers that aren't finite (NaN or infinity). Its weights are damaged, or too "
-                "large for half precision: get the checkpoint anew, or leave --bf16 out."
+                f"large for half precision: get the checkpoint anew, or leave {spell('bf16', True)} out."
             )
         return list(logits)
 

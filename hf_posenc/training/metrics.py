@@ -215,18 +215,20 @@ def make_loss(
 ) -> ClassificationLoss:
     """The loss that the options ask for.
 
-    `--class-weights balanced` weighs a label by n / (C n_c), n examples of which n_c have it (King and Zeng 2001, as in
+    `balanced` class weights weigh a label by n / (C n_c), n examples of which n_c have it (King and Zeng 2001, as in
     scikit-learn); with several labels per text its presence by (n - n_c) / n_c.
 
     Raises:
         UserError: weights for a regression, for unknown labels, or not positive; label smoothing for another task.
     """
     if smoothing and labels.problem_type != "single_label_classification":
-        raise UserError(f"--set label_smoothing_factor={smoothing} needs one label per text. Leave it out.")
+        needed = "needs one label per text. Leave it out."
+        raise UserError(needed, parameter="set.label_smoothing_factor", value=smoothing)
     if class_weights is None:
         return ClassificationLoss(labels.problem_type, None, smoothing)
     if labels.problem_type == "regression":
-        raise UserError(f"--class-weights {class_weights!r} is for classes, not numbers. Leave it out.")
+        needed = "is for classes, not numbers. Leave it out."
+        raise UserError(needed, parameter="class_weights", value=class_weights)
     several = labels.problem_type == "multi_label_classification"
     target = torch.tensor(train_labels)
     counts = target.sum(0) if several else torch.bincount(target, minlength=labels.num_labels).float()
@@ -237,10 +239,8 @@ def make_loss(
         given = {str(label): weight for label, weight in (json_object("class_weights", class_weights) or {}).items()}
         numbers = [weight for weight in given.values() if isinstance(weight, int | float) and 0 < weight < math.inf]
         if set(given) != set(labels.names) or len(numbers) < len(given):
-            raise UserError(
-                f"--class-weights {class_weights!r}: give balanced, or a positive number for each of "
-                f"{', '.join(labels.names)}."
-            )
+            wanted = f": give balanced, or a positive number for each of {', '.join(labels.names)}."
+            raise UserError(wanted, parameter="class_weights", value=class_weights)
         weights = torch.tensor([float(given[label]) for label in labels.names])
     if not several:
         weights = weights * len(target) / (weights * counts).sum()

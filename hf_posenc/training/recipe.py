@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, Trai
 from transformers.training_args import OptimizerNames
 from transformers.utils import is_torch_tf32_available
 
-from ..errors import UserError, one_line, user_errors
+from ..errors import UserError, one_line, spell, user_errors
 from ..model.position_base import PositionScheme
 from ..options import Options
 from .evaluations import RunLength, check_length, evaluations_of
@@ -98,10 +98,10 @@ def defaults_of_language(seen: float, examples: int, problem_type: str) -> tuple
 def make_recipe(
     options: Options, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoded: Mapping[str, Dataset]
 ) -> Recipe:
-    """How a run is trained: the options, what `--set` names, and the defaults of what neither says.
+    """How a run is trained: the options, what `set` names, and the defaults of what neither says.
 
     Logged, evaluated and saved is once per epoch, of more than 20 epochs about 20 times; the weights that are kept are
-    the best by macro F1 on the validation rows, of numbers and with `--patience` by the loss.
+    the best by macro F1 on the validation rows, of numbers and with `patience` by the loss.
 
     Args:
         options: of the run.
@@ -134,7 +134,7 @@ def make_recipe(
         "seed": options.seed,
         "warmup_steps": 0.1,
         "save_total_limit": 2,
-        "restore_callback_states_from_checkpoint": True,  # of --patience
+        "restore_callback_states_from_checkpoint": True,  # of its patience
         "eval_accumulation_steps": 64,
         "report_to": "none",
         "patience": options.patience,
@@ -161,20 +161,21 @@ def check_optimizer(recipe: Recipe, model: PreTrainedModel, chosen: Mapping[str,
             setattr(probe, name, value)
         return Trainer.get_optimizer_cls_and_kwargs(probe, model)
 
-    spelt_optimizer = f"optim={OptimizerNames(recipe.optim).value}"
+    optimizer = spell("set.optim", OptimizerNames(recipe.optim).value)
     try:
         kind, keywords = arguments()
         weights = keywords.pop("params", [torch.nn.Parameter(torch.zeros(1))])
         kind(weights, **keywords)
     except (ValueError, TypeError, ImportError, AttributeError, RuntimeError) as error:
-        raise UserError(f"--set {spelt_optimizer} can't be made: {one_line(error)}") from error
-    others = {name: {name: chosen[name] / 2 + 0.1} for name in _OF_ADAM if name in chosen}
+        raise UserError(f"{optimizer} can't be made: {one_line(error)}") from error
+    others = {spell(f"set.{name}", chosen[name]): {name: chosen[name] / 2 + 0.1} for name in _OF_ADAM if name in chosen}
     settings = recipe.optim_args.replace(" ", "").split(",") if recipe.optim_args else []
     for setting in settings:
-        others[f"optim_args={setting}"] = {"optim_args": ",".join(other for other in settings if other != setting)}
+        without = ",".join(other for other in settings if other != setting)
+        others[spell("set.optim_args", setting)] = {"optim_args": without}
     for spelt, changed in others.items():
         if repr(arguments(**changed)) == repr(arguments()):
-            raise UserError(f"--set {spelt} has no effect on {spelt_optimizer}. Leave it out.")
+            raise UserError(f"{spelt} has no effect on {optimizer}. Leave it out.")
 
 
 def _rates(options: Options, model: PreTrainedModel, seen: float, examples: int) -> dict[str, Any]:
@@ -218,9 +219,11 @@ def _hardware(options: Options, chosen: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"can't be trained on. This machine has {there}.", parameter="device", value=options.device)
     for name in ("fp16", "tf32", "dataloader_pin_memory"):
         if chosen.get(name) and on_cpu:
-            raise UserError(f"--set {name}=true needs a GPU. Leave it out; --bf16 works on a CPU, too.")
+            way_out = f"needs a GPU. Leave it out; {spell('bf16', True)} works on a CPU, too."
+            raise UserError(way_out, parameter=f"set.{name}", value=True)
     if chosen.get("tf32") and not is_torch_tf32_available():
-        raise UserError("--set tf32=true needs an NVIDIA GPU of the Ampere generation or a later one. Leave it out.")
+        needed = "needs an NVIDIA GPU of the Ampere generation or a later one. Leave it out."
+        raise UserError(needed, parameter="set.tf32", value=True)
     bf16 = options.bf16
     if bf16 is None:
         bf16 = not chosen.get("fp16") and is_bf16_fast(on_cpu)
@@ -285,7 +288,8 @@ def check_memory(model: PreTrainedModel, lengths: Sequence[int], recipe: Recipe,
     if weights + texts <= free:
         return [f"{needs}; {there}"]
     fits = max(1, int(size * (free - weights) / texts)) if free > weights else 1
-    way_out = f"--batch-size {fits} --set gradient_accumulation_steps={-(-size // fits)}, or a smaller --max-length"
+    accumulated = spell("set.gradient_accumulation_steps", -(-size // fits))
+    way_out = f"{spell('batch_size', fits)} with {accumulated}, or a smaller {spell('max_length')}"
     if weights + texts > _REFUSED_ABOVE * free and not chosen:
-        raise UserError(f"{needs}, and {there} Give {way_out}; --batch-size {size} tries it.")
+        raise UserError(f"{needs}, and {there} Give {way_out}; {spell('batch_size', size)} tries it.")
     return [f"{needs}; {there}", f"That may not fit. Give {way_out}."]

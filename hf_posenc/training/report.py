@@ -18,6 +18,7 @@ from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix, precision_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.preparing import DataSummary, PreparedData
+from ..errors import spell
 from ..files import without_folders
 from ..machine import versions
 from ..markdown import markdown_table, plain, render
@@ -60,10 +61,10 @@ class Calibration:
     def sentence(self) -> str:
         """In words."""
         where = "test rows" if self.split == "test" else "validation rows, on which it was fitted: no fair measure"
-        worse = "" if self.after < self.before else ": leave --calibrated out"
+        worse = "" if self.after < self.before else ": leave that out"
         return (
-            f"Calibration error {self.before:.3f}, with temperature {self.temperature:.2f} (`predict --calibrated`) "
-            f"{self.after:.3f}, on the {where}{worse}."
+            f"Calibration error {self.before:.3f}, with temperature {self.temperature:.2f} "
+            f"(`hf-posenc predict --calibrated`) {self.after:.3f}, on the {where}{worse}."
         )
 
 
@@ -324,7 +325,7 @@ def begin_report(
     length, examples = tokenizer.model_max_length, {split: len(part) for split, part in encoded.items()}
     doubts = prepared.summary.doubts + [
         f"{count:,} of {examples[split]:,} {split} texts ({count / examples[split]:.1%}) have more than {length:,} "
-        "tokens and were cut: --max-length."
+        f"tokens and were cut: {spell('max_length')}."
         for split, count in cut.items()
         if count
     ]
@@ -343,7 +344,7 @@ def begin_report(
         parameters=model.num_parameters(),
         positional_parameters=sum(part.numel() for name, part in model.named_parameters() if ".position." in name),
         data=DataSummary(prepared.summary.line, doubts),
-        notes=[f"The scheme's own weights learn at another rate: {rates} (--position-rate)."] if rates else [],
+        notes=[f"The scheme's own weights learn at another rate: {rates} ({spell('position_rate')})."] if rates else [],
     )
 
 

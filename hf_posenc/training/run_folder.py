@@ -15,7 +15,7 @@ from typing import Any
 from .. import files
 from ..checkpoints.files import TOKENIZER_FILES, open_weights, weight_files
 from ..checkpoints.keeper import CHECKPOINT, REPLACED, OutputFolder, disk_errors
-from ..errors import Diverged, Interrupted, UserError, is_main_process, one_line
+from ..errors import Diverged, Interrupted, UserError, is_main_process, one_line, spell
 from ..quiet import errors_alone
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ def refuse_taken(output: OutputFolder, *, overwrite: bool, resume: bool) -> None
             f"{str(folder)!r} holds {', '.join(strange[:4])}, which the run there didn't write. Move that elsewhere, "
             "or name a new folder."
         )
-    way_out = "go on with it (--resume)" if len(run) > 1 else "replace it (--overwrite)"
+    way_out = f"go on with it ({spell('resume', True)})" if len(run) > 1 else f"replace it ({spell('overwrite', True)})"
     output.refuse_taken(may_replace=overwrite or resume, run=run, way_out=way_out)
 
 
@@ -123,15 +123,19 @@ def resume_point(output: OutputFolder, options: Mapping[str, Any]) -> Path | Non
     folder, before = output.path, _read(output.path / OPTIONS_NAME)
     if not before:
         raise UserError(
-            f"--resume: {str(folder)!r} holds no unfinished run. Leave --resume out; a finished one is trained further "
-            "with --pretrained."
+            f": {str(folder)!r} holds no unfinished run. Leave that out; a finished one is trained further with "
+            f"{spell('pretrained')}.",
+            parameter="resume",
+            value=True,
         )
     now = files.finite(options)
     for name in now.keys() | before.keys():
         if name not in _MAY_DIFFER and before.get(name) != now.get(name):
             raise UserError(
-                f"--resume: the run in {str(folder)!r} was begun with {name}={before.get(name)!r}, now it is "
-                f"{now.get(name)!r}. Resume with what it began with, or train elsewhere."
+                f": the run in {str(folder)!r} was begun with {name}={before.get(name)!r}, now it is "
+                f"{now.get(name)!r}. Resume with what it began with, or train elsewhere.",
+                parameter="resume",
+                value=True,
             )
     whole = whole_checkpoints(folder)
     if damaged := [path.name for path in checkpoints(folder) if path not in whole]:
@@ -210,6 +214,6 @@ def what_is_left(folder: Path, *, diverged: bool = False) -> str:
     kept = f" The finished run in {str(folder)!r} is as it was." if (folder / RESULTS_NAME).exists() else ""
     if not whole:
         return f"no checkpoint had been saved.{kept}"
-    resume = "--resume, without --overwrite," if kept else "--resume"
+    resume = spell("resume", True) + (f", without {spell('overwrite', True)}," if kept else "")
     way_out = "" if diverged else f" The same command with {resume} goes on from there."
     return f"{str(whole[-1])!r}.{way_out}{kept}"

@@ -33,7 +33,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 
 from ..checkpoints.files import not_finite
-from ..errors import Diverged, require_packages
+from ..errors import Diverged, require_packages, spell
 from ..optimizer import scale_position_learning_rates
 from .metrics import ClassificationLoss, loss_and_metrics
 from .recipe import Recipe
@@ -147,7 +147,7 @@ def add_lora(model: PreTrainedModel) -> None:
     Raises:
         UserError: PEFT isn't installed.
     """
-    require_packages("--lora", "peft")
+    require_packages(spell("lora", True), "peft")
     from peft import LoraConfig, inject_adapter_in_model
 
     config = LoraConfig(
@@ -177,7 +177,8 @@ def refuse_divergence(step: int, model: torch.nn.Module, recipe: TrainingArgumen
     if bad := not_finite(model.named_parameters()):
         raise Diverged(
             f"Training diverged: after step {step} {len(bad)} weights hold NaN or infinity, {bad[0]} among them. Begin "
-            f"anew with a --learning-rate below {recipe.learning_rate}, or a longer warm-up (--set warmup_steps=0.3)."
+            f"anew with a {spell('learning_rate')} below {recipe.learning_rate}, or a longer warm-up "
+            f"({spell('set.warmup_steps', 0.3)})."
         )
 
 

@@ -1,4 +1,4 @@
-"""The fields of transformers' `TrainingArguments`, one table: what `--set` may name, and what becomes of it.
+"""The fields of transformers' `TrainingArguments`, one table: what `set` may name, and what becomes of it.
 
 docs/training-fields.md shows the table. A field that it lacks is refused, so that a new version of transformers can't
 change silently what is trained, scored or kept.
@@ -15,7 +15,7 @@ from transformers import __version__ as transformers_version
 from transformers.integrations import get_available_reporting_integrations
 from transformers.training_args import OptimizerNames
 
-from ..errors import UserError
+from ..errors import NO_VALUE, UserError, spell
 from ..options import BOOLEAN, COUNT, SEED, SHARE, Options, Range, whole_number
 
 INSTALLED: dict[str, Field[Any]] = {item.name: item for item in fields(TrainingArguments)}
@@ -105,7 +105,7 @@ FIELDS: dict[str, TrainerField] = {
     "adam_epsilon": _taken(_NOT_NEGATIVE),
     "max_grad_norm": _taken(_NOT_NEGATIVE, text="0: gradients aren't clipped"),
     "warmup_steps": _taken(_WARMUP, text="at most all steps"),
-    "lr_scheduler_kwargs": _taken(_CYCLES, text="with --schedule cosine"),
+    "lr_scheduler_kwargs": _taken(_CYCLES, text="with the schedule cosine"),
     # Batches and loss
     "gradient_accumulation_steps": _taken(COUNT),
     "auto_find_batch_size": _said(BOOLEAN, "how large batches became; it begins anew from the weights as they are"),
@@ -120,7 +120,7 @@ FIELDS: dict[str, TrainerField] = {
     "eval_steps": _taken(_STEPS, needs="eval_strategy=steps"),
     "save_steps": _taken(_STEPS, needs="save_strategy=steps"),
     "eval_delay": _taken(_NOT_NEGATIVE, text="epochs or steps, as eval_strategy says; below the length of the run"),
-    "eval_on_start": _taken(BOOLEAN, text="without --patience"),
+    "eval_on_start": _taken(BOOLEAN, text="without `patience`"),
     "save_total_limit": _taken(COUNT),
     "per_device_eval_batch_size": _taken(COUNT),
     "eval_accumulation_steps": _taken(COUNT),
@@ -163,16 +163,16 @@ FIELDS: dict[str, TrainerField] = {
     "ddp_broadcast_buffers": _taken(BOOLEAN, text="with several processes"),
     "ddp_static_graph": _taken(BOOLEAN, text="with several processes"),
     # What an option says
-    **_refused("--output names the folder", "output_dir"),
-    **_refused("--epochs gives it", "num_train_epochs"),
-    **_refused("--max-steps gives it", "max_steps"),
-    **_refused("--batch-size gives it", "per_device_train_batch_size"),
-    **_refused("--learning-rate gives it", "learning_rate"),
-    **_refused("--schedule gives it", "lr_scheduler_type"),
-    **_refused("--seed gives it", "seed"),
-    **_refused("--bf16 gives it", "bf16"),
-    **_refused("--device cpu gives it", "use_cpu"),
-    **_refused("--resume goes on with a run", "resume_from_checkpoint"),
+    **_refused("`output` names the folder", "output_dir"),
+    **_refused("`epochs` gives it", "num_train_epochs"),
+    **_refused("`max_steps` gives it", "max_steps"),
+    **_refused("`batch_size` gives it", "per_device_train_batch_size"),
+    **_refused("`learning_rate` gives it", "learning_rate"),
+    **_refused("`schedule` gives it", "lr_scheduler_type"),
+    **_refused("`seed` gives it", "seed"),
+    **_refused("`bf16` gives it", "bf16"),
+    **_refused("`device` gives it", "use_cpu"),
+    **_refused("`resume` goes on with a run", "resume_from_checkpoint"),
     **_refused("a resumed run goes on as it would have", "ignore_data_skip", "restore_callback_states_from_checkpoint"),
     **_refused("Ctrl-C saves a checkpoint", "enable_jit_checkpoint"),
     **_refused("`hf-posenc publish` uploads a finished run", "push_to_hub", "hub_token", "hub_private_repo"),
@@ -215,7 +215,7 @@ def strategies(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trainer_fields(options: Options) -> dict[str, Any]:
-    """What `--set` names of transformers' `TrainingArguments`.
+    """What `set` names of transformers' `TrainingArguments`.
 
     Raises:
         UserError: a field is refused or unknown here, its value isn't accepted, or it would have no effect.
@@ -226,37 +226,45 @@ def trainer_fields(options: Options) -> dict[str, Any]:
     for name in chosen:
         _check_effect(name, chosen)
     if "lr_scheduler_kwargs" in chosen and options.schedule != "cosine":
-        raise UserError(f"--set lr_scheduler_kwargs has no effect on --schedule {options.schedule}. Leave it out.")
+        useless = f"has no effect on {spell('schedule', options.schedule)}. Leave it out."
+        raise UserError(useless, parameter="set.lr_scheduler_kwargs")
     if chosen.get("warmup_steps") and options.schedule == "constant":
-        raise UserError("--set warmup_steps has no effect on --schedule constant. Give constant_with_warmup.")
+        useless = f"has no effect on {spell('schedule', 'constant')}. Give constant_with_warmup."
+        raise UserError(useless, parameter="set.warmup_steps")
     optimizer = chosen.get("optim", "adamw_torch_fused")
     if chosen.get("optim_target_modules") and not optimizer.startswith(("galore", "apollo")):
-        raise UserError(f"--set optim_target_modules has no effect on optim={optimizer}. Leave it out.")
+        useless = f"has no effect on optim={optimizer}. Leave it out."
+        raise UserError(useless, parameter="set.optim_target_modules")
     if {"gradient_checkpointing", "activation_checkpointing"} <= chosen.keys():
-        raise UserError("--set gradient_checkpointing is an older name of activation_checkpointing. Give one of them.")
+        older = "is an older name of activation_checkpointing. Give one of them."
+        raise UserError(older, parameter="set.gradient_checkpointing")
     if chosen.get("eval_delay") and strategies(chosen)["eval_strategy"] not in ("steps", "epoch"):
-        raise UserError("--set eval_delay counts epochs or steps, as --set eval_strategy says. Give both.")
+        missing = f"counts epochs or steps, as {spell('set.eval_strategy')} says. Give both."
+        raise UserError(missing, parameter="set.eval_delay")
     if chosen.get("eval_on_start") and options.patience is not None:
-        raise UserError("--set eval_on_start=true would count for --patience. Leave one of them out.")
+        useless = f"would count for {spell('patience')}. Leave one of them out."
+        raise UserError(useless, parameter="set.eval_on_start", value=True)
     return chosen
 
 
 def _check(name: str, value: Any) -> None:
     """Refuses a field that the table refuses or lacks, or transformers lacks, and a value that isn't accepted."""
-    field = FIELDS.get(name)
+    field, parameter = FIELDS.get(name), f"set.{name}"
     if field is None:
-        raise UserError(f"--set {name} can't be set: this version of hf_posenc doesn't know it. Leave it out.")
+        unknown = "can't be set: this version of hf_posenc doesn't know it. Leave it out."
+        raise UserError(unknown, parameter=parameter)
     if field.accepts is None:
-        raise UserError(f"--set {name} can't be set: {field.text}. Leave it out.")
+        raise UserError(f"can't be set: {field.text}. Leave it out.", parameter=parameter)
     if name not in INSTALLED:
-        raise UserError(f"--set {name}: transformers {transformers_version} has no such field. Leave it out.")
+        unknown = f": transformers {transformers_version} has no such field. Leave it out."
+        raise UserError(unknown, parameter=parameter)
     fault = field.accepts.fault(value)
     if name == "optim" and value in _APART:
         fault = f"can't be set: it has no learning rates by group. Give {field.accepts.text}."
     if value is None and INSTALLED[name].default not in (None, MISSING):
         fault = f"is out of range. Give {field.accepts.text}."
     if fault:
-        raise UserError(fault, parameter=f"set.{name}", value=value)
+        raise UserError(fault, parameter=parameter, value=value)
 
 
 def _check_effect(name: str, chosen: Mapping[str, Any]) -> None:
@@ -267,4 +275,5 @@ def _check_effect(name: str, chosen: Mapping[str, Any]) -> None:
     value = strategies(chosen)[needed] if wanted else chosen.get(needed)
     if value == wanted or (not wanted and value not in (None, False, 0, "none")):
         return
-    raise UserError(f"--set {name}={chosen[name]} has no effect without --set {FIELDS[name].needs}. Give both.")
+    condition = spell(f"set.{needed}", wanted or NO_VALUE)
+    raise UserError(f"has no effect without {condition}. Give both.", parameter=f"set.{name}", value=chosen[name])

@@ -20,6 +20,8 @@ from hf_posenc.data.preparing import DataSummary
 from hf_posenc.training.baselines import _CHEAPER, MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
 from hf_posenc.training.report import Report, calibrate, calibration_error
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 ONE, SEVERAL, NUMBER = "single_label_classification", "multi_label_classification", "regression"
 
 
@@ -217,8 +219,8 @@ def test_calibration_is_what_its_definition_says(classes: int):
     assert 0.05 > found.after == pytest.approx(by_hand(measured[0] / found.temperature, measured[1]), abs=1e-12)
     assert "on the test rows." in found.sentence()
     assert "on which it was fitted: no fair measure" in replace(found, split="validation").sentence()
-    assert "leave --calibrated out" not in found.sentence()
-    assert replace(found, after=found.before).sentence().endswith("on the test rows: leave --calibrated out.")
+    assert "leave that out" not in found.sentence()
+    assert replace(found, after=found.before).sentence().endswith("on the test rows: leave that out.")
 
 
 def test_a_run_tells_where_it_stands(tmp_path: Path, order: dict[str, str], monkeypatch: pytest.MonkeyPatch):

@@ -24,6 +24,8 @@ from hf_posenc.finetuning.prediction import evaluate, load_classifier
 from hf_posenc.options import Options
 from hf_posenc.training.metrics import ClassificationLoss, loss_and_metrics, make_loss
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 PARADIGM = "existential_there_quantifiers_2"
 
 

@@ -65,7 +65,7 @@ def test_a_list_of_texts_is_learned_saved_and_read_by_everything_else(tmp_path: 
     assert fitted.predict(texts).tolist() == fitted.classes_[probabilities.argmax(1)].tolist()
     assert fitted.score(texts, labels) == np.mean(fitted.predict(texts) == np.array(labels))
     fitted.save(tmp_path / "model")
-    with pytest.raises(UserError, match=r"model' already holds a run .*replace it \(--overwrite\)"):
+    with pytest.raises(UserError, match=r"model' already holds a run .*replace it \(overwrite=True\)"):
         fitted.save(tmp_path / "model")
     fitted.save(tmp_path / "model", overwrite=True)
     (tmp_path / "file").touch()

@@ -26,6 +26,8 @@ from hf_posenc.training.recipe import Recipe
 from hf_posenc.training.trainer import RunTrainer
 from model_cards.make_pages import field_table, fill_marks
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 TAKEN = {name for name, field in table.FIELDS.items() if field.accepts is not None and name in table.INSTALLED}
 RUN: dict[str, Any] = {"save_strategy": None, "epochs": 3, "learning_rate": 1e-2, "bf16": False, "max_rows": 48}
 RUN |= {"metric_for_best_model": "loss"}
@@ -172,10 +174,13 @@ def test_a_taken_field_takes_no_value_of_another_kind(name: str):
         ({"logging_steps": 5}, "--set logging_steps=5 has no effect without --set logging_strategy=steps. Give both."),
         ({"dataloader_prefetch_factor": 2}, "has no effect without --set dataloader_num_workers. Give both."),
         ({"gradient_checkpointing_kwargs": {"use_reentrant": True}}, "has no effect without --set gradient_checkp"),
-        ({"lr_scheduler_kwargs": {"num_cycles": 2}, "schedule": "one-cycle"}, "has no effect on --schedule one-cycle"),
+        (
+            {"lr_scheduler_kwargs": {"num_cycles": 2}, "schedule": "one-cycle"},
+            "has no effect on --schedule 'one-cycle'",
+        ),
         (
             {"warmup_steps": 5, "schedule": "constant"},
-            "has no effect on --schedule constant. Give constant_with_warmup",
+            "has no effect on --schedule 'constant'. Give constant_with_warmup",
         ),
         *(
             ({"gradient_checkpointing": True, name: False}, "--set gradient_checkpointing is an older name of")
@@ -185,10 +190,13 @@ def test_a_taken_field_takes_no_value_of_another_kind(name: str):
         ({"optim_target_modules": ["query"]}, "--set optim_target_modules has no effect on optim=adamw_torch_fused"),
         ({"optim": "lomo"}, "--set optim=lomo can't be set: it has no learning rates by group"),
         ({"optim_args": "nonsense"}, "--set optim_args=nonsense is out of range. Give settings such as momentum=0.9"),
-        ({"optim_args": "momentum=0.9"}, "--set optim_args=momentum=0.9 has no effect on optim=adamw_torch_fused."),
+        (
+            {"optim_args": "momentum=0.9"},
+            "--set optim_args=momentum=0.9 has no effect on --set optim=adamw_torch_fused.",
+        ),
         ({"optim": "sgd", "optim_args": "momentum=x"}, "--set optim=sgd can't be made: could not convert string to fl"),
         ({"optim": "sgd", "optim_args": "momentum=-1"}, "--set optim=sgd can't be made: Invalid momentum value: -1.0"),
-        ({"optim": "sgd", "adam_beta1": 0.5}, "--set adam_beta1 has no effect on optim=sgd. Leave it out."),
+        ({"optim": "sgd", "adam_beta1": 0.5}, "--set adam_beta1=0.5 has no effect on --set optim=sgd. Leave it out."),
         ({"optim": "grokadamw"}, "--set optim=grokadamw can't be made: Please install grokadamw"),
         ({"report_to": "wandb"}, "--set report_to=wandb is out of range. Give none, all, or installed ones such as"),
         ({"warmup_steps": 500}, "--set warmup_steps=500: the run has 9 steps, so the learning rate would never reach"),

@@ -12,6 +12,8 @@ from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.errors import UserError
 from hf_posenc.training import recipe as memory
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 SIZES = {"vocab_size": 1000, "hidden_size": 384, "num_hidden_layers": 3, "num_attention_heads": 12}
 SIZES |= {"intermediate_size": 1536, "max_position_embeddings": 2048, "hidden_dropout_prob": 0.1}
 STEPS = """
@@ -76,7 +78,9 @@ def check(monkeypatch, tmp_path):
         monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
         said = " ".join(memory.check_memory(model, [10] * 500 + [100] * 32, arguments, chosen=chosen))
         if "--batch-size" in said:
-            size, steps = map(int, re.findall(r"--batch-size (\d+) --set gradient_accumulation_steps=(\d+)", said)[0])
+            size, steps = map(
+                int, re.findall(r"--batch-size (\d+) with --set gradient_accumulation_steps=(\d+)", said)[0]
+            )
             fits, more = (sum(memory.step_bytes(model, [100] * texts)) for texts in (size, size + 1))
             assert fits <= free < more
             assert size * (steps - 1) < 32 <= size * steps

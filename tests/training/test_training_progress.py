@@ -12,6 +12,8 @@ from training_harness import ENVIRONMENT, train
 
 from hf_posenc.training import trainer
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:

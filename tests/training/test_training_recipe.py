@@ -17,6 +17,8 @@ from hf_posenc.finetuning.start import check_start
 from hf_posenc.training.recipe import Recipe, default_epochs, default_learning_rate, defaults_of_language, make_recipe
 from hf_posenc.training.trainer import RunTrainer
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 
 def recipe(output: Any = "unused", **values: Any) -> Recipe:
     """Of 160 rows and a narrow model, without the harness's `--set save_strategy=no`."""

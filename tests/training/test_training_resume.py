@@ -24,6 +24,8 @@ from hf_posenc.errors import Diverged, Interrupted, UserError
 from hf_posenc.files import sha256, without_folders, write_json
 from hf_posenc.training.run_folder import checkpoints, refuse_taken, resume_point
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 # 10 steps an epoch; dropout is on, so that random numbers have to go on where they stopped.
 EVERY_4: dict[str, Any] = {"epochs": 2, "save_strategy": "steps", "save_steps": 4, "hidden_dropout_prob": 0.1}
 BEST: dict[str, Any] = {"epochs": 3, "learning_rate": 2e-2, "hidden_dropout_prob": 0.1, "save_strategy": None}
@@ -273,7 +275,7 @@ def test_a_run_is_resumed_with_what_it_began_with(tmp_path, killed, change, mess
 def test_what_is_no_unfinished_run_is_not_resumed(whole, files, tmp_path):
     with pytest.raises(UserError, match="holds no unfinished run. .* --pretrained"):
         train(whole, **files, **EVERY_4, resume=True)
-    with pytest.raises(UserError, match="holds no unfinished run. Leave --resume out"):
+    with pytest.raises(UserError, match="holds no unfinished run. Leave that out"):
         train(tmp_path / "new", **files, resume=True)
     assert not (tmp_path / "new").exists()
 

@@ -16,6 +16,8 @@ from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
 from hf_posenc.training.trainer import merge_lora
 
+pytestmark = pytest.mark.usefixtures("spelt_by_train")
+
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):

@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 
 from hf_posenc.data.preparing import PreparedData, prepare
 from hf_posenc.data.sources import EXAMPLE_DATA, read
-from hf_posenc.errors import dashed
 from hf_posenc.finetuning import train as road
 from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
@@ -43,6 +42,11 @@ SIZES: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 2, "intermedi
 SIZES |= {"initializer_range": 0.05, "vocab_size": 1000}
 """Of a new encoder, for `set`."""
 OPTIONS = {item.name for item in fields(Options)}
+
+
+def dashed(name: str) -> str:
+    """The option of the command line."""
+    return f"--{name.replace('_', '-')}"
 
 
 def rows(split: str, count: int) -> list[dict[str, Any]]:
