@@ -73,7 +73,8 @@ if not is_main_process():  # the first one's notices are enough
 # The same names as above: a module is imported when one of them is first used.
 _NAMES = {
     "conversion.convert": "convert",
-    "conversion.report": "ConversionReport",
+    "conversion.heal": "Healing",
+    "conversion.report": "Conversion ConversionReport",
     "exporting.run": "ExportReport export",
     "finetuning.estimator": "PosEncClassifier PosEncRegressor fit load",
     "model.modeling_posenc": (

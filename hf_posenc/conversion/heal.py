@@ -134,7 +134,7 @@ class Healing:
             if get_origin(item.type) is Annotated:
                 check_range(item.name, getattr(self, item.name), get_args(item.type)[1])
 
-    def settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """All but the texts."""
         names = [item.name for item in fields(self) if item.name not in ("texts", "text_column")]
         return {name: getattr(self, name) for name in names}
@@ -190,7 +190,7 @@ def heal(
     embeddings = body.embeddings.word_embeddings.weight
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)
-        settings = repr((healing.settings(), seed, body.config.to_dict(), rows))
+        settings = repr((healing._settings(), seed, body.config.to_dict(), rows))
         saved = None if folder is None else _checkpoint(folder, _digest(teacher, settings), anew)
         embeddings.requires_grad_(False)
         data: dict[str, Any] = {
@@ -217,7 +217,7 @@ def heal(
         "seconds": trainer.state.log_history[-1]["seconds"],
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
-        **healing.settings(),
+        **healing._settings(),
         "seed": seed,
         "device": trainer.args.device.type,
         "threads": torch.get_num_threads(),
