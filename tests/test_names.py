@@ -167,8 +167,8 @@ def test_what_errors_name_are_parameters():
 
 
 OLD = {
-    r"convert\(.*(position_embedding_type|task|heal|text_column|max_steps)=": "scheme, head, healing=Healing(...)",
-    r"\breport = (hf_posenc\.)?convert\((?!.*\.report)": "Conversion",
+    r"convert\(.*\b(position_embedding_type|task|heal)=": "scheme, head, healing=Healing(...)",
+    r"\w, \w+ = (hf_posenc\.)?convert\(": "Conversion",
     r"--eval-text\b": "--eval-texts",
     r"\bfrom_preset\b|\bPRESETS\b": "from_size, SIZES",
     r"\blearning_rate_factor\b": "position_rate",
