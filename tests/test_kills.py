@@ -38,7 +38,7 @@ def go_on(command: Callable[..., Any], *known: str) -> None:
         refusal = error
     else:
         return
-    named = [name for name in known if f"(--{name})" in str(refusal)]
+    named = [name for name in known if f"({name}=True)" in str(refusal)]
     assert len(named) == 1, refusal
     command(**{named[0]: True})
 

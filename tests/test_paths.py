@@ -75,7 +75,7 @@ class OwnSlope(PositionScheme):
 OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
     "convert": (
         ("source", "output", "scheme_file"),
-        lambda: hf_posenc.convert("~/model", "~/new", scheme="own_slope", scheme_file="~/mine.py", **texts()),
+        lambda: hf_posenc.convert("~/model", "~/new", scheme="alibi", scheme_file="~/mine.py", **texts()),
     ),
     "export": (
         ("checkpoint", "out", "evaluate", "calibrate"),
