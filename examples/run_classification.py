@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """Trains a text classifier with the stock Trainer, from scratch or from a checkpoint that `hf-posenc convert` wrote.
 
-    python examples/run_classification.py --train_file mine.csv --scheme rope --learning_rate 1e-3 --output_dir runs/new
+    python examples/run_classification.py --train_file mine.csv --tokenizer FOLDER --learning_rate 1e-3 \
+        --output_dir runs/new
     python examples/run_classification.py --dataset_name fancyzhx/ag_news --model minilm-rope --output_dir runs/tuned
     accelerate launch --multi_gpu --num_processes 2 examples/run_classification.py ...
 
@@ -28,7 +29,7 @@ class Arguments:
     label_column: str = field(default="label", metadata={"help": "A column of words or whole numbers."})
     scheme: str = field(default="rope", metadata={"help": "The positional scheme of a new encoder."})
     size: str = field(default="tiny", metadata={"help": "Its size: tiny, mini, small or base."})
-    tokenizer: str = field(default="google-bert/bert-base-uncased", metadata={"help": "Its tokenizer."})
+    tokenizer: str | None = field(default=None, metadata={"help": "Its tokenizer; default: that of --model."})
     model: str | None = field(default=None, metadata={"help": "Start from this checkpoint, with its tokenizer."})
     lora_rank: int | None = field(default=None, metadata={"help": "Train low-rank updates of --model, by PEFT."})
     max_length: int = field(default=512, metadata={"help": "Longer texts are cut to this many tokens."})
@@ -57,10 +58,15 @@ def main():
     args, training = parser.parse_args_into_dataclasses()
     if args.lora_rank and not args.model:
         raise ValueError("--lora_rank trains updates of trained weights. Name a checkpoint with --model.")
+    if (named := args.tokenizer or args.model) is None:
+        raise SystemExit("Name the tokenizer of a new encoder: --tokenizer google-bert/bert-base-uncased, or a folder.")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(named)
+    except OSError as error:
+        raise SystemExit(f"No tokenizer {named!r} in a folder or, if that can be reached, on the Hub.") from error
     train, validation, names = read(args)
     numbers = {name: number for number, name in enumerate(names.values())}
     task = {"id2label": dict(enumerate(numbers)), "label2id": numbers, "problem_type": "single_label_classification"}
-    tokenizer = AutoTokenizer.from_pretrained(args.model or args.tokenizer)
     torch.manual_seed(training.seed)
     # No dropout on attention probabilities: a CPU would keep all S x S of them for each head. And none on the hidden
     # states of a new encoder: it would hide which words are equal.
@@ -69,7 +75,7 @@ def main():
     else:
         sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
         sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
-        model = PosEncForSequenceClassification(PosEncConfig.from_preset(args.size, **sizes, **task))
+        model = PosEncForSequenceClassification(PosEncConfig.from_size(args.size, **sizes, **task))
     if args.lora_rank:
         from peft import LoraConfig, get_peft_model
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """Trains a text classifier as run_classification.py does, in a loop of plain PyTorch with accelerate.
 
-    python examples/run_classification_no_trainer.py --train_file mine.csv --learning_rate 1e-3 --output_dir runs/new
+    python examples/run_classification_no_trainer.py --train_file mine.csv --tokenizer FOLDER --learning_rate 1e-3 \
+        --output_dir runs/new
     accelerate launch --multi_gpu --num_processes 2 examples/run_classification_no_trainer.py \
         --dataset_name fancyzhx/ag_news --model minilm-rope --mixed_precision bf16 --output_dir runs/tuned
 
@@ -35,7 +36,7 @@ class Arguments:
     label_column: str = field(default="label", metadata={"help": "A column of words or whole numbers."})
     scheme: str = field(default="rope", metadata={"help": "The positional scheme of a new encoder."})
     size: str = field(default="tiny", metadata={"help": "Its size: tiny, mini, small or base."})
-    tokenizer: str = field(default="google-bert/bert-base-uncased", metadata={"help": "Its tokenizer."})
+    tokenizer: str | None = field(default=None, metadata={"help": "Its tokenizer; default: that of --model."})
     model: str | None = field(default=None, metadata={"help": "Start from this checkpoint, with its tokenizer."})
     max_length: int = field(default=512, metadata={"help": "Longer texts are cut to this many tokens."})
     num_train_epochs: int = field(default=5, metadata={"help": "Passes over the training rows."})
@@ -74,7 +75,7 @@ def make_model(args, tokenizer, numbers):
         return AutoModelForSequenceClassification.from_pretrained(args.model, attention_probs_dropout_prob=0.0, **task)
     sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "hidden_dropout_prob": 0.0}
     sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
-    return PosEncForSequenceClassification(PosEncConfig.from_preset(args.size, **sizes, **task))
+    return PosEncForSequenceClassification(PosEncConfig.from_size(args.size, **sizes, **task))
 
 
 @torch.no_grad()
@@ -95,9 +96,14 @@ def main():
         dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),
     )
     set_seed(args.seed)
+    if (named := args.tokenizer or args.model) is None:
+        raise SystemExit("Name the tokenizer of a new encoder: --tokenizer google-bert/bert-base-uncased, or a folder.")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(named)
+    except OSError as error:
+        raise SystemExit(f"No tokenizer {named!r} in a folder or, if that can be reached, on the Hub.") from error
     train, validation, names = read(args)
     numbers = {name: number for number, name in enumerate(names.values())}
-    tokenizer = AutoTokenizer.from_pretrained(args.model or args.tokenizer)
 
     def encode(batch):
         if unknown := set(batch[args.label_column]) - names.keys():

@@ -87,7 +87,7 @@ def main():
         tokenizer.model_max_length = args.max_length
         sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
         sizes |= {"max_position_embeddings": args.max_length, "position_embedding_type": args.scheme}
-        model = PosEncForMaskedLM(PosEncConfig.from_preset(args.size, **sizes))
+        model = PosEncForMaskedLM(PosEncConfig.from_size(args.size, **sizes))
 
     def tokenize(batch):
         return tokenizer(batch[args.text_column], truncation=True, max_length=args.max_length)

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from .conversion.convert import convert
     from .conversion.heal import Healing
     from .conversion.report import Conversion, ConversionReport
+    from .errors import Diverged, Interrupted, UserError
     from .exporting.run import ExportReport, export
     from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
+    from .finetuning.functions import evaluate, predict, train
+    from .finetuning.train import TrainingResult
     from .model.modeling_posenc import (
         PosEncForMaskedLM,
         PosEncForMultipleChoice,
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
         PosEncModel,
         PosEncPreTrainedModel,
     )
-    from .model.package_config import PRESETS, PosEncConfig
+    from .model.package_config import SIZES, PosEncConfig
     from .model.position_added import AddedPosition
     from .model.position_base import PositionScheme
     from .model.position_distance import DistanceBias
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     )
     from .model.unpadding import Tokens
     from .optimizer import scale_position_learning_rates
+    from .plotting import plot
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
     from .schemes.rotary import apply_rotary
     from .schemes.scheme_file import register_scheme
@@ -76,12 +80,15 @@ _NAMES = {
     "conversion.heal": "Healing",
     "conversion.report": "Conversion ConversionReport",
     "exporting.run": "ExportReport export",
+    "errors": "Diverged Interrupted UserError",
     "finetuning.estimator": "PosEncClassifier PosEncRegressor fit load",
+    "finetuning.functions": "evaluate predict train",
+    "finetuning.train": "TrainingResult",
     "model.modeling_posenc": (
         "PosEncForMaskedLM PosEncForMultipleChoice PosEncForQuestionAnswering "
         "PosEncForSequenceClassification PosEncForTokenClassification PosEncModel PosEncPreTrainedModel"
     ),
-    "model.package_config": "PRESETS PosEncConfig",
+    "model.package_config": "SIZES PosEncConfig",
     "model.position_added": "AddedPosition",
     "model.position_base": "PositionScheme",
     "model.position_distance": "DistanceBias",
@@ -96,6 +103,7 @@ _NAMES = {
     ),
     "model.unpadding": "Tokens",
     "optimizer": "scale_position_learning_rates",
+    "plotting": "plot",
     "schemes.conformance": "SCHEME_CHECKS CheckReport CheckResult check_scheme",
     "schemes.rotary": "apply_rotary",
     "schemes.scheme_file": "register_scheme",

@@ -9,9 +9,9 @@ _DONE = "has_position_rates"
 
 
 def scale_position_learning_rates(
-    optimizer: torch.optim.Optimizer, model: nn.Module, factor: float | None = None, *, words: float = 1.0
+    optimizer: torch.optim.Optimizer, model: nn.Module, position_rate: float | None = None, word_rate: float = 1.0
 ) -> None:
-    """Multiplies the learning rate of each scheme's parameters by its `learning_rate_factor`, in place.
+    """Multiplies the learning rate of each scheme's parameters by its `position_rate`, in place.
 
     AdamW changes a number by about the learning rate in a step. That is much for an entry of a matrix, and next to
     nothing for a bias on attention logits or the logarithm of a slope, whose size is about 1. These parameters get no
@@ -20,28 +20,28 @@ def scale_position_learning_rates(
     Args:
         optimizer: of the model, which hasn't taken a step and has no schedule yet.
         model: any PosEnc model.
-        factor: replaces the factors of all schemes.
-        words: a factor for the word embeddings, whose weight decay stays.
+        position_rate: replaces that of all schemes.
+        word_rate: the same for the word embeddings, whose weight decay stays.
 
     Raises:
-        ValueError: the optimizer has been used, has a schedule, or went through here before; or `factor` is no number
+        ValueError: the optimizer has been used, has a schedule, or went through here before; or a rate is no number
             from 0.
     """
-    for name, value in (("factor", factor), ("words", words)):
+    for name, value in (("position_rate", position_rate), ("word_rate", word_rate)):
         if value is not None and not 0 <= value < float("inf"):
             raise ValueError(f"{name}={value!r} is out of range. Give 0 or a positive number.")
     # Some have a state when they are built (Adagrad, APOLLO): of a step that was taken, all but SGD count.
     is_used = any(state.get("step") or "momentum_buffer" in state for state in optimizer.state.values())
     if is_used or any({"initial_lr", _DONE} & group.keys() for group in optimizer.param_groups):
         raise ValueError("The optimizer is in use, or has these rates. Call this once, before any schedule is made.")
-    wanted = {  # factor, and whether it decays
-        parameter: (own if factor is None else factor, False)
+    wanted = {  # rate, and whether it decays
+        parameter: (own if position_rate is None else position_rate, False)
         for module in model.modules()  # parts after the whole that they are parts of
-        if (own := getattr(module, "learning_rate_factor", None)) is not None
+        if (own := getattr(module, "position_rate", None)) is not None
         for parameter in module.parameters()
     }
-    if words != 1.0:
-        wanted[cast(Any, model).get_input_embeddings().weight] = (words, True)
+    if word_rate != 1.0:
+        wanted[cast(Any, model).get_input_embeddings().weight] = (word_rate, True)
     for group in list(optimizer.param_groups):
         group[_DONE] = True
         present = {wanted[parameter] for parameter in group["params"] if parameter in wanted}

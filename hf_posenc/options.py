@@ -80,17 +80,8 @@ _choice = partial(_option, metavar="<str>")  # the choices stand in its help
 # each: a help has 45 letters at most.
 DataOption = Annotated[str | None, _option("File, folder, Hub name, or blimp_order (included).")]
 DataConfigOption = Annotated[str | None, _option("Configuration of a Hub data set.")]
-DelimiterOption = Annotated[str | None, _option("Between columns: a character, or tab.")]
-QuotingOption = Annotated[Literal["csv", "none"] | None, _choice("Quotes: csv (around cells), none (letters).")]
-EncodingOption = Annotated[str | None, _option("utf-8 (default), latin-1, cp1252, ...")]
+_Quotings = Literal["csv", "none"]
 _Formats = Literal["csv", "tsv", "jsonl", "json", "parquet", "txt"]
-FormatOption = Annotated[_Formats | None, _choice("csv, tsv, jsonl, json, parquet, txt. [suffix]")]
-TextColumnOption = Annotated[str | None, _option("Text; two, a,b, are a pair. [text, ...]")]
-JoinOption = Annotated[str | None, _option("Join the text columns with this between.")]
-LabelColumnOption = Annotated[str | None, _option("Label; several hold 0 and 1. [label]")]
-LabelDelimiterOption = Annotated[str | None, _option("Between several labels in one cell.")]
-LabelNamesOption = Annotated[str | None, _option("What 0, 1, ... mean, in order: no,yes")]
-SkipMissingOption = Annotated[bool, _option("Leave rows without text or label out.", "--skip-missing")]
 _SCHEME = _option("Positions, see `schemes`. [rope, its own]", "--scheme", autocompletion=complete_scheme)
 SchemeOption = Annotated[str | None, _SCHEME]
 SchemeKwargsOption = Annotated[str | None, _option("The scheme's own arguments.", "--scheme-kwargs", metavar="JSON")]
@@ -105,6 +96,13 @@ _Tasks = Literal["classification", "regression"]
 _Schedules = Literal["linear", "cosine", "constant", "constant_with_warmup", "one-cycle"]
 
 
+READING = (
+    *("text_column", "join", "label_column", "label_delimiter", "label_names", "skip_missing"),
+    *("delimiter", "quoting", "encoding", "format"),
+)
+"""Options that say how a file of data is read: every command that reads one has them (see `reads_data` in `cli`)."""
+OF_LABELS = ("label_column", "label_delimiter", "label_names", "skip_missing")
+"""Those of them that say nothing of texts alone."""
 PATHS = ("output", "data", "validation", "test", "pretrained", "scheme_file", "tokenizer")
 """Options that may be paths, in which `~` is the home folder."""
 
@@ -137,17 +135,17 @@ class Options:
     test: Annotated[str | None, _option("The same, to be scored at the end.")] = None
     validation_share: Annotated[float, SHARE, _option("Of training rows, if none is given. [0.1]")] = 0.1
     max_rows: Annotated[int | None, COUNT, _option("Train on the first rows alone.")] = None
-    text_column: TextColumnOption = None
-    join: JoinOption = None
-    label_column: LabelColumnOption = None
-    label_delimiter: LabelDelimiterOption = None
-    label_names: LabelNamesOption = None
+    text_column: Annotated[str | None, _option("Text; two, a,b, are a pair. [text, ...]")] = None
+    join: Annotated[str | None, _option("Join the text columns with this between.")] = None
+    label_column: Annotated[str | None, _option("Label; several hold 0 and 1. [label]")] = None
+    label_delimiter: Annotated[str | None, _option("Between several labels in one cell.")] = None
+    label_names: Annotated[str | None, _option("What 0, 1, ... mean, in order: no,yes")] = None
     task: Annotated[_Tasks | None, _choice("classification, regression.")] = None
-    skip_missing: SkipMissingOption = False
-    delimiter: DelimiterOption = None
-    quoting: QuotingOption = None
-    encoding: EncodingOption = None
-    format: FormatOption = None
+    skip_missing: Annotated[bool, _option("Leave rows without text or label out.", "--skip-missing")] = False
+    delimiter: Annotated[str | None, _option("Between columns: a character, or tab.")] = None
+    quoting: Annotated[_Quotings | None, _choice("Quotes: csv (around cells), none (letters).")] = None
+    encoding: Annotated[str | None, _option("utf-8 (default), latin-1, cp1252, ...")] = None
+    format: Annotated[_Formats | None, _choice("csv, tsv, jsonl, json, parquet, txt. [suffix]")] = None
     pretrained: Annotated[str | None, _option("Start from this checkpoint: folder, Hub.")] = None
     revision: RevisionOption = None
     allow_other_tokens: OtherTokensOption = False

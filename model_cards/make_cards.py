@@ -84,7 +84,7 @@ def render_card(folder: Path, row: SchemeSummary, comparisons: dict[str, Compari
     """A card as it should be, with what is written by hand in the one that is there."""
     path = folder / f"{row.name}.md"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    config = PosEncConfig.from_preset("base", position_embedding_type=row.name)
+    config = PosEncConfig.from_size("base", position_embedding_type=row.name)
     with torch.device("meta"):
         scheme = make_scheme(config)
     made = type(scheme)
@@ -234,7 +234,7 @@ def draw(name: str) -> Any:
 
 
 def _config(name: str) -> PosEncConfig:
-    return PosEncConfig.from_preset("mini", position_embedding_type=name)
+    return PosEncConfig.from_size("mini", position_embedding_type=name)
 
 
 def initial_weights(config: PosEncConfig, seed: int) -> dict[str, torch.Tensor]:

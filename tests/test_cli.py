@@ -1,5 +1,6 @@
 """The command line, run as a user runs it: what it prints, and one clear line with exit code 2 for bad input."""
 
+import contextlib
 import csv
 import json
 import logging
@@ -11,14 +12,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from common import BUILTIN, tiny_config
+from common import BUILTIN, schemes_restored, tiny_config, write_jsonl
+from datasets import Dataset
 from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import PRESETS, SCHEMES, cli
+from hf_posenc import SCHEMES, SIZES, cli
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning.train import train
+from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.model.configuration_posenc import POSENC_VERSION
 from hf_posenc.options import Options
 
@@ -56,7 +59,7 @@ def checkpoint(tmp_path_factory):
     """A classifier trained for a moment on order alone, with a learned table."""
     folder = tmp_path_factory.mktemp("cli") / "order"
     sizes = {"max_rows": 64, "max_steps": 2, "max_length": 48, "set": {"vocab_size": 500, "disable_tqdm": True}}
-    train(Options(output=str(folder), data="blimp_order", scheme="learned", device="cpu", **sizes))
+    fine_tune(Options(output=str(folder), data="blimp_order", scheme="learned", device="cpu", **sizes))
     return folder
 
 
@@ -66,7 +69,7 @@ HERE = "import sys\nsys.argv = ['hf-posenc', *sys.argv[1:]]\nfrom hf_posenc.cli 
 
 @pytest.mark.parametrize(
     ("typed", "expected"),
-    [("train --scheme ro", {"rope"}), ("train --size ", set(PRESETS)), ("check ", set(BUILTIN))],
+    [("train --scheme ro", {"rope"}), ("train --size ", set(SIZES)), ("check ", set(BUILTIN))],
 )
 def test_the_shell_completes_names(typed, expected):
     asked = {"COMP_WORDS": f"hf-posenc {typed}", "COMP_CWORD": str(len(typed.split(" ")))}
@@ -186,6 +189,192 @@ def test_evaluate_says_what_it_scores_and_lists_every_wrong_answer(run, refused,
     assert "has no split 'test'. It has extra, validation: name one" in line
 
 
+# ---- the same file in every command ----------------------------------------------------------------------------------
+
+ROWS = [(f"{'a lovely' if n % 2 else 'an awful'} film {n}", ("bad", "good")[n % 2]) for n in range(60)]
+ROWS[7], ROWS[20] = ("", "good"), (ROWS[20][0], "")  # in lines 9 and 22
+
+
+def file_of(path, rows, mark=";"):
+    """A .csv whose columns have no usual names."""
+    path.write_text("".join(f"{text}{mark}{label}\n" for text, label in [("body", "kind"), *rows]))
+    return path
+
+
+NAMED = ("--text-column", "body", "--label-column", "kind")
+FEW = ("--options", '{"max_steps": 2, "batch_size": 8}')
+
+
+@pytest.fixture(scope="module")
+def of_semicolons(tmp_path_factory):
+    """A folder with the file and, in `model`, a classifier that was trained on it."""
+    folder = tmp_path_factory.mktemp("semicolons")
+    data = file_of(folder / "mine.csv", ROWS)
+    reading = {"delimiter": ";", "text_column": "body", "label_column": "kind", "skip_missing": True}
+    fine_tune(Options(output=str(folder / "model"), data=str(data), device="cpu", max_steps=2, **reading))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train -o {out} --data {data} --max-steps 2 --device cpu", "train 60 rows from 61 lines, 2 left out"),
+        ("evaluate {model} --data {data} --device cpu", "test 60 rows from 61 lines, 2 left out"),
+        ("compare -o {out} --data {data} --schemes none --seeds 1", "train 52 rows of 60 rows from 61 lines, 2 left"),
+        (
+            "compare -o {out} --data {data} --schemes none --seeds 1 --dry-run",
+            "train 52 rows of 60 rows from 61 lines, 2 left",
+        ),
+        pytest.param(
+            "export {model} -o {out} --to onnx --quantize int8 --largest-drop 1 --evaluate {data}",
+            "test 60 rows from 61 lines, 2 left out",
+            marks=pytest.mark.slow,
+        ),
+        ("convert {model} -o {out} --scheme alibi --max-steps 2 --heal {data}", "1 empty text left out, 59 texts used"),
+    ],
+)
+def test_a_file_of_semicolons_with_missing_cells_goes_through_every_command(run, of_semicolons, tmp_path, words, said):
+    places = {"out": tmp_path / "out", "data": of_semicolons / "mine.csv", "model": of_semicolons / "model"}
+    command, *options = words.format(**places).split()
+    options += FEW * (command == "compare")
+    if command == "convert":
+        code, out, err = run(command, *options, "--delimiter", ";", "--text-column", "body")
+    else:
+        code, _, err = run(command, *options, "--delimiter", ";", *NAMED)
+        assert (code, "line 9 has none" in err or "line 22 has none" in err) == (2, True), err
+        assert not (tmp_path / "out").exists()
+        code, out, err = run(command, *options, "--delimiter", ";", *NAMED, "--skip-missing")
+    assert (code, said in out + err) == (0, True), out + err
+
+
+def test_fit_leaves_rows_without_text_or_label_out_where_that_is_asked():
+    frame, labels = pd.DataFrame({"body": [text or None for text, _ in ROWS]}), [label or None for _, label in ROWS]
+    for texts in (frame, frame["body"].tolist()):
+        with pytest.raises(
+            UserError, match="label of row 20. Fill it in, or leave such rows out with skip_missing=True"
+        ):
+            hf_posenc.fit(texts, labels, max_steps=2)
+        fitted = hf_posenc.fit(texts, labels, max_steps=2, skip_missing=True)
+        assert "train 60 rows, 2 left out" in fitted.report_.data.line
+        assert fitted.classes_.tolist() == ["bad", "good"]
+        assert fitted.report_.baselines["words"]["eval_accuracy"] == 1  # each text has its own label
+    numbers = [None if label == "" else len(text) / 7 for text, label in ROWS]
+    fitted = hf_posenc.fit(frame, numbers, task="regression", max_steps=2, skip_missing=True, baselines=False)
+    assert "2 left out" in fitted.report_.data.line
+    marks = pd.DataFrame({"a": [1, 0, None] * 20, "b": [1, 1, 0] * 20})
+    fitted = hf_posenc.fit(frame, marks, max_steps=2, skip_missing=True, baselines=False)
+    assert "21 left out" in fitted.report_.data.line
+    assert fitted.classes_.tolist() == ["a", "b"]
+
+
+def test_files_of_the_same_kind_are_read_as_those_of_the_training(run, of_semicolons, tmp_path):
+    model, rows, trained = (
+        of_semicolons / "model",
+        [row for row in ROWS if all(row)],
+        "as the model's training data was",
+    )
+    write_jsonl(tmp_path / "a.jsonl", [{"body": text, "kind": label} for text, label in rows])
+    files = {"a.csv": ";", "b.csv": ",", "c.tsv": "\t", "a.jsonl": ""}
+    for name, mark in files.items():
+        path = file_of(tmp_path / name, rows, mark) if mark else tmp_path / name
+        options = ("--delimiter", ",") if mark == "," else ()
+        for command in ("evaluate", "predict"):
+            code, out, err = run(command, model, "--data", path, "--json", "--device", "cpu", *options)
+            assert (code, trained in err) == (0, name == "a.csv"), err
+            assert ("58" if command == "evaluate" else "a lovely film 1") in out
+    code, _, err = run("evaluate", model, "--data", tmp_path / "b.csv", "--device", "cpu")
+    assert (code, f"b.csv' is read {trained}, with --delimiter ';'; give another" in err) == (2, True), err
+    quoted = tmp_path / "quoted"
+    file_of(tmp_path / "q.tsv", [(f'"{text}"', label) for text, label in rows], "\t")
+    code, _, err = run(
+        "train", "-o", quoted, "--data", tmp_path / "q.tsv", "--quoting", "csv", *NAMED, "--max-steps", "2"
+    )
+    assert code == 0, err
+    code, _, err = run("evaluate", quoted, "--data", tmp_path / "q.tsv")
+    assert (code, "with --quoting csv" in err) == (0, True), err
+    config = json.loads((quoted / "config.json").read_text())
+    config["task_specific_params"]["hf_posenc"]["dialect"]["delimiter"] = ";;"
+    (quoted / "config.json").write_text(json.dumps(config))
+    code, _, err = run("evaluate", quoted, "--data", tmp_path / "q.tsv")
+    assert (code, "has dialect=" in err) == (2, True), err
+
+
+PLACES = {"csv": "line 4", "tsv": "line 4", "jsonl": "line 3", "json": "row 2", "parquet": "row 2", "memory": "row 2"}
+"""Where the third row is said to stand: lines count from 1, the line of names too, and what has no lines from 0."""
+
+
+@pytest.mark.parametrize("damage", ["text", "label"])
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_row_has_one_number_in_every_message(run, checkpoint, tmp_path, kind, damage):
+    rows = [{"text": f"who saw karla {n}", "label": ("acceptable", "unacceptable")[n % 2]} for n in range(8)]
+    rows[2][damage] = None
+    frame, path = pd.DataFrame(rows), tmp_path / f"mine.{kind}"
+    said = []
+    if kind == "memory":
+        model = hf_posenc.load(checkpoint, device="cpu")
+        for texts in (frame[["text"]], frame["text"].tolist(), Dataset.from_pandas(frame[["text"]])):
+            with pytest.raises(UserError) as refused:
+                hf_posenc.fit(texts, [row["label"] for row in rows], baselines=False)
+            said.append(str(refused.value))
+            with pytest.warns(UserWarning, match="empty") if damage == "text" else contextlib.nullcontext([]) as warned:
+                model.predict(texts)
+            said += [str(warning.message) for warning in warned if "empty" in str(warning.message)]
+    else:
+        if kind in ("csv", "tsv"):
+            frame.to_csv(path, index=False, sep={"csv": ",", "tsv": "\t"}[kind])
+        elif kind == "parquet":
+            frame.to_parquet(path)
+        else:
+            frame.to_json(path, orient="records", lines=kind == "jsonl")
+        for words in (("train", "-o", tmp_path / "out"), ("evaluate", checkpoint), ("predict", checkpoint))[
+            : 3 - (damage == "label")
+        ]:
+            said.append(run(*words, "--data", path)[2])
+        said.append(run("compare", "-o", tmp_path / "out", "--data", path, "--schemes", "none", "--dry-run")[2])
+    assert len(said) >= 3
+    for message in said:
+        assert re.findall(r"\b(?:line|row|text) \d+", message.lower().replace(str(path).lower(), "")) == [
+            PLACES[kind]
+        ], message
+
+
+def test_evaluate_prints_the_tables_that_train_prints(run, of_semicolons, tmp_path):
+    data = file_of(tmp_path / "mine.csv", [row for row in ROWS if all(row)])
+    words = ("--data", data, "--delimiter", ";", *NAMED, "--device", "cpu")
+    code, trained, err = run("train", "-o", tmp_path / "out", *words, "--max-steps", "2", "--validation", data)
+    assert code == 0, err
+    code, out, err = run("evaluate", tmp_path / "out", *words)
+    assert code == 0, err
+    tables = [text[text.index(": class") :].split("\n") for text in (trained, out)]
+    lines = [[line.split() for line in table if re.match(r" (bad|good|right)", line)] for table in tables]
+    assert lines[0] == lines[1]
+    assert [line[0] for line in lines[0]] == ["bad", "good", "right,", "bad", "good"]
+
+
+OWN = """
+from hf_posenc import PositionScheme
+
+
+class Nearness(PositionScheme):
+    name = "nearness"
+
+    def bias(self, tokens):
+        return -tokens.distances().abs()[:, None] / 10
+"""
+
+
+def test_a_scheme_of_ones_own_is_converted_to_and_loaded_where_it_is_trusted(run, of_semicolons, tmp_path):
+    (tmp_path / "nearness.py").write_text(OWN)
+    with schemes_restored("nearness"):
+        words = ("--scheme", "nearness", "--scheme-file", tmp_path / "nearness.py")
+        code, _, err = run("convert", of_semicolons / "model", "-o", tmp_path / "out", *words)
+        assert code == 0, err
+    with pytest.raises(UserError, match="trust_remote_code|trust-remote-code"):
+        hf_posenc.load(tmp_path / "out")
+    with schemes_restored("nearness"):
+        assert hf_posenc.load(tmp_path / "out", trust_remote_code=True, device="cpu").predict(["a film"])
+
+
 def test_a_model_that_labels_no_texts_is_refused(refused, tmp_path):
     hf_posenc.PosEncForMaskedLM(tiny_config()).save_pretrained(tmp_path)
     message = f"{str(tmp_path)!r} holds PosEncForMaskedLM, which doesn't classify texts."
@@ -245,7 +434,7 @@ def test_check_prints_a_table_and_fails_where_a_scheme_does(run, refused, monkey
     for arguments, message in (
         (("alibi", "--scheme-kwargs", "[1]"), "--scheme-kwargs '[1]' is no JSON object"),
         (("alibi", "--scheme-kwargs", "{x"), "--scheme-kwargs '{x' is no JSON object"),
-        (("alibi", "--only", "paddings"), "checks: 'paddings' is no check. Choose from repeats"),
+        (("alibi", "--only", "paddings"), "--only 'paddings' is no check. Choose from repeats"),
         (("alib",), "Did you mean 'alibi'?"),
     ):
         assert message in refused("check", *arguments)

@@ -50,7 +50,7 @@ def place(tmp_path_factory):
     (folder / "run" / "config.json").write_text("{}")
     (folder / "file").write_text("")
     (folder / "plan.yaml").write_text("tasks: [halves]\nschemes: [rope]\noptions: {learnin_rate: 1}\n")
-    config = PosEncConfig.from_preset("tiny", vocab_size=40, hidden_size=8, num_attention_heads=2)
+    config = PosEncConfig.from_size("tiny", vocab_size=40, hidden_size=8, num_attention_heads=2)
     PosEncForSequenceClassification(config).save_pretrained(folder / "model")
     train_tokenizer(["a b"], vocab_size=40).save_pretrained(folder / "model")
     damages = {"weights": "model.safetensors", "configuration": "config.json", "bare": "tokenizer.json"}
@@ -109,7 +109,7 @@ OTHERS = [
     ([*NEW, "--data", "latin.csv"], "'latin.csv' can't be read: 'utf-8' codec can't decode byte"),
     ([*NEW, "--data", "several.csv"], "such as --text-column body --label-column stars."),
     ([*NEW, "--data", "unlabelled.csv"], "Missing label in the train data: line 3 has none"),
-    ([*TRAIN, *KWARGS], "position_embedding_kwargs['interleave']=True is no argument of 'rope'. Did you mean"),
+    ([*TRAIN, *KWARGS], "--scheme-kwargs '{\"interleave\": true}' is no argument of 'rope'. Did you mean"),
     ([*TRAIN, "--set", "hidden_size=33"], "hidden_size=33 isn't a multiple of num_attention_heads=2"),
     ([*TRAIN, "--set", "hidden_act=7"], "Field 'hidden_act' expected str, got int (value: 7)"),
     ([*TRAIN, "--set", "save_strategy=often"], "often"),

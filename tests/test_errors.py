@@ -108,7 +108,7 @@ def test_a_fault_in_the_middle_of_a_command_is_not_the_users(where, words, run, 
     monkeypatch.chdir(tmp_path)
     rows = "".join(f"text {number},{'yes' if number % 2 else 'no'}\n" for number in range(20))
     Path("mine.csv").write_text("text,label\n" + rows)
-    PosEncForSequenceClassification(PosEncConfig.from_preset("tiny", vocab_size=9)).save_pretrained("model")
+    PosEncForSequenceClassification(PosEncConfig.from_size("tiny", vocab_size=9)).save_pretrained("model")
     monkeypatch.setattr(where, lambda *_, **__: broadcast())
     code, _, err = run(*words.split())
     assert code == 1

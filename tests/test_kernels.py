@@ -208,7 +208,7 @@ import os, sys, traceback, torch, transformers.modeling_utils
 def answer():
     from hf_posenc import PosEncConfig, PosEncForSequenceClassification
     torch.manual_seed(0)
-    config = PosEncConfig.from_preset("tiny", vocab_size=50, position_embedding_type="t5", hidden_dropout_prob=0.0)
+    config = PosEncConfig.from_size("tiny", vocab_size=50, position_embedding_type="t5", hidden_dropout_prob=0.0)
     model = PosEncForSequenceClassification(config)
     ids = torch.arange(1, 25).view(2, 12)
     mask = torch.ones_like(ids)

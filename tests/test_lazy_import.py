@@ -72,11 +72,11 @@ def test_the_table_of_names_holds_those_that_type_checkers_read():
 
 
 PUBLIC = """
-    PosEncConfig PosEncModel PosEncPreTrainedModel PRESETS PosEncForSequenceClassification PosEncForMaskedLM
+    PosEncConfig PosEncModel PosEncPreTrainedModel SIZES PosEncForSequenceClassification PosEncForMaskedLM
     PosEncForTokenClassification PosEncForQuestionAnswering PosEncForMultipleChoice
     fit load PosEncClassifier PosEncRegressor convert Healing Conversion ConversionReport export ExportReport
     PositionScheme AddedPosition RotatedPosition DistanceBias Tokens register_scheme make_scheme SCHEMES
-    check_scheme SCHEME_CHECKS CheckReport CheckResult apply_rotary sinusoidal_table scale_position_learning_rates
+    plot check_scheme SCHEME_CHECKS CheckReport CheckResult apply_rotary sinusoidal_table scale_position_learning_rates
 """
 """What docs/stability.md promises, beside the classes of the schemes."""
 

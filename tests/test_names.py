@@ -11,21 +11,19 @@ import typer
 
 import hf_posenc
 from hf_posenc.cli import app
-from hf_posenc.options import Options
+from hf_posenc.options import OF_LABELS, READING, Options
 
 PACKAGE = Path(hf_posenc.__file__).parent
-OF_A_READING = "text_column join delimiter quoting encoding format"
 SIGNATURES = {
-    "fit": "texts, labels, *, pretrained=None, scheme=None, problem_type=None, baselines=True, output=None, **options",
+    "fit": "texts, labels, *, pretrained=None, scheme=None, problem_type=None, baselines=True, output=None, "
+    "overwrite=False, **options",
     "load": "checkpoint, *, revision=None, trust_remote_code=False, backend=None, device=None",
     "train": "data, output, *, baselines=True, **options",
     "predict": "checkpoint, texts=None, *, text_pair=None, data=None, data_config=None, split=None, output=None, "
-    "text_column=None, join=None, delimiter=None, quoting=None, encoding=None, format=None, batch_size=64, "
-    "threshold=None, top_k=None, calibrated=False, bf16=False, backend=None, device=None, revision=None, "
-    "trust_remote_code=False",
-    "evaluate": "checkpoint, data, *, data_config=None, split=None, errors=None, text_column=None, join=None, "
-    "label_column=None, label_delimiter=None, label_names=None, skip_missing=False, delimiter=None, quoting=None, "
-    "encoding=None, format=None, batch_size=64, device=None, revision=None, trust_remote_code=False",
+    "batch_size=64, threshold=None, top_k=None, calibrated=False, bf16=False, backend=None, device=None, "
+    "revision=None, trust_remote_code=False, **reading",
+    "evaluate": "checkpoint, data, *, data_config=None, split=None, errors=None, batch_size=64, device=None, "
+    "revision=None, trust_remote_code=False, **reading",
     "compare": "data=None, *, output, plan=None, schemes=None, seeds=None, scheme_file=None, reference=None, "
     "size=None, pretrained=None, options=None, search=False, keep_models=False, dry_run=False, text_column=None, "
     "join=None, label_column=None, skip_missing=False, delimiter=None, quoting=None, encoding=None, format=None",
@@ -69,12 +67,15 @@ NO_FUNCTION = {"schemes": "hf_posenc.SCHEMES", "report": "Comparison(folder).rep
 OF_THE_COMMAND = {
     "predict": {"as_json"},  # print JSON
     "evaluate": {"as_json"},
-    "convert": {"heal", "text_column", "max_steps", "max_length", "bf16"},  # the fields of `healing`
+    # The fields of `healing`.
+    "convert": {"heal", "max_steps", "max_length", "bf16", *READING} - {*OF_LABELS},
     "check": {"onnx", "scheme_file"},  # its check needs an export; `register_scheme` takes the file
 }
 """Parameters that only the command has."""
 OF_THE_FUNCTION = {
     "train": {"baselines", "options"},
+    "predict": {"reading"},
+    "evaluate": {"reading"},
     "convert": {"healing", "measure"},
     "publish": {"token"},  # never on a command line
 }
@@ -116,8 +117,10 @@ def test_a_command_and_its_function_have_the_same_parameters_and_defaults(comman
         return
     name = FUNCTION_OF.get(command, command)
     ours = {item.name: item.default for item in inspect.signature(getattr(hf_posenc, name)).parameters.values()}
-    if command == "train":
-        ours |= {item.name: item.default for item in fields(Options) if item.name not in ours}
+    if ours.keys() & {"options", "reading"} and command in ("train", "predict", "evaluate"):
+        left_out = OF_LABELS if command == "predict" else ()
+        shared = {"train": [item.name for item in fields(Options)]}.get(command, {*READING} - {*left_out})
+        ours |= {item.name: item.default for item in fields(Options) if item.name in shared and item.name not in ours}
     theirs = {item.name: item.default for item in COMMANDS[command].params if item.name != "help"}
     assert theirs.keys() - ours.keys() == OF_THE_COMMAND.get(command, set())
     assert ours.keys() - theirs.keys() == OF_THE_FUNCTION.get(command, set())
@@ -154,7 +157,7 @@ def _named() -> set[str]:
             given = [item.value for item in node.keywords if item.arg == "parameter"]
             if called == "spell":
                 given += node.args[:1]
-            named |= {item.value for item in given if isinstance(item, ast.Constant) and item.value}
+            named |= {item.value.partition(".")[0] for item in given if isinstance(item, ast.Constant) and item.value}
     return named
 
 

@@ -34,7 +34,7 @@ class InversePosition(DistanceBias):
     """
 
     name = "inverse"
-    learning_rate_factor = 30.0
+    position_rate = 30.0
 
     def __init__(self, *, num_heads: int) -> None:
         super().__init__()

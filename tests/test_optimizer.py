@@ -9,7 +9,7 @@ from hf_posenc.optimizer import scale_position_learning_rates
 
 
 @pytest.mark.parametrize(
-    ("scheme", "kwargs", "fast", "factor"),
+    ("scheme", "kwargs", "fast", "rate"),
     [
         ("t5", {"per_layer": True}, {"position.tables.0.weight", "position.tables.1.weight"}, 30),
         ("alibi", {"learned": True}, {"position.log_slopes.weight"}, 30),
@@ -25,7 +25,7 @@ from hf_posenc.optimizer import scale_position_learning_rates
         ("dual_triangle", {}, set(), 1),
     ],
 )
-def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast, factor):
+def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast, rate):
     model = encoder(scheme, position_embedding_kwargs=kwargs or None).train()
     groups = [{"params": list(model.parameters()), "lr": 1e-3, "weight_decay": 0.5}]
     optimizer = torch.optim.AdamW(groups)
@@ -37,7 +37,7 @@ def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast, factor):
         group_names = {names[parameter] for parameter in group["params"]}
         is_fast = bool(group_names & fast)
         assert group_names == (fast if is_fast else set(names.values()) - fast)
-        assert (group["lr"], group["weight_decay"]) == ((pytest.approx(1e-3 * factor), 0.0) if is_fast else (1e-3, 0.5))
+        assert (group["lr"], group["weight_decay"]) == ((pytest.approx(1e-3 * rate), 0.0) if is_fast else (1e-3, 0.5))
     schedule = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=2)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     model(torch.arange(1, 9)[None])[0].square().sum().backward()
@@ -45,21 +45,21 @@ def test_only_what_acts_on_logits_moves_faster(scheme, kwargs, fast, factor):
     schedule.step()
     for name in fast - {"position.down.bias"}:  # one number on all logits: no gradient
         moved = (dict(model.named_parameters())[name] - before[name]).abs().max()
-        assert moved.item() == pytest.approx(1e-3 * factor, rel=1e-2)
-    halved = [5e-4, *[5e-4 * factor] * bool(fast)]
+        assert moved.item() == pytest.approx(1e-3 * rate, rel=1e-2)
+    halved = [5e-4, *[5e-4 * rate] * bool(fast)]
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(halved)
 
 
-def test_a_given_factor_is_every_schemes():
+def test_a_given_rate_is_every_schemes():
     model = encoder("learned")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    scale_position_learning_rates(optimizer, model, factor=3.0)
+    scale_position_learning_rates(optimizer, model, position_rate=3.0)
     assert [(group["lr"], len(group["params"])) for group in optimizer.param_groups][1:] == [(pytest.approx(3e-3), 1)]
     slower = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    scale_position_learning_rates(slower, model, factor=0.5)
+    scale_position_learning_rates(slower, model, position_rate=0.5)
     assert [group["lr"] for group in slower.param_groups] == [1e-3, pytest.approx(5e-4)]
     again = torch.optim.AdamW(encoder("t5").parameters(), lr=1e-3)
-    scale_position_learning_rates(again, model, factor=1.0)
+    scale_position_learning_rates(again, model, position_rate=1.0)
     assert len(again.param_groups) == 1
 
 
@@ -86,6 +86,6 @@ def test_rates_are_set_once_and_before_anything_else():
         spoil(optimizer)
         with pytest.raises(ValueError, match="Call this once, before any schedule"):
             scale_position_learning_rates(optimizer, model)
-    for factor in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="factor=.* is out of range. Give 0 or"):
-            scale_position_learning_rates(torch.optim.AdamW(model.parameters()), model, factor)
+    for name, rate in [("position_rate", -1.0), ("position_rate", float("nan")), ("word_rate", float("inf"))]:
+        with pytest.raises(ValueError, match=f"{name}=.* is out of range. Give 0 or"):
+            scale_position_learning_rates(torch.optim.AdamW(model.parameters()), model, **{name: rate})

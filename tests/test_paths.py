@@ -12,7 +12,6 @@ from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, cl
 from hf_posenc.comparison import Comparison, execute, read_plan, read_table
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.options import PATHS, Options
-from hf_posenc.schemes.plots import plot_position, save_figure
 
 SMALL = ["--max-steps", "1", "--no-bf16"]
 INT8 = ["--to", "openvino", "--quantize", "int8", "--largest-drop", "1"]
@@ -33,7 +32,7 @@ COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
     "convert": (
         ["--scheme", "alibi", *SMALL],
         {"source": "~/model", "output": "--output=~/new", "heal": "--heal=~/d.csv"}
-        | {"eval_texts": "--eval-texts=~/e.csv"},
+        | {"eval_texts": "--eval-texts=~/e.csv", "scheme_file": "--scheme-file=~/mine.py"},
     ),
     "export": (
         INT8,
@@ -81,10 +80,13 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
         ("checkpoint", "out", "evaluate", "calibrate"),
         lambda: hf_posenc.export("~/model", "~/new", "openvino", quantize="int8", largest_drop=1, **MEASURED),
     ),
-    "load": (("folder",), lambda: hf_posenc.load("~/model")),
+    "load": (("checkpoint",), lambda: hf_posenc.load("~/model")),
     "fit": (("pretrained",), lambda: fitted().save("~/new")),
     "register_scheme": (("scheme",), lambda: hf_posenc.register_scheme("~/mine.py")),
-    "save_figure": ((), lambda: save_figure(plot_position(hf_posenc.PosEncConfig.from_preset("tiny")), "~/new.png")),
+    "plot": (
+        ("source", "output", "scheme_file"),
+        lambda: hf_posenc.plot("~/model", "~/new.png", scheme_file="~/mine.py"),
+    ),
     "execute": ((), lambda: compared()),
 }
 """Functions of Python: their parameters that may be paths, and a call."""
@@ -97,7 +99,7 @@ def texts() -> dict[str, object]:
 
 def fitted():
     texts, options = [f"a film {number}" for number in range(40)], {"max_steps": 1, "bf16": False, "device": "cpu"}
-    return hf_posenc.fit(texts, ["g", "b"] * 20, pretrained="~/model", tokenizer="~/model", baseline=False, **options)
+    return hf_posenc.fit(texts, ["g", "b"] * 20, pretrained="~/model", tokenizer="~/model", baselines=False, **options)
 
 
 def compared(results: str = "~/new") -> None:
@@ -119,7 +121,7 @@ def test_the_tables_name_each_parameter_that_may_be_a_path():
     functions = {name: value for name, value in public.items() if inspect.isfunction(value)}
     for name, function in functions.items():
         strings = {p.name for p in inspect.signature(function).parameters.values() if "str" in str(p.annotation)}
-        others = {*OTHERS, "kwargs", "checks", "config_overrides", "labels", "progress", "name"}
+        others = {*OTHERS, "labels", "progress", "name"}
         assert strings - others <= {*OF_FUNCTIONS.get(name, ((), None))[0]}, name
 
 

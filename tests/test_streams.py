@@ -61,7 +61,7 @@ def place(tmp_path_factory):
     labels = {"id2label": {0: "café", 1: "thé"}, "problem_type": "single_label_classification"}
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 32}
     head = {"classifier_pooling": "cls", "classifier_hidden_act": "tanh"}  # BERT's, so that it can be exported
-    config = PosEncConfig.from_preset(
+    config = PosEncConfig.from_size(
         "tiny",
         vocab_size=len(tokenizer),
         position_embedding_type="learned",
@@ -131,7 +131,7 @@ SCRIPT = """
 import sys
 import hf_posenc
 texts, options = [f"a text {number}" for number in range(30)], {"max_steps": 1, "bf16": False, "device": "cpu"}
-hf_posenc.PosEncClassifier(verbose=1, baseline=True, **options).fit(texts, [0, 1] * 15).save(sys.argv[1])
+hf_posenc.PosEncClassifier(verbose=1, baselines=True, **options).fit(texts, [0, 1] * 15).save(sys.argv[1])
 """
 STARTED = {
     "the command": ["import sys\nfrom hf_posenc.cli import main\nmain()", *WRITING["train"][0]],

@@ -77,7 +77,7 @@ assert accuracy > 0.6
 # The same encoder without positions: where it does as well, word order hardly matters. Here it can only guess.
 
 # %%
-blind = hf_posenc.fit(list(data.text), list(data.label), size="tiny", epochs=2, scheme="none", baseline=False)
+blind = hf_posenc.fit(list(data.text), list(data.label), size="tiny", epochs=2, scheme="none", baselines=False)
 without = blind.score(list(test.text), list(test.label))
 print(f"without positions: {without:.3f}, with: {accuracy:.3f}")
 assert without < 0.55

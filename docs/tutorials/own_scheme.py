@@ -66,7 +66,7 @@ hf_posenc.register_scheme(LogSlopes)
 
 # %%
 quick = [name for name in hf_posenc.SCHEME_CHECKS if name not in ("export", "remote_code")]
-report = hf_posenc.check_scheme(LogSlopes, checks=quick)
+report = hf_posenc.check_scheme(LogSlopes, only=quick)
 assert report.ok
 print(report)
 
@@ -78,7 +78,7 @@ print(report)
 # %%
 ids = torch.tensor([[1, 2, 3, 1, 4], [1, 4, 3, 1, 2]])  # the dog chased the cat, the cat chased the dog
 for scheme in ("none", "rope", "log_slopes"):
-    config = hf_posenc.PosEncConfig.from_preset("tiny", vocab_size=5, position_embedding_type=scheme)
+    config = hf_posenc.PosEncConfig.from_size("tiny", vocab_size=5, position_embedding_type=scheme)
     dog, cat = hf_posenc.PosEncModel(config).eval()(ids).last_hidden_state.mean(1)
     print(f"{scheme:10} {'same' if torch.allclose(dog, cat, atol=1e-6) else 'different'}")
 

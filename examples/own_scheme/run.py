@@ -18,7 +18,7 @@ import sys
 from recency import Recency
 
 import hf_posenc
-from hf_posenc.finetuning.train import train
+from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.options import Options
 
 STRANGER = """
@@ -41,7 +41,7 @@ def main() -> None:
     print(report)
     report.raise_on_failure()
 
-    result = train(
+    result = fine_tune(
         Options(data="blimp_order", scheme="recency+rope", output=options.output, max_steps=options.max_steps)
     )
     print({name: round(value, 3) for name, value in result.report.metrics.items()})

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 
 from hf_posenc.data.columns import as_input
 from hf_posenc.errors import UserError, run_script
-from hf_posenc.finetuning.prediction import Classifier, load_classifier, predict
+from hf_posenc.finetuning.prediction import Classifier, answers_to, load_classifier
 
 MOST = 1000  # texts in a request
 EXPECTED = (
@@ -43,7 +43,7 @@ def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) 
     def answer(texts: list[tuple[str, ...]]) -> list[Any]:
         cut: set[int] = set()
         try:
-            answers = list(predict(classifier, texts, batch_size, truncated=cut))
+            answers = list(answers_to(classifier, texts, batch_size, truncated=cut))
             return [(row, number in cut) for number, row in enumerate(answers)]
         except Exception as error:  # of one text: the others get their answers
             return [error] if len(texts) == 1 else [row for text in texts for row in answer([text])]

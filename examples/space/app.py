@@ -17,8 +17,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from hf_posenc import SCHEMES, PosEncConfig, PosEncModel
-from hf_posenc.schemes.plots import plot_position
+from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, plot
 
 VOCABULARY, SEEDS, MOST_LETTERS = 2000, 8, 300
 SHOWN = ["none", "sinusoidal", "learned", "rope", "alibi", "t5"]
@@ -52,7 +51,7 @@ FONTS = ["system-ui", "sans-serif"]  # the theme's own are fetched from elsewher
 @functools.cache
 def encoders(scheme: str) -> list[PosEncModel]:
     """The scheme's encoders, one for each seed; each layer's output is about as large as its input."""
-    config = PosEncConfig.from_preset(
+    config = PosEncConfig.from_size(
         "tiny", vocab_size=VOCABULARY, position_embedding_type=scheme, initializer_range=0.1
     )
     with torch.random.fork_rng(devices=[]):
@@ -80,7 +79,7 @@ def compare(first: str, second: str, schemes: list[str]) -> Any:
 
 def draw(scheme: str) -> Figure:
     """What the scheme does in a new encoder with four heads."""
-    return plot_position(PosEncConfig.from_preset("mini", position_embedding_type=scheme))
+    return plot(scheme)
 
 
 def read_reports() -> dict[str, str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from ..data.columns import remembered_columns
+from ..data.columns import remembered_columns, remembered_dialect
 from ..data.preparing import Known
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
 from ..errors import UserError, one_line, spell
@@ -214,7 +214,7 @@ def knowledge(config: Any, checkpoint: Checkpoint | None) -> Known:
         return Known()
     names = tuple(str(config.id2label[number]) for number in sorted(config.id2label or {}))
     marks = _marks(checkpoint.folder / TRAINED_ON)
-    return Known(remembered_columns(config), names, text_problem_type(config), marks)
+    return Known(remembered_columns(config), names, text_problem_type(config), marks, remembered_dialect(config))
 
 
 def _marks(path: Path) -> frozenset[int]:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ..data.columns import OURS
+from ..data.reading import DELIMITERS
 from ..errors import UserError, is_local, one_line, spell
 from ..files import json_text
 from ..tasks import task_of
@@ -268,10 +269,21 @@ NOTED: dict[str, Callable[[Any], bool]] = {
     "label_column": lambda value: value is None or isinstance(value, str),
     "one_hot_columns": _is_names,
     "label_delimiter": lambda value: value is None or isinstance(value, str),
+    "dialect": lambda value: _is_dialect(value),
     "temperature": lambda value: type(value) in (int, float) and 0 < value < math.inf,
     "classes": lambda value: isinstance(value, list),
 }
 """What a training notes in config.json (`task_specific_params.hf_posenc`), and the values that each may have."""
+
+
+def _is_dialect(value: Any) -> bool:
+    """Whether it is what a training writes of a `Dialect`."""
+    if not isinstance(value, dict) or value.keys() != {"kind", "delimiter", "quoting"}:
+        return False
+    delimiter = value["delimiter"]
+    is_character = isinstance(delimiter, str) and len(delimiter) == 1 and delimiter not in '"\r\n'
+    is_said = (delimiter is None or is_character) and value["quoting"] in (None, "csv", "none")
+    return is_said and value["kind"] in tuple(DELIMITERS)
 
 
 def _check_labels(raw: Mapping[str, Any], name: str) -> None:

@@ -1,28 +1,26 @@
 """`predict` and `evaluate`: a checkpoint's answers, and their scores."""
 
 import sys
-from functools import partial
-from itertools import chain
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
 from hf_posenc import options as shared
-from hf_posenc.errors import UserError
+from hf_posenc.errors import UserError, spell
 from hf_posenc.files import expanded, json_text
-from hf_posenc.options import refuse_given
 
-from .application import Checkpoint, app, data_options, loading
+from .application import Checkpoint, app, data_options, loading, reads_data
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
 _Split = Annotated[str | None, typer.Option(help="Of --data, where that has several. [test]", show_default=False)]
-_OF_DATA = ("data_config", "text_column", "join", "delimiter", "quoting", "encoding", "format")
 
 
 @app.command()
+@reads_data(*shared.OF_LABELS)
 def predict(
     context: typer.Context,
     checkpoint: Checkpoint,
@@ -35,13 +33,7 @@ def predict(
         str | None, shared.output_option(help="Write .csv, .jsonl or .parquet: all columns, and the answers.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
-    text_column: shared.TextColumnOption = None,
-    join: shared.JoinOption = None,
-    delimiter: shared.DelimiterOption = None,
-    quoting: shared.QuotingOption = None,
-    encoding: shared.EncodingOption = None,
-    format: shared.FormatOption = None,
-    batch_size: _BatchSize = 32,
+    batch_size: _BatchSize = 64,
     threshold: Annotated[
         float | None,
         typer.Option(min=0, max=1, metavar="0 TO 1", help="Several labels per text: give those above this. [0.5]"),
@@ -64,79 +56,54 @@ def predict(
     The file's other columns stay beside the answers; a column `label` becomes `input_label`. Empty texts get an answer
     and a warning.
     """
-    options, output = data_options(context), expanded(output)
-    if bool(texts) == bool(data):
-        raise UserError("Give texts to classify, or --data FILE (- for standard input), and not both.")
-    if text_pair is not None and len(texts or []) != 1:
-        raise UserError("--text-pair goes with exactly one text. For many pairs, give a .csv or .jsonl as --data.")
     if output is not None and as_json:
-        raise UserError("--json prints the answers, --output writes them to a file. Give one of them.")
+        raise UserError(f"prints the answers, {spell('output')} writes them to a file. Give one.", parameter="as_json")
+    output = expanded(output)
     with loading():
         from tqdm import tqdm
 
         from hf_posenc.finetuning import prediction
-        from hf_posenc.training.inference import cut_texts_in_words
+        from hf_posenc.finetuning.functions import open_answers
 
-    if output is not None:
-        prediction.check_output(output, options.data)
-    way: Any = {"backend": backend, "bf16": bf16, "trust_remote_code": trust_remote_code}
-    classifier = prediction.load_classifier(checkpoint, device, revision, throughput=data is not None, **way)
+    answers = open_answers(
+        checkpoint,
+        texts,
+        text_pair=text_pair,
+        split=split,
+        output=output,
+        batch_size=batch_size,
+        threshold=threshold,
+        top_k=top_k,
+        calibrated=calibrated,
+        bf16=bf16,
+        backend=backend,
+        options=data_options(context),
+    )
+    classifier = answers.classifier
     if classifier.backend != "torch":
         precision = [name for name in (classifier.model.precision, "in bfloat16" if bf16 else None) if name]
         print(f"Backend: {', '.join([classifier.backend, *precision])}.", file=sys.stderr)
-    rows, inputs, remarks = _read(classifier, options, split, texts, text_pair)
-    asked: Any = {"threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
-    truncated: set[int] = set()
-    with tqdm(desc="Labelling", total=len(inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
-        answers = prediction.predict(classifier, inputs, batch_size, truncated=truncated, progress=bar.update, **asked)
+    with tqdm(desc="Labelling", total=len(answers.inputs), unit=" texts", leave=False, disable=None, delay=1) as bar:
+        computed = answers.compute(bar.update)
         if output is not None:
-            written = prediction.write_answers(output, rows, answers, classifier.known.label_names)
+            written = prediction.write_answers(output, answers.rows, computed, classifier.known.label_names)
             print(f"{written:,} {'answer is' if written == 1 else 'answers are'} in {output}", file=sys.stderr)
         elif as_json:
-            for line in prediction.json_lines(rows, answers):
+            for line in prediction.json_lines(answers.rows, computed):
                 print(line, flush=True)
         else:
-            given = list(answers)
-            table = Table("text", *given[0])
-            for parts, answer in zip(inputs, given, strict=True):
-                table.add_row(*map(escape, (" || ".join(parts), *map(_cell, answer.values()))))
-            Console().print(table)
-    for remark in (cut_texts_in_words(truncated, classifier.tokenizer), *remarks):
+            _print_table(answers.inputs, list(computed))
+    for remark in (answers.read, *answers.remarks()):
         if remark:
             print(remark, file=sys.stderr)
 
 
-def _read(
-    classifier: Any, options: shared.Options, split: str | None, texts: list[str] | None, text_pair: str | None
-) -> tuple[Any, list[tuple[str, ...]], list[str]]:
-    """Every row of a file or of the command line, the inputs that the model reads for them, and what is said of them.
-
-    A single text of the command line is taken as already joined.
-    """
-    import pyarrow as pa
-
-    from hf_posenc.data.columns import as_input, find_columns
-    from hf_posenc.data.reading import Source, empty_in_words, names_of, refuse_surrogates, where
-    from hf_posenc.data.sources import read_split
-
-    remarks, known = [], classifier.known.columns
-    if texts:
-        refuse_given(options, _OF_DATA, "is for --data, and texts are given")
-        if split is not None:
-            raise UserError(f"--split {split!r} is for --data, and texts are given. Leave it out.")
-        cells = {"text": texts} | ({} if text_pair is None else {"text_pair": [text_pair]})
-        refuse_surrogates((f"Text {row}", text) for row, text in enumerate(chain(*cells.values()), start=1))
-        source = Source(pa.table(cells), "Your texts")
-        table = source.table()
-        inputs = [as_input(row, known) for row in zip(*cells.values(), strict=True)]
-    else:
-        source = read_split(options, split)
-        table = source.table()
-        columns = find_columns(table, options, known, needs_label=False)
-        inputs = list(zip(*columns.texts(table), strict=True))
-        remarks.append(f"{table.info.dataset_name}: {columns.sentence(names_of(table))}; {table.info.description}.")
-    remarks.append(empty_in_words(str(table.info.dataset_name), inputs, partial(where, table)))
-    return source.rows, inputs, remarks
+def _print_table(inputs: list[tuple[str, ...]], answers: list[dict[str, Any]]) -> None:
+    """A line per text with its answer."""
+    table = Table("text", *answers[0])
+    for parts, answer in zip(inputs, answers, strict=True):
+        table.add_row(*map(escape, (" || ".join(parts), *map(_cell, answer.values()))))
+    Console().print(table)
 
 
 def _cell(value: Any) -> str:
@@ -149,6 +116,7 @@ def _cell(value: Any) -> str:
 
 
 @app.command()
+@reads_data()
 def evaluate(
     context: typer.Context,
     checkpoint: Checkpoint,
@@ -158,16 +126,6 @@ def evaluate(
     errors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the rows that are answered wrongly.")
     ] = None,
-    text_column: shared.TextColumnOption = None,
-    join: shared.JoinOption = None,
-    label_column: shared.LabelColumnOption = None,
-    label_delimiter: shared.LabelDelimiterOption = None,
-    label_names: shared.LabelNamesOption = None,
-    skip_missing: shared.SkipMissingOption = False,
-    delimiter: shared.DelimiterOption = None,
-    quoting: shared.QuotingOption = None,
-    encoding: shared.EncodingOption = None,
-    format: shared.FormatOption = None,
     batch_size: _BatchSize = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     device: shared.DeviceOption = None,
@@ -175,28 +133,32 @@ def evaluate(
     trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Score a checkpoint on labelled data, a file or a split of a data set: loss and the metrics of its task."""
-    options, errors = data_options(context), expanded(errors)
+    errors = expanded(errors)
     with loading():
         from tqdm import tqdm
 
-        from hf_posenc.finetuning import prediction
+        from hf_posenc.finetuning.functions import score
+        from hf_posenc.training.classes import class_tables
 
-    if errors is not None:
-        prediction.check_output(errors, options.data, "--errors")
-    classifier = prediction.load_classifier(checkpoint, device, revision, trust_remote_code=trust_remote_code)
-    if errors is not None and classifier.known.problem_type == "regression":
-        raise UserError(f"--errors {errors!r} lists wrong labels, and {checkpoint!r} predicts numbers. Leave it out.")
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
-        found = prediction.evaluate(classifier, options, split, batch_size=batch_size, progress=bar.update)
-    for line in (found.data.line, *found.data.doubts, found.cut):
+        scores = score(
+            checkpoint,
+            data_options(context),
+            split=split,
+            errors=errors,
+            batch_size=batch_size,
+            progress=bar.update,
+        )
+    for line in (scores.data.line, *scores.data.doubts, scores.cut):
         if line:
             print(line, file=sys.stderr)
-    if errors is not None:  # before the scores, whose reader may have left
-        written = prediction.write_answers(errors, found.errors, found.answers, classifier.known.label_names)
-        print(f"{written:,} {'row is' if written == 1 else 'rows are'} in {errors}", file=sys.stderr)
+    if errors is not None:
+        wrong = len(scores.answers)
+        print(f"{wrong:,} {'row is' if wrong == 1 else 'rows are'} in {errors}", file=sys.stderr)
     if as_json:
-        print(json_text({"data": data, "examples": found.examples} | found.metrics))
+        print(json_text(scores.as_dict(str(data))))
     else:
-        print(f"{data}: {found.examples:,} examples")
-        for name, value in found.metrics.items():
+        print(f"{data}: {scores.examples:,} examples")
+        for name, value in scores.metrics.items():
             print(f"{name:<20}{value:>10.4f}")
+        Console().print(Markdown(class_tables("data", scores.classes, scores.confusion, "--json")))

@@ -1,10 +1,12 @@
 """The Typer application: errors in one line, notes, what commands share, and the entry point."""
 
 import contextlib
+import functools
+import inspect
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, cast
 
 import typer
@@ -14,7 +16,7 @@ from typer.exceptions import TyperException
 
 import hf_posenc
 from hf_posenc.errors import UserError, run_script, spelling
-from hf_posenc.options import Options, output_option
+from hf_posenc.options import READING, Options, output_option
 
 from .spelling import CommandLineSpelling
 from .streams import OutputLost, output_may_be_lost, outputs
@@ -65,9 +67,31 @@ def _hf_posenc(
         context.with_resource(spelling(CommandLineSpelling(commands, str(running))))
 
 
+def reads_data(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of reading, but those left out, behind its own; they stand in its context alone."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own, fields = inspect.signature(command), inspect.signature(Options).parameters
+        added = [fields[name] for name in READING if name not in left_out]
+
+        @functools.wraps(command)
+        def called(**values: Any) -> None:
+            command(**{name: value for name, value in values.items() if name in own.parameters})
+
+        called.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]
+        return called
+
+    return decorated
+
+
 def data_options(context: typer.Context) -> Options:
     """The options of the data, and others of a training, among a command's own."""
     return Options(**{name: value for name, value in context.params.items() if name in Options.__dataclass_fields__})
+
+
+def reading(context: typer.Context) -> dict[str, Any]:
+    """The options of reading that are given, by name."""
+    return {name: value for name in READING if (value := context.params.get(name)) not in (None, False)}
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """`compare` and `report`: schemes side by side."""
 
 import shlex
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -8,7 +9,7 @@ import typer
 from hf_posenc import options as shared
 from hf_posenc.files import expanded
 
-from .application import WritingCommand, app
+from .application import WritingCommand, app, reading, reads_data
 
 
 def _seeds(text: str) -> int | list[int]:
@@ -21,7 +22,9 @@ def _seeds(text: str) -> int | list[int]:
 
 
 @app.command(cls=WritingCommand)
+@reads_data("label_delimiter")  # a comparison is on one label per text
 def compare(
+    context: typer.Context,
     output: Annotated[str, shared.output_option(help="Folder for the results.", show_default=False)],
     plan: Annotated[
         str | None, typer.Option(help="A YAML file with all of the options below, or the name of a built-in plan.")
@@ -30,10 +33,6 @@ def compare(
         list[str] | None,
         typer.Option(help="File, folder with train.csv and test.csv, Hub name, `probes` or `halves`; may be repeated."),
     ] = None,
-    delimiter: shared.DelimiterOption = None,
-    text_column: shared.TextColumnOption = None,
-    join: shared.JoinOption = None,
-    label_column: shared.LabelColumnOption = None,
     schemes: Annotated[str | None, typer.Option(help="Schemes with commas, or all.")] = None,
     seeds: Annotated[
         Any, typer.Option(parser=_seeds, metavar="<str>", help="How many seeds, or which: 0,1,2. Default 5.")
@@ -54,7 +53,7 @@ def compare(
         bool, typer.Option("--search", help="Choose each scheme's rate: 3 trials, on a seed and rows not reported.")
     ] = False,
     keep_models: Annotated[bool, typer.Option("--keep-models", help="Keep each run's model, in models.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and make none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read the data, list the runs, make none.")] = False,
 ) -> None:
     """Compare schemes: the same encoder, data, seeds and budget; only positions change.
 
@@ -66,10 +65,9 @@ def compare(
     from hf_posenc.comparison import Comparison, execute, write_report
     from hf_posenc.comparison.plan import SEARCH_FACTORS
     from hf_posenc.comparison.plan_file import read_plan
+    from hf_posenc.comparison.tasks import check_data
 
     output = expanded(output)
-    columns = {"delimiter": delimiter, "text_column": text_column, "join": join, "label_column": label_column}
-    columns = {name: value for name, value in columns.items() if value is not None}
     chosen = read_plan(
         plan or {},
         tasks=data,
@@ -79,10 +77,12 @@ def compare(
         baseline=baseline,
         size=size,
         pretrained=pretrained,
-        options={**(shared.json_object("options", options) or {}), **columns} or None,
+        options={**(shared.json_object("options", options) or {}), **reading(context)} or None,
         search=SEARCH_FACTORS if search else None,
     )
     if dry_run:
+        for task in chosen.tasks:
+            print(check_data(chosen, task).line, file=sys.stderr)
         for run in chosen.work():
             print(run.name)
         return

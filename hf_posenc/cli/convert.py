@@ -8,13 +8,14 @@ from hf_posenc import options as shared
 from hf_posenc.errors import UserError, spell
 from hf_posenc.files import expanded
 
-from .application import Output, Overwrite, WritingCommand, app
+from .application import Output, Overwrite, WritingCommand, app, reading, reads_data
 
 if TYPE_CHECKING:
     from hf_posenc import Healing
 
 
 @app.command(cls=WritingCommand)
+@reads_data(*shared.OF_LABELS)
 def convert(
     context: typer.Context,
     source: Annotated[
@@ -27,6 +28,7 @@ def convert(
     output: Output,
     scheme: shared.SchemeOption = None,
     scheme_kwargs: shared.SchemeKwargsOption = None,
+    scheme_file: shared.SchemeFileOption = None,
     rope_parameters: Annotated[
         str | None, typer.Option(metavar="JSON", help='For rope, such as {"rope_theta": 160000}.')
     ] = None,
@@ -39,7 +41,6 @@ def convert(
     heal: Annotated[
         str | None, typer.Option(metavar="FILE", help="Unlabelled text to heal a swap with: .txt, .csv, .jsonl, ...")
     ] = None,
-    text_column: shared.TextColumnOption = None,
     max_steps: Annotated[int | None, typer.Option(metavar="N", help="Steps of healing; default: 2000.")] = None,
     max_length: Annotated[
         int | None, typer.Option(metavar="N", help="Longest text to heal with; default: the source's limit.")
@@ -70,28 +71,28 @@ def convert(
     from hf_posenc.conversion import convert as run
     from hf_posenc.conversion.heal import read_training_texts
 
-    settings = {name: value for name in _OF_HEALING if (value := context.params[name]) is not None}
+    files, settings = reading(context), {"max_steps": max_steps, "max_length": max_length, "bf16": bf16}
+    others = ("heal", *settings, *shared.READING)
     values: dict[str, Any] = {
-        **{name: value for name, value in context.params.items() if name not in ("heal", *_OF_HEALING)},
+        **{name: value for name, value in context.params.items() if name not in others},
         "rope_parameters": shared.json_object("rope_parameters", rope_parameters),
         "scheme_kwargs": shared.json_object("scheme_kwargs", scheme_kwargs),
     }
-    if heal is None and eval_texts is not None and text_column is not None:  # no healing says which column
-        values["eval_texts"] = read_training_texts(expanded(eval_texts), settings.pop("text_column"))
-    done = run(**values, healing=_healing(heal, settings))
+    if heal is None and eval_texts is not None and files:  # there is no healing that says how they are read
+        values["eval_texts"] = read_training_texts(expanded(eval_texts), shared.Options(**files))
+        files = {}
+    done = run(**values, healing=_healing(heal, {**files, **settings}))
     print(f"{done}\nThe checkpoint and conversion.json are in {output}")
-
-
-_OF_HEALING = ("text_column", "max_steps", "max_length", "bf16")
 
 
 def _healing(texts: str | None, settings: dict[str, Any]) -> "Healing | None":
     """What the options say of healing; refuses settings without text."""
     from hf_posenc.conversion import Healing
 
+    given = {name: value for name, value in settings.items() if value is not None}
     if texts is not None:
-        return Healing(texts, **settings)
-    if settings:
-        useless = ", ".join(spell(name, value) for name, value in settings.items())
+        return Healing(texts, **given)
+    if given:
+        useless = ", ".join(spell(name, value) for name, value in given.items())
         raise UserError(f"{useless} has no effect without text to heal with. Give {spell('heal')}, or leave it out.")
     return None

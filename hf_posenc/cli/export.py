@@ -7,10 +7,11 @@ from rich.console import Console
 
 from hf_posenc import options as shared
 
-from .application import Checkpoint, Output, Overwrite, WritingCommand, app, loading
+from .application import Checkpoint, Output, Overwrite, WritingCommand, app, loading, reads_data
 
 
 @app.command(cls=WritingCommand)
+@reads_data()
 def export(
     context: typer.Context,
     checkpoint: Checkpoint,

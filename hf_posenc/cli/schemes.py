@@ -3,7 +3,6 @@
 import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from hf_posenc import options as shared
-from hf_posenc.errors import UserError, one_line, user_errors
 from hf_posenc.files import expanded
 
 from .application import WritingCommand, app, loading
@@ -42,11 +40,11 @@ def schemes() -> None:
 
 @app.command(cls=WritingCommand)
 def plot(
-    source: Annotated[str, typer.Argument(metavar="SCHEME|CHECKPOINT", help="A scheme's name, or a checkpoint.")],
+    source: Annotated[str, typer.Argument(help="A scheme's name, or a checkpoint: a folder, or a Hub name.")],
     output: Annotated[str, shared.output_option(help="Picture to write: .png, .svg or .pdf.")],
-    max_positions: Annotated[int | None, typer.Option(help="Positions shown; default 128.")] = None,
+    max_positions: Annotated[int | None, typer.Option(help="Positions shown. [128]")] = None,
     layer: Annotated[
-        int | None, typer.Option(help="Layer, from 0, of what differs by layer; default: the first with a bias, or 0.")
+        int | None, typer.Option(help="Layer, from 0, of what differs by layer. [the first with a bias, or 0]")
     ] = None,
     size: shared.SizeOption = "mini",
     scheme_kwargs: shared.SchemeKwargsOption = None,
@@ -55,40 +53,20 @@ def plot(
     trust_remote_code: shared.TrustOption = False,
 ) -> None:
     """Draw what a scheme adds, turns or biases, and what of order the model sees: a new one, or a checkpoint."""
-    from hf_posenc.checkpoints.loading import load_any
-    from hf_posenc.checkpoints.opening import open_checkpoint
-    from hf_posenc.model.package_config import PosEncConfig, find_scheme
-    from hf_posenc.model.scheme_table import SCHEMES
-    from hf_posenc.quiet import without_bars
-    from hf_posenc.schemes.plots import check_picture_path, plot_position, save_figure
-    from hf_posenc.schemes.scheme_file import register_scheme
+    from hf_posenc.plotting import plot as draw
 
-    source, output = expanded(source), expanded(output)
-    check_picture_path(output)
-    if scheme_file is not None:
-        register_scheme(scheme_file, source)
-    kwargs = shared.json_object("scheme_kwargs", scheme_kwargs)
-    shown: Any
-    if all(name in SCHEMES for name in source.split("+")):
-        with user_errors():
-            shown = PosEncConfig.from_preset(
-                size or "mini", position_embedding_type=source, position_embedding_kwargs=kwargs
-            )
-    elif kwargs is not None:
-        raise UserError("--scheme-kwargs goes with a scheme's name. A checkpoint has its own.")
-    else:
-        if "/" not in source and not Path(source).exists():
-            with user_errors():
-                find_scheme(source)
-        with without_bars():
-            shown = load_any(open_checkpoint(source, revision=revision, trust_remote_code=trust_remote_code))
-        if not hasattr(shown.base_model, "position"):
-            raise UserError(f"{source!r} is a {shown.config.model_type} model, not a PosEnc one: it can't be plotted.")
-    try:
-        save_figure(plot_position(shown, max_positions=max_positions, layer=layer), output)
-    except ImportError as error:
-        raise UserError(one_line(error)) from error
-    print(f"The picture is in {output}")
+    draw(
+        source,
+        output,
+        max_positions=max_positions,
+        layer=layer,
+        size=size or "mini",
+        scheme_kwargs=scheme_kwargs,
+        scheme_file=scheme_file,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+    )
+    print(f"The picture is in {expanded(output)}")
 
 
 @app.command()
@@ -97,7 +75,7 @@ def check(
         str, typer.Argument(autocompletion=shared.complete_scheme, help="A positional scheme: see `schemes`.")
     ],
     scheme_kwargs: shared.SchemeKwargsOption = None,
-    only: Annotated[list[str] | None, typer.Option(help="Run this check alone; may be given several times.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Run this check alone; repeatable.")] = None,
     scheme_file: shared.SchemeFileOption = None,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Also run the exported graph in ONNX Runtime and compare: a minute more.")
@@ -114,7 +92,7 @@ def check(
         register_scheme(scheme_file, scheme)
     kwargs = shared.json_object("scheme_kwargs", scheme_kwargs) or {}
     with loading("Running the checks, which takes up to a minute"):
-        report = check_scheme(scheme, kwargs=kwargs, checks=only or None)
+        report = check_scheme(scheme, scheme_kwargs=kwargs, only=only or None)
         if onnx:
             report = replace(report, results=(*report.results, _check_onnx(scheme, kwargs)))
     print(report)
@@ -135,7 +113,7 @@ def _check_onnx(scheme: str, kwargs: dict[str, Any]) -> "CheckResult":
     with tempfile.TemporaryDirectory() as folder, without_bars():
         tokenizer.save_pretrained(f"{folder}/model")
         try:
-            Case(scheme, None, kwargs, {"vocab_size": len(tokenizer)}).classifier().save_pretrained(f"{folder}/model")
+            Case(scheme, None, kwargs).classifier(vocab_size=len(tokenizer)).save_pretrained(f"{folder}/model")
             export(f"{folder}/model", f"{folder}/onnx", "onnx")
         except Exception as error:  # whatever the scheme, the exporter or the runtime raises
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error  # names the operation

@@ -17,9 +17,9 @@ def train(**values: Any) -> None:
     """
     options = Options(**values)
     with loading():
-        from hf_posenc.finetuning.train import train as run
+        from hf_posenc.finetuning.train import fine_tune
 
-    result = run(options)
+    result = fine_tune(options)
     if is_main_process():
         print(f"Checkpoint, results and README are in {result.output}")
 

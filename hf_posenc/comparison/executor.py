@@ -97,8 +97,10 @@ def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, 
     inputs = {f"the scheme file {last_name(path)!r}": sha256(path) for path in plan.scheme_files}
     for task in plan.tasks:
         with without_bars():  # what it warns of is about the user's data
-            if digest := check_data(plan, task):
-                inputs[f"the data of {task.name!r}"] = digest
+            checked = check_data(plan, task)
+        say(checked.line)
+        if checked.digest is not None:
+            inputs[f"the data of {task.name!r}"] = checked.digest
     for scheme in plan.schemes if plan.pretrained is not None else ():
         checkpoint = plan.checkpoint(scheme)
         for weights in sorted(Path(checkpoint).glob("*.safetensors")):

@@ -16,7 +16,7 @@ from hf_posenc.errors import UserError
 from hf_posenc.files import expanded, write_text
 from hf_posenc.markdown import code, markdown_table, plain, render
 from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.schemes.describe import factors_in_words, learning_rate_factors
+from hf_posenc.schemes.describe import position_rates, rates_in_words
 from hf_posenc.schemes.plots import PALETTE, save_figure
 
 from . import statistics
@@ -344,12 +344,12 @@ def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
 
 def _rates(plan: Plan) -> str:
     """The schemes whose weights learn at another rate than the encoder, in words."""
-    factors: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for scheme in plan.schemes:
         with contextlib.suppress(ValueError):  # one of the user's own, whose file isn't here
             fields = {"position_embedding_kwargs": plan.scheme_kwargs.get(scheme)}
-            factors |= learning_rate_factors(PosEncConfig.from_preset("tiny", position_embedding_type=scheme, **fields))
-    return factors_in_words(factors)
+            rates |= position_rates(PosEncConfig.from_size("tiny", position_embedding_type=scheme, **fields))
+    return rates_in_words(rates)
 
 
 def ends(interval: Interval | None, sign: str = "") -> str:

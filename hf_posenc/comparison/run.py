@@ -15,10 +15,11 @@ from hf_posenc.checkpoints.tokenizers import check_ids
 from hf_posenc.conversion.loading import load
 from hf_posenc.errors import UserError, user_errors
 from hf_posenc.finetuning.start import check_start
-from hf_posenc.finetuning.train import TrainingResult, train
+from hf_posenc.finetuning.train import TrainingResult, fine_tune
 from hf_posenc.machine import commit, processor
 from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.options import Options
+from hf_posenc.schemes.names import require_scheme
 from hf_posenc.schemes.scheme_file import register_scheme
 from hf_posenc.training.inference import logits_of
 from hf_posenc.training.recipe import default_learning_rate
@@ -49,6 +50,7 @@ def check_schemes(plan: Plan) -> None:
             register_scheme(path, "+".join(dict.fromkeys("+".join(plan.schemes).split("+"))))
     started_from: dict[str, Options] = {}
     for scheme in plan.schemes:
+        require_scheme(scheme, plan.scheme_kwargs.get(scheme), parameter="schemes")
         options = Options.of(**run_options(plan, PlannedRun(plan.tasks[0], scheme, 0)))
         beginning = check_start(options)
         if beginning.checkpoint is None:
@@ -100,7 +102,7 @@ def run_one(
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
     rows = {"train": training_rows(plan, run)}
     # The baselines are measured once for all runs of a task.
-    trained = train(Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True))
+    trained = fine_tune(Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True))
     tested = list(_test(plan, run, trained))
     if not tested:
         raise UserError(f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}.")

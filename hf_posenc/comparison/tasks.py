@@ -17,8 +17,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from hf_posenc.data.columns import find_columns
+from hf_posenc.data.labels import is_missing
 from hf_posenc.data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
-from hf_posenc.data.reading import as_table, read_file
+from hf_posenc.data.reading import as_table, counted, read_file
 from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import SPECIAL_TOKENS
 from hf_posenc.errors import UserError
@@ -123,10 +124,10 @@ def load_task(plan: Plan, task: Task, *, trial: bool = False) -> dict[str, Datas
     tested = splits.get("test", splits.get("validation"))
     if tested is None:
         raise UserError(f"The task {task.name!r} has nothing to test on: {task.data!r} has {', '.join(splits)} alone.")
-    return {"train": splits["train"], "test": tested, **_extra_tests(task)}
+    return {"train": splits["train"], "test": tested, **_extra_tests(task, options)}
 
 
-def _extra_tests(task: Task) -> dict[str, Dataset]:
+def _extra_tests(task: Task, options: Options) -> dict[str, Dataset]:
     tests: dict[str, Dataset] = {}
     for file in task.extra_tests:
         path = Path(resolve_data(task.data)) / file
@@ -135,32 +136,50 @@ def _extra_tests(task: Task) -> dict[str, Dataset]:
         part = path.name.split(".")[0]
         if part in ("train", "validation", "test", *tests):
             raise UserError(f"The task {task.name!r} names {file!r}: there is a part {part!r} already.")
-        tests[part] = read_file(str(path))
+        tests[part] = read_file(str(path), options)
     return tests
 
 
 def _hold_out(rows: Dataset, options: Options) -> dict[str, Dataset]:
-    """The rows without a share of the texts, and those of this share."""
-    columns = find_columns(rows, options)
+    """The rows without a share of the texts, and those of this share; incomplete ones are no texts to choose from."""
+    columns, found = find_columns(rows, options), rows.info.description
+    if options.skip_missing:
+        cells = zip(*columns.texts(rows), rows[columns.label], strict=True)
+        whole = rows.select([row for row, parts in enumerate(cells) if not any(map(is_missing, parts))])
+        found += f", {len(rows) - len(whole):,} left out" if len(whole) < len(rows) else ""
+        rows = whole
     marks = marks_of(*columns.texts(rows))
     held = choose_texts(marks, list(map(str, rows[columns.label])), _TEST_SHARE)
-    return {
+    parts = {
         "train": rows.select([row for row, mark in enumerate(marks) if mark not in held]),
         "test": rows.select([row for row, mark in enumerate(marks) if mark in held]),
     }
+    for part in parts.values():
+        part.info.description = f"{counted(len(part), 'row')} of {found}"
+    return parts
 
 
-def check_data(plan: Plan, task: Task) -> str | None:
+@dataclass(frozen=True)
+class CheckedData:
+    """What was read of a task's data.
+
+    Attributes:
+        digest: a hash of its rows, by which runs on changed data are told; None: it is generated.
+        line: columns, labels and sizes, in words.
+    """
+
+    digest: str | None
+    line: str
+
+
+def check_data(plan: Plan, task: Task) -> CheckedData:
     """Reads a task's data, so that faults show before any training.
-
-    Returns:
-        A hash of its rows, by which runs on changed data are told; None: it is generated.
 
     Raises:
         UserError: there is no such data, or it can't be compared on.
     """
     if task.is_generated:
-        return None
+        return CheckedData(None, f"{task.name}: generated, {plan.train_examples_of(task):,} examples to train on.")
     prepared = prepare(load_task(plan, task), plan.data_options(task))
     if (kind := prepared.labels.problem_type) != "single_label_classification":
         what = f"The task {task.name!r} is {kind.replace('_', ' ')}, which has no {task.metric}"
@@ -170,7 +189,8 @@ def check_data(plan: Plan, task: Task) -> str | None:
     for concern in prepared.summary.doubts:
         logger.warning(f"The task {task.name!r}: {concern}")
     rows = {name: [*texts_of(part), labels_of(part)] for name, part in prepared.splits.items()}
-    return hashlib.sha256(json.dumps([prepared.labels.names, rows]).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps([prepared.labels.names, rows]).encode()).hexdigest()[:16]
+    return CheckedData(digest, f"{task.name}: {prepared.summary.line}")
 
 
 def test_parts(

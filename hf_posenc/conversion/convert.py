@@ -1,7 +1,7 @@
 """`convert`: makes a PosEnc checkpoint, with any positional scheme, from a pretrained one of the BERT family."""
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modul
 from ..checkpoints.tokenizers import check_ids
 from ..errors import UserError, spell
 from ..files import expanded, last_name, write_json
-from ..options import SEED, check_range
+from ..options import SEED, Options, check_range
 from ..quiet import alone, without_bars
+from ..schemes.names import require_scheme
 from ..schemes.scheme_file import register_scheme
 from ..training.inference import Row
 from .families import FAMILIES, SOURCE
@@ -25,7 +26,7 @@ from .heal import Healing, heal, read_training_texts, remove_healing, set_aside
 from .loading import Loaded, load
 from .measure import compare, encode, own_texts, random_tokens, special_tokens, verify
 from .report import Agreement, Conversion, ConversionReport
-from .swap import Target, check_scheme_name, swap, target_config
+from .swap import Target, swap, target_config
 
 _EXACT = 1e-5
 """The largest error of a conversion that keeps the scheme, on the models that were measured."""
@@ -79,8 +80,8 @@ def convert(
             A head that the source lacks is new.
         healing: text to heal a swapped model with, and how. None: it isn't healed. While it heals, checkpoints lie in
             `OUTPUT.healing`, from which the same call goes on after Ctrl-C.
-        eval_texts: texts to measure on: a file or table, read as that of `healing`, or texts. None: those that healing
-            sets aside, or sentences of the package.
+        eval_texts: texts to measure on: a file or table, which is read as that of `healing`, or texts. None: those that
+            healing sets aside, or sentences of the package.
         revision: branch, tag or commit on the Hub.
         allow_pickle: read weights from a .bin file, if there are no others.
         allow_other_tokens: take a tokenizer that gives other ids than the source's `tokenizer.json`.
@@ -101,7 +102,7 @@ def convert(
     if scheme_file is not None:
         register_scheme(scheme_file, scheme)
     if scheme is not None:
-        check_scheme_name(scheme)
+        require_scheme(scheme, scheme_kwargs)
     torch.default_generator.manual_seed(seed)
     source, output = str(expanded(source)), None if output is None else Path(expanded(output))
     target = Target(scheme, scheme_kwargs, rope_parameters, max_position_embeddings, extension)
@@ -231,11 +232,13 @@ def _check_healing(loaded: Loaded, target: Target, healing: Healing) -> None:
 
 def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest: int) -> _Texts:
     """Texts to heal with, and others to measure on, as token ids, up to `longest`."""
-    text_column = None if healing is None else healing.text_column
-    training = [] if healing is None else read_training_texts(expanded(healing.texts), text_column)
+    reading = Options() if healing is None else healing.reading()
+    training = [] if healing is None else read_training_texts(expanded(healing.texts), reading)
     chosen, name = own_texts(), "blimp_order, which comes along"
     if held_out is not None:
-        chosen, name = read_training_texts(expanded(held_out), text_column), "eval_texts"
+        if not isinstance(held_out, (str, Path)):
+            reading = replace(reading, delimiter=None, quoting=None, encoding=None, format=None)
+        chosen, name = read_training_texts(expanded(held_out), reading), "eval_texts"
         measured = set(chosen)
         training = [text for text in training if text not in measured]
     elif healing is not None:

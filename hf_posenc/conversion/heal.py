@@ -14,6 +14,7 @@ in every layer, and gained nothing from this.
 
 import contextlib
 import hashlib
+import logging
 import random
 import re
 import shutil
@@ -41,18 +42,31 @@ from transformers.trainer_callback import PrinterCallback
 
 from ..checkpoints.keeper import REPLACED, disk_errors, nothing_changed
 from ..data.columns import find_columns
-from ..data.memory import dataset_in_memory, values_in_memory
-from ..data.reading import read_file, refuse_surrogates
+from ..data.memory import SOURCE, dataset_in_memory, values_in_memory
+from ..data.reading import Dialect, counted, read_file, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError, spell
 from ..files import WRITING, write_text
 from ..optimizer import scale_position_learning_rates
-from ..options import BOOLEAN, COUNT, FROM_0_TO_1, LENGTH, POSITIVE, Options, check_range
+from ..options import (
+    BOOLEAN,
+    COUNT,
+    FROM_0_TO_1,
+    LENGTH,
+    OF_LABELS,
+    POSITIVE,
+    READING,
+    Options,
+    check_range,
+    refuse_given,
+)
 from ..progress import ProgressConsole
 from ..training.inference import Row, pad_rows, take_off_autocast
 from ..training.recipe import step_bytes
 from ..training.run_folder import delete_checkpoint, our_checkpoints, whole_checkpoints
 from ..training.trainer import Bar, LogLines, Stop, is_live
 from .measure import encode, special_tokens, swap_tokens
+
+logger = logging.getLogger(__name__)
 
 HELD_OUT = 500
 """At most this many texts are set aside to measure on, and at most a tenth."""
@@ -64,25 +78,38 @@ _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
 """Shares of the steps: up to here the first layer alone is trained, and from here on all of them."""
 
 
-def read_training_texts(source: Any, text_column: str | None = None) -> list[str]:
+def read_training_texts(source: Any, options: Options | None = None, dialect: Dialect | None = None) -> list[str]:
     """Texts of a file (see `hf-posenc predict --data`), of a table in memory, or of a list, without empty ones.
+
+    Args:
+        source: the file, table or list.
+        options: how it is read.
+        dialect: how a checkpoint's training read files, where the options don't say.
 
     Raises:
         UserError: there is no such file or column, or no text in it.
     """
-    table = read_file(source) if isinstance(source, (str, Path)) else dataset_in_memory(source)
+    options = options or Options()
+    if isinstance(source, (str, Path)):
+        table: Any = read_file(source, options, dialect)
+    else:
+        refuse_given(options, ("delimiter", "quoting", "encoding", "format"), "is for files, and these texts are none")
+        table = dataset_in_memory(source)
     if table is not None:
-        columns = find_columns(table, Options(text_column=text_column), needs_label=False).texts(table)
+        columns = find_columns(table, options, needs_label=False).texts(table)
         texts = [" ".join(parts) for parts in zip(*columns, strict=True)]
     else:
         texts = values_in_memory(source)
         if wrong := [text for text in texts if not isinstance(text, str)]:
             raise UserError(f"{wrong[0]!r} is no text. Give a file, or a list of strings.")
-        refuse_surrogates((f"Text {number}", text) for number, text in enumerate(texts))
-    texts = [text for text in texts if text.strip()]
-    if not texts:
+        refuse_surrogates((f"Row {number}", text) for number, text in enumerate(texts))
+    written = [text for text in texts if text.strip()]
+    if not written:
         raise UserError(f"{str(source)[:80]!r} holds no text. Give a file with one text per line.")
-    return texts
+    if empty := len(texts) - len(written):
+        name = repr(str(source)) if isinstance(source, (str, Path)) else SOURCE
+        logger.warning(f"{name}: {counted(empty, 'empty text')} left out, {counted(len(written), 'text')} used.")
+    return written
 
 
 def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
@@ -104,7 +131,8 @@ class Healing:
 
     Attributes:
         texts: unlabelled text: a file, texts, or a table in memory.
-        text_column: of a file or table.
+        text_column, join: of a file or table, as in `predict`.
+        delimiter, quoting, encoding, format: of a file, as in `predict`.
         max_steps: how many steps it takes; the learning rate falls to 0 over them.
         learning_rate: the highest, of AdamW. None: 6e-4 up to a hidden size of 384, above it in inverse
             proportion to the size, because equal steps change a wider layer's output more (arXiv 2203.03466).
@@ -121,6 +149,11 @@ class Healing:
     texts: Any = field(repr=False)
     _: KW_ONLY
     text_column: str | None = None
+    join: str | None = None
+    delimiter: str | None = None
+    quoting: str | None = None
+    encoding: str | None = None
+    format: str | None = None
     max_steps: Annotated[int, COUNT] = 2000
     learning_rate: Annotated[float | None, POSITIVE] = None
     batch_tokens: Annotated[int, COUNT] = 1024
@@ -133,10 +166,15 @@ class Healing:
         for item in fields(self):
             if get_origin(item.type) is Annotated:
                 check_range(item.name, getattr(self, item.name), get_args(item.type)[1])
+        self.reading()  # refuses what is none
 
-    def _settings(self) -> dict[str, Any]:
-        """All but the texts."""
-        names = [item.name for item in fields(self) if item.name not in ("texts", "text_column")]
+    def reading(self) -> Options:
+        """How texts are read."""
+        return Options(**{name: getattr(self, name) for name in READING if name not in OF_LABELS})
+
+    def settings(self) -> dict[str, Any]:
+        """All but the texts and how they are read."""
+        names = [item.name for item in fields(self) if item.name not in ("texts", *READING)]
         return {name: getattr(self, name) for name in names}
 
 
@@ -190,7 +228,7 @@ def heal(
     embeddings = body.embeddings.word_embeddings.weight
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)
-        settings = repr((healing._settings(), seed, body.config.to_dict(), rows))
+        settings = repr((healing.settings(), seed, body.config.to_dict(), rows))
         saved = None if folder is None else _checkpoint(folder, _digest(teacher, settings), anew)
         embeddings.requires_grad_(False)
         data: dict[str, Any] = {
@@ -217,7 +255,7 @@ def heal(
         "seconds": trainer.state.log_history[-1]["seconds"],
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
-        **healing._settings(),
+        **healing.settings(),
         "seed": seed,
         "device": trainer.args.device.type,
         "threads": torch.get_num_threads(),

@@ -11,12 +11,11 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.sentence_modules import ACTIVATION
-from ..errors import UserError, spell, user_errors
-from ..model.package_config import PosEncConfig, did_you_mean, find_scheme, scheme_names, takes_rope_parameters
+from ..errors import UserError, spell
+from ..model.package_config import PosEncConfig, scheme_names, takes_rope_parameters
 from ..model.position_base import PositionScheme
 from ..model.position_rope import ROPE_COMMON
 from ..model.scheme_factory import own_arguments, scheme_kwargs
-from ..model.scheme_table import SCHEMES
 from . import fitting
 from .loading import build_config
 from .measure import random_tokens
@@ -60,20 +59,6 @@ class Target:
         return Target(max_position_embeddings=self.max_position_embeddings, extension=self.extension)
 
 
-def check_scheme_name(scheme: str) -> None:
-    """Raises a UserError if a scheme, or a part of `a+b`, isn't in the table, or the combination makes no sense."""
-    with user_errors():
-        names = scheme_names(scheme)
-    if unknown := [name for name in names if name not in SCHEMES]:
-        what = "is unknown" if len(names) == 1 else f"names {unknown[0]!r}, which is unknown"
-        raise UserError(
-            f"{what}. {did_you_mean(unknown[0].lower(), SCHEMES)}Choose one of {', '.join(SCHEMES)}, or several joined "
-            f"by '+'; one of your own comes with {spell('scheme_file')}.",
-            parameter="scheme",
-            value=scheme,
-        )
-
-
 def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConfig, bool]:
     """The configuration after the swap, and whether it differs from the one before.
 
@@ -93,7 +78,7 @@ def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConf
     values |= {"position_embedding_type": kind, "max_position_embeddings": length}
     if not same:
         stay = {*scheme_names(kind)} & {*scheme_names(before.position_embedding_type)}
-        turns = any(takes_rope_parameters(find_scheme(name)) for name in stay)
+        turns = any(takes_rope_parameters(before.find_scheme(name)) for name in stay)
         values["rope_parameters"] = before.rope_parameters if turns else None
         values["position_embedding_kwargs"] = _suitable(original, kind)
     if target.scheme_kwargs is not None:
@@ -115,7 +100,7 @@ def _check_extension(
     trained = before.max_position_embeddings
     names = scheme_names(kind)
     fits = [*EXTENSIONS] if any(has_table(part) for name, part in parts.items() if name in names) else []
-    fits += ROPE_EXTENSIONS if any(takes_rope_parameters(find_scheme(name)) for name in names) else ()
+    fits += ROPE_EXTENSIONS if any(takes_rope_parameters(before.find_scheme(name)) for name in names) else ()
     if extension not in fits:
         way = f"Choose one of {', '.join(fits)}" if fits else "Leave it out"
         raise UserError(f"isn't one for {kind!r}. {way}.", parameter="extension", value=extension)
@@ -153,7 +138,7 @@ def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
     table = fitting.added_vectors(parts_of(original), original.config)
     arguments: dict[str, dict[str, Any]] = {}
     for name in names:
-        scheme = find_scheme(name)
+        scheme = original.config.find_scheme(name)
         arguments[name] = kept.get(name, {**getattr(scheme, "conversion_kwargs", {}), **SUITABLE.get(name, {})})
         if name not in kept and table is not None and "rms" in own_arguments(scheme):
             # A factor on what is added: the old scheme's size.

@@ -4,7 +4,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset
 
 from ..errors import UserError
 from ..options import Options, words
-from .reading import cells_of, names_of, where
+from .reading import Dialect, cells_of, names_of, where
 
 _TEXTS: tuple[tuple[str, ...], ...] = (
     ("text", "text_pair"),
@@ -218,7 +218,7 @@ def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[
     say = f" Say which: such as {' '.join(options)}." if fewest or len(labels) == 1 else ""  # one column can't be both
     return UserError(
         f"{table.info.dataset_name}: {'; '.join(wanted)}. It has {_listed(cells)}.{say} If a .csv has other columns, "
-        "write a first row of names, or say --delimiter ';'."
+        "write a first row of names, or say what separates them: --delimiter ';' (or ',', '|', tab)."
     )
 
 
@@ -248,11 +248,13 @@ def note(config: Any, **values: Any) -> None:
     config.task_specific_params = {**others, OURS: {**notes_of(config), **values}}
 
 
-def remember_columns(config: Any, columns: Columns) -> None:
-    """Writes into a model's configuration how its texts were put together; what an earlier training noted goes."""
-    ours = {"text_columns": list(columns.text), "text_separator": columns.separator}
+def remember_columns(config: Any, columns: Columns, dialect: Dialect | None = None) -> None:
+    """Writes into a model's configuration how its data was read; what an earlier training noted goes."""
+    ours: dict[str, Any] = {"text_columns": list(columns.text), "text_separator": columns.separator}
     ours |= {"label_column": columns.label, "one_hot_columns": list(columns.one_hot)}
     ours |= {"label_delimiter": columns.label_delimiter}
+    if dialect is not None:
+        ours["dialect"] = asdict(dialect)
     config.task_specific_params = {**(getattr(config, "task_specific_params", None) or {}), OURS: ours}
 
 
@@ -263,6 +265,12 @@ def remembered_columns(config: Any) -> Columns | None:
         return None
     labels = tuple(noted.get("one_hot_columns") or [str(noted.get("label_column", "label"))])
     return Columns(tuple(noted["text_columns"]), labels, noted.get("text_separator"), noted.get("label_delimiter"))
+
+
+def remembered_dialect(config: Any) -> Dialect | None:
+    """How the training of a checkpoint was told to read its files; None if its configuration doesn't say."""
+    noted = notes_of(config).get("dialect")
+    return Dialect(**noted) if isinstance(noted, dict) else None
 
 
 def as_input(texts: str | Sequence[Any] | Mapping[str, Any], known: Columns | None) -> tuple[str, ...]:

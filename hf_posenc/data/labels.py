@@ -17,7 +17,7 @@ from datasets import Dataset
 from ..errors import UserError
 from ..options import Options
 from .columns import Columns, require_columns
-from .reading import cells_of, classes_of, listed, places, refuse_missing, where
+from .reading import DELIMITERS, Dialect, cells_of, classes_of, listed, places, refuse_missing, where
 
 MOST_NUMBERED = 50
 """More different whole numbers than this need --task."""
@@ -47,6 +47,8 @@ class Known:
     problem_type: str | None = None
     trained_on: frozenset[int] = frozenset()
     """The marks of the texts that it was trained on, where these are known."""
+    dialect: Dialect | None = None
+    """How its training was told to read its files."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt:
     declared, delimiter = classes_of(table, name), columns.label_delimiter
     # -1 of a declared label: none, as in GLUE
     cells = [None if is_missing(cell) or (declared and cell == -1) else cell for cell in cells_of(table, name)]
-    is_numeric = table.info.builder_name == "csv" and delimiter is None
+    is_numeric = table.info.builder_name in DELIMITERS and delimiter is None
     is_numeric = is_numeric and all(_NUMBER.fullmatch(cell.strip()) for cell in cells if cell is not None)
     if is_numeric:  # cells of a csv, in which nan is no label
         cells = [None if cell is None or math.isnan(float(cell)) else cell for cell in cells]
@@ -252,7 +254,7 @@ def _of_training(column: _Column, columns: Columns, options: Options, trained: t
     seen, task = sorted(column.seen), options.task
     if task is None and (column.kind == "words" or column.is_list):
         odd = [name for name in seen if _FOR_PEOPLE.fullmatch(name)]
-        is_text = column.table.info.builder_name == "csv" and column.known is None and not column.is_list
+        is_text = column.table.info.builder_name in DELIMITERS and column.known is None and not column.is_list
         if is_text and odd and all(_NUMBER.fullmatch(name) or name in odd for name in seen):
             raise UserError(
                 f"Column {column.name!r} has {odd[0]}, which may be a number. Write numbers with a decimal point "

@@ -139,8 +139,8 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
     for number, (row, cells) in enumerate(zip(rows, texts, strict=True)):
         is_text = takes_numbers or all(isinstance(cell, str) for cell in cells)
         if len(cells) != len(texts[0]) or not is_text:
-            raise UserError(f"Text {number} is {row!r:.60}. Give a string for each text, or for each a pair.")
-        refuse_surrogates((f"Text {number}", cell) for cell in cells if isinstance(cell, str))
+            raise UserError(f"Row {number} is {row!r:.60}. Give a string for each text, or for each a pair.")
+        refuse_surrogates((f"Row {number}", cell) for cell in cells if isinstance(cell, str))
     return names, [as_input(cells, known) for cells in texts]
 
 

@@ -1,7 +1,8 @@
 """Reads a file into a `datasets.Dataset`: each row once and in order, or an error that says where it stops.
 
 Text files are read by Python's `csv` and `json` and kept in memory, never taken from a cache. A column `__line__` says
-where each row stands: its first line, or in a .json or .parquet file its number.
+where each row stands: in a file of lines the first of its own, from 1, where the names stand; else (.json, .parquet,
+data sets, what is in memory) its number, from 0, as Python and pandas count. Every message counts like this.
 
 A .csv is separated by commas and its quotes enclose cells; a .tsv is separated by tabs and its quotes are letters.
 `--delimiter` and `--quoting` say otherwise. An unbalanced quote joins rows without any error, so a cell of several
@@ -13,10 +14,12 @@ import csv
 import gzip
 import io
 import json
+import logging
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +31,16 @@ from datasets import ClassLabel, Dataset, Features, LargeList, List
 from ..errors import UserError, one_line, without_tokens
 from ..options import Options, refuse_given
 
+logger = logging.getLogger(__name__)
+
 LINE = "__line__"
 """The column that says where a row stands."""
 KINDS = ("csv", "tsv", "json", "jsonl", "txt", "parquet")
 """The suffixes that are read; all but parquet also as .gz."""
 MOST_LISTED = 20
 """So many labels or texts are named in one sentence."""
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+"""Of the kinds whose cells have no types, what separates columns unless `--delimiter` says otherwise."""
 _SAY_QUOTES = "Say what quotes are: --quoting csv, they enclose cells; --quoting none, they are letters."
 
 
@@ -45,7 +51,7 @@ class Source:
     Attributes:
         rows: its columns, in their own types.
         name: what messages call it.
-        kind: the suffix of its file; of a .tsv, too, csv: its cells have no types. Of others `datasets`.
+        kind: the suffix of its file; of others `datasets`.
         places: where its rows stand; none: they are numbered.
         lines: how many its file has, where that is one of lines.
     """
@@ -91,23 +97,56 @@ def _as_bytes(cells: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([[str(cell).encode() for cell in cells.to_pylist()]], pa.large_binary())
 
 
-def read_file(path: str | Path, options: Options | None = None) -> Dataset:
+@dataclass(frozen=True)
+class Dialect:
+    """How a training was told to read its files of one kind; its checkpoint remembers it for others of that kind.
+
+    Not their encoding: any bytes are latin-1, so a file in UTF-8 would be read without an error, as other letters. Nor
+    `--format`: what a suffix means doesn't depend on the model.
+    """
+
+    kind: str
+    """One of `DELIMITERS`."""
+    delimiter: str | None = None
+    quoting: str | None = None
+
+
+def _as_trained(path: str | Path, options: Options, dialect: Dialect | None) -> Options:
+    """The options, completed by those of a training on files of this kind, which is said."""
+    if dialect is None or dialect.kind != (options.format or kind_of(Path(path))):
+        return options
+    names = [name for name in ("delimiter", "quoting") if getattr(options, name) is None]
+    trained = {name: getattr(dialect, name) for name in names if getattr(dialect, name) is not None}
+    if trained:
+        said = " ".join(f"--{name} {shlex.quote(value)}" for name, value in trained.items()).replace("'\t'", "tab")
+        logger.warning(
+            f"{str(path)!r} is read as the model's training data was, with {said}; give another to change it."
+        )
+    return replace(options, **trained)
+
+
+def read_file(path: str | Path, options: Options | None = None, dialect: Dialect | None = None) -> Dataset:
     """All rows of a file, see `read_source`, as our table."""
-    return read_source(path, options).table()
+    return read_source(path, options, dialect).table()
 
 
-def read_source(path: str | Path, options: Options | None = None) -> Source:
+def read_source(path: str | Path, options: Options | None = None, dialect: Dialect | None = None) -> Source:
     """All rows of a file, or of standard input for `-`; its suffix says what it is, unless `--format` does.
+
+    Args:
+        path: of the file.
+        options: how it is read.
+        dialect: how a checkpoint's training read files, where the options don't say.
 
     Raises:
         UserError: it isn't there, of another kind, can't be read, or a line could be read in two ways.
     """
-    options = options or Options()
+    options = _as_trained(path, options or Options(), dialect)
     kind = options.format or kind_of(Path(path))
     if kind not in KINDS:
         suffixes = ", ".join(f".{kind}" for kind in KINDS)
         raise UserError(f"{str(path)!r} has an unknown suffix. Accepted: {suffixes}. Or say what it is with --format.")
-    if kind not in _DELIMITERS:
+    if kind not in DELIMITERS:
         refuse_given(options, ("delimiter", "quoting"), f"is for .csv and .tsv files, {str(path)!r} is none")
     if kind == "parquet":
         refuse_given(options, ("encoding",), f"is for files of text, {str(path)!r} is none")
@@ -117,14 +156,14 @@ def read_source(path: str | Path, options: Options | None = None) -> Source:
             return Source(table, str(path))
     lines = _read_lines(path, options)
     places: list[int] = []
-    if kind in _DELIMITERS:
+    if kind in DELIMITERS:
         columns, places = _read_delimited(path, kind, lines, options)
     elif kind in ("json", "jsonl"):
         columns, places = _read_json(path, kind, lines)
     else:  # each line is a text, a blank one an empty text, so that answers stand in the order of lines
         columns = [("text", [line.rstrip("\r\n") for line in lines] if any(map(str.strip, lines)) else [])]
+        places = list(range(1, len(lines) + 1))
     arrays = [_array_of(path, kind, name, cells, places) for name, cells in columns]
-    kind = "csv" if kind in _DELIMITERS else kind
     rows = pa.table(arrays, [name for name, _ in columns])
     return Source(rows, str(path), kind, places, 0 if kind == "json" else len(lines))
 
@@ -183,7 +222,7 @@ def as_table(
     Args:
         dataset: the rows.
         source: what messages call it.
-        kind: the suffix of its file; of a .tsv, too, csv: its cells have no types.
+        kind: the suffix of its file.
         places: where its rows stand; none: they are numbered.
         lines: how many its file has, where that is one of lines.
 
@@ -195,7 +234,7 @@ def as_table(
     dataset = dataset.with_format(None)  # all columns, whichever a data set was saved with
     if LINE in dataset.column_names:
         raise UserError(f"{source!r} has a column {LINE!r}, which is where rows are numbered. Rename it.")
-    dataset = dataset.add_column(LINE, np.asarray(places or range(1, len(dataset) + 1)))
+    dataset = dataset.add_column(LINE, np.asarray(places or range(len(dataset))))
     dataset.info.description = counted(len(dataset), "row") + (f" from {counted(lines, 'line')}" if lines else "")
     dataset.info.dataset_name, dataset.info.builder_name = source, kind
     return dataset
@@ -328,7 +367,7 @@ def _read_delimited(
     Raises:
         UserError: a line can't be read, or could be read in two ways; the message names it.
     """
-    delimiter, guesses = options.delimiter or _DELIMITERS[kind], options.quoting is None
+    delimiter, guesses = options.delimiter or DELIMITERS[kind], options.quoting is None
     quotes = kind == "csv" if guesses else options.quoting == "csv"
     csv.field_size_limit(sys.maxsize)
     quoting: Any = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
@@ -398,7 +437,7 @@ def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[list[tupl
             if not is_lines and not isinstance(value, list):
                 raise ValueError(f"it holds {value!r:.60}, no list of objects.")
             rows.extend([value] if is_lines else value)
-    places = places if is_lines else list(range(1, len(rows) + 1))
+    places = places if is_lines else list(range(len(rows)))
     has_escapes = any(_ESCAPED_HALF.search(text) for text in texts.values())
     for place, row in zip(places, rows, strict=True):
         source = f"{path}, {'line' if is_lines else 'row'} {place}"

@@ -8,7 +8,7 @@ from datasets import Dataset, load_dataset, load_from_disk
 
 from ..errors import UserError, check_local
 from ..options import Options, refuse_given
-from .reading import KINDS, Source, as_table, kind_of, read_file, read_source, readable
+from .reading import KINDS, Dialect, Source, as_table, kind_of, read_file, read_source, readable
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,13 @@ def read(options: Options) -> dict[str, Dataset]:
     return {split: _table(found, split, options) for split, found in named.items()}
 
 
-def read_split(options: Options, split: str | None) -> Source:
+def read_split(options: Options, split: str | None, dialect: Dialect | None = None) -> Source:
     """The rows of a file, or of one split of a folder or a data set; None: of test. They are as they are there.
+
+    Args:
+        options: the data, and how it is read.
+        split: of a folder or a data set.
+        dialect: see `read_source`.
 
     Raises:
         UserError: they can't be read, or there is no such split.
@@ -61,7 +66,7 @@ def read_split(options: Options, split: str | None) -> Source:
         raise UserError(f"{options.data!r} has no split {split!r}. It has {', '.join(splits)}: name one with --split.")
     rows = splits[split]
     if isinstance(rows, str):
-        return read_source(rows, options)
+        return read_source(rows, options, dialect)
     return Source(rows.with_format("arrow")[:], f"{options.data}, split {split}")
 
 

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,8 @@ class Questions:
     """One of `GATES`; None where answers are no labels of texts."""
     labels: list[Any] | None
     """In the model's form. None: they aren't known."""
+    data: str = ""
+    """What was read of labelled data, used and left out."""
 
     @property
     def metric(self) -> str | None:
@@ -74,6 +76,8 @@ class Int8Report:
     texts: int
     evaluated_on: str | None
     """The file of labelled data."""
+    data: str
+    """What was read of it, used and left out."""
     calibrated_on: str | None
     alone: float
     """The largest difference of an answer alone from the same text's in a batch; of larger ones than 1, its part."""
@@ -91,12 +95,20 @@ class Int8Report:
             f"measured on {self.processor}"
         )
         line += f"; ranges of activations from {self.calibrated_on}." if self.calibrated_on else "."
+        if self.data:
+            line += f"\nLabelled data  {self.data}"
         if self.score is None:
             line += "\nWarning: nothing says what int8 costs in accuracy. Measure it with --evaluate FILE."
         return line
 
 
-def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, known: Known) -> Questions:
+def read_labelled(
+    file: str,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    known: Known,
+    options: Options | None = None,
+) -> Questions:
     """The texts and labels of a file, as `hf-posenc evaluate` reads them.
 
     Raises:
@@ -107,11 +119,12 @@ def read_labelled(file: str, model: PreTrainedModel, tokenizer: PreTrainedTokeni
             f"--evaluate {file!r} scores labels of texts, and a {type(model).__name__} gives none. Leave it out: "
             "agreement with float32 is measured all the same."
         )
-    prepared = prepare({"test": read_file(file)}, Options(), known)
+    options = options or Options()
+    prepared = prepare({"test": read_file(file, options, known.dialect)}, options, known)
     rows = list(encode(prepared, tokenizer, tokenizer.model_max_length)[0]["test"])
     if "labels" not in rows[0]:
         raise UserError(f"--evaluate {file!r} has no labels. Give labelled data, or leave it out.")
-    return _batched(rows, model, tokenizer)
+    return replace(_batched(rows, model, tokenizer), data=prepared.summary.line)
 
 
 def from_texts(
@@ -183,6 +196,7 @@ def quantize_graph(
         agreement=agreement(answers, others, questions.problem_type),
         texts=len(answers),
         evaluated_on=evaluated_on,
+        data=questions.data,
         calibrated_on=calibrated_on if to == "openvino" else None,
         alone=alone,
         processor=processor(),

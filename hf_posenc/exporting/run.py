@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -19,6 +20,7 @@ from ..data.preparing import Known
 from ..errors import UserError
 from ..files import expanded, last_name
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
+from ..options import OF_LABELS, READING, Options, refuse_given
 from ..quiet import alone, without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
@@ -117,6 +119,7 @@ def export(
     revision: str | None = None,
     trust_remote_code: bool = False,
     progress: Callable[[str], object] = logger.info,
+    **reading: Any,
 ) -> ExportReport:
     """Writes a checkpoint as a folder without code that another runtime loads, and compares it with PyTorch.
 
@@ -135,6 +138,7 @@ def export(
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
         progress: is told each step in a line.
+        **reading: how `evaluate` and `calibrate` are read, by the options of `hf-posenc evaluate`, such as `delimiter`.
 
     Returns:
         What was written and how it compares.
@@ -149,6 +153,7 @@ def export(
         raise UserError(f"--to {to!r} is unknown. Choose one of {', '.join((*TARGETS, *FAMILIES))}.")
     to, like = ("native", to) if to in FAMILIES else (to, None)
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
+    options = _reading_options(evaluate, calibrate, reading)
     check_packages(to, quantize)
     check_apart(out, source)
     with output_folder(out, overwrite=overwrite) as output:
@@ -161,7 +166,7 @@ def export(
         known = knowledge(model.config, opened)
         quantise = None
         if quantize is not None:
-            quantise = _quantiser(evaluate, calibrate, largest_drop, model, tokenizer, known)
+            quantise = _quantiser(evaluate, calibrate, largest_drop, model, tokenizer, known, options)
         with output.replaced() as staging:
             progress(f"Writing {type(model).__name__} for {to}")
             written = _write(to, like, model, tokenizer, opened, staging)
@@ -193,10 +198,11 @@ def _quantiser(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     known: Known,
+    options: Options,
 ) -> Callable[[Path, str], Int8Report]:
     """Reads the data that a graph is quantised and measured with; what it returns quantises a folder of a format."""
-    labelled = None if evaluate is None else read_labelled(evaluate, model, tokenizer, known)
-    texts = own_texts(300) if calibrate is None else read_training_texts(calibrate)[:300]
+    labelled = None if evaluate is None else read_labelled(evaluate, model, tokenizer, known, options)
+    texts = own_texts(300) if calibrate is None else read_training_texts(calibrate, options, known.dialect)[:300]
     return partial(
         quantize_graph,
         questions=labelled or from_texts(own_texts(256), model, tokenizer),
@@ -216,6 +222,14 @@ def _compared(model: PreTrainedModel, written: Written) -> float:
             "kept. Try other versions of transformers and of the runtime, and please report it."
         )
     return difference
+
+
+def _reading_options(evaluate: str | None, calibrate: str | None, reading: dict[str, Any]) -> Options:
+    """How the files are read; refuses what has no effect on those that are given."""
+    options = Options.of(**reading)
+    if evaluate is None:
+        refuse_given(options, OF_LABELS if calibrate else READING, "is for the data of --evaluate")
+    return options
 
 
 def _check_int8(

@@ -11,7 +11,7 @@
 import contextlib
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from itertools import count
@@ -19,18 +19,19 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from accelerate import PartialState
 from datasets import ClassLabel, Dataset, Features, List, Value
 from numpy.typing import ArrayLike
-from pandas import isna
 from rich.console import Console
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+from transformers import PreTrainedModel
 
 from ..checkpoints.files import not_finite
-from ..checkpoints.keeper import output_folder
+from ..checkpoints.keeper import OutputFolder, output_folder
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import note, notes_of, remembered_columns, spelt
 from ..data.memory import SOURCE, labels_in_memory, texts_in_memory
@@ -38,17 +39,17 @@ from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError
 from ..files import expanded
-from ..options import Options, refuse_given
+from ..options import READING, Options, refuse_given
 from ..quiet import alone, silence, without_bars
 from ..training import run_folder
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from .prediction import load_classifier
-from .train import save_run, train
+from .train import fine_tune, save_run
 
 _OPTIONS = frozenset(item.name for item in fields(Options))
-_OF_FILES = {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "text_column", "join"}
-_OF_FILES |= {"label_column", "label_delimiter", "delimiter", "quoting", "encoding", "format", "task"}
+_OF_FILES = {*READING} - {"skip_missing", "label_names"}
+_OF_FILES |= {"output", "overwrite", "resume", "data", "data_config", "validation", "test", "task"}
 """Options that say nothing of texts in memory."""
 
 
@@ -59,7 +60,9 @@ def fit(
     pretrained: str | None = None,
     scheme: str | None = None,
     task: str | None = None,
-    baseline: bool = True,
+    baselines: bool = True,
+    output: str | Path | None = None,
+    overwrite: bool = False,
     **options: Any,
 ) -> "PosEncClassifier | PosEncRegressor":
     """Trains a classifier, or for real numbers a regressor, on texts in memory.
@@ -82,7 +85,9 @@ def fit(
         pretrained: a checkpoint to start from, a folder or Hub name. None: a small encoder, from scratch.
         scheme: the positional scheme. None: that of `pretrained`, or `rope`.
         task: `classification` or `regression`, where the labels could be either.
-        baseline: train linear models too, and warn where one is better.
+        baselines: train linear models too, and warn where one is better.
+        output: a folder for the checkpoint, which `save` can write later, too. None: nothing is written.
+        overwrite: replace what was written into `output`, when the new files are complete.
         **options: others of `hf-posenc train`, as for `PosEncClassifier`.
 
     Returns:
@@ -92,23 +97,35 @@ def fit(
         UserError: texts, labels or an option aren't accepted.
     """
     labels = labels_in_memory(labels)
-    require_labels(labels)
-    guess = "regression" if type_of_target(labels) == "continuous" else "classification"
+    labelled = _without(labels, require_labels(labels, skips=bool(options.get("skip_missing"))))
+    guess = "regression" if type_of_target(labelled) == "continuous" else "classification"
     kinds: dict[str, Any] = {"classification": PosEncClassifier, "regression": PosEncRegressor}
     estimator = kinds[Options.of(task=task).task or guess]
-    return estimator(baseline=baseline, pretrained=pretrained, scheme=scheme, **options).fit(texts, labels)
+    chosen = estimator(baselines=baselines, pretrained=pretrained, scheme=scheme, **options)
+    with contextlib.nullcontext() if output is None else _folder_of_a_run(output, overwrite) as folder:
+        fitted: PosEncClassifier | PosEncRegressor = chosen.fit(texts, labels)
+        if folder is not None:
+            fitted._save_into(folder)
+    return fitted
 
 
 @alone()
 def load(
-    folder: str | Path, *, backend: str | None = None, device: str = "cpu"
+    checkpoint: str | Path,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    backend: str | None = None,
+    device: str | None = None,
 ) -> "PosEncClassifier | PosEncRegressor":
     """Reads what `save`, `hf-posenc train` or `hf-posenc export` wrote.
 
     Args:
-        folder: of the model, or its name on the Hub.
+        checkpoint: its folder, or its name on the Hub.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
         backend: `torch`, `onnx` or `openvino`. None: the fastest installed that the folder has files for.
-        device: for `torch`: where it runs.
+        device: for `torch`: where it runs. None: a GPU if there is one.
 
     Returns:
         A fitted `PosEncClassifier` or `PosEncRegressor`.
@@ -116,7 +133,9 @@ def load(
     Raises:
         UserError: there is no such folder, it holds no classifier, or the backend can't run it.
     """
-    classifier = load_classifier(str(folder), device, backend=backend)
+    classifier = load_classifier(
+        str(checkpoint), device, revision, backend=backend, trust_remote_code=trust_remote_code
+    )
     is_real = classifier.known.problem_type == "regression"
     estimator: Any = PosEncRegressor() if is_real else PosEncClassifier()
     estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
@@ -132,8 +151,8 @@ class _Estimator(BaseEstimator):
     scikit-learn wants it, `fit` refuses wrong ones.
     """
 
-    def __init__(self, *, baseline: bool = False, verbose: int = 0, **options: Any) -> None:
-        self.baseline = baseline
+    def __init__(self, *, baselines: bool = False, verbose: int = 0, **options: Any) -> None:
+        self.baselines = baselines
         self.verbose = verbose
         self.__dict__.update(options)
 
@@ -149,13 +168,20 @@ class _Estimator(BaseEstimator):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
+    def _read(self, X: Any, y: Any) -> tuple[tuple[list[str], list[tuple[str, ...]]], Any, list[int]]:
+        """The columns and rows of texts, the labels that there are, and which rows have none."""
+        y = labels_in_memory(y)
+        missing, texts = require_labels(y, skips=bool(getattr(self, "skip_missing", None))), texts_in_memory(X)
+        check_consistent_length(texts[1], y)
+        return texts, _without(y, missing), missing
+
     def _fit(self, rows: list[tuple[str, ...]], names: list[str], values: list[Any], target: Any, task: str) -> Self:
         columns = dict(zip(names or TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         label = next(name for name in (f"{'_' * n}label" for n in count()) if name not in columns)
         features = Features({**dict.fromkeys(columns, Value("string")), label: target})
         table = as_table(Dataset.from_dict({**columns, label: values}, features=features), SOURCE)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        verbose, baselines = parameters.pop("verbose"), parameters.pop("baseline")
+        verbose, baselines = parameters.pop("verbose"), parameters.pop("baselines")
         refuse_given(
             Options.of(**parameters),
             _OF_FILES,
@@ -177,7 +203,7 @@ class _Estimator(BaseEstimator):
             options = Options.of(**{**parameters, "output": str(Path(folder) / "posenc-model")})
             console = None if verbose else Console(quiet=True)  # rich prints past stdout in a notebook
             try:
-                result = train(options, tables={"train": table}, baselines=baselines, console=console)
+                result = fine_tune(options, tables={"train": table}, baselines=baselines, console=console)
             except Interrupted as interrupt:
                 raise KeyboardInterrupt("training was stopped, nothing is kept of it.") from interrupt
         self.model_: Any = result.model
@@ -196,36 +222,48 @@ class _Estimator(BaseEstimator):
         check_is_fitted(self, "model_")
         (_, rows), truncated = texts_in_memory(texts, remembered_columns(self.model_.config)), set[int]()
         logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=truncated))
-        for remark in (cut_texts_in_words(truncated, self.tokenizer_), empty_in_words(SOURCE, rows, "text {}".format)):
+        for remark in (cut_texts_in_words(truncated, self.tokenizer_), empty_in_words(SOURCE, rows, "row {}".format)):
             if remark:
                 warnings.warn(remark, stacklevel=4)
         return np.stack(logits, dtype=np.float64)
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Writes a checkpoint like that of `hf-posenc train`, which every command and the Auto classes read.
+    def save(self, output: str | Path, *, overwrite: bool = False) -> Path:
+        """Writes a checkpoint, which every command and the Auto classes read; with results and card if it was trained.
+
+        Args:
+            output: the folder.
+            overwrite: replace what was written there, when the new files are complete.
 
         Raises:
-            UserError: the folder holds another run and `overwrite` isn't set, or can't be written to.
+            UserError: the folder holds another run and `overwrite` isn't set, or can't be written to; or what was
+                loaded is a graph, which can only be copied.
         """
         check_is_fitted(self, "model_")
-        result = getattr(self, "_result", None)
-        if result is None:
-            raise UserError("This model was loaded, not trained. Copy its folder instead of saving it.")
-        folder = expanded(folder)
+        if not isinstance(self.model_, PreTrainedModel):
+            raise UserError(f"{self.model_.name_or_path!r} is a graph. Copy its folder instead of saving it.")
         if bad := not_finite(self.model_.named_parameters()):
             raise Diverged(f"{bad[0]} holds NaN or infinity: the model isn't saved.")
+        with _folder_of_a_run(output, overwrite) as folder:
+            self._save_into(folder)
+        return folder.path
+
+    def _save_into(self, folder: OutputFolder) -> None:
+        """Writes the checkpoint."""
 
         def save_model(temporary: str) -> None:
             self.model_.save_pretrained(temporary)
             self.tokenizer_.save_pretrained(temporary)
 
-        options = {**result.report.options, "output": Path(folder).resolve().name}
-        check = partial(run_folder.refuse_taken, overwrite=overwrite, resume=False)
-        with without_bars(), output_folder(folder, check=check, process=PartialState()) as output:
-            save_run(output, replace(result.report, options=options), save_model, result.trained_on)
-        return Path(folder)
+        result = getattr(self, "_result", None)
+        with without_bars():
+            if result is None:  # it was loaded
+                with folder.replaced() as new:
+                    save_model(str(new))
+            else:
+                options = {**result.report.options, "output": folder.path.resolve().name}
+                save_run(folder, replace(result.report, options=options), save_model, result.trained_on)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -241,10 +279,10 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
     text an array (n, C) of 0 and 1, in which form predictions come, too. The columns of a data frame name them.
 
     Args:
-        baseline: score simpler models too, to say in `report_` what the encoder has to beat.
+        baselines: score simpler models too, to say in `report_` what the encoder has to beat.
         verbose: 0 prints nothing, 1 what `hf-posenc train` does.
         **options: of `hf-posenc train`, by their names with underscores, such as `pretrained`, `max_steps=100` or
-            `validation_share=0` (all texts are trained on, and the last weights are kept); its `--help` lists them.
+            `validation_share=0` (all texts are trained on, and the last weights are kept); its help lists them.
 
     Attributes:
         classes_: the labels, (C,), sorted; of several per text the columns.
@@ -256,11 +294,9 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:  # scikit-learn's names
         """Trains on texts X and labels y, anew whenever it is called."""
-        y = labels_in_memory(y)
-        require_labels(y)
-        (names, rows), several = texts_in_memory(X), type_of_target(y, input_name="y") == "multilabel-indicator"
+        (names, rows), y, missing = self._read(X, y)
+        several = type_of_target(y, input_name="y") == "multilabel-indicator"
         check_classification_targets(y)
-        check_consistent_length(rows, y)
         labels: Any = y.toarray() if issparse(y) else np.asarray(y)  # as MultiLabelBinarizer may make them
         if several:
             self.classes_ = np.array(getattr(y, "columns", range(labels.shape[1])))
@@ -269,7 +305,8 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
             self.classes_, numbers = np.unique(column_or_1d(labels, warn=True), return_inverse=True)
             values = numbers.tolist()
         classes = ClassLabel(names=list(map(str, self.classes_.tolist())))
-        self._fit(rows, names, values, List(classes) if several else classes, "classification")
+        target = List(classes) if several else classes
+        self._fit(rows, names, _with_gaps(values, missing), target, "classification")
         # The checkpoint has names of labels alone; these are the labels as they were given.
         note(self.model_.config, classes=self.classes_.tolist())
         return self
@@ -299,24 +336,46 @@ class PosEncRegressor(RegressorMixin, _Estimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Trains on texts X and numbers y, anew whenever it is called."""
-        y = labels_in_memory(y)
-        require_labels(y)
-        (names, rows), numbers = texts_in_memory(X), column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
-        check_consistent_length(rows, numbers)
-        return self._fit(rows, names, numbers.tolist(), Value("float64"), "regression")
+        (names, rows), y, missing = self._read(X, y)
+        numbers = column_or_1d(np.asarray(y, dtype=np.float64), warn=True)
+        return self._fit(rows, names, _with_gaps(numbers.tolist(), missing), Value("float64"), "regression")
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each text."""
         return predictions_from_logits(self._logits(X), "regression")
 
 
-def require_labels(labels: Any) -> None:
-    """Refuses missing labels, which NumPy would compare with the others, and such as no file can hold."""
+def _folder_of_a_run(output: str | Path, overwrite: bool) -> contextlib.AbstractContextManager[OutputFolder]:
+    """The folder that a run is kept in, locked; refused where it is taken."""
+    check = partial(run_folder.refuse_taken, overwrite=overwrite, resume=False)
+    return output_folder(expanded(output), check=check, process=PartialState())
+
+
+def _without(labels: Any, rows: Collection[int]) -> Any:
+    """Labels, of whatever kind, without those of some rows."""
+    if not rows:
+        return labels
+    kept = [row for row in range(len(labels)) if row not in rows]
+    if isinstance(labels, pd.DataFrame | pd.Series):
+        return labels.iloc[kept]
+    return labels[kept] if isinstance(labels, np.ndarray) else [labels[row] for row in kept]
+
+
+def _with_gaps(values: list[Any], missing: Collection[int]) -> list[Any]:
+    """The values of all rows, None for those that have none."""
+    given = iter(values)
+    return [None if row in missing else next(given) for row in range(len(values) + len(missing))]
+
+
+def require_labels(labels: Any, *, skips: bool = False) -> list[int]:
+    """The rows without a label, if `skips`; else refuses them, which NumPy would compare, and what no file can hold."""
     if labels is None:
         raise UserError("requires y to be passed, but the target y is None")
-    missing = np.atleast_1d(isna(np.asarray(labels, dtype=object)))
-    if missing.any():
-        number = np.argwhere(missing)[0][0]
-        raise UserError(f"Input contains NaN or None: the label of text {number}. Leave texts without a label out.")
+    missing = np.atleast_1d(pd.isna(np.asarray(labels, dtype=object)))
+    rows = np.unique(np.argwhere(missing)[:, 0]).tolist()
+    if rows and not skips:
+        what = f"Input contains NaN or None: the label of row {rows[0]}"
+        raise UserError(f"{what}. Fill it in, or leave such rows out with skip_missing=True.")
     cells = np.asarray(labels, dtype=object).ravel() if not issparse(labels) else ()
-    refuse_surrogates((f"The label of text {n}", cell) for n, cell in enumerate(cells) if isinstance(cell, str))
+    refuse_surrogates((f"The label of row {n}", cell) for n, cell in enumerate(cells) if isinstance(cell, str))
+    return rows

@@ -23,10 +23,11 @@ from ..data.columns import is_absent, notes_of
 from ..data.preparing import DataSummary, Known, labels_of, prepare, texts_of
 from ..data.reading import LINE
 from ..data.sources import read_split
-from ..errors import UserError, disk_error, one_line
+from ..errors import UserError, disk_error, one_line, spell
 from ..files import expanded, json_text, written_whole
 from ..options import Options
 from ..quiet import without_bars
+from ..training.classes import class_scores, confusion
 from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics, predictions_from_logits
 from .backends import fastest_backend, open_backend
@@ -80,7 +81,8 @@ def load_classifier(
     if backend is None:
         backend = "torch" if device not in (None, "cpu") else fastest_backend(checkpoint)
     if backend != "torch" and device not in (None, "cpu"):
-        raise UserError(f"--backend {backend} runs on the processor, not on --device {device}. Leave one of them out.")
+        contradiction = f"runs on the processor, not on {spell('device', device)}. Leave one of them out."
+        raise UserError(contradiction, parameter="backend", value=backend)
     opened = open_checkpoint(
         checkpoint, revision=revision, trust_remote_code=trust_remote_code, needs_weights=backend == "torch"
     )
@@ -99,9 +101,8 @@ def load_classifier(
             model.to(device or torch.accelerator.current_accelerator(check_available=True) or "cpu")
         except (RuntimeError, AssertionError) as error:
             reason = one_line(error)[:80]
-            raise UserError(
-                f"--device {device!r} can't be used: {reason}. Leave it out, or give --device cpu."
-            ) from error
+            way_out = f"can't be used: {reason}. Leave it out, or give {spell('device', 'cpu')}."
+            raise UserError(way_out, parameter="device", value=device) from error
         input_length(model, tokenizer)
     else:
         model = open_backend(checkpoint, backend, bf16=bf16, throughput=throughput)
@@ -110,10 +111,10 @@ def load_classifier(
     return Classifier(model, tokenizer, checkpoint, knowledge(config, opened), backend)
 
 
-def predict(
+def answers_to(
     classifier: Classifier,
     inputs: Iterable[tuple[str, ...]],
-    batch_size: int = 32,
+    batch_size: int = 64,
     *,
     threshold: float | None = None,
     top_k: int | None = None,
@@ -142,15 +143,14 @@ def predict(
     if calibrated and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
         raise UserError(
             f"{classifier.name!r} has no temperature to calibrate by: `hf-posenc train` fits one on validation rows of "
-            "one label per text, where some are answered wrongly. Leave --calibrated out."
+            f"one label per text, where some are answered wrongly. Leave {spell('calibrated', True)} out."
         )
     if top_k is not None and problem_type == "regression":
-        raise UserError(f"--top-k {top_k} is for labels, and {classifier.name!r} predicts numbers. Leave it out.")
+        useless = f"is for labels, and {classifier.name!r} predicts numbers. Leave it out."
+        raise UserError(useless, parameter="top_k", value=top_k)
     if threshold is not None and problem_type != "multi_label_classification":
-        raise UserError(
-            f"--threshold {threshold} is for several labels per text, and {classifier.name!r} gives one answer. Leave "
-            "it out."
-        )
+        useless = f"is for several labels per text, and {classifier.name!r} gives one answer. Leave it out."
+        raise UserError(useless, parameter="threshold", value=threshold)
     scale, least = float(temperature) if calibrated else 1.0, 0.5 if threshold is None else threshold
     for logits in logits_of(classifier.model, classifier.tokenizer, inputs, batch_size, **options):
         yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=least, top_k=top_k)[0]
@@ -162,6 +162,7 @@ class Evaluation:
 
     Attributes:
         metrics: loss and the metrics of the task.
+        classes, confusion: see `class_scores` and `confusion` of `training.classes`.
         examples: how many rows were scored.
         data: what was read, used and left out.
         cut: how many texts were cut, in words; empty if none was.
@@ -170,14 +171,21 @@ class Evaluation:
     """
 
     metrics: dict[str, float]
+    classes: list[dict[str, Any]]
+    confusion: list[list[int]] | None
     examples: int
     data: DataSummary
     cut: str
     errors: pa.Table
     answers: list[dict[str, Any]]
 
+    def as_dict(self, data: str) -> dict[str, Any]:
+        """What `evaluate` returns, and its command prints as JSON: metrics, and the classes if there are any."""
+        by_class = {"classes": self.classes, "confusion": self.confusion} if self.classes else {}
+        return {"data": data, "examples": self.examples, **self.metrics, **by_class}
 
-def evaluate(
+
+def score(
     classifier: Classifier,
     options: Options,
     split: str | None = None,
@@ -197,13 +205,14 @@ def evaluate(
     Raises:
         UserError: the data can't be read, has no labels, or other labels than the model's.
     """
-    source = read_split(options, split)
+    source = read_split(options, split, classifier.known.dialect)
     table = source.table()
     prepared = prepare({"test": table}, options, classifier.known)
     part, kind = prepared.splits["test"], prepared.labels.problem_type
     right = labels_of(part)
     if right is None:
-        raise UserError(f"The data has no labels in column {prepared.columns.label!r}. Name it with --label-column.")
+        missing = f"The data has no labels in column {prepared.columns.label!r}. Name it: {spell('label_column')}."
+        raise UserError(missing)
     truncated: set[int] = set()
     texts = zip(*texts_of(part), strict=True)
     answers = logits_of(
@@ -212,7 +221,8 @@ def evaluate(
     logits, labels = np.stack(list(answers)), np.asarray(right)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
     metrics = loss_and_metrics(loss, logits, labels)
-    differ = (predictions_from_logits(logits, kind) != labels).reshape(len(part), -1).any(1)
+    predicted, names = predictions_from_logits(logits, kind), prepared.labels.names
+    differ = (predicted != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
     given = answers_from_logits(logits[wrong], classifier.known.label_names, kind)
     lines = part[LINE][wrong] if wrong else []
@@ -221,7 +231,16 @@ def evaluate(
     errors = errors.rename_columns([input_name(name, {"line"}) for name in errors.column_names])
     errors = errors.append_column("line", pa.array(lines, pa.int64()))
     cut = cut_texts_in_words(truncated, classifier.tokenizer)
-    return Evaluation(metrics, len(part), prepared.summary, cut, errors, given)
+    return Evaluation(
+        metrics=metrics,
+        classes=class_scores(labels, predicted, names),
+        confusion=confusion(labels, predicted, names),
+        examples=len(part),
+        data=prepared.summary,
+        cut=cut,
+        errors=errors,
+        answers=given,
+    )
 
 
 _WRITTEN = (".csv", ".jsonl", ".parquet")
@@ -231,21 +250,22 @@ _NESTED = {"probabilities": "probability", "predictions": "prediction"}
 """Keys of answers with a value for each name, and what their columns begin with."""
 
 
-def check_output(path: str, source: str | None = None, option: str = "--output") -> None:
+def check_output(path: str, source: str | None = None, parameter: str = "output") -> None:
     """Refuses a path without the suffix of a format, or of a file that is read.
 
     Args:
         path: of the file.
         source: the file or folder that is read.
-        option: by which the path was given.
+        parameter: by which the path was given.
     """
     file, read = Path(path), Path(source or "-")
     if file.suffix.lower() not in _WRITTEN:
-        raise UserError(f"{option} {path!r} names no format that is written. End it in {', '.join(_WRITTEN)}.")
+        unknown = f"names no format that is written. End it in {', '.join(_WRITTEN)}."
+        raise UserError(unknown, parameter=parameter, value=path)
     if file.is_dir():
-        raise UserError(f"{option} {path!r} is a folder. Give the name of a file.")
+        raise UserError("is a folder. Give the name of a file.", parameter=parameter, value=path)
     if read.exists() and any(place.exists() and place.samefile(read) for place in (file, file.parent)):
-        raise UserError(f"{option} {path!r} would be a file of the data that is read. Name another.")
+        raise UserError("would be a file of the data that is read. Name another.", parameter=parameter, value=path)
 
 
 def input_name(name: str, answer: Collection[str]) -> str:

@@ -11,14 +11,14 @@ from ..checkpoints.loading import CLASSIFIER, knowledge, load_model, longest_inp
 from ..checkpoints.opening import Checkpoint, open_checkpoint
 from ..checkpoints.tokenizers import check_ids, largest_id, load_tokenizer, open_tokenizer
 from ..conversion.convert import convert
-from ..conversion.swap import check_scheme_name
 from ..data.labels import Labels
 from ..data.preparing import Known, PreparedData, texts_of
 from ..data.tokenizer import DEFAULT_MAX_LENGTH, train_tokenizer
-from ..errors import UserError, check_local, user_errors
+from ..errors import UserError, check_local, spell, user_errors
 from ..files import last_name
 from ..model.package_config import PosEncConfig, did_you_mean
 from ..options import BOOLEAN, COUNT, Options, check_range, refuse_given
+from ..schemes.names import require_scheme
 from ..schemes.scheme_file import register_scheme
 from ..training.trainer import add_lora
 from ..training.trainer_fields import INSTALLED, trainer_fields
@@ -26,10 +26,10 @@ from ..training.trainer_fields import INSTALLED, trainer_fields
 _CONFIG = {*PosEncConfig.__dataclass_fields__} - {*PreTrainedConfig.__dataclass_fields__}
 _CONFIG -= {"position_embedding_type", "position_embedding_kwargs", "problem_type", "label_mean", "label_scale"}
 _CONFIG -= {"vocab_size", "pad_token_id", "posenc_version"}
-"""Fields of the configuration that `--set` may name: not those that an option, the tokenizer or the labels set."""
-_BY_OPTION = {"position_embedding_type": "--scheme", "position_embedding_kwargs": "--scheme-kwargs"}
+"""Fields of the configuration that `set` may name: not those that an option, the tokenizer or the labels set."""
+_BY_OPTION = {"position_embedding_type": "scheme", "position_embedding_kwargs": "scheme_kwargs"}
 _OF_TOKENIZERS = {"vocab_size": COUNT, "do_lower_case": BOOLEAN}
-"""What `--set` may name of a tokenizer that is trained."""
+"""What `set` may name of a tokenizer that is trained."""
 _OF_A_CONVERSION = ("rope_parameters", "max_position_embeddings")
 """Fields of the configuration that change positions: a checkpoint is converted for them."""
 _OF_TRAINED = {
@@ -56,44 +56,49 @@ class Beginning:
 
 
 def check_start(options: Options) -> Beginning:
-    """Checks scheme, checkpoint and `--set` before any data is read.
+    """Checks scheme, checkpoint and `set` before any data is read.
 
     Raises:
         UserError: there is no such scheme, checkpoint or field, or the options contradict each other.
     """
     of_the_trainer = trainer_fields(options).keys()
     if name := next((name for name in options.assigned if name in _BY_OPTION), None):
-        raise UserError(f"--set {name} can't be set: {_BY_OPTION[name]} gives it. Leave it out.")
+        raise UserError(f"can't be set: {spell(_BY_OPTION[name])} gives it. Leave it out.", parameter=f"set.{name}")
     known = INSTALLED.keys() | _CONFIG | _OF_TOKENIZERS.keys()
     if name := next((name for name in options.assigned if name not in known), None):
         near = did_you_mean(name, known)
-        raise UserError(f"--set {name}: neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip())
+        unknown = f": neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip()
+        raise UserError(unknown, parameter=f"set.{name}")
     for name in options.assigned.keys() & _OF_TOKENIZERS.keys():
         check_range(f"set.{name}", options.assigned[name], _OF_TOKENIZERS[name])
     if options.scheme_file is not None:
         register_scheme(options.scheme_file, options.scheme)
-    if options.scheme is not None:
-        check_scheme_name(options.scheme)
+    if options.scheme is not None or options.pretrained is None:
+        require_scheme(options.scheme or PosEncConfig.position_embedding_type, cast(Any, options.scheme_kwargs))
     if options.tokenizer is not None:
         check_local("tokenizer", options.tokenizer)
     if options.pretrained is None:
         if options.lora:
-            raise UserError("--lora trains updates of trained weights. Name a checkpoint with --pretrained.")
-        refuse_given(options, ("revision", "trust_remote_code", "allow_other_tokens"), "is for --pretrained")
+            needed = f"trains updates of trained weights. Name a checkpoint with {spell('pretrained')}."
+            raise UserError(needed, parameter="lora", value=True)
+        of_checkpoints = ("revision", "trust_remote_code", "allow_other_tokens")
+        refuse_given(options, of_checkpoints, f"is for {spell('pretrained')}")
         values = {"hidden_dropout_prob": 0.0, **_config_fields(options)}
         if options.scheme is not None:
             values["position_embedding_type"] = options.scheme
         with user_errors():
-            config = PosEncConfig.from_preset(
+            config = PosEncConfig.from_size(
                 options.size or "tiny", position_embedding_kwargs=options.scheme_kwargs, **values
             )
             config.code_files()  # refuse now what couldn't be saved at the end
         return Beginning(config, None)
-    refuse_given(options, ("size",), f"is for new encoders, and --pretrained {options.pretrained} has its own")
+    source = spell("pretrained", options.pretrained)
+    refuse_given(options, ("size",), f"is for new encoders, and {source} has its own")
     if (fixed := next((n for n in options.assigned if n not in of_the_trainer | _OF_TRAINED), None)) is not None:
         raise UserError(
-            f"--set {fixed}: --pretrained {options.pretrained!r} was trained with its own. Leave it out; of the "
-            f"configuration may be set {', '.join(sorted(_OF_TRAINED))}."
+            f": {source} was trained with its own. Leave it out; of the configuration may be set "
+            f"{', '.join(sorted(_OF_TRAINED))}.",
+            parameter=f"set.{fixed}",
         )
     checkpoint = open_checkpoint(
         options.pretrained, revision=options.revision, trust_remote_code=options.trust_remote_code
@@ -171,8 +176,10 @@ def _load(
         given = open_tokenizer(options.tokenizer)
         if given.get_vocab() != tokenizer.get_vocab():
             raise UserError(
-                f"--tokenizer {options.tokenizer!r} has other tokens than {source!r} was trained with, so that words "
-                "would meet the weights of others. Leave it out."
+                f"has other tokens than {source!r} was trained with, so that words would meet the weights of others. "
+                "Leave it out.",
+                parameter="tokenizer",
+                value=options.tokenizer,
             )
         tokenizer = given
     fields = {**_task(labels), **_config_fields(options)}
@@ -180,7 +187,8 @@ def _load(
         fields = {name: value for name, value in fields.items() if not name.startswith("label_")}
     if "attention_probs_dropout_prob" not in fields and config.attention_probs_dropout_prob:
         was = config.attention_probs_dropout_prob
-        notes.append(f"Attention dropout is 0 instead of {was:g}: --set attention_probs_dropout_prob={was:g} keeps it.")
+        keeps = spell("set.attention_probs_dropout_prob", was)
+        notes.append(f"Attention dropout is 0 instead of {was:g}: {keeps} keeps it.")
         fields["attention_probs_dropout_prob"] = 0.0
     with user_errors():
         config.update(fields)
@@ -206,7 +214,7 @@ def _task(labels: Labels) -> dict[str, Any]:
 
 
 def _config_fields(options: Options) -> dict[str, Any]:
-    """What `--set` names of the configuration."""
+    """What `set` names of the configuration."""
     return {name: value for name, value in options.assigned.items() if name in _CONFIG}
 
 
@@ -214,7 +222,7 @@ def _new(options: Options, prepared: PreparedData, config: Any) -> tuple[PreTrai
     """A new encoder, and a tokenizer that is named or trained on the training texts."""
     settings = {name: value for name, value in options.assigned.items() if name in _OF_TOKENIZERS}
     if options.tokenizer is not None and settings:
-        raise UserError(f"--set {next(iter(settings))} is for a tokenizer that is trained. Leave it out.")
+        raise UserError("is for a tokenizer that is trained. Leave it out.", parameter=f"set.{next(iter(settings))}")
     if options.tokenizer is not None:
         tokenizer = open_tokenizer(options.tokenizer)
     else:

@@ -23,8 +23,9 @@ from ..checkpoints.keeper import OutputFolder, output_folder
 from ..checkpoints.loading import input_length
 from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
+from ..data.reading import DELIMITERS, Dialect
 from ..data.sources import read
-from ..errors import UserError, user_errors
+from ..errors import UserError, spell, user_errors
 from ..options import Options
 from ..progress import ProgressConsole
 from ..quiet import without_bars
@@ -55,7 +56,7 @@ class TrainingResult:
 
 
 @without_bars()
-def train(
+def fine_tune(
     options: Options,
     *,
     tables: Mapping[str, Dataset] | None = None,
@@ -78,9 +79,10 @@ def train(
         Interrupted: Ctrl-C; the message says how to go on.
     """
     if options.output is None:
-        raise UserError("--output is missing. Name a folder for the checkpoint: -o runs/mine.")
+        raise UserError("is missing. Name a folder for the checkpoint, such as runs/mine.", parameter="output")
     if options.overwrite and options.resume:
-        raise UserError("--overwrite begins anew, --resume goes on. Give one of them.")
+        contradiction = f"begins anew, {spell('resume', True)} goes on. Give one of them."
+        raise UserError(contradiction, parameter="overwrite", value=True)
     # Said here that it is a CPU: else accelerate takes each of several processes for the only one.
     process = PartialState(cpu=trains_on_cpu(options))
     console = (console or ProgressConsole()) if process.is_main_process else Console(quiet=True)
@@ -110,7 +112,7 @@ def _train(
     resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, beginning)
-    remember_columns(model.config, prepared.columns)
+    remember_columns(model.config, prepared.columns, _dialect(options, tables["train"]))
     encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
     recipe = make_recipe(options, model, tokenizer, encoded)
     loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
@@ -147,6 +149,13 @@ def _train(
     save_run(output, report, partial(_save, trainer), prepared.trained_on)
     report.show(console)
     return TrainingResult(output.path, report, model, tokenizer, prepared.trained_on)
+
+
+def _dialect(options: Options, table: Dataset) -> Dialect | None:
+    """How the file of the training rows was read, where an option says so."""
+    kind = str(table.info.builder_name)
+    is_said = kind in DELIMITERS and (options.delimiter or options.quoting)
+    return Dialect(kind, options.delimiter, options.quoting) if is_said else None
 
 
 def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | None) -> None:

@@ -65,8 +65,8 @@ class ForwardAttention(Movable):
             return self._padded()(layer, interface, q, k, v, x)  # each number of runs would be a new graph
         scheme, masks = self.scheme, self.masks
         if scheme.uses("layer_bias"):
-            row_q, row_k = (self.row_tokens.rows.lay_out(t).transpose(1, 2) for t in (q, k))
-            bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, hidden=x), layer.layer_number)
+            row_q, row_k = (self.row_tokens._laid_out(t).transpose(1, 2) for t in (q, k))
+            bias = scheme.layer_bias(row_q, row_k, replace(self.row_tokens, _hidden=x), layer.layer_number)
             _check_axes(scheme, "layer_bias", bias, *row_q.shape[1:3])
             masks = add_bias(masks, self.runs, bias, self.dtype)
         if scheme.uses("rotate"):
@@ -123,13 +123,13 @@ def choose_attention(
         attention.dtype = linear_dtype(x)
     with outside_autocast(x.device):  # what is computed from positions is float32
         if scheme.uses("rotary"):
-            attention.state = scheme.rotary(replace(layout.tokens, hidden=x))
+            attention.state = scheme.rotary(replace(layout.tokens, _hidden=x))
         if not backend.takes_tokens:
             rows = Rows(layout)
             if _is_biased(scheme):
                 attention.row_tokens = rows.tokens()
             if scheme.uses("bias"):
-                attention.bias = scheme.bias(replace(attention.row_tokens, hidden=x))
+                attention.bias = scheme.bias(replace(attention.row_tokens, _hidden=x))
                 shape = config.num_attention_heads, attention.row_tokens.positions.shape[-1]
                 _check_axes(scheme, "bias", attention.bias, *shape)
             several = name == "sdpa" and on_cpu and layout.index is not None

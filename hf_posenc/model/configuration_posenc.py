@@ -220,7 +220,7 @@ class PosEncConfig(PreTrainedConfig):
         """Entered while weights are loaded. hf_posenc, where it is installed, checks the checkpoint's files here."""
         return nullcontext()
 
-    def check_scheme(self, scheme: Any) -> None:
+    def check_built(self, scheme: Any) -> None:
         """Called when a scheme is built, where hf_posenc, if it is installed, refuses what couldn't be saved."""
 
     def prepare_to_save(self, model: Any) -> None:

@@ -275,8 +275,8 @@ class PosEncModel(PosEncPreTrainedModel):
             cu_seq_lens_q (Tensor): (n + 1,), borders of the sequences packed into a batch of one row.
             max_length_q (int): the longest of these sequences; with it a GPU's host doesn't wait for the borders, nor
                 checks them.
-            layout (TokenLayout): what `make_layout` has made of the same arguments, for those who need it too, as the
-                heads do. None: it is made here.
+            layout (TokenLayout): what `make_layout` has made of the same arguments: a head, which needs it for its own
+                outputs, hands it on by this keyword, so that the tokens are found once. None: it is made here.
             output_hidden_states (bool): return the embeddings' and each layer's hidden states too, padded; each is a
                 part of the graph, and costs a copy or two.
             output_attentions (bool): return each layer's probabilities (B, H, S, S) too; they are computed with

@@ -36,7 +36,7 @@ from .scheme_table import SCHEMES
 
 logger = logging.get_logger(__name__)
 
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
     "mini": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 1024},
     "small": {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 2048},
@@ -47,8 +47,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 Their weights start with a standard deviation of hidden_size^-0.5, so that the logits of attention are of size 1 from
 the start: with BERT's .02 a narrow encoder attends evenly to all tokens for most of a short training.
 """
-for _preset in PRESETS.values():
-    _preset["initializer_range"] = round(_preset["hidden_size"] ** -0.5, 4)
+for _size in SIZES.values():
+    _size["initializer_range"] = round(_size["hidden_size"] ** -0.5, 4)
 
 _PRIVATE = ("_bundled_classes", "_loaded_from")
 """Where a config keeps the classes that came with its checkpoint, and which that is. Never written to a file."""
@@ -93,34 +93,25 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f"Did you mean {near[0]!r}? " if near else ""
 
 
-def find_scheme(name: str, more: str = "") -> Any:
-    """The class of one scheme of the table.
+class FieldError(ValueError):
+    """The value of a config's field isn't accepted: `fault` says why, behind the field and the value."""
 
-    Raises:
-        ValueError: no scheme has this name. The message has the nearest name, all names, and `more`.
-    """
-    if name not in SCHEMES:
-        raise ValueError(
-            f"position_embedding_type={name!r} is unknown. {did_you_mean(name.lower(), SCHEMES)}"
-            f"Choose one of {', '.join(SCHEMES)}, or several joined by '+'; one of your own after "
-            f"register_scheme (--scheme-file on the command line).{more}"
-        )
-    return SCHEMES[name]
+    def __init__(self, field: str, value: Any, fault: str) -> None:
+        self.field, self.value, self.fault = field, value, fault
+        super().__init__(f"{field}={value!r} {fault}")
 
 
 def scheme_names(position_embedding_type: str) -> list[str]:
     """The parts of `a+b`, in order.
 
     Raises:
-        ValueError: the combination makes no sense.
+        FieldError: the combination makes no sense.
     """
     names = position_embedding_type.split("+")
     sensible = list(dict.fromkeys(name for name in names if name not in ("", "none"))) or ["none"]
     if len(names) > 1 and names != sensible:
-        raise ValueError(
-            f"position_embedding_type={position_embedding_type!r} makes no sense: '+' joins different schemes, and "
-            f"'none' adds nothing to another. Use {'+'.join(sensible)!r}."
-        )
+        fault = "makes no sense: '+' joins different schemes, and 'none' adds nothing to another."
+        raise FieldError("position_embedding_type", position_embedding_type, f"{fault} Use {'+'.join(sensible)!r}.")
     return names
 
 
@@ -140,7 +131,7 @@ class PosEncConfig(CheckpointConfig):
 
     ```python
     >>> from hf_posenc import PosEncConfig
-    >>> PosEncConfig.from_preset("tiny", position_embedding_type="lspe").position_embedding_type
+    >>> PosEncConfig.from_size("tiny", position_embedding_type="lspe").position_embedding_type
     'lspe'
 
     ```
@@ -157,19 +148,19 @@ class PosEncConfig(CheckpointConfig):
     _auto_class = None  # the code is written here, as far as a checkpoint uses it
 
     @classmethod
-    def from_preset(cls, preset: str, **overrides: Any) -> "PosEncConfig":
+    def from_size(cls, size: str, **overrides: Any) -> "PosEncConfig":
         """A configuration of a named size: `tiny`, `mini`, `small` or `base`.
 
         Args:
-            preset (str): a name of `PRESETS`.
-            **overrides: fields that differ from the preset.
+            size (str): a name of `SIZES`.
+            **overrides: fields that differ from the size's.
 
         Raises:
-            ValueError: `preset` isn't a name of `PRESETS`.
+            ValueError: `size` isn't a name of `SIZES`.
         """
-        if preset not in PRESETS:
-            raise ValueError(f"preset={preset!r} is unknown. Choose one of {', '.join(PRESETS)}.")
-        return cls(**{**PRESETS[preset], **overrides})
+        if size not in SIZES:
+            raise ValueError(f"size={size!r} is unknown. Choose one of {', '.join(SIZES)}.")
+        return cls(**{**SIZES[size], **overrides})
 
     def __post_init__(self, **kwargs: Any) -> None:
         for key in [key for key in kwargs if not _is_known(key)]:
@@ -256,7 +247,7 @@ class PosEncConfig(CheckpointConfig):
         """Checks the names of the scheme and its arguments, unless its code comes with the checkpoint and isn't loaded.
 
         Raises:
-            ValueError: no scheme or argument has this name; the message has a hint.
+            FieldError: no scheme or argument has this name; the message has a hint.
         """
         names = scheme_names(self.position_embedding_type)
         schemes = {name: self.find_scheme(name) for name in names if not self._is_deferred(name)}
@@ -265,14 +256,13 @@ class PosEncConfig(CheckpointConfig):
             accepted = own_arguments(scheme)
             for key, value in kwargs[name].items():
                 if key not in accepted:
-                    takes = ", ".join(accepted) or "none; leave position_embedding_kwargs out"
-                    raise ValueError(
-                        f"position_embedding_kwargs[{key!r}]={value!r} is no argument of {name!r}. "
-                        f"{did_you_mean(key, accepted)}It takes {takes}. Sizes and rope_parameters are fields of the "
-                        "config."
+                    fault = (
+                        f"is no argument of {name!r}. {did_you_mean(key, accepted)}It takes "
+                        f"{', '.join(accepted) or 'none'}. Sizes and rope_parameters are fields of the config."
                     )
+                    raise FieldError("position_embedding_kwargs", {key: value}, fault)
                 if isinstance(accepted[key], bool) and not isinstance(value, bool):
-                    raise ValueError(f"position_embedding_kwargs[{key!r}]={value!r} is neither True nor False.")
+                    raise FieldError("position_embedding_kwargs", {key: value}, "is neither True nor False.")
         if any(map(takes_rope_parameters, schemes.values())):
             self.rope_parameters = self.rope_parameters or dict(PLAIN_ROPE)
         elif self.rope_parameters and len(schemes) == len(names):
@@ -311,15 +301,19 @@ class PosEncConfig(CheckpointConfig):
             table = f" Nor is it in the scheme_table.py of {source}." if source else ""
             if _is_newer(self.posenc_version):
                 table += f" It needs hf_posenc {self.posenc_version}, which wrote it; this is {POSENC_VERSION}."
-            return find_scheme(name, table)
+            raise FieldError(
+                "position_embedding_type",
+                name,
+                f"is unknown. {did_you_mean(name.lower(), SCHEMES)}Choose one of {', '.join(SCHEMES)}, or several "
+                f"joined by '+'; register_scheme adds one of your own.{table}",
+            )
         if not trusted:
             reference = declared_schemes(self._code_repository or source, hub).get(name)
             raise ValueError(
                 f"position_embedding_type={name!r} isn't a scheme of hf_posenc: its code"
                 f"{f' ({reference})' if reference else ''} comes with the checkpoint {source}. If you trust it, "
                 "load the model, or the configuration by PosEncConfig, with from_pretrained(..., "
-                "trust_remote_code=True), on the command line with --trust-remote-code; if you have the class, "
-                f"register it first: register_scheme(Scheme, {name!r})."
+                f"trust_remote_code=True); if you have the class, register it first: register_scheme(Scheme, {name!r})."
             )
         return fetch_scheme(name, source, self._code_repository, hub)
 
@@ -377,7 +371,7 @@ class PosEncConfig(CheckpointConfig):
         if push_to_hub:  # here: transformers would send what its own `save_pretrained` writes
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
-    def check_scheme(self, scheme: Any) -> None:
+    def check_built(self, scheme: Any) -> None:
         """Refuses a scheme whose state a checkpoint wouldn't hold, whose child hides a hook, or whose table is short.
 
         Raises:

@@ -45,7 +45,7 @@ class AlibiPosition(DistanceBias):
     """
 
     name = "alibi"
-    learning_rate_factor = 30.0
+    position_rate = 30.0
 
     def __init__(
         self,

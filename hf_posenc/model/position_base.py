@@ -32,7 +32,7 @@ class PositionScheme(nn.Module):
         order_blind: the encoder is blind to word order on purpose. `check_scheme` tests both declarations.
         max_length: the number of positions that the scheme has. None: it takes any.
         query_scale: a factor on the query besides 1/sqrt(d): 1/sqrt(2) for schemes whose logits are a sum of two terms.
-        learning_rate_factor: the learning rate of the scheme's parameters as a multiple of the encoder's, see
+        position_rate: the learning rate of the scheme's parameters as a multiple of the encoder's, see
             `hf_posenc.optimizer`: 1 for vectors that are added or go through a matrix, 10 for vectors that are
             multiplied with queries and for networks whose output is added to attention logits, 30 for numbers that are
             added themselves.
@@ -43,7 +43,7 @@ class PositionScheme(nn.Module):
     order_blind: bool = False
     max_length: int | None = None
     query_scale: float = 1.0
-    learning_rate_factor: float = 1.0
+    position_rate: float = 1.0
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:
         """Adds positions, (S,) or (B, S), to embeddings, (S, D) or (B, S, D): x + e(p). None: 0, 1, 2, ...

@@ -32,7 +32,7 @@ class CablePosition(PositionScheme):
 
     name = "cable"
     shift_invariant = True
-    learning_rate_factor = 10.0
+    position_rate = 10.0
 
     def __init__(self, *, hidden_size: int, num_heads: int, num_layers: int, directional: bool = True) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class FirePosition(PositionScheme):
     """
 
     name = "fire"
-    learning_rate_factor = 10.0
+    position_rate = 10.0
 
     def __init__(self, *, num_heads: int, intermediate_size: int = 32, threshold: float = 64.0) -> None:
         super().__init__()

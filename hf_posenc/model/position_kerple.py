@@ -30,7 +30,7 @@ class KerplePosition(DistanceBias):
     """
 
     name = "kerple"
-    learning_rate_factor = 30.0
+    position_rate = 30.0
 
     def __init__(self, *, num_heads: int, kernel: str = "log", directional: bool = True) -> None:
         super().__init__()

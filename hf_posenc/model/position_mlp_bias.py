@@ -30,7 +30,7 @@ class MLPBiasPosition(DistanceBias):
     """
 
     name = "mlp_bias"
-    learning_rate_factor = 10.0
+    position_rate = 10.0
 
     def __init__(self, *, num_heads: int, intermediate_size: int = 64, reference_distance: int = 128) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ class PoPEPosition(PositionScheme):
     shift_invariant = True
     rotates_alone = True
     """In a combination no other scheme may rotate: q and k must come as they are projected, and stay as they leave."""
-    learning_rate_factor = 10.0
+    position_rate = 10.0
 
     def __init__(self, *, head_dim: int, num_heads: int, num_layers: int, theta: float = 10000.0) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ class RelativeKeyPosition(PositionScheme):
 
     name = "relative_key"
     shift_invariant = True
-    learning_rate_factor = 10.0
+    position_rate = 10.0
     with_keys = False
 
     def __init__(self, *, head_dim: int, num_layers: int, max_positions: int = 512) -> None:

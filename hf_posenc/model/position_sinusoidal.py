@@ -37,7 +37,7 @@ class SinusoidalPosition(AddedPosition):
     """
 
     name = "sinusoidal"
-    learning_rate_factor = 30.0
+    position_rate = 30.0
     token_scaled = "rms"
 
     def __init__(

@@ -49,7 +49,7 @@ class T5Position(DistanceBias):
     """
 
     name = "t5"
-    learning_rate_factor = 30.0
+    position_rate = 30.0
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ class ToeplitzPosition(DistanceBias):
     """
 
     name = "toeplitz"
-    learning_rate_factor = 30.0
+    position_rate = 30.0
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import torch
 from .position_base import PositionScheme
 from .scheme_table import SCHEMES
 
-SIZES = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
+FROM_CONFIG = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
 """Constructor arguments that a config fills by name."""
 
 
@@ -19,7 +19,7 @@ def own_arguments(scheme: type[PositionScheme]) -> dict[str, Any]:
     return {
         name: parameter.default
         for name, parameter in inspect.signature(scheme.__init__).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY and name not in SIZES
+        if parameter.kind is parameter.KEYWORD_ONLY and name not in FROM_CONFIG
     }
 
 
@@ -75,10 +75,10 @@ def _build(config: Any, name: str, scheme: type[PositionScheme], kwargs: dict[st
     except TypeError as error:
         raise ValueError(
             f"position_embedding_kwargs={kwargs!r} doesn't fit {name!r}: {error}. "
-            f"Its arguments and defaults are {accepted}; a config fills {', '.join(SIZES)}."
+            f"Its arguments and defaults are {accepted}; a config fills {', '.join(FROM_CONFIG)}."
         ) from error
     built.name = name  # type: ignore[misc]  # its class may have none, or the same class several
-    config.check_scheme(built)
+    config.check_built(built)
     # The constructor resolves "None: as wide as ...".
     kwargs.update({key: getattr(built, key, None) for key, value in kwargs.items() if value is None})
     if "rope_parameters" in sizes:

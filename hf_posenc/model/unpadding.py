@@ -45,11 +45,11 @@ class Tokens(Movable):
 
     Axes: B sequences, S places, D hidden width; (...) is (B, S), or (1, T) where the batch is unpadded, or (1, S) for
     what is the same in every row of padded layout. A hook reads `positions`, `is_first`, `sequence`, `lengths`,
-    `input_ids`, `hidden_states` and `distances()`, and calls `in_order` and `from_order`; the rest is the encoder's.
+    `input_ids`, `hidden_states`, `max_distance` and `distances()`, and calls `in_order`, `from_order` and
+    `map_positions`; the rest is the encoder's.
 
     Attributes:
         positions: int64 (...): 0-based in each sequence, or the caller's `position_ids`; 0 at padding.
-        rank: int64 (...): each token's place in its sequence, in the order of the input; -1 at padding.
         sequence: int64 (...): which sequence each token belongs to, counted over the batch; -1 at padding.
         num_sequences: N, empty rows included. More than B where rows are packed; 0 where nobody can tell.
         longest: no sequence has more tokens than this.
@@ -57,11 +57,10 @@ class Tokens(Movable):
         position_range: no position is smaller or larger. None: nobody can tell, as in a traced graph.
         may_be_packed: rows may hold several sequences: in a traced graph, where `position_ids` are given.
         has_rows: False for the tokens of an unpadded batch, (1, T).
-        ids, hidden, rows: `input_ids` and `hidden_states` in token layout; in padded layout, what lays them out.
     """
 
     positions: Tensor
-    rank: Tensor
+    _rank: Tensor  # int64 (...): each token's place in its sequence, in the order of the input; -1 at padding
     sequence: Tensor
     num_sequences: int
     longest: int
@@ -69,9 +68,9 @@ class Tokens(Movable):
     position_range: tuple[int, int] | None = None
     may_be_packed: bool = False
     has_rows: bool = True
-    ids: Tensor | None = None
-    hidden: Tensor | None = None
-    rows: "Rows | None" = None
+    _ids: Tensor | None = None  # `input_ids` in token layout
+    _hidden: Tensor | None = None  # `hidden_states` in token layout
+    _rows: "Rows | None" = None  # in padded layout, what lays them out
 
     @classmethod
     def from_positions(cls, positions: Tensor, input_ids: Any = None, hidden_states: Any = None) -> "Tokens":
@@ -85,7 +84,7 @@ class Tokens(Movable):
         *rows, length = positions.shape if hidden_states is None else hidden_states.shape[:-1]
         rank = torch.arange(length, device=positions.device).expand_as(positions)
         sequence = torch.arange(math.prod(rows), device=positions.device).view(*rows, 1).expand(*rows, length)
-        tokens = cls(positions, rank, sequence, math.prod(rows), length, False, ids=input_ids, hidden=hidden_states)
+        tokens = cls(positions, rank, sequence, math.prod(rows), length, False, _ids=input_ids, _hidden=hidden_states)
         if not have_fixed_shapes(positions) and positions.numel():
             tokens.positions_are_aranges = bool((positions == rank).all())
             tokens.position_range = int(positions.min()), int(positions.max())
@@ -94,7 +93,7 @@ class Tokens(Movable):
     @property
     def is_first(self) -> Tensor:
         """bool (...): the first token of each sequence, whatever its position is."""
-        return self.rank == 0
+        return self._rank == 0
 
     @property
     def lengths(self) -> Tensor:
@@ -107,15 +106,15 @@ class Tokens(Movable):
     @property
     def input_ids(self) -> Tensor | None:
         """int64 (...): the token ids; None where the caller gave `inputs_embeds`."""
-        return self._laid_out(self.ids)
+        return self._laid_out(self._ids)
 
     @property
     def hidden_states(self) -> Tensor | None:
         """(..., D): in `layer_bias` what q and k were projected from, in `rotary` and `bias` what layer 0 gets."""
-        return self._laid_out(self.hidden)
+        return self._laid_out(self._hidden)
 
     def _laid_out(self, x: Tensor | None) -> Tensor | None:
-        return x if x is None or self.rows is None else self.rows.lay_out(x)
+        return x if x is None or self._rows is None else self._rows.lay_out(x)
 
     def distances(self) -> Tensor:
         """p_j - p_i of query i and key j, int64 (1 or B, S, S). In padded layout: for `bias` and `layer_bias`.
@@ -239,7 +238,7 @@ class TokenLayout(Movable):
         elif position_ids is not None:
             starts = _starts_in_positions(position_ids, mask)
         tokens = _assign_sequences(shape, x.device, starts, mask, position_ids)
-        tokens.ids = None if x.dim() > 2 else x
+        tokens._ids = None if x.dim() > 2 else x
         layout = cls(shape, tokens, mask)
         if fixed:
             tokens.num_sequences = batch if seq_idx is None else 0  # a traced graph can't count them
@@ -268,7 +267,7 @@ class TokenLayout(Movable):
         exists = held > 0
         if mask is not None:
             exists.view(rows, -1)[:, 0] |= ~mask.any(-1)
-        same, bounds = (tokens.positions == tokens.rank.clamp(min=0)).all(), tokens.positions.aminmax()
+        same, bounds = (tokens.positions == tokens._rank.clamp(min=0)).all(), tokens.positions.aminmax()
         facts = (same, exists.sum(), held.sum(), held.max(), *bounds)
         are_aranges, count, real, longest, least, most = torch.stack([fact.long() for fact in facts]).tolist()
         if tokens.may_be_packed:
@@ -294,9 +293,9 @@ class TokenLayout(Movable):
         if self.mask is not None:
             index = self.mask.flatten().nonzero_static(size=self.num_tokens).squeeze(1)
         layout = replace(self, index=index)
-        positions, rank, sequence = map(layout.unpad, (tokens.positions, tokens.rank, tokens.sequence))
-        ids = None if tokens.ids is None else layout.unpad(tokens.ids)
-        layout.tokens = replace(tokens, positions=positions, rank=rank, sequence=sequence, ids=ids)
+        positions, rank, sequence = map(layout.unpad, (tokens.positions, tokens._rank, tokens.sequence))
+        ids = None if tokens._ids is None else layout.unpad(tokens._ids)
+        layout.tokens = replace(tokens, positions=positions, _rank=rank, sequence=sequence, _ids=ids)
         layout.tokens.may_be_packed, layout.tokens.has_rows = False, False
         return layout
 
@@ -364,7 +363,7 @@ class Rows(Movable):
         self.layout, self.shape = layout, (tokens.num_sequences, tokens.longest)
         self.index: Tensor | None = None  # int64 (T,) in an unpadded batch: place of each token in the flattened rows
         if layout.index is not None and layout.counts is not None:
-            self.index = (tokens.sequence * tokens.longest + tokens.rank)[0]
+            self.index = (tokens.sequence * tokens.longest + tokens._rank)[0]
             place = torch.arange(tokens.longest, device=self.index.device)
             mask = place < layout.counts.unsqueeze(-1)
         self.masks: list[Tensor | None] = [mask]
@@ -377,16 +376,16 @@ class Rows(Movable):
     def tokens(self) -> Tokens:
         """The tokens in padded layout. What is the same in every row has one row."""
         tokens = self.layout.tokens
-        rows = replace(tokens, rows=self, has_rows=True)
+        rows = replace(tokens, _rows=self, has_rows=True)
         if self.index is not None:
             place = torch.arange(tokens.longest, device=self.index.device).unsqueeze(0)
             rows.positions = place if tokens.positions_are_aranges else self.lay_out(tokens.positions)
-            rows.rank, rows.sequence = place, self.lay_out(tokens.sequence, -1)
+            rows._rank, rows.sequence = place, self.lay_out(tokens.sequence, -1)
             if tokens.position_range is not None:  # empty places have position 0
                 rows.position_range = (min(tokens.position_range[0], 0), tokens.position_range[1])
         elif self.masks[0] is None:
             rows.positions = tokens.positions[:1] if tokens.positions_are_aranges else tokens.positions
-            rows.rank = tokens.rank[:1]
+            rows._rank = tokens._rank[:1]
         return rows
 
     def lay_out(self, x: Tensor, fill: float = 0) -> Tensor:

@@ -30,7 +30,7 @@ def describe_schemes() -> list[SchemeSummary]:
     rows = []
     for name, scheme in SCHEMES.items():
         with torch.device("meta"):
-            position = make_scheme(PosEncConfig.from_preset("base", position_embedding_type=name))
+            position = make_scheme(PosEncConfig.from_size("base", position_embedding_type=name))
         paragraphs = [" ".join(part.split()) for part in inspect.cleandoc(scheme.__doc__ or "").split("\n\n")]
         cost = next((part for part in paragraphs if part.startswith("Cost")), "")
         rows.append(
@@ -45,7 +45,7 @@ def describe_schemes() -> list[SchemeSummary]:
     return rows
 
 
-def learning_rate_factors(config: Any) -> dict[str, float]:
+def position_rates(config: Any) -> dict[str, float]:
     """The multiple of the encoder's learning rate at which each part of a scheme that has weights learns, by its name.
 
     Args:
@@ -54,12 +54,12 @@ def learning_rate_factors(config: Any) -> dict[str, float]:
     with torch.device("meta"):
         position = make_scheme(config)
     parts = getattr(position, "parts", {config.position_embedding_type: position})
-    return {name: part.learning_rate_factor for name, part in parts.items() if any(True for _ in part.parameters())}
+    return {name: part.position_rate for name, part in parts.items() if any(True for _ in part.parameters())}
 
 
-def factors_in_words(factors: Mapping[str, float]) -> str:
+def rates_in_words(rates: Mapping[str, float]) -> str:
     """The parts that learn at another rate than the encoder, such as `30 times for alibi, t5`; empty if none does."""
     names: dict[float, list[str]] = {}
-    for name, factor in factors.items():
-        names.setdefault(factor, []).append(name)
-    return "; ".join(f"{factor:g} times for {', '.join(names[factor])}" for factor in sorted(names) if factor != 1)
+    for name, rate in rates.items():
+        names.setdefault(rate, []).append(name)
+    return "; ".join(f"{rate:g} times for {', '.join(names[rate])}" for rate in sorted(names) if rate != 1)

@@ -57,18 +57,7 @@ def plot_position(
     layer: int | None = None,
     input_ids: Tensor | None = None,
 ) -> "Figure":
-    """Draws a scheme in at most four panels, by the hooks that it uses.
-
-    - Added vectors: what is added to embeddings of zero, and the cosines of all pairs of positions.
-    - Rotation: q.k of equal vectors against distance, and that of each entry alone.
-    - Bias: for each head, from the middle position, and for all pairs where distance alone doesn't decide. Where logits
-      hide tokens: the attention that they leave. Where they depend on content: the deviation over random queries,
-      keys and hidden states, and three draws.
-    - Attention by distance, mean of places, where there is a bias or a model is given.
-    - What the model sees of order: how much the mean of the hidden states changes when two words of a random text swap
-      places, as a share of the change that two new words make.
-
-    A scheme with several effects has a panel for each.
+    """Draws a scheme in at most four panels, by the hooks that it uses: see `hf_posenc.plot`.
 
     Args:
         source: a model, or a config, which stands for a new model with the weights of seed 0.
@@ -90,11 +79,13 @@ def plot_position(
     most = min(MOST_POSITIONS, scheme.max_length or MOST_POSITIONS)
     length = min(128, most) if max_positions is None else max_positions
     if not 2 <= length <= most:
-        raise UserError(f"max_positions={length!r} is out of range. Give a whole number from 2 to {most}.")
+        wanted = f"is out of range. Give a whole number from 2 to {most}."
+        raise UserError(wanted, parameter="max_positions", value=length)
     if layer is None:
         layer = _first_biased_layer(model) if scheme.uses("layer_bias") else 0
     if not 0 <= layer < config.num_hidden_layers:
-        raise UserError(f"layer={layer!r} is out of range. The model has layers 0 to {config.num_hidden_layers - 1}.")
+        wanted = f"is out of range. The model has layers 0 to {config.num_hidden_layers - 1}."
+        raise UserError(wanted, parameter="layer", value=layer)
     effects = [panels for panels in _effects(model, length, layer) if panels]
     panels = [first for first, *_ in effects] if len(effects) > 1 else [panel for panels in effects for panel in panels]
     if len(panels) < 3 and (not is_new or scheme.uses("bias") or scheme.uses("layer_bias")):
@@ -129,9 +120,10 @@ def check_picture_path(path: str | Path) -> str:
     """The format that a path's suffix names; else a UserError that says which there are."""
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        raise UserError(f"{str(path)!r} names no format. End it in one of .{', .'.join(FORMATS)}.")
+        wanted = f"names no format. End it in one of .{', .'.join(FORMATS)}."
+        raise UserError(wanted, parameter="output", value=str(path))
     if Path(path).is_dir():
-        raise UserError(f"{str(path)!r} is a folder. Give the name of a file.")
+        raise UserError("is a folder. Give the name of a file.", parameter="output", value=str(path))
     return suffix
 
 
@@ -272,10 +264,8 @@ def _from_middle(length: int) -> Tensor:
 
 def _figure(panels: list[_Panel], title: str) -> "Figure":
     """Up to three panels beside each other, four in two rows."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("Plots need matplotlib. Install it: pip install matplotlib") from error
+    from matplotlib.figure import Figure
+
     columns = 2 if len(panels) == 4 else len(panels)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.2 * columns + 0.6, 3.4 * rows + 0.3), layout="constrained")

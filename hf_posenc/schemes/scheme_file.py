@@ -1,4 +1,4 @@
-"""Registering a user's schemes: a class, or those of a file, as `--scheme-file my_scheme.py` does."""
+"""Registering a user's schemes: a class, or those of a file, as `scheme_file` does."""
 
 import hashlib
 import importlib
@@ -50,16 +50,19 @@ def register_scheme(scheme: type[PositionScheme] | str | Path, name: str | None 
 def _register(scheme: type[PositionScheme], name: str | None) -> str:
     """Adds one class to the table."""
     if not isinstance(scheme, type) or not hasattr(scheme, "uses"):
-        raise UserError(f"scheme={scheme!r} is no PositionScheme. Give the class, a subclass of it, or a file's path.")
+        wanted = "is no PositionScheme. Give the class, a subclass of it, or a file's path."
+        raise UserError(wanted, parameter="scheme", value=scheme)
     name = vars(scheme).get("name") if name is None else name
     if not isinstance(name, str) or not name.isidentifier():
-        raise UserError(f"name={name!r} can't name a scheme. Use letters, digits and underscores; '+' joins schemes.")
+        wanted = "can't name a scheme. Use letters, digits and underscores; '+' joins schemes."
+        raise UserError(wanted, parameter="name", value=name)
     if hasattr(PositionScheme, name) or name in ("parts", "names", "name"):
-        raise UserError(f"name={name!r} is an attribute of PositionScheme. Register under another name.")
+        wanted = "is an attribute of PositionScheme. Register under another name."
+        raise UserError(wanted, parameter="name", value=name)
     known = SCHEMES.get(name)
     again = known is not None and (known.__module__, known.__qualname__) == (scheme.__module__, scheme.__qualname__)
     if known is not None and not again:
-        raise UserError(f"name={name!r} is taken by {known.__name__}. Register under another name.")
+        raise UserError(f"is taken by {known.__name__}. Register under another name.", parameter="name", value=name)
     if scheme in SCHEMES.values() and known is not scheme:
         raise UserError(f"{scheme.__name__} is registered as {scheme.name!r} already. Register a subclass as {name!r}.")
     hooks = ("embed", "encodings", "rotary", "rotate", "bias", "layer_bias", "of_distance")
@@ -76,14 +79,14 @@ def _register(scheme: type[PositionScheme], name: str | None) -> str:
     return name
 
 
-def _named_schemes(file: Path, position_embedding_type: str | None) -> list[tuple[type[PositionScheme], str]]:
+def _named_schemes(file: Path, selected: str | None) -> list[tuple[type[PositionScheme], str]]:
     """The schemes that a file defines, and what to call each."""
     if not file.is_file():
-        raise UserError(f"scheme_file={str(file)!r} is no file. Give the path of the Python file with your scheme.")
+        wanted = "is no file. Give the path of the Python file with your scheme."
+        raise UserError(wanted, parameter="scheme_file", value=str(file))
     if file.suffix != ".py" or not file.stem.isidentifier():
-        raise UserError(
-            f"scheme_file={str(file)!r} isn't named like a module. Rename it, to my_scheme.py for instance."
-        )
+        wanted = "isn't named like a module. Rename it, to my_scheme.py for instance."
+        raise UserError(wanted, parameter="scheme_file", value=str(file))
     module = _import_in_folder(file.resolve())
     if _read.setdefault(module, sha256(file)) != sha256(file):
         raise UserError(f"{file} has changed since this process read it. Start a new one, or put the file back.")
@@ -95,12 +98,12 @@ def _named_schemes(file: Path, position_embedding_type: str | None) -> list[tupl
     if not schemes:
         raise UserError(f"{file} defines no scheme. It needs a class that inherits from hf_posenc's PositionScheme.")
     unnamed = [scheme for scheme in schemes if "name" not in vars(scheme)]
-    free = [name for name in (position_embedding_type or "").split("+") if name and name not in SCHEMES]
+    free = [name for name in (selected or "").split("+") if name and name not in SCHEMES]
     free = [name for name in free if name not in {vars(scheme).get("name") for scheme in schemes}]
     if unnamed and not (len(unnamed) == len(free) == 1):
         raise UserError(
             f"{file}: it isn't clear what to call {', '.join(scheme.__name__ for scheme in unnamed)}. Give "
-            "position_embedding_type with one new name, or give each class a name: `name = 'mine'`."
+            "each class a name, `name = 'mine'`, or select a single one by a new name."
         )
     return [(scheme, free[0] if scheme in unnamed else scheme.name) for scheme in schemes]
 

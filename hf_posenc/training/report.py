@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
-from sklearn.metrics import ConfusionMatrixDisplay, confusion_matrix, precision_recall_fscore_support
+from sklearn.metrics import ConfusionMatrixDisplay
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.preparing import DataSummary, PreparedData
@@ -23,7 +23,8 @@ from ..files import without_folders
 from ..machine import versions
 from ..markdown import markdown_table, plain, render
 from ..options import Options
-from ..schemes.describe import factors_in_words, learning_rate_factors
+from ..schemes.describe import position_rates, rates_in_words
+from .classes import class_scores, class_table, class_tables, confusion, short
 from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
 from .trainer import NO_SCORES
 
@@ -31,11 +32,7 @@ HERE = "path/to/this/folder"
 """Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
 _TASK = "text-classification"
 """The task's name on the Hub."""
-_MOST_CLASSES = 12
-"""Tables in the terminal and in the card have this many classes at most; results.json has all."""
 _MOST_CLASSES_DRAWN = 30
-_MOST_CONFUSED = 1_000
-"""The confusion matrix of more labels would fill the memory, and results.json."""
 _BINS = 15
 PREFIXES = {"validation": "eval", "test": "test"}
 """Prefixes of the metrics of each scored split."""
@@ -168,7 +165,8 @@ class Report:
                 f"Kept the weights of epoch {round(self.best['epoch'], 2):g} (step {self.best['step']}), the best by "
                 f"{self.best['metric']}: {self.best['value']:.4g}.",
             )
-        console.print(Markdown(f"{self.score_table()}\n\n{self.class_table()}"))
+        tables = class_tables(str(self.assessed), self.classes, self.confusion, "results.json")
+        console.print(Markdown(f"{self.score_table()}\n\n{tables}"))
         is_certain = self.problem_type == "single_label_classification" and "validation" in self.examples
         certain = ["No temperature is fitted: all validation rows are answered rightly."] * is_certain
         _say(
@@ -186,17 +184,8 @@ class Report:
             labels: the right answers in the model's form: numbers (n,), or rows of 0 and 1 (n, C).
         """
         predicted, self.assessed = predictions_from_logits(logits, self.problem_type), split
-        if self.problem_type != "regression":
-            right, scores = labels.astype(int), ("precision", "recall", "f1")
-            columns = precision_recall_fscore_support(right, predicted, labels=range(len(self.labels)), zero_division=0)
-            self.classes = [  # without examples there is nothing to be right about
-                {"label": name}
-                | {score: float(value) if count else None for score, value in zip(scores, values, strict=True)}
-                | {"examples": int(count)}
-                for name, *values, count in zip(self.labels, *columns, strict=True)
-            ]
-        if self.problem_type == "single_label_classification" and len(self.labels) <= _MOST_CONFUSED:
-            self.confusion = confusion_matrix(labels, predicted, labels=range(len(self.labels))).tolist()
+        self.classes = class_scores(labels, predicted, self.labels)
+        self.confusion = confusion(labels, predicted, self.labels)
         metric, examples = METRICS[self.problem_type][0].key, f"{len(predicted):,} {split} examples"
         key, sign = f"{PREFIXES[split]}_{metric}", -1 if metric == "mse" else 1
         score, said = self.metrics[key], f"{metric} {digits(self.metrics[key], 3)}"
@@ -236,18 +225,7 @@ class Report:
 
     def class_table(self) -> str:
         """Precision, recall, F1 and number of examples of the first classes, in Markdown; "-": no examples."""
-        rows = [
-            (
-                plain(short(row["label"], 160)),
-                *("-" if row[name] is None else f"{row[name]:.3f}" for name in ("precision", "recall", "f1")),
-                f"{row['examples']:,}",
-            )
-            for row in self.classes[:_MOST_CLASSES]
-        ]
-        if (more := len(self.classes) - len(rows)) > 0:
-            rows.append((f"... {more} more in results.json", "", "", "", ""))
-        head = (f"{self.assessed}: class", "precision", "recall", "f1", "examples")
-        return markdown_table(head, rows, align="lrrrr") if rows else ""
+        return class_table(str(self.assessed), self.classes, "results.json")
 
     def scores(self) -> dict[str, dict[str, float]]:
         """The metrics of each scored split."""
@@ -329,7 +307,7 @@ def begin_report(
         for split, count in cut.items()
         if count
     ]
-    rates = factors_in_words(learning_rate_factors(model.config)) if options.position_rate is None else ""
+    rates = rates_in_words(position_rates(model.config)) if options.position_rate is None else ""
     return Report(
         options=without_folders({**asdict(options), "data": options.data or "unknown", "output": str(output)}),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
@@ -358,9 +336,3 @@ def _say(console: Console, *lines: str) -> None:
 def digits(score: float, places: int = 4) -> str:
     """A score with so many decimals; a small one with three digits."""
     return f"{score:.{places}f}" if score == 0 or abs(score) >= 0.001 else f"{score:.3g}"
-
-
-def short(text: str, length: int) -> str:
-    """Text of one line, cut to a length."""
-    text = " ".join(text.split())
-    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -69,7 +69,7 @@ class RunTrainer(Trainer):
         if self.optimizer is None:
             super().create_optimizer(model)
             trained = self.model if model is None else model
-            scale_position_learning_rates(self.optimizer, trained, self.args.position_rate, words=self.args.word_rate)
+            scale_position_learning_rates(self.optimizer, trained, self.args.position_rate, self.args.word_rate)
         return self.optimizer
 
     def create_scheduler(

@@ -38,7 +38,7 @@ from hf_posenc.comparison.statistics import ABOVE_MAJORITY, compare
 from hf_posenc.conversion import Healing, convert
 from hf_posenc.data.reading import as_table
 from hf_posenc.errors import run_script
-from hf_posenc.finetuning.train import TrainingResult, train
+from hf_posenc.finetuning.train import TrainingResult, fine_tune
 from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
 from hf_posenc.training.baselines import fit_words
@@ -167,7 +167,7 @@ class Study:
                 set={"save_strategy": "no"},
             )
             started = time.process_time()
-            trained = train(options, tables=tables, baselines=False, console=Console(file=io.StringIO()))
+            trained = fine_tune(options, tables=tables, baselines=False, console=Console(file=io.StringIO()))
         result = {"accuracy": trained.report.metrics["test_accuracy"], "rate": options.learning_rate}
         result |= {"core_seconds": round(time.process_time() - started, 1), "gigabytes": _peak()}
         if chosen.longest == TRAINED and not trial:

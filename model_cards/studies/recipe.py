@@ -33,7 +33,7 @@ from hf_posenc.comparison.statistics import compare
 from hf_posenc.data.preparing import encode, labels_of, prepare, texts_of
 from hf_posenc.data.reading import as_table
 from hf_posenc.errors import run_script
-from hf_posenc.finetuning.train import train
+from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
 from hf_posenc.training.baselines import baseline_scores
@@ -156,7 +156,7 @@ class Study:
             if kind == "stock":
                 metrics, baselines, epochs = _stock(chosen, tables)
             else:
-                result = train(chosen, tables=tables, console=Console(file=io.StringIO()))
+                result = fine_tune(chosen, tables=tables, console=Console(file=io.StringIO()))
                 metrics = result.report.metrics
                 baselines = {name: scores["test_accuracy"] for name, scores in result.report.baselines.items()}
                 epochs = result.report.history[-1]["epoch"]

@@ -23,6 +23,7 @@ from hf_posenc.cli import main
 from hf_posenc.cli.application import app
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns
+from hf_posenc.data.reading import Dialect
 from hf_posenc.errors import UserError
 
 WORDS = ["a", "good", "bad", "film", "number"]
@@ -44,7 +45,7 @@ def whole(tmp_path_factory, data) -> dict[str, Path]:
     """A classifier of ours, and a BERT of transformers' own."""
     folder = tmp_path_factory.mktemp("whole")
     hf_posenc.fit(
-        [row["text"] for row in ROWS], [row["label"] for row in ROWS], max_steps=2, baseline=False, bf16=False
+        [row["text"] for row in ROWS], [row["label"] for row in ROWS], max_steps=2, baselines=False, bf16=False
     ).save(folder / "ours")
     config = BertConfig(
         vocab_size=len(WORDS) + 5,
@@ -369,7 +370,7 @@ def test_each_damage_is_refused_or_harmless_to_each_command(
 def test_what_a_training_notes_is_checked_when_it_is_read(whole):
     notes = json.loads((whole["ours"] / "config.json").read_text())[NOTES]["hf_posenc"]
     config = RobertaConfig()
-    remember_columns(config, Columns(("text",), ("label",), None, None))
+    remember_columns(config, Columns(("text",), ("label",), None, None), Dialect("csv", ";"))
     assert {*notes, *config.task_specific_params["hf_posenc"], "temperature"} == opening.NOTED.keys()
 
 
@@ -384,6 +385,6 @@ def test_a_new_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps(tmp_p
     vocabulary = {**tokenizer.get_vocab(), "film": 50}
     BertTokenizer(vocab=vocabulary).save_pretrained(tmp_path / "tokenizer")
     texts, labels = [row["text"] for row in ROWS], [row["label"] for row in ROWS]
-    fitted = hf_posenc.fit(texts, labels, tokenizer=str(tmp_path / "tokenizer"), max_steps=1, baseline=False)
+    fitted = hf_posenc.fit(texts, labels, tokenizer=str(tmp_path / "tokenizer"), max_steps=1, baselines=False)
     assert fitted.model_.config.vocab_size == 51
     assert fitted.predict(["a good film"])

@@ -504,9 +504,7 @@ def test_runs_of_an_edited_file_are_refused(tmp_path, own, forget, pretended):
 def test_a_checkpoint_of_ones_own_scheme_needs_the_file(tmp_path, own, forget):
     fields = {"schemes": ["recency"], "pretrained": str(tmp_path / "{scheme}"), "options": {}}
     register_scheme(own, "recency")
-    PosEncModel(PosEncConfig.from_preset("tiny", position_embedding_type="recency")).save_pretrained(
-        tmp_path / "recency"
-    )
+    PosEncModel(PosEncConfig.from_size("tiny", position_embedding_type="recency")).save_pretrained(tmp_path / "recency")
     assert toy(**fields, scheme_files=[str(own)]).schemes == ("recency",)
     forget()
     with pytest.raises(UserError, match="'recency'"):

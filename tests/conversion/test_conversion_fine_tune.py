@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 from hf_posenc import SCHEMES
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning import train
+from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.options import Options
 
 
@@ -52,7 +52,7 @@ def run(tmp_path, files):
         console = Console(file=StringIO(), width=200)
         values = {"device": "cpu", "max_steps": 2, "batch_size": 8, "seed": 1, "set": {"save_strategy": "no"}}
         options = Options.of(**{**files, **values, "output": str(tmp_path / "run"), **options})
-        return train.train(options, baselines=False, console=console), console.file.getvalue()
+        return fine_tune(options, baselines=False, console=console), console.file.getvalue()
 
     return call
 

@@ -254,6 +254,16 @@ def test_what_cannot_heal_is_refused(options, match, source, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_files_are_read_as_the_healing_says_and_texts_as_they_are(source, tmp_path):
+    path = tmp_path / "texts.csv"
+    path.write_text("body;id\n" + "".join(f"{text};1\n" for text in sentences(50)))
+    reading = {"texts": path, "text_column": "body", "delimiter": ";", "max_steps": 1}
+    _, report = heal(source, eval_texts=sentences(5, seed=1), **reading)
+    assert (report.healing["texts"], report.before.sequences) == (50, 5)
+    with pytest.raises(ValueError, match="no text to heal with that isn't measured on, too. Give more, or other eval_"):
+        heal(source, eval_texts=path, **reading)
+
+
 def test_text_that_is_no_healing_is_refused(source):
     with pytest.raises(ValueError, match=r"healing is a list. Give Healing\(texts\)"):
         convert(source, scheme="rope", healing=sentences(50))

@@ -272,8 +272,12 @@ def test_the_command_line(source, tmp_path, run):
     code, out, err = run("convert", source, "-o", tmp_path / "other", "--rope-parameters", "{")
     assert (code, "--rope-parameters '{' is no JSON" in err) == (2, True)
     code, out, err = run("convert", source, "-o", tmp_path / "other", *scheme, "--bf16")
-    assert (code, "has no effect without text to heal with" in err) == (2, True)
+    assert (code, "--bf16 has no effect without text to heal with. Give --heal" in err) == (2, True)
     assert not (tmp_path / "other").exists()
+    (tmp_path / "e.csv").write_text("body\nthe dog walks\nno cat\n")
+    measured = ("--eval-texts", tmp_path / "e.csv", "--text-column", "body")
+    code, out, err = run("convert", source, "-o", tmp_path / "measured", *scheme, *measured)
+    assert (code, "measured on: 2 texts" in out) == (0, True), err
     assert run("convert", source, "-o", tmp_path / "exact")[0] == 0
 
 

@@ -53,7 +53,7 @@ FEATURES = [
     ),
     (Translation(["de", "en"]), [{"de": "x", "en": "y"}] * 2, NO_TEXT, NO_LABEL),
     (TranslationVariableLanguages(["de", "en"]), [{"de": "x"}] * 2, NO_TEXT, NO_LABEL),
-    (Value("null"), [None, None], ["", ""], "Missing label in the train data: row 1"),
+    (Value("null"), [None, None], ["", ""], "Missing label in the train data: row 0"),
     (Value("bool"), [True, False], ["True", "False"], (("False", "True"), [1, 0])),
     *((Value(f"{u}int{n}"), [3, 2], ["3", "2"], (("2", "3"), [1, 0])) for u in ("", "u") for n in (8, 16, 32, 64)),
     *((Value(f"float{n}"), [0.5, 1.0], ["0.5", "1.0"], ((), [0.5, 1.0])) for n in (16, 32, 64)),

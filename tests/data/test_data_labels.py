@@ -102,7 +102,7 @@ def test_labels_that_the_data_set_names_keep_their_order(several):
         return
     labels, numbers = numbers_of({"train": split([1, 0]), "test": split([-1, -1])})  # -1: unlabelled, as in GLUE
     assert (labels.names, numbers["train"], numbers["test"]) == (("neg", "pos", "neutral"), [1, 0], None)
-    with pytest.raises(UserError, match="Missing label in the train data: row 2 has none"):
+    with pytest.raises(UserError, match="Missing label in the train data: row 1 has none"):
         numbers_of({"train": split([1, -1])})
     said, numbers = numbers_of({"train": split([1, -1])}, skip_missing=True, label_names="good,bad,so".split(","))
     assert (said.names, numbers["train"]) == (("neg", "pos", "neutral"), [1, None])
@@ -110,7 +110,7 @@ def test_labels_that_the_data_set_names_keep_their_order(several):
     said, numbers = encode_labels({"train": split([1, 0])}, *ordered)
     assert (said.names, numbers["train"]) == (("pos", "neutral", "neg"), [0, 2])
     with pytest.raises(
-        UserError, match="The train data has unknown labels: 'pos' .row 1.; 'neg' .row 2.. Known are 'no', 'yes'"
+        UserError, match="The train data has unknown labels: 'pos' .row 0.; 'neg' .row 1.. Known are 'no', 'yes'"
     ):
         encode_labels({"train": split([1, 0])}, Columns(("text",)), Options(label_names="no,yes"))
 
@@ -119,7 +119,7 @@ def test_labels_that_the_data_set_names_keep_their_order(several):
 def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
     _, numbers = numbered(cells, skip_missing=True)
     assert [value is None for value in numbers["train"]] == [False, True, False]
-    with pytest.raises(UserError, match="row 2 has none in column 'label' .* Fill it in, or leave such rows out with"):
+    with pytest.raises(UserError, match="row 1 has none in column 'label' .* Fill it in, or leave such rows out with"):
         numbered(cells)
 
 
@@ -129,36 +129,36 @@ def test_rows_without_a_label_are_left_out_where_that_is_asked(cells):
 @pytest.mark.parametrize(
     ("train", "test", "options", "message"),
     [
-        (["a", None, None, "b"], None, {}, r"the train data: row 2 has none in column 'label' \(2 rows in all\). Fill"),
-        ([None, None], None, {"skip_missing": True}, r"label in the train data: row 1 has none .* \(2 rows in all\)"),
-        ([0.5, float("nan")], None, {}, "Missing label in the train data: row 2 has none"),
+        (["a", None, None, "b"], None, {}, r"the train data: row 1 has none in column 'label' \(2 rows in all\). Fill"),
+        ([None, None], None, {"skip_missing": True}, r"label in the train data: row 0 has none .* \(2 rows in all\)"),
+        ([0.5, float("nan")], None, {}, "Missing label in the train data: row 1 has none"),
         (
             ["a", "b"],
             ["a", "z"],
             {},
-            "test data has unknown labels: 'z' .row 2.. Known are 'a', 'b'. Write these, or say",
+            "test data has unknown labels: 'z' .row 1.. Known are 'a', 'b'. Write these, or say",
         ),
-        (["a", "b"], ["z", "a", "y", "z"], {}, r"unknown labels: 'z' \(rows 1 and 4\); 'y' \(row 3\)\. Known are"),
+        (["a", "b"], ["z", "a", "y", "z"], {}, r"unknown labels: 'z' \(rows 0 and 3\); 'y' \(row 2\)\. Known are"),
         ([["a"], ["b"]], ["a"], {}, "test data has 'a' .* the task is multi label classification: write lists"),
         ([0.5, 1.0], ["a"], {}, "test data has 'a' in column 'label', and the task is regression: write one number"),
         (
             [0.5, float("inf")],
             None,
             {},
-            "'label' is inf in row 2 of the train data, and a model's numbers",
+            "'label' is inf in row 1 of the train data, and a model's numbers",
         ),
         (
             [0.5, -1e300],
             None,
             {},
-            r"'label' is -1e\+300 in row 2 of the train data, and a model's numbers",
+            r"'label' is -1e\+300 in row 1 of the train data, and a model's numbers",
         ),
-        ([["a", "b", "a"]], None, {}, "names a label twice in row 1"),
+        ([["a", "b", "a"]], None, {}, "names a label twice in row 0"),
         ([[], []], None, {}, "No training row has a label in column"),
         ([{"a": 1}], None, {}, "Column 'label' of the train data has {'a': 1}, which is no label, word or"),
         (["1", "NA"], None, {"task": "regression"}, "has .NA. in column .label., and the task is regression: write o"),
         ([["a"]], None, {"task": "regression"}, r"has \['a'\] in column 'label', and the task is regression: write on"),
-        ([1, 2], [2.5], {}, "has unknown labels: '2.5' .row 1."),
+        ([1, 2], [2.5], {}, "has unknown labels: '2.5' .row 0."),
     ],
 )
 def test_labels_that_cannot_be_are_refused(train, test, options, message):
@@ -302,7 +302,7 @@ def test_labels_to_score_must_be_the_models_names(tmp_path, names, cells, said, 
     [
         ("multi_label_classification", "a", "and the task is multi label classification: write lists of labels, or"),
         ("single_label_classification", ["a"], "has ['a'] in column 'label', and the task is single label classif"),
-        ("single_label_classification", 0.5, "has unknown labels: '0.5' (row 1). Known are 'a', 'b'"),
+        ("single_label_classification", 0.5, "has unknown labels: '0.5' (row 0). Known are 'a', 'b'"),
     ],
 )
 def test_a_trained_model_is_not_scored_on_another_task(task, cell, message):

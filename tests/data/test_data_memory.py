@@ -13,6 +13,7 @@ from hf_posenc.conversion.heal import read_training_texts
 from hf_posenc.data.columns import Columns
 from hf_posenc.data.memory import labels_in_memory, texts_in_memory
 from hf_posenc.errors import UserError
+from hf_posenc.options import Options
 
 PAIRS = {"text_pair": ["one", "two", ""], "id": [7, 8, 9], "text": ["a", "b", "c"]}
 """Three rows in three columns: read by row or by column, they differ."""
@@ -66,7 +67,7 @@ def test_a_table_is_read_by_the_names_of_its_columns(library: str) -> None:
         )
     if library not in ("datasets, streamed", "rows by column"):
         assert read_training_texts(TABLES[library](PAIRS)) == ["a one", "b two", "c "]
-        assert read_training_texts(TABLES[library](PAIRS), "text_pair") == ["one", "two"]
+        assert read_training_texts(TABLES[library](PAIRS), Options(text_column="text_pair")) == ["one", "two"]
 
 
 COLUMNS: dict[str, Callable[[list[Any]], Any]] = {
@@ -128,12 +129,12 @@ def test_a_missing_cell_of_any_table_is_an_empty_text(library: str) -> None:
         ({"text": ["a"], "text_pair": ["b", "c"]}, "X has columns of 1 and of 2 rows"),
         (5, "X is 5, a int. Give a list of texts"),
         (pd.DataFrame([["a", "b"]], columns=["text", "text"]), "X has two columns 'text'"),
-        (pd.DataFrame({"text": [b"a"]}), r"Text 0 is \(b'a',\). Give a string"),
-        (pa.table({"id": [1], "title": ["a"]}), r"Text 0 is \(1, 'a'\). Give a string"),
+        (pd.DataFrame({"text": [b"a"]}), r"Row 0 is \(b'a',\). Give a string"),
+        (pa.table({"id": [1], "title": ["a"]}), r"Row 0 is \(1, 'a'\). Give a string"),
         (pa.table({"text": pa.array([], pa.string())}), "X has no texts"),
-        (["a", "b\ud800"], r"Text 1 holds '\\ud800', one half of a surrogate pair"),
-        (pd.DataFrame([["a", "b"], ["c", "\udfff"]], dtype=object), r"Text 1 holds '\\udfff', one half"),
-        ([{"text": "\ud800"}], r"Text 0 holds '\\ud800', one half"),
+        (["a", "b\ud800"], r"Row 1 holds '\\ud800', one half of a surrogate pair"),
+        (pd.DataFrame([["a", "b"], ["c", "\udfff"]], dtype=object), r"Row 1 holds '\\udfff', one half"),
+        ([{"text": "\ud800"}], r"Row 0 holds '\\ud800', one half"),
     ],
 )
 def test_what_could_be_read_in_two_ways_or_not_at_all_is_refused(given: Any, message: str) -> None:

@@ -30,7 +30,8 @@ USUAL = {"text": "x", "more": "y", "label": "z"}
 ALL_MISSING = (
     "the file: no column is called text or sentence, nor a pair such as text and text_pair; no column is called label "
     "or labels. It has review ('late'), stars ('5'). Say which: such as --text-column review --label-column stars. If "
-    "a .csv has other columns, write a first row of names, or say --delimiter ';'."
+    "a .csv has other columns, write a first row of names, or say what separates them: --delimiter ';' (or ',', "
+    "'|', tab)."
 )
 
 
@@ -108,7 +109,7 @@ def test_a_column_that_another_split_lacks_is_named(tmp_path):
 # ---- what a checkpoint remembers -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [PosEncConfig.from_preset("tiny"), BertConfig()], ids=["posenc", "bert"])
+@pytest.mark.parametrize("config", [PosEncConfig.from_size("tiny"), BertConfig()], ids=["posenc", "bert"])
 def test_a_configuration_remembers_the_columns_without_a_warning(config, tmp_path, monkeypatch):
     complaints = []
     monkeypatch.setattr("hf_posenc.model.package_config.logger.warning", complaints.append)
@@ -257,7 +258,7 @@ def test_rows_that_contradict_each_other_are_listed_where_they_stand(tmp_path):
     data = prepared(str(tmp_path / "a.json"), validation_share=0)
     assert data.summary.doubts == [
         "2 train rows with the text and the label of an earlier one.",
-        "2 training texts with different labels in different rows: rows 1 and 21; rows 2 and 22.",
+        "2 training texts with different labels in different rows: rows 0 and 20; rows 1 and 21.",
     ]
     assert data.summary.line.endswith("train 24 rows; 24 rows to train on.")
 

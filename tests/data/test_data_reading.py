@@ -73,7 +73,7 @@ def test_a_parquet_file_keeps_its_classes_and_bytes_are_no_text(tmp_path):
     labels = prepare({"train": read_file(tmp_path / "train.parquet")}, Options(validation_share=0)).labels
     assert labels.names == ("no", "yes")
     write_file(tmp_path / "a.parquet", parquet(pa.array([b"a", b"b"]), pa.array(["x", "y"]), names=["text", "label"]))
-    with pytest.raises(UserError, match="Column 'text' holds b'a' in row 1, which is no text"):
+    with pytest.raises(UserError, match="Column 'text' holds b'a' in row 0, which is no text"):
         prepare(read(Options(data=str(tmp_path / "a.parquet"))), Options())
 
 
@@ -153,7 +153,7 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
         ("a.json", b'{"data": [{"text": "x"}]}', "it holds {'data': .*, no list of objects"),
         ("a.json", b'{"x": 1}\n{"x": 2}\n', "can't be read: Extra data: line 2 .* list of objects in a .json"),
         ("a.json", b"[" * 100_000, "a.json can't be read: .*recursion"),
-        ("a.json", b'[{"text": "a"}, null]', "a.json, row 2 is no object: None"),
+        ("a.json", b'[{"text": "a"}, null]', "a.json, row 1 is no object: None"),
         (
             "a.json",
             b'[{"x": 1},\n{"x": "\xe9"}]\n',

@@ -301,7 +301,7 @@ def test_an_encoder_with_a_scheme_of_its_own_is_exported_where_its_code_may_run_
     for trust, wanted in (([], 2), (["--trust-remote-code"], 0)):
         code, out, err = run(*words, *trust)
         assert code == wanted, err
-        assert ("--trust-remote-code" in err) == bool(code)
+        assert ("trust_remote_code=True" in err) == bool(code)
     assert "mean of the token vectors" in out
     assert not list((tmp_path / "out").rglob("*.py"))
     classes = ("FeatureExtraction", "SequenceClassification", "MaskedLM", "CausalLM")

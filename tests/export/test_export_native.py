@@ -27,7 +27,7 @@ from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
 from hf_posenc.errors import UserError
 from hf_posenc.exporting import run
 from hf_posenc.exporting.native import to_native, write
-from hf_posenc.finetuning.train import train
+from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.hub import publish
 from hf_posenc.model import modeling_posenc
 from hf_posenc.options import Options
@@ -389,7 +389,7 @@ def training(tmp_path):
 def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it(training, tmp_path):
     fields = {"classifier_pooling": "cls", "norm_position": "post", "classifier_hidden_act": "tanh"}
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
-    train(Options.of(scheme="rope", set={**fields, **sizes}, **training), baselines=False)
+    fine_tune(Options.of(scheme="rope", set={**fields, **sizes}, **training), baselines=False)
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
     assert report.architecture == "JinaEmbeddingsV3ForSequenceClassification"
     assert report.largest_difference <= 1e-5
@@ -403,7 +403,7 @@ def test_fine_tuned_weights_go_back_to_their_class(name, training, tmp_path):
     words = tiny_tokenizer(tmp_path / name).get_vocab()
     if transformers.AutoConfig.from_pretrained(tmp_path / name).pad_token_id == 1:
         transformers.BertTokenizer(vocab={**words, "[UNK]": 0, "[PAD]": 1}).save_pretrained(tmp_path / name)
-    train(Options.of(pretrained=str(tmp_path / name), **training), baselines=False)
+    fine_tune(Options.of(pretrained=str(tmp_path / name), **training), baselines=False)
     report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
     assert report.architecture == FAMILIES[name].model_class("text-classification").__name__
     assert report.largest_difference <= 1e-5

@@ -14,7 +14,7 @@ from common import others_slow
 from export_harness import LABELS, TEXTS, checkpoint, mean_vectors, tokenizer
 
 import hf_posenc
-from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.finetuning.prediction import answers_to, load_classifier
 
 LONG = " ".join(TEXTS * 20)
 
@@ -112,7 +112,7 @@ def export(tmp_path):
 def test_a_classifier_gives_the_probabilities_of_predict(export, tmp_path, scheme, side):
     _, out = export(scheme, padding_side=side, **LABELS)
     texts = [*TEXTS, LONG]
-    expected = predict(load_classifier(str(tmp_path / "model")), [(text,) for text in texts])
+    expected = answers_to(load_classifier(str(tmp_path / "model")), [(text,) for text in texts])
     for scores, row in zip(Server(out).predict(texts), expected, strict=True):
         assert scores == pytest.approx(row["probabilities"], abs=1e-5)
 
@@ -122,7 +122,7 @@ def test_a_regression_answers_in_its_units_where_raw_scores_are_asked_for(export
     fields = {"num_labels": 1, "problem_type": "regression", "label_mean": 40.0, "label_scale": 9.0}
     _, out = export(**fields)
     scores = [next(iter(scores.values())) for scores in Server(out).predict(TEXTS, raw_scores=True)]
-    answers = predict(load_classifier(str(tmp_path / "model")), [(text,) for text in TEXTS])
+    answers = answers_to(load_classifier(str(tmp_path / "model")), [(text,) for text in TEXTS])
     assert scores == pytest.approx([row["prediction"] for row in answers], abs=1e-3)
 
 

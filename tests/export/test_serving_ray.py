@@ -13,7 +13,7 @@ from export_harness import LABELS, TEXTS, checkpoint
 
 from hf_posenc.checkpoints.keeper import LIST
 from hf_posenc.files import WRITING
-from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.finetuning.prediction import answers_to, load_classifier
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "ray_predict.py"
 ROWS, BLOCK = 1_600, 32  # two texts a batch, 16 batches a block
@@ -78,7 +78,7 @@ def test_every_row_is_labelled_once_though_an_actor_dies(run, tmp_path):
     assert labelled["id"].to_pylist() == list(range(ROWS))
     assert labelled.schema.field("id").type == pa.int32()
     assert set(labelled["input_label"].to_pylist()) == {"old"}
-    answers = list(predict(load_classifier(str(tmp_path / "model")), [(text,) for text in TEXTS]))
+    answers = list(answers_to(load_classifier(str(tmp_path / "model")), [(text,) for text in TEXTS]))
     for row in labelled.to_pylist():
         expected = answers[row["id"] % 3]
         assert (row["text"], row["label"]) == (TEXTS[row["id"] % 3], expected["label"])

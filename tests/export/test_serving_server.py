@@ -17,7 +17,7 @@ from export_harness import LABELS, TEXTS, checkpoint, tokenizer
 
 import hf_posenc
 from hf_posenc.data.columns import Columns
-from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.finetuning.prediction import answers_to, load_classifier
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "serving" / "server.py"
 CLIENTS, REQUESTS = 20, 5
@@ -111,7 +111,7 @@ def test_twenty_clients_at_once_get_their_own_answers_from_shared_batches(openvi
         for number, (status, reply) in enumerate(own):
             texts = texts_of(name, number)
             assert status == 200
-            assert_answers(reply["answers"], list(predict(classifier, [(text,) for text in texts])))
+            assert_answers(reply["answers"], list(answers_to(classifier, [(text,) for text in texts])))
             count += len(texts)
     after = ask(address)[1]
     assert after["backend"] == "openvino"
@@ -129,7 +129,7 @@ def test_joined_columns_are_joined_as_in_training_and_cut_texts_are_marked(folde
         inputs = [{"subject": TEXTS[0], "body": TEXTS[1]}, [TEXTS[0], TEXTS[1]], joined, "old " * 5000]
         status, reply = ask(address, {"inputs": inputs})
         assert status == 200
-        expected = list(predict(classifier, [(joined,)] * 3 + [("old " * 5000,)]))
+        expected = list(answers_to(classifier, [(joined,)] * 3 + [("old " * 5000,)]))
         assert_answers(reply["answers"], expected)
         assert reply["truncated"] == [False, False, False, True]
         status, reply = ask(address, {"inputs": [{"title": "a"}]})
@@ -141,7 +141,7 @@ def test_pairs_stand_beside_texts_and_a_long_request_takes_several_batches(class
     status, reply = ask(address, {"inputs": inputs})
     assert status == 200
     expected = [(item,) if isinstance(item, str) else tuple(item) for item in inputs]
-    assert_answers(reply["answers"], list(predict(classifier, expected)))
+    assert_answers(reply["answers"], list(answers_to(classifier, expected)))
 
 
 def test_a_request_that_is_none_gets_a_sentence(address):
@@ -163,4 +163,4 @@ def test_one_text_that_cannot_be_answered_spoils_no_other(classifier, address):
         replies = list(pool.map(lambda text: ask(address, {"inputs": [text]}), ["zzz", word, "zzz zzz"]))
     assert [status for status, _ in replies] == [200, 422, 200]
     assert "NaN" in replies[1][1]["error"]
-    assert_answers(replies[0][1]["answers"], list(predict(classifier, [("zzz",)])))
+    assert_answers(replies[0][1]["answers"], list(answers_to(classifier, [("zzz",)])))

@@ -30,7 +30,7 @@ from hf_posenc.data.preparing import prepare
 from hf_posenc.data.sources import read
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning.prediction import load_classifier, predict
+from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from hf_posenc.options import Options
 
 pytestmark = pytest.mark.slow
@@ -147,7 +147,7 @@ def checkpoint(tmp_path_factory):
     """A classifier; code lies in its folder, and its config names that."""
     folder = tmp_path_factory.mktemp("checkpoint")
     tokenizer = train_tokenizer(["a b c d"], vocab_size=40)
-    config = PosEncConfig.from_preset(
+    config = PosEncConfig.from_size(
         "tiny", vocab_size=40, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
         position_embedding_type="learned+rope", max_position_embeddings=8, num_labels=2,
     )  # fmt: skip
@@ -166,7 +166,7 @@ def test_files_of_a_checkpoint(checkpoint, tmp_path, name):
     def read(content):
         (tmp_path / name).write_bytes(content)
         errors = []
-        for reader in (load, lambda folder: list(predict(load_classifier(folder), [("a b",)]))):
+        for reader in (load, lambda folder: list(answers_to(load_classifier(folder), [("a b",)]))):
             try:
                 reader(str(tmp_path))
             except ValueError as caught:

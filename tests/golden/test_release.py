@@ -39,4 +39,3 @@ def test_it_loads_with_the_package_and_as_remote_code(tmp_path: Path) -> None:
     printed = subprocess.check_output(command, input=written, text=True, cwd=tmp_path, env=environment, timeout=300)
     for logits in (*(model(**batch).logits for batch in batches), *map(torch.tensor, json.loads(printed))):
         torch.testing.assert_close(logits, load_file(golden.LOGITS)[f"rope/{HEAD}"], atol=1e-5, rtol=0)
-

@@ -15,7 +15,7 @@ from remote_code_harness import BATCH, TEXTS, outputs, tiny_config, tiny_model, 
 from safetensors.torch import save_file
 
 from hf_posenc import PosEncConfig, register_scheme
-from hf_posenc.finetuning.train import train
+from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.hub import publish, publishing
 from hf_posenc.options import Options
 
@@ -58,7 +58,7 @@ def train_and_publish(folder: Path) -> None:
     (folder / "train.jsonl").write_text("\n".join(lines))
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 100}
     data = {"data": str(folder / "train.jsonl"), "validation": str(folder / "train.jsonl")}
-    train(Options(output=str(folder / "trained"), **data, scheme="alibi", max_steps=2, device="cpu", set=sizes))
+    fine_tune(Options(output=str(folder / "trained"), **data, scheme="alibi", max_steps=2, device="cpu", set=sizes))
     publishing.verify = lambda *_: None
     publish(folder / "trained", "me/trained")
 

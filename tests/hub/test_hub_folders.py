@@ -75,7 +75,7 @@ def test_what_is_published_names_no_folder_of_this_machine(kind, command, tmp_pa
 @pytest.mark.slow
 def test_what_fit_saves_names_no_folder_of_this_machine(command, tmp_path):
     options = {"pretrained": str(Path("trained").absolute()), "max_steps": 1, "bf16": False, "device": "cpu"}
-    fitted = hf_posenc.fit([f"a film {number}" for number in range(40)], ["g", "b"] * 20, baseline=False, **options)
+    fitted = hf_posenc.fit([f"a film {number}" for number in range(40)], ["g", "b"] * 20, baselines=False, **options)
     fitted.save(Path("fitted").absolute())
     check_published(command, Path("fitted").absolute(), tmp_path)
 

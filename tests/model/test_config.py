@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig
 from transformers.testing_utils import set_config_for_less_flaky_test
 
-from hf_posenc import PRESETS, SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel
+from hf_posenc import SCHEMES, SIZES, PosEncConfig, PosEncForSequenceClassification, PosEncModel
 from hf_posenc.model import package_config
 from hf_posenc.model.configuration_posenc import AUTO_MAP, POSENC_VERSION
 from hf_posenc.model.scheme_factory import own_arguments
@@ -39,11 +39,11 @@ from hf_posenc.model.scheme_factory import own_arguments
         ({"classifier_pooling": "avg"}, "classifier_pooling='avg' is unknown. Choose one of mean, cls, max"),
         ({"hidden_act": "gelo"}, "hidden_act='gelo' is unknown. Choose one of gelu, gelu_10"),
         ({"classifier_hidden_act": "tan"}, "classifier_hidden_act='tan' is unknown. Choose one of .* tanh"),
-        ({"position_embedding_type": "zzz"}, "joined by '.'; one of your own after register_scheme .--scheme-file"),
+        ({"position_embedding_type": "zzz"}, "joined by '.'; register_scheme adds one of your own"),
         ({"position_embedding_type": "ropee"}, "'ropee' is unknown. Did you mean 'rope'. Choose one of none"),
         (
             {"position_embedding_type": "lspe", "position_embedding_kwargs": {"activaton": "relu"}},
-            r"position_embedding_kwargs\['activaton'\]='relu' is no argument of 'lspe'. Did you mean 'activation'",
+            "position_embedding_kwargs={'activaton': 'relu'} is no argument of 'lspe'. Did you mean 'activation'",
         ),
         ({"position_embedding_type": "none", "position_embedding_kwargs": {"std": 1}}, "of 'none'. It takes dropout"),
         (
@@ -54,7 +54,7 @@ from hf_posenc.model.scheme_factory import own_arguments
         ({"architectures": [[]]}, r"architectures=\[\[\]\] is no list of the names of model classes"),
         ({"architectures": True}, "architectures=True is no list of the names of model classes"),
         ({"problem_type": "regresion"}, "problem_type='regresion' is unknown. Choose one of regression, single"),
-        ({"position_embedding_kwargs": {"interleaved": "no"}}, r"\['interleaved'\]='no' is neither True nor False"),
+        ({"position_embedding_kwargs": {"interleaved": "no"}}, "{'interleaved': 'no'} is neither True nor False"),
     ],
 )
 def test_values_out_of_range_are_named_with_what_is_accepted(values, message):
@@ -191,7 +191,7 @@ def test_another_scheme_on_loading_drops_the_old_ones_arguments(tmp_path):
 def test_arguments_given_for_another_scheme_are_refused_by_the_model():
     config = tiny_config("lspe", position_embedding_kwargs={"activation": "relu"})
     config.position_embedding_type = "none"
-    with pytest.raises(ValueError, match="'relu' is no argument of 'none'.* It takes dropout"):
+    with pytest.raises(ValueError, match="'relu'} is no argument of 'none'.* It takes dropout"):
         PosEncModel(config)
 
 
@@ -283,15 +283,15 @@ def test_a_config_that_does_not_describe_the_weights_is_not_saved(name, value, t
     model.save_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_presets_have_their_published_sizes(preset):
-    config = PosEncConfig.from_preset(preset, vocab_size=50, num_labels=5)
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_are_as_published(size):
+    config = PosEncConfig.from_size(size, vocab_size=50, num_labels=5)
     sizes = {"tiny": (128, 2, 2), "mini": (256, 4, 4), "small": (512, 4, 8), "base": (768, 12, 12)}
-    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == sizes[preset]
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == sizes[size]
     assert config.intermediate_size == 4 * config.hidden_size
     assert (config.vocab_size, config.num_labels) == (50, 5)
-    with pytest.raises(ValueError, match="preset='large' is unknown. Choose one of tiny, mini, small, base"):
-        PosEncConfig.from_preset("large")
+    with pytest.raises(ValueError, match="size='large' is unknown. Choose one of tiny, mini, small, base"):
+        PosEncConfig.from_size("large")
 
 
 def test_checking_the_longest_table_allocates_nothing():

@@ -204,7 +204,7 @@ def test_what_parameters_lack_follows_from_the_config_or_must_be_given():
     factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}
     config = tiny_config("rope", rope_parameters={"rope_type": "longrope", **factors}, max_position_embeddings=64)
     assert completed(config)["factor"] == 4.0
-    config = PosEncConfig.from_preset("tiny", rope_parameters={"rope_type": "dynamic", "factor": 2.0})
+    config = PosEncConfig.from_size("tiny", rope_parameters={"rope_type": "dynamic", "factor": 2.0})
     assert completed(config)["original_max_position_embeddings"] == 512
     scheme = RotaryPosition(head_dim=8, rope_parameters=YARN, max_positions=9)
     assert scheme.rope_parameters["original_max_position_embeddings"] == 9

@@ -121,7 +121,7 @@ def registered_file(path: Path) -> Iterator[PosEncConfig]:
     """A config whose scheme `mine` is the file's."""
     with schemes_restored(path.stem, "sibling"):
         register_scheme(path, "mine")
-        yield PosEncConfig.from_preset("tiny", vocab_size=10, position_embedding_type="mine")
+        yield PosEncConfig.from_size("tiny", vocab_size=10, position_embedding_type="mine")
 
 
 GOOD = """

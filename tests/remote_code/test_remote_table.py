@@ -208,7 +208,7 @@ def test_a_scheme_is_not_saved_over_its_own_source(tmp_path: Path) -> None:
 
 
 def test_a_scheme_that_this_version_lacks_says_which_has_it(tmp_path: Path) -> None:
-    PosEncModel(PosEncConfig.from_preset("tiny", position_embedding_type="alibi")).save_pretrained(tmp_path)
+    PosEncModel(PosEncConfig.from_size("tiny", position_embedding_type="alibi")).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     for version, needs in (("9.1.0", True), ("0.0.1", False)):
         (tmp_path / "config.json").write_text(

@@ -28,7 +28,7 @@ import hf_posenc
 batch = load_file("batch.safetensors")
 found = {}
 for scheme in hf_posenc.SCHEMES:
-    config = hf_posenc.PosEncConfig.from_preset("tiny", vocab_size=100, position_embedding_type=scheme)
+    config = hf_posenc.PosEncConfig.from_size("tiny", vocab_size=100, position_embedding_type=scheme)
     model = hf_posenc.PosEncForSequenceClassification(config).eval()
     model.save_pretrained(scheme)
     again = transformers.AutoModelForSequenceClassification.from_pretrained(scheme)

@@ -33,7 +33,7 @@ def combined(names, most=4):
 
 
 def passes(scheme, checks):
-    report = check_scheme(scheme, checks=checks, raise_on_failure=True)
+    report = check_scheme(scheme, only=checks).raise_on_failure()
     skipped = {result.name for result in report.results if result.outcome == "skipped"}
     declared = make_scheme(tiny_config(scheme)) if isinstance(scheme, str) else scheme
     assert ("used" in skipped) == declared.order_blind
@@ -67,7 +67,7 @@ def test_each_scheme_is_what_it_says(scheme):
     ],
 )
 def test_variants_pass_every_check(scheme, kwargs):
-    report = check_scheme(scheme, kwargs=kwargs, checks=CHEAP, raise_on_failure=True)
+    report = check_scheme(scheme, scheme_kwargs=kwargs, only=CHEAP).raise_on_failure()
     assert report.scheme == f"{scheme}({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
 
 
@@ -115,7 +115,7 @@ BROKEN = [
 
 
 def expect(outcome, message, scheme, check, **options):
-    result = check_scheme(scheme, checks=[check], **options)[check]
+    result = check_scheme(scheme, only=[check], **options)[check]
     assert result.outcome == outcome
     assert re.search(message, result.message)
 
@@ -133,13 +133,13 @@ ONE_EACH = {check: (scheme, others) for scheme, check, _, others in reversed(BRO
 @pytest.mark.parametrize("check", ONE_EACH)
 def test_a_broken_scheme_fails_no_other_check(check):
     scheme, others = ONE_EACH[check]
-    report = check_scheme(scheme, checks=CHEAP)
+    report = check_scheme(scheme, only=CHEAP)
     assert {result.name for result in report.results if not result.ok} == {check, *others}
 
 
 @pytest.mark.parametrize("scheme", [broken.HooksThatTakeLess, broken.ThreeHeads, broken.UnknownSize])
 def test_what_no_encoder_can_run_is_told_once(scheme):
-    report = check_scheme(scheme, checks=CHEAP)
+    report = check_scheme(scheme, only=CHEAP)
     assert {result.name for result in report.results if not result.ok} <= {"repeats", "signature", "shapes"}
     assert {result.outcome for result in report.results[3:]} == {"skipped"}
 
@@ -165,7 +165,7 @@ def test_code_that_differs_from_what_travels_fails_the_remote_check(monkeypatch)
     monkeypatch.setattr(position_alibi, "alibi_slopes", lambda heads: [1.0, 0.7, 0.3, 0.1][:heads])
     fixed = {"learned": False}  # learned slopes would travel as weights
     message = "process without hf_posenc, and here: they differ by .*module-level setting"
-    expect("failed", message, "alibi", "remote_code", kwargs=fixed)
+    expect("failed", message, "alibi", "remote_code", scheme_kwargs=fixed)
 
 
 @pytest.mark.slow
@@ -193,13 +193,13 @@ def test_every_check_is_failed_by_some_broken_scheme():
 
 
 def test_where_the_same_input_gives_other_output_nothing_else_is_said():
-    report = check_scheme(broken.Random, checks=CHEAP)
+    report = check_scheme(broken.Random, only=CHEAP)
     assert [result.name for result in report.results if result.outcome != "skipped"] == ["repeats"]
     assert report["padding"].message == "comparisons say nothing until `repeats` passes"
 
 
 def test_a_report_says_how_many_ran_and_why_the_others_did_not():
-    report = check_scheme(broken.PlacesForPositions, checks=["padding", "permutation", "weights"])
+    report = check_scheme(broken.PlacesForPositions, only=["padding", "permutation", "weights"])
     assert not report.ok
     assert re.fullmatch(r"PlacesForPositions: 3 of 3 checks ran in \d+\.\d s: 2 passed, 1 failed\.", report.summary)
     assert [result.name for result in report.results] == ["padding", "permutation", "weights"]
@@ -208,7 +208,7 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
     assert "1 failed" in str(report)
     with pytest.raises(KeyError, match="packing"):
         report["packing"]
-    skipping = check_scheme(broken.SoundWaves, checks=["shift"])
+    skipping = check_scheme(broken.SoundWaves, only=["shift"])
     assert ": 0 of 1 checks ran in " in skipping.summary
     assert "doesn't declare shift_invariant" in str(skipping)
 
@@ -223,16 +223,16 @@ def test_a_report_says_how_many_ran_and_why_the_others_did_not():
     ],
 )
 def test_a_report_says_at_which_rate_the_schemes_own_weights_learn(scheme, kwargs, rates):
-    said = str(check_scheme(scheme, kwargs=kwargs, checks=["signature"]))
+    said = str(check_scheme(scheme, scheme_kwargs=kwargs, only=["signature"]))
     assert ("Learning rate of its own weights" in said) is (rates is not None)
-    assert rates is None or f"its own weights: {rates} (learning_rate_factor)" in said
+    assert rates is None or f"its own weights: {rates} (position_rate)" in said
 
 
 def test_a_failure_raises_what_the_scheme_raised():
     with pytest.raises(
         AssertionError, match=r"(?s)TableWithoutLimit: 1 of 1 .*max_length: failed: IndexError"
     ) as caught:
-        check_scheme(broken.TableWithoutLimit, checks="max_length", raise_on_failure=True)
+        check_scheme(broken.TableWithoutLimit, only="max_length").raise_on_failure()
     assert isinstance(caught.value.__cause__, IndexError)
 
 
@@ -257,7 +257,7 @@ def test_nothing_is_left_behind(monkeypatch, tmp_path):
     try:
         for names in (["weights", "saving"], CHEAP):
             with torch.inference_mode(), contextlib.suppress(KeyboardInterrupt):
-                check_scheme(Draws, checks=names)
+                check_scheme(Draws, only=names)
             assert torch.get_num_threads() == 2
             assert torch.get_default_dtype() == torch.float64
             assert (dict(SCHEMES), list(SCHEMES)) == (before[0], list(before[0]))
@@ -284,29 +284,30 @@ def test_a_name_is_taken_for_a_while_only():
 
     for scheme in (Mine, Named, Rope):
         own = vars(scheme).get("name")
-        assert check_scheme(scheme, checks=["order"]).ok
+        assert check_scheme(scheme, only=["order"]).ok
         assert vars(scheme).get("name") == own
     assert {*SCHEMES} == {*BUILTIN, "test_slope", "test_layer_distance"}  # other tests may change their order
     assert SinusoidalPosition.name == "sinusoidal"
 
 
-def test_the_checks_run_with_other_arguments_and_sizes():
-    assert check_scheme("sinusoidal", kwargs={"rms": None}, checks=["order"]).ok
-    theta = {"rope_parameters": {"rope_theta": 500.0}, "hidden_size": 48}
-    assert check_scheme("rope", config_overrides=theta, checks=["order", "bfloat16"]).ok
-    with pytest.raises(ValueError, match=r"position_embedding_kwargs\['lerned'\]=True is no argument of 'alibi'"):
-        check_scheme("alibi", kwargs={"lerned": True})
-    short = check_scheme("learned", config_overrides={"max_position_embeddings": 8}, checks=["padding"])
+class Short(broken.Sound):
+    max_length = 8
+
+
+def test_the_checks_run_with_other_arguments():
+    assert check_scheme("sinusoidal", scheme_kwargs={"rms": None}, only=["order"]).ok
+    short = check_scheme(Short, only=["padding"])
     assert "max_length=8 is too short for the checks, which use 32 tokens" in short["padding"].message
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"scheme": "rotary"}, "--scheme 'rotary' is unknown"),
+        ({"scheme": "rotary"}, "scheme='rotary' is unknown"),
+        ({"scheme": "alibi", "scheme_kwargs": {"lerned": 1}}, "scheme_kwargs={'lerned': 1} is no argument of 'alibi'"),
         ({"scheme": 5}, "scheme=5 is no PositionScheme"),
         ({"scheme": PositionScheme}, "PositionScheme overrides no hook"),
-        ({"scheme": "rope", "checks": ["paddings"]}, "checks: 'paddings' is no check. Choose from repeats, signature"),
+        ({"scheme": "rope", "only": ["paddings"]}, "only='paddings' is no check. Choose from repeats, signature"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

@@ -53,7 +53,7 @@ class Sound(PositionScheme):
 
 def made(monkeypatch, scheme):
     monkeypatch.setitem(SCHEMES, "own", scheme)
-    return PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="own"))
+    return PosEncModel(PosEncConfig.from_size("tiny", vocab_size=9, position_embedding_type="own"))
 
 
 def written(folder: Path, text: str, name: str = "mine.py") -> Path:
@@ -240,7 +240,7 @@ def test_a_scheme_file_imports_from_files_beside_it(tmp_path):
     written(tmp_path, "STEP = 7\n", "steps.py")
     path = written(tmp_path, "from .steps import STEP\n" + MINE.replace("100", "STEP"), "stepping.py")
     assert register_scheme(path, "stepping") == ["stepping"]
-    model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="stepping"))
+    model = PosEncModel(PosEncConfig.from_size("tiny", vocab_size=9, position_embedding_type="stepping"))
     model.save_pretrained(tmp_path / "saved")
     assert (tmp_path / "saved" / "steps.py").read_text() == "STEP = 7\n"
     absolute = written(tmp_path, "import steps\n" + MINE, "absolute.py")
@@ -257,7 +257,7 @@ def test_a_scheme_that_is_defined_again_takes_the_place_of_the_one_before():
                 return x + step * tokens.positions.unsqueeze(-1)
 
         register_scheme(Here, "here")
-        return PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here")).position
+        return PosEncModel(PosEncConfig.from_size("tiny", vocab_size=9, position_embedding_type="here")).position
 
     first, second = cell(1), cell(2)
     zero, ones = torch.zeros(1, 2, 4), Tokens.from_positions(torch.ones(1, 2, dtype=torch.int64))
@@ -309,7 +309,7 @@ class Here(PositionScheme):
         return x + tokens.positions.unsqueeze(-1)
 
 register_scheme(Here, "here")
-model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=9, position_embedding_type="here"))
+model = PosEncModel(PosEncConfig.from_size("tiny", vocab_size=9, position_embedding_type="here"))
 print(model(torch.tensor([[1, 2]])).last_hidden_state.shape)
 model.save_pretrained("out")
 """
@@ -395,7 +395,7 @@ def test_hooks_see_tokens_in_their_own_layout_what_layers_begin_with_and_positio
         pass
 
     scheme = Asks()
-    model = PosEncModel(PosEncConfig.from_preset("tiny", vocab_size=20)).eval()
+    model = PosEncModel(PosEncConfig.from_size("tiny", vocab_size=20)).eval()
     model.position = scheme if name == "asks" else CombinedPosition({"one": scheme, "other": NoneToo()})
     ids, mask = torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

@@ -11,7 +11,8 @@ from common import COMBINED, EVERY_HOOK, encoder, perturb, tiny_config
 from own_schemes import Gate
 
 import hf_posenc
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification, PosEncModel, PositionScheme
+from hf_posenc import PosEncConfig, PosEncForSequenceClassification, PosEncModel, PositionScheme, plot
+from hf_posenc.errors import UserError
 from hf_posenc.model.position_alibi import alibi_slopes
 from hf_posenc.model.unpadding import Tokens
 from hf_posenc.schemes.hooks import rotated_units
@@ -157,7 +158,7 @@ def test_a_heading_says_whose_weights_are_shown():
 
 def test_the_source_is_left_as_it_was():
     model = encoder("learned").train().to(torch.bfloat16)
-    config = PosEncConfig.from_preset("tiny", position_embedding_type="lspe")
+    config = PosEncConfig.from_size("tiny", position_embedding_type="lspe")
     state, before = torch.random.get_rng_state(), config.to_dict()
     first = image(axes(model)["What is added to embeddings"])
     axes(config)
@@ -169,16 +170,34 @@ def test_the_source_is_left_as_it_was():
 
 
 @pytest.mark.parametrize(
-    ("scheme", "options", "message"),
+    ("source", "options", "message"),
     [
-        ("learned", {"max_positions": 65}, "max_positions=65 .*2 to 64"),
+        ("learned", {"max_positions": 513}, "max_positions=513 .*2 to 512"),
         ("rope", {"max_positions": 1}, "max_positions=1 .*2 to 512"),
-        ("rope", {"layer": 2}, "layer=2 .*layers 0 to 1"),
+        ("rope", {"layer": 2, "max_positions": 4}, "layer=2 .*layers 0 to 1"),
+        ("rop", {}, "source='rop' is unknown. Did you mean 'rope'.* scheme_file registers those of a file"),
+        ("rope+rope", {}, "source='rope.rope' makes no sense: .* Use 'rope'.$"),
+        ("alibi", {"scheme_kwargs": '{"lerned": 1}'}, "scheme_kwargs={'lerned': 1} is no argument of 'alibi'"),
+        (
+            "learned+t5",
+            {"scheme_kwargs": {"rope": {}}},
+            "scheme_kwargs={'rope': {}}: .* doesn't fit 'learned.t5'. The arguments of a combination",
+        ),
+        ("rope", {"size": "huge"}, "size='huge' is unknown. Choose one of tiny"),
+        ("rope", {"output": "a.jpg"}, "output='a.jpg' names no format"),
     ],
 )
-def test_bad_arguments(scheme, options, message):
-    with pytest.raises(ValueError, match=message):
-        plot_position(tiny_config(scheme), **options)
+def test_bad_arguments(source, options, message):
+    with pytest.raises(UserError, match=message):
+        plot(source, **{"size": "tiny", **options})
+
+
+def test_a_new_scheme_and_a_checkpoint_are_drawn(tmp_path):
+    encoder("learned").save_pretrained(tmp_path / "mine")
+    assert plot(tmp_path / "mine", max_positions=S).get_suptitle().endswith("given weights")
+    new = plot("t5", tmp_path / "a.png", size="tiny", scheme_kwargs={"num_buckets": 4}, max_positions=S)
+    assert new.get_suptitle() == "t5 · D = 128, 2 heads, 2 layers · new weights"
+    assert (tmp_path / "a.png").stat().st_size > 1000
 
 
 class Appends(PositionScheme):
@@ -257,7 +276,7 @@ def test_the_commands_of_the_guide_draw(run, tmp_path, monkeypatch):
 
 
 def test_without_matplotlib_one_line_says_what_to_install(run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = run("plot", "rope", "-o", "never.png", "--size", "tiny")
     assert code == 2
-    assert err.strip() == "Error: Plots need matplotlib. Install it: pip install matplotlib"
+    assert err.strip() == "Error: A plot needs matplotlib, which is not installed: pip install matplotlib."

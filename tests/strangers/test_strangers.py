@@ -28,7 +28,7 @@ STRANGERS = {
 def test_a_strangers_scheme_passes_every_check(scheme):
     travels = scheme is bipe.Bipe  # a clean process: one is enough, and this one imports position_math
     checks = [name for name in SCHEME_CHECKS if travels or name != "remote_code"]
-    check_scheme(scheme, kwargs=STRANGERS[scheme], checks=checks, raise_on_failure=True)
+    check_scheme(scheme, scheme_kwargs=STRANGERS[scheme], only=checks).raise_on_failure()
 
 
 def test_bipe_counts_within_and_between_segments_of_each_sequence():
@@ -36,7 +36,7 @@ def test_bipe_counts_within_and_between_segments_of_each_sequence():
     ids = torch.tensor([[5, 9, 5, 5, 9, 5, 5]])
     positions, sequence = torch.tensor([[3, 4, 5, 0, 1, 2, 3]]), torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
     layout = TokenLayout.from_batch(positions, position_ids=positions, seq_idx=sequence, unpad=False)
-    tokens = replace(layout.tokens, ids=ids)
+    tokens = replace(layout.tokens, _ids=ids)
     added = scheme.embed(torch.zeros(1, 7, 8), tokens)
     assert torch.equal(added, scheme.table(torch.tensor([[0, 1, 0, 0, 1, 0, 1]])))
     bias = scheme.bias(tokens)

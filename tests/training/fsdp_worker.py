@@ -37,7 +37,7 @@ def main(folder: Path, scheme: str) -> None:
     if sharded:
         dist.init_process_group("gloo")
     rank, world = (dist.get_rank(), dist.get_world_size()) if sharded else (0, 1)
-    config = PosEncConfig.from_preset("tiny", vocab_size=50, position_embedding_type=scheme, **SIZES)
+    config = PosEncConfig.from_size("tiny", vocab_size=50, position_embedding_type=scheme, **SIZES)
     model = PosEncForSequenceClassification(config)
     if sharded:
         mesh = init_device_mesh("cpu", (world,))

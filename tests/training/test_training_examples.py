@@ -60,7 +60,7 @@ def pretrained(labelled: dict[str, str]) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(labelled["tokenizer"])
     sizes = {"vocab_size": len(tokenizer), "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     folder = Path(labelled["tokenizer"]).with_name("pretrained")
-    PosEncForSequenceClassification(PosEncConfig.from_preset("tiny", **sizes)).save_pretrained(folder)
+    PosEncForSequenceClassification(PosEncConfig.from_size("tiny", **sizes)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -72,10 +72,24 @@ def logits(folder: Path) -> torch.Tensor:
     return model(**AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")).logits.detach()
 
 
-@pytest.mark.parametrize(("path", "most"), [(TRAINER, 100), (LOOP, 150), (MLM, 120), (NER, 120)])
+@pytest.mark.parametrize(("path", "most"), [(TRAINER, 106), (LOOP, 155), (MLM, 120), (NER, 120)])
 def test_an_example_stays_short_and_can_be_copied(path: Path, most: int) -> None:
     assert len(path.read_text().splitlines()) <= most
     assert "hf_posenc." not in path.read_text()  # no room of the package behind the names that it exports
+
+
+@pytest.mark.parametrize("path", [TRAINER, LOOP])
+def test_a_tokenizer_that_is_not_there_is_one_sentence_before_any_data_is_read(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"train_file": "nothing.csv", "output_dir": tmp_path, "use_cpu": True}
+    with pytest.raises(SystemExit, match="Name the tokenizer of a new encoder: --tokenizer google-bert/bert-base-unca"):
+        run_example(path, monkeypatch, **options)
+    for name in ("tokenizer", "model"):
+        with pytest.raises(
+            SystemExit, match=r"No tokenizer 'nobody/nothing' in a folder or, if that can be reached, on"
+        ):
+            run_example(path, monkeypatch, **options, **{name: "nobody/nothing"})
 
 
 @pytest.mark.parametrize("scheme", [pytest.param("rope", marks=pytest.mark.slow), "t5"])  # t5 has rates of its own

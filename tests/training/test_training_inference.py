@@ -18,7 +18,7 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 import hf_posenc
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.data.tokenizer import train_tokenizer
-from hf_posenc.finetuning.prediction import evaluate, load_classifier, predict
+from hf_posenc.finetuning.prediction import answers_to, load_classifier, score
 from hf_posenc.options import Options
 from hf_posenc.training.inference import logits_of
 
@@ -145,14 +145,14 @@ def test_weights_stored_in_half_precision_answer_and_are_scored_in_float32(token
     tokenizer.save_pretrained(folder)
     expected = torch.from_numpy(np.stack(list(one_by_one(model, tokenizer, TEXTS)))).softmax(-1).numpy()
     classifier = load_classifier(str(folder), "cpu")
-    for answer, right in zip(predict(classifier, [(text,) for text in TEXTS]), expected, strict=True):
+    for answer, right in zip(answers_to(classifier, [(text,) for text in TEXTS]), expected, strict=True):
         assert [answer["probabilities"][name] for name in "abc"] == pytest.approx(right, abs=1e-5)
     np.testing.assert_allclose(hf_posenc.load(folder).predict_proba(TEXTS), expected, atol=1e-5)
     labels = ["abc"[row.argmax()] for row in expected]
     examples = [{"text": text, "label": label} for text, label in zip(TEXTS, labels, strict=True) if text]
     file = write_jsonl(tmp_path / "test.jsonl", examples)
     assert classifier.model.dtype == torch.float32
-    assert evaluate(classifier, Options(data=file)).metrics["accuracy"] == 1
+    assert score(classifier, Options(data=file)).metrics["accuracy"] == 1
 
 
 def test_a_text_beyond_the_positions_is_cut_where_the_tokenizer_names_no_limit(tokenizer: Any, tmp_path: Path) -> None:
@@ -161,5 +161,5 @@ def test_a_text_beyond_the_positions_is_cut_where_the_tokenizer_names_no_limit(t
     tokenizer.save_pretrained(tmp_path)
     tokenizer.model_max_length = 64
     classifier = load_classifier(str(tmp_path), "cpu")
-    whole, cut = predict(classifier, [("karla " * 500,), ("karla " * 62,)])
+    whole, cut = answers_to(classifier, [("karla " * 500,), ("karla " * 62,)])
     assert whole["probabilities"] == pytest.approx(cut["probabilities"], abs=1e-6)

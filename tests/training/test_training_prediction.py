@@ -27,7 +27,7 @@ import hf_posenc
 from hf_posenc.data.reading import read_file
 from hf_posenc.errors import UserError
 from hf_posenc.files import write_json
-from hf_posenc.finetuning.prediction import load_classifier, predict, write_answers
+from hf_posenc.finetuning.prediction import answers_to, load_classifier, write_answers
 
 TEXTS = ["who saw karla", 'a "quoted", text', "naïve\nlines"]
 ROWS = [{"id": f"00{n}", "text": text, "label": "mine", "more": None} for n, text in enumerate(TEXTS)]
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_is_not_whole_never_answers(checkpoint, tmp_path, name
 
 def expected(checkpoint: Path, texts: list[str]) -> list[dict]:
     classifier = load_classifier(str(checkpoint), "cpu")
-    return list(predict(classifier, [(text,) for text in texts]))
+    return list(answers_to(classifier, [(text,) for text in texts]))
 
 
 def write(path: Path, examples: list[dict] = ROWS) -> Path:
@@ -236,7 +236,7 @@ def test_what_is_answered_again_keeps_no_earlier_probability_under_its_name(run,
 
 @pytest.mark.parametrize(
     ("name", "place"),
-    [("in.csv", "line 3"), ("in.jsonl", "line 2"), ("in.parquet", "row 2"), ("in.txt", "line 2"), (None, "row 2")],
+    [("in.csv", "line 3"), ("in.jsonl", "line 2"), ("in.parquet", "row 1"), ("in.txt", "line 2"), (None, "row 1")],
 )
 def test_empty_texts_are_answered_and_said_with_their_rows(run, checkpoint, tmp_path, name, place):
     texts = ["a", "", "b", " ", ""]
@@ -364,10 +364,10 @@ def test_a_run_that_stops_leaves_the_file_that_was_there(run, checkpoint, tmp_pa
     output.write_text("mine")
 
     def stop(classifier, inputs, *arguments, **options):
-        yield from predict(classifier, itertools.islice(inputs, 2))
+        yield from answers_to(classifier, itertools.islice(inputs, 2))
         raise error
 
-    monkeypatch.setattr("hf_posenc.finetuning.prediction.predict", stop)
+    monkeypatch.setattr("hf_posenc.finetuning.prediction.answers_to", stop)
     assert run("predict", checkpoint, "--data", source, "-o", output)[0] == expected_code
     assert output.read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
@@ -378,7 +378,7 @@ def test_a_model_whose_answers_are_not_finite_is_refused(run, checkpoint, tmp_pa
     # Finite: what a flipped bit of an exponent does.
     changed(folder, "model.safetensors", weights=lambda weights: weights[name][0].fill_(3e38))
     with pytest.raises(UserError, match=r"damaged' answers with numbers that aren't finite"):
-        list(predict(load_classifier(str(folder)), [("karla runs",)]))
+        list(answers_to(load_classifier(str(folder)), [("karla runs",)]))
     file = write_jsonl(tmp_path / "test.jsonl", rows("train", 8))
     assert "aren't finite" in run("evaluate", folder, "--data", file)[2]
 
@@ -468,7 +468,7 @@ def test_rows_that_are_answered_wrongly_are_written_as_they_were_read(run, check
     wrong = pq.read_table(tmp_path / "wrong.parquet")
     expected_rows = table.take([0, 2, 4, 6]).rename_columns(["text", "input_label", "input_line", "when"])
     assert wrong.select(expected_rows.column_names).equals(expected_rows)
-    assert wrong["line"].to_pylist() == [1, 3, 5, 7]
+    assert wrong["line"].to_pylist() == [0, 2, 4, 6]
 
 
 def test_a_time_that_python_has_no_value_for_is_kept_or_refused(run, checkpoint, tmp_path):
@@ -517,7 +517,7 @@ HALF = "who\ud800"
         (
             "a.json",
             b'[{"text": "x", "label": "a"}, {"text": "x", "label": "\\udc00"}]',
-            "row 2 holds '\\udc00'",
+            "row 1 holds '\\udc00'",
         ),
         ("a.csv", b"text,label\nx,a\n\xed\xa0\x80,b\n", "in line 3"),
         ("a.txt", b"x\ny\n\xed\xa0\x80\n", "in line 3"),
@@ -546,10 +546,10 @@ def test_half_a_character_of_pythons_strings_is_refused_with_its_place(run, chec
         lambda: hf_posenc.fit(["who", "karla"], ["a", HALF]),
         lambda: hf_posenc.convert(checkpoint, scheme="t5", healing=hf_posenc.Healing(["who", HALF])),
     ):
-        with pytest.raises(UserError, match=r"ext 1 holds '\\ud800', one half of a surrogate pair"):
+        with pytest.raises(UserError, match=r"[Rr]ow 1 holds '\\ud800', one half of a surrogate pair"):
             take()
     code, _, err = run("predict", checkpoint, "who", HALF)
-    assert (code, "Text 2 holds '\\ud800', one half" in err) == (2, True)
+    assert (code, "Row 1 holds '\\ud800', one half" in err) == (2, True)
 
 
 def test_control_characters_are_kept_and_answered_as_the_tokenizer_reads_them(run, checkpoint, tmp_path):
@@ -570,10 +570,10 @@ def test_control_characters_are_kept_and_answered_as_the_tokenizer_reads_them(ru
 def test_empty_texts_in_memory_are_answered_and_said_as_on_the_command_line(checkpoint):
     model = hf_posenc.load(checkpoint)
     for texts in (["a", None, " "], pd.Series(["a", None, " "]), pd.DataFrame({"text": ["a", float("nan"), ""]})):
-        said = "texts in memory: 2 empty, from text 1 on, and answered all the same: such an answer means nothing"
+        said = "texts in memory: 2 empty, from row 1 on, and answered all the same: such an answer means nothing"
         with pytest.warns(UserWarning, match=said):
             assert len(model.predict(texts)) == 3
     for texts in (["a", None, "b", "c"], pd.DataFrame({"text": ["a", None, "b", "c"]})):
-        with pytest.raises(UserError, match="Missing text in the train data: row 2 .* out with skip_missing=True"):
+        with pytest.raises(UserError, match="Missing text in the train data: row 1 .* out with skip_missing=True"):
             hf_posenc.fit(texts, ["x", "y", "x", "y"])
     assert model.predict(["a"]).shape == (1,)

@@ -11,7 +11,7 @@ import torch
 from common import tiny_config
 from training_harness import options
 
-from hf_posenc import PRESETS, PosEncForSequenceClassification
+from hf_posenc import SIZES, PosEncForSequenceClassification
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.training.recipe import Recipe, default_epochs, default_learning_rate, defaults_of_language, make_recipe
@@ -57,7 +57,7 @@ def test_rare_words_learn_faster_and_wider_encoders_and_checkpoints_slower():
     assert [default_learning_rate(False, width) for width in (128, 512, 768)] == [1e-3, 5e-4, 1e-4]
     assert [default_learning_rate(True, width) for width in (128, 512, 768)] == [1e-4, 1e-4, 5e-5]
     assert default_learning_rate(True, 384, lora=True) == pytest.approx(1e-3)
-    for sizes in PRESETS.values():
+    for sizes in SIZES.values():
         assert sizes["initializer_range"] == pytest.approx(sizes["hidden_size"] ** -0.5, abs=1e-4)
 
 

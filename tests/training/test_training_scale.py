@@ -181,5 +181,5 @@ def test_accelerate_reads_the_example_configurations(path: Path) -> None:
     settings = yaml.safe_load(path.read_text())
     if path.stem == "fsdp2":
         named = settings["fsdp_config"]["fsdp_transformer_layer_cls_to_wrap"]
-        model = PosEncForSequenceClassification(PosEncConfig.from_preset("tiny"))
+        model = PosEncForSequenceClassification(PosEncConfig.from_size("tiny"))
         assert named in {type(module).__name__ for module in model.modules()}

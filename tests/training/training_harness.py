@@ -86,7 +86,7 @@ def train(
 ) -> road.TrainingResult:
     """Trains in this process with these `options`, by default in silence and without baselines."""
     console = console or Console(file=StringIO())
-    return road.train(options(output, **values), baselines=baselines, console=console)
+    return road.fine_tune(options(output, **values), baselines=baselines, console=console)
 
 
 def started(**values: Any) -> tuple[PreparedData, Any, Any, list[str]]:

@@ -16,13 +16,13 @@ from unittest import mock
 
 import torch
 
-from hf_posenc.errors import UserError, user_errors
+from hf_posenc.errors import UserError
 from hf_posenc.quiet import without_bars
 
-from ...model.package_config import find_scheme
 from ...model.position_base import PositionScheme
 from ...model.scheme_table import SCHEMES
-from ..describe import factors_in_words, learning_rate_factors
+from ..describe import position_rates, rates_in_words
+from ..names import require_scheme
 from ..scheme_file import register_scheme
 from .case import Case, Failure, Skip, describe
 from .hooks import check_repeats, check_shapes, check_signature, check_used
@@ -126,7 +126,7 @@ class CheckReport:
 
     def __str__(self) -> str:
         """The summary, a line on learning rates, and a line for each check."""
-        rates = [f"  Learning rate of its own weights: {self.rates} (learning_rate_factor)."] if self.rates else []
+        rates = [f"  Learning rate of its own weights: {self.rates} (position_rate)."] if self.rates else []
         lines = (f"  {r.outcome:8} {r.name:14} {r.seconds:5.1f} s  {r.message}" for r in self.results)
         return "\n".join(line.rstrip() for line in (self.summary, *rates, *lines))
 
@@ -134,48 +134,42 @@ class CheckReport:
 def check_scheme(
     scheme: type[PositionScheme] | str,
     *,
-    kwargs: dict[str, Any] | None = None,
-    checks: Sequence[str] | None = None,
-    config_overrides: dict[str, Any] | None = None,
-    raise_on_failure: bool = False,
+    scheme_kwargs: dict[str, Any] | None = None,
+    only: str | Sequence[str] | None = None,
 ) -> CheckReport:
     """Runs the conformance checks on a positional scheme.
 
     Tiny encoders with perturbed weights are built around the scheme, on CPU, offline, in ten seconds to a minute;
     `export` and `remote_code` take most of it. Random numbers, threads and the table of schemes are as before
-    afterwards, and no file is left.
+    afterwards, and no file is left. In a test suite: `check_scheme(Mine).raise_on_failure()`.
 
     ```python
     >>> from hf_posenc import check_scheme
-    >>> check_scheme("alibi", checks=["padding", "shift"]).ok
+    >>> check_scheme("alibi", only=["padding", "shift"]).ok
     True
 
     ```
 
     Args:
         scheme: a subclass of `PositionScheme`, registered or not, or what `config.position_embedding_type` accepts.
-        kwargs: the scheme's own arguments (`config.position_embedding_kwargs`).
-        checks: names of the checks to run; None: all of `SCHEME_CHECKS`.
-        config_overrides: fields of `PosEncConfig` that replace those of the tiny encoder (D = 32, 4 heads, 2 layers,
-            128 positions), for a scheme that needs others, or `rope_parameters`.
-        raise_on_failure: raise instead of returning a report that isn't `ok`.
+        scheme_kwargs: the scheme's own arguments (`config.position_embedding_kwargs`), a dictionary or JSON.
+        only: the names of the checks to run. None: all of `SCHEME_CHECKS`.
 
     Returns:
         CheckReport: a record per check: its outcome, what was measured or why it was skipped, and seconds.
 
     Raises:
         UserError: the scheme, its arguments or the name of a check don't exist.
-        AssertionError: with `raise_on_failure`, a check failed.
     """
-    names = list(SCHEME_CHECKS if checks is None else [checks] if isinstance(checks, str) else checks)
+    names = list(SCHEME_CHECKS if only is None else [only] if isinstance(only, str) else only)
     for name in names:
         if name not in SCHEME_CHECKS:
-            raise UserError(f"checks: {name!r} is no check. Choose from {', '.join(SCHEME_CHECKS)}.")
+            raise UserError(f"is no check. Choose from {', '.join(SCHEME_CHECKS)}.", parameter="only", value=name)
+    kwargs = dict(scheme_kwargs or {})
     with _undisturbed(), _registered(scheme) as (registered, declared_name):
-        case = Case(registered, declared_name, dict(kwargs or {}), dict(config_overrides or {}))
-        if kwargs or config_overrides or isinstance(scheme, str):
-            with user_errors():
-                case.config()  # a wrong argument is the caller's error, not the scheme's
+        if kwargs or isinstance(scheme, str):
+            require_scheme(registered, kwargs)  # a wrong argument is the caller's error, not the scheme's
+        case = Case(registered, declared_name, kwargs)
         results: list[CheckResult] = []
         for name in (check for check in SCHEME_CHECKS if check in names):
             fault = results[0].error if results and results[0].name == "repeats" else None
@@ -185,12 +179,11 @@ def check_scheme(
                 results.append(CheckResult(name, "skipped", "comparisons say nothing until `repeats` passes", 0.0))
         rates = ""
         with contextlib.suppress(Exception):  # what a check has told of
-            rates = factors_in_words(learning_rate_factors(case.config()))
+            rates = rates_in_words(position_rates(case.config()))
     label = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "")
     if kwargs:
         label += f"({', '.join(f'{name}={value!r}' for name, value in kwargs.items())})"
-    report = CheckReport(label, tuple(results), rates)
-    return report.raise_on_failure() if raise_on_failure else report
+    return CheckReport(label, tuple(results), rates)
 
 
 def _run(name: str, case: "Case") -> CheckResult:
@@ -236,9 +229,6 @@ def _undisturbed() -> Iterator[None]:
 def _registered(scheme: type[PositionScheme] | str) -> Iterator[tuple[str, str | None]]:
     """Registers the scheme while entered; yields the name that selects it, and the name that its class declares."""
     if isinstance(scheme, str):
-        with user_errors():
-            for part in scheme.split("+"):
-                find_scheme(part)
         yield scheme, None
         return
     declared = vars(scheme).get("name") if isinstance(scheme, type) else None

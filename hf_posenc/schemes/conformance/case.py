@@ -64,10 +64,9 @@ class Case:
     name: str
     declared_name: str | None
     kwargs: dict[str, Any]
-    overrides: dict[str, Any]
 
     def config(self, **overrides: Any) -> PosEncConfig:
-        """The tiny encoder's config: the caller's fields replace these, and `overrides` replace both."""
+        """The tiny encoder's config, with fields that replace these."""
         values = {
             "vocab_size": 101,
             "hidden_size": 32,
@@ -80,7 +79,7 @@ class Case:
             "position_embedding_type": self.name,
             "position_embedding_kwargs": copy.deepcopy(self.kwargs) or None,
         }
-        return PosEncConfig(**{**values, **copy.deepcopy(self.overrides), **overrides})
+        return PosEncConfig(**{**values, **overrides})
 
     def classifier(self, **overrides: Any) -> PosEncForSequenceClassification:
         """A classifier in evaluation mode with every weight moved: weights of zero would look order-blind."""
@@ -89,8 +88,8 @@ class Case:
         limit = model.model.position.max_length
         if limit is not None and limit < LONGEST:
             raise UserError(
-                f"max_length={limit} is too short for the checks, which use {LONGEST} tokens. Give "
-                "config_overrides={'max_position_embeddings': 64}, or the argument in kwargs that sets it."
+                f"max_length={limit} is too short for the checks, which use {LONGEST} tokens. Give the argument in "
+                "scheme_kwargs that sets it, or read it from max_positions, which is 128 here."
             )
         perturb(model)
         return model.eval()

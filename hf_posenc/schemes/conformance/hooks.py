@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...model.position_base import PositionScheme
-from ...model.scheme_factory import SIZES, own_arguments
+from ...model.scheme_factory import FROM_CONFIG, own_arguments
 from ...model.unpadding import Tokens
 from .case import DIFFERENT, HOOKS, SEQUENCES, Case, Failure, Skip, largest_difference, pad_batch, require_same, watch
 
@@ -39,10 +39,10 @@ def _bad_arguments(scheme: type[PositionScheme]) -> Iterator[str]:
     for name, parameter in itertools.islice(inspect.signature(scheme.__init__).parameters.items(), 1, None):
         if parameter.kind is not parameter.KEYWORD_ONLY:
             yield f"argument {name!r} isn't keyword-only, so that no config reaches it: write a * before it"
-        elif name in SIZES:
+        elif name in FROM_CONFIG:
             continue
         elif parameter.default is parameter.empty:
-            sizes = ", ".join(SIZES)
+            sizes = ", ".join(FROM_CONFIG)
             yield f"argument {name!r} is no size that a config knows ({sizes}) and has no default"
         else:
             try:

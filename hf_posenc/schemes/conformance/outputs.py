@@ -147,7 +147,7 @@ def check_attention(case: Case) -> None:
 
 def check_bfloat16(case: Case) -> None:
     """Far positions (to 4000, or the last) and long texts cost no precision in bfloat16 and under autocast."""
-    model = case.classifier(**{"max_position_embeddings": 4096, **case.overrides}).model
+    model = case.classifier(max_position_embeddings=4096).model
     last = min(4000, model.position.max_length or 4000)
     half = copy.deepcopy(model).to(torch.bfloat16)
     full = copy.deepcopy(half).float()  # the same rounded weights

@@ -1,0 +1,309 @@
+"""What the commands `train`, `predict` and `evaluate` do, as functions with the same parameters."""
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from ..data.columns import as_input, find_columns
+from ..data.reading import Source, empty_in_words, names_of, refuse_surrogates, where
+from ..data.sources import read_split
+from ..errors import UserError, spell
+from ..files import expanded
+from ..options import READING, Options, refuse_given
+from ..quiet import alone
+from ..training.inference import cut_texts_in_words
+from . import prediction
+from .train import TrainingResult, fine_tune
+
+logger = logging.getLogger(__name__)
+
+
+@alone()
+def train(data: str | Path, output: str | Path, *, baselines: bool = True, **options: Any) -> TrainingResult:
+    """Trains a classifier or a regressor on a file, and writes the checkpoint with its results and its card.
+
+    Args:
+        data: a file, a folder, a data set's name on the Hub, or `blimp_order`, which comes along.
+        output: the folder to write; while it trains, checkpoints to resume from lie in it.
+        baselines: score the majority and linear models on words, too.
+        **options: others of `hf-posenc train`, by their names with underscores; see `hf_posenc.options.Options`.
+
+    Returns:
+        The folder, the report, the model and its tokenizer.
+
+    Raises:
+        UserError: something in the options or the data is wrong, or the disk is full.
+        Diverged: the loss or the weights are no longer finite.
+        Interrupted: Ctrl-C; the message says how to go on.
+    """
+    return fine_tune(Options.of(data=str(data), output=str(output), **options), baselines=baselines)
+
+
+@dataclass
+class Answers:
+    """A checkpoint's answers to texts or to the rows of a file, computed as they are read.
+
+    Attributes:
+        rows: the inputs, with all columns as they were read.
+        inputs: what the model reads of each.
+        read: what was read of a file, in words; empty for texts.
+    """
+
+    classifier: prediction.Classifier
+    rows: pa.Table
+    inputs: list[tuple[str, ...]]
+    read: str
+    asked: dict[str, Any]
+    remark_of_empty: str
+    truncated: set[int] = field(default_factory=set)
+
+    def compute(self, progress: Callable[[int], object] | None = None) -> Any:
+        """An answer per input, in order; `progress` is called with the number of inputs after each batch."""
+        return prediction.answers_to(
+            self.classifier, self.inputs, truncated=self.truncated, progress=progress, **self.asked
+        )
+
+    def remarks(self) -> list[str]:
+        """What to know of answers that are computed: texts that were cut, and empty ones."""
+        return [*filter(None, (cut_texts_in_words(self.truncated, self.classifier.tokenizer), self.remark_of_empty))]
+
+
+def open_answers(
+    checkpoint: str | Path,
+    texts: Sequence[str] | None = None,
+    *,
+    text_pair: str | None = None,
+    split: str | None = None,
+    output: str | None = None,
+    batch_size: int = 64,
+    threshold: float | None = None,
+    top_k: int | None = None,
+    calibrated: bool = False,
+    bf16: bool = False,
+    backend: str | None = None,
+    options: Options,
+) -> Answers:
+    """Opens a checkpoint and the inputs for `predict`; parameters that it doesn't name are read from `options`.
+
+    Raises:
+        UserError: the parameters contradict each other, or something can't be read.
+    """
+    if bool(texts) == bool(options.data):
+        raise UserError(f"Give texts to classify, or {spell('data')}: a file; and not both.")
+    if text_pair is not None and len(texts or ()) != 1:
+        raise UserError(f"goes with exactly one text. Many pairs are for {spell('data')}.", parameter="text_pair")
+    if output is not None:
+        prediction.check_output(output, options.data)
+    classifier = prediction.load_classifier(
+        str(checkpoint),
+        options.device,
+        options.revision,
+        throughput=options.data is not None,
+        backend=backend,
+        bf16=bf16,
+        trust_remote_code=options.trust_remote_code,
+    )
+    asked = {"batch_size": batch_size, "threshold": threshold, "top_k": top_k, "calibrated": calibrated, "bf16": bf16}
+    if texts:
+        refuse_given(options, ("data_config", *READING), f"is for {spell('data')}, and texts are given")
+        if split is not None:
+            useless = f"is for {spell('data')}, and texts are given. Leave it out."
+            raise UserError(useless, parameter="split", value=split)
+        return _of_texts(classifier, texts, text_pair, asked)
+    return _of_a_file(classifier, options, split, asked)
+
+
+def _of_texts(
+    classifier: prediction.Classifier, texts: Sequence[str], text_pair: str | None, asked: dict[str, Any]
+) -> Answers:
+    """Answers to texts; a single one is taken as already joined."""
+    cells = {"text": list(texts)} | ({} if text_pair is None else {"text_pair": [text_pair]})
+    refuse_surrogates((f"Row {row}", text) for column in cells.values() for row, text in enumerate(column))
+    source = Source(pa.table(cells), "Your texts")
+    inputs = [as_input(row, classifier.known.columns) for row in zip(*cells.values(), strict=True)]
+    empty = empty_in_words(source.name, inputs, partial(where, source.table()))
+    return Answers(classifier, source.rows, inputs, "", asked, empty)
+
+
+def _of_a_file(
+    classifier: prediction.Classifier, options: Options, split: str | None, asked: dict[str, Any]
+) -> Answers:
+    """Answers to every row of a file, or of a split of a folder or a data set."""
+    source = read_split(options, split, classifier.known.dialect)
+    table = source.table()
+    columns = find_columns(table, options, classifier.known.columns, needs_label=False)
+    inputs = list(zip(*columns.texts(table), strict=True))
+    name = str(table.info.dataset_name)
+    read = f"{name}: {columns.sentence(names_of(table))}; {table.info.description}."
+    return Answers(classifier, source.rows, inputs, read, asked, empty_in_words(name, inputs, partial(where, table)))
+
+
+@alone()
+def predict(
+    checkpoint: str | Path,
+    texts: Sequence[str] | None = None,
+    *,
+    text_pair: str | None = None,
+    data: str | Path | None = None,
+    data_config: str | None = None,
+    split: str | None = None,
+    output: str | Path | None = None,
+    batch_size: int = 64,
+    threshold: float | None = None,
+    top_k: int | None = None,
+    calibrated: bool = False,
+    bf16: bool = False,
+    backend: str | None = None,
+    device: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **reading: Any,
+) -> pd.DataFrame:
+    """Labels texts, a pair or the rows of a file: labels with probabilities, or numbers.
+
+    Args:
+        checkpoint: a folder, or a name on the Hub.
+        texts: to label.
+        text_pair: the second text of a pair; goes with one text.
+        data: a file, a folder, or a data set's name on the Hub, instead of texts.
+        data_config: the configuration of a data set on the Hub.
+        split: of `data`, where that has several. None: `test`.
+        output: also write a .csv, .jsonl or .parquet file.
+        batch_size: texts per forward pass.
+        threshold: of several labels per text those with a probability above this are given. None: 0.5.
+        top_k: give the n most probable labels. None: all.
+        calibrated: divide logits by the temperature that training fitted.
+        bf16: compute in bfloat16: faster where that is, less exact.
+        backend: `torch`, `onnx` or `openvino`. None: the fastest that is installed and that the folder has files for.
+        device: `cpu`, `cuda` or `mps`. None: a GPU if there is one.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: run the checkpoint's code.
+        **reading: how `data` is read: `text_column`, `join`, `delimiter`, `quoting`, `encoding`, `format`.
+
+    Returns:
+        A row per text, in order: the columns of the input, then the answer. A column `label` of the input is
+        `input_label`.
+
+    Raises:
+        UserError: the checkpoint or the data can't be read, or the parameters contradict each other.
+    """
+    options = Options.of(
+        data=None if data is None else str(data),
+        data_config=data_config,
+        device=device,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        **reading,
+    )
+    place = None if output is None else expanded(str(output))
+    answers = open_answers(
+        checkpoint,
+        [texts] if isinstance(texts, str) else texts,
+        text_pair=text_pair,
+        split=split,
+        output=place,
+        batch_size=batch_size,
+        threshold=threshold,
+        top_k=top_k,
+        calibrated=calibrated,
+        bf16=bf16,
+        backend=backend,
+        options=options,
+    )
+    names, given = answers.classifier.known.label_names, list(answers.compute())
+    if place is not None:
+        prediction.write_answers(place, answers.rows, given, names)
+    if answers.read:
+        logger.info(answers.read)
+    for remark in answers.remarks():
+        warnings.warn(remark, stacklevel=2)
+    flat = [prediction.flat_answer(answer, names) for answer in given]
+    table: pd.DataFrame = prediction.with_answers(answers.rows, flat).to_pandas()
+    return table
+
+
+@alone()
+def evaluate(
+    checkpoint: str | Path,
+    data: str | Path,
+    *,
+    data_config: str | None = None,
+    split: str | None = None,
+    errors: str | Path | None = None,
+    batch_size: int = 64,
+    device: str | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    **reading: Any,
+) -> dict[str, Any]:
+    """Scores a checkpoint on labelled data: the loss and the metrics of its problem type.
+
+    Args:
+        checkpoint: a folder, or a name on the Hub.
+        data: a file, a folder, or a data set's name on the Hub.
+        data_config: the configuration of a data set on the Hub.
+        split: of `data`, where that has several. None: `test`.
+        errors: write the rows that are answered wrongly into this .csv, .jsonl or .parquet file.
+        batch_size: texts per forward pass.
+        device: `cpu`, `cuda` or `mps`. None: a GPU if there is one.
+        revision: branch, tag or commit on the Hub.
+        trust_remote_code: run the checkpoint's code.
+        **reading: how `data` is read: `text_column`, `join`, `label_column`, `label_delimiter`, `label_names`,
+            `skip_missing`, `delimiter`, `quoting`, `encoding`, `format`.
+
+    Returns:
+        The metrics by name, with `data`, `examples` and, of classes, `classes` and `confusion`.
+
+    Raises:
+        UserError: the data can't be read, has no labels, or other labels than the model's.
+    """
+    options = Options.of(
+        data=str(data),
+        data_config=data_config,
+        device=device,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        **reading,
+    )
+    place = None if errors is None else expanded(str(errors))
+    scores = score(checkpoint, options, split=split, errors=place, batch_size=batch_size)
+    logger.info(scores.data.line)
+    for remark in (*scores.data.doubts, scores.cut):
+        if remark:
+            warnings.warn(remark, stacklevel=2)
+    return scores.as_dict(str(data))
+
+
+def score(
+    checkpoint: str | Path,
+    options: Options,
+    *,
+    split: str | None = None,
+    errors: str | None = None,
+    batch_size: int = 64,
+    progress: Callable[[int], object] | None = None,
+) -> prediction.Evaluation:
+    """Opens a checkpoint and scores it; writes the rows that are answered wrongly, if `errors` names a file.
+
+    Raises:
+        UserError: something can't be read, or the parameters contradict each other.
+    """
+    if errors is not None:
+        prediction.check_output(errors, options.data, "errors")
+    classifier = prediction.load_classifier(
+        str(checkpoint), options.device, options.revision, trust_remote_code=options.trust_remote_code
+    )
+    if errors is not None and classifier.known.problem_type == "regression":
+        useless = f"lists wrong labels, and {classifier.name!r} predicts numbers. Leave it out."
+        raise UserError(useless, parameter="errors", value=errors)
+    scores = prediction.score(classifier, options, split, batch_size=batch_size, progress=progress)
+    if errors is not None:
+        prediction.write_answers(errors, scores.errors, scores.answers, classifier.known.label_names)
+    return scores
