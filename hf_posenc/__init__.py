@@ -17,14 +17,17 @@ from .errors import is_main_process
 if TYPE_CHECKING:
     __version__: str
 
+    from .comparison.compare import Comparison, compare
     from .conversion.convert import convert
     from .conversion.heal import Healing
     from .conversion.report import Conversion, ConversionReport
     from .errors import Diverged, Interrupted, UserError
+    from .exporting.int8 import Int8Report
     from .exporting.run import ExportReport, export
     from .finetuning.estimator import PosEncClassifier, PosEncRegressor, fit, load
     from .finetuning.functions import evaluate, predict, train
     from .finetuning.train import TrainingResult
+    from .hub.publishing import Publication, publish
     from .model.modeling_posenc import (
         PosEncForMaskedLM,
         PosEncForMultipleChoice,
@@ -76,14 +79,17 @@ if not is_main_process():  # the first one's notices are enough
 
 # The same names as above: a module is imported when one of them is first used.
 _NAMES = {
+    "comparison.compare": "Comparison compare",
     "conversion.convert": "convert",
     "conversion.heal": "Healing",
     "conversion.report": "Conversion ConversionReport",
+    "exporting.int8": "Int8Report",
     "exporting.run": "ExportReport export",
     "errors": "Diverged Interrupted UserError",
     "finetuning.estimator": "PosEncClassifier PosEncRegressor fit load",
     "finetuning.functions": "evaluate predict train",
     "finetuning.train": "TrainingResult",
+    "hub.publishing": "Publication publish",
     "model.modeling_posenc": (
         "PosEncForMaskedLM PosEncForMultipleChoice PosEncForQuestionAnswering "
         "PosEncForSequenceClassification PosEncForTokenClassification PosEncModel PosEncPreTrainedModel"

@@ -50,6 +50,12 @@ def spelling(spell_parameter: Callable[[str, Any], str]) -> Iterator[None]:
         _spelling = before
 
 
+def renaming(rename: Callable[[str, Any], tuple[str, Any]]) -> contextlib.AbstractContextManager[None]:
+    """Inside, messages spell the parameter and the value that `rename` gives for the one that an error names."""
+    outer = _spelling
+    return spelling(lambda parameter, value: outer(*rename(parameter, value)))
+
+
 class UserError(ValueError):
     """Something in the input or the options is wrong; the message says what, what is accepted, and the way out.
 

@@ -36,6 +36,6 @@ def commit(folder: Path = Path(__file__).parent) -> str | None:
         return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
 
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        git("ls-files", "--error-unmatch", "__init__.py")  # it may be installed in a folder of another repository
-        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+        if git("ls-files", "__init__.py"):  # else it is installed in a folder of another repository
+            return git("rev-parse", "HEAD") + ("-dirty" if git("status", "-s", "-uno") else "")
     return None

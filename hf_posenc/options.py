@@ -112,13 +112,52 @@ class Options:
     """What is read, what is trained, and how. None: the default depends on the data or the model.
 
     Attributes:
-        validation, test: files, or names of splits of `data`.
+        output: the folder for checkpoint and results.
+        overwrite: replace the run that is there, when the new one is whole.
+        resume: go on from the newest checkpoint of an unfinished run.
+        data: a file, a folder, a data set's name on the Hub, or `blimp_order`, which comes along.
+        data_config: the configuration of a data set on the Hub.
+        validation: rows to validate on: a file, or the name of a split of `data`.
+        test: rows that are scored at the end, in the same forms.
         validation_share: share of the training rows that is set aside to validate on, where there is no validation
             data; 0: none is.
+        max_rows: train on so many of the first rows alone.
+        text_column: the column of texts; two, `a,b`, are a pair. None: `text`, `sentence` or a usual pair.
+        join: joins several columns of text, with this between them.
+        label_column: the column of labels; several hold 0 and 1. None: `label` or `labels`.
+        label_delimiter: separates several labels in one cell.
+        label_names: what 0, 1, ... mean, in order, such as `no,yes`.
+        problem_type: `single_label_classification`, `multi_label_classification` or `regression`, where labels could be
+            either. None: it follows from how they are written.
+        skip_missing: leave rows without text or label out.
+        delimiter: separates columns: a character, or `tab`. None: by the suffix.
+        quoting: `csv`: quotes enclose cells; `none`: they are letters. None: by the suffix.
+        encoding: of text files, such as `latin-1`. None: `utf-8`.
+        format: `csv`, `tsv`, `jsonl`, `json`, `parquet` or `txt`. None: by the suffix.
         pretrained: a checkpoint of the BERT family, which is converted, or one of ours, which goes on as it is unless
-            another scheme is asked for.
-        scheme_kwargs: a dictionary, or JSON.
+            another scheme is asked for. None: a new encoder.
+        revision: branch, tag or commit of a checkpoint on the Hub.
+        allow_other_tokens: take a tokenizer that gives other ids than the checkpoint's `tokenizer.json`.
+        trust_remote_code: run the checkpoint's own code.
+        scheme: the positional scheme. None: `rope`, or the checkpoint's own.
+        scheme_kwargs: the scheme's own arguments, a dictionary or JSON.
+        scheme_file: a Python file with a scheme of yours, which is registered.
+        size: of a new encoder: `tiny` (the default), `mini`, `small` or `base`.
+        tokenizer: a folder or Hub name. None: the checkpoint's, or one that is trained on the training texts.
+        max_length: longer texts are cut to this many tokens. None: the model's limit, or 512.
+        lora: train low-rank updates of the weights of `pretrained`.
+        epochs: passes over the training rows. None: 4 to 100, more for fewer rows.
+        max_steps: steps, instead of epochs.
+        patience: stop after so many evaluations without gain.
+        batch_size: texts per step and device. None: 32.
+        learning_rate: the peak. None: 5e-5 to 1e-3, by the model.
+        schedule: of the learning rate: `linear`, `cosine`, `constant`, `constant_with_warmup` or `one-cycle`.
+        word_rate: how many times the learning rate new word embeddings get.
+        position_rate: how many times the learning rate the scheme's weights get. None: the scheme's own factors.
         class_weights: `balanced`, or a weight for each label as a dictionary or JSON.
+        seed: of new weights and of the order of rows.
+        bf16: train in bfloat16 mixed precision. None: where the machine is fast at it.
+        device: `cpu`, `cuda` or `mps`. None: a GPU if there is one.
         set: other fields of `transformers.TrainingArguments` or of the configuration, as a dictionary or as
             `name=value`, where a value is JSON, or True, False or None, if it can be.
 

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from hf_posenc.checkpoints.loading import load_any
 from hf_posenc.checkpoints.opening import open_checkpoint
-from hf_posenc.comparison import Comparison, execute, read_plan
+from hf_posenc.comparison import Summary, execute, read_plan
 from hf_posenc.comparison.statistics import group_scores, tested_lengths
 from hf_posenc.files import write_text
 from hf_posenc.markdown import code, plain, render
@@ -70,9 +70,9 @@ def write_cards(folder: str | Path = FOLDER, names: Sequence[str] = ()) -> None:
             save_figure(draw(row.name), folder / "pictures" / f"{row.name}.png", dpi=80)
 
 
-def read_comparisons(folder: Path = FOLDER) -> dict[str, Comparison]:
+def read_comparisons(folder: Path = FOLDER) -> dict[str, Summary]:
     """The committed comparisons, by the name of their plan."""
-    return {path.parent.name: Comparison(path.parent) for path in sorted(folder.glob("results/*/plan.json"))}
+    return {path.parent.name: Summary.of(path.parent) for path in sorted(folder.glob("results/*/plan.json"))}
 
 
 def read_results(folder: Path, name: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def read_results(folder: Path, name: str) -> dict[str, Any]:
     return json.loads((folder / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def render_card(folder: Path, row: SchemeSummary, comparisons: dict[str, Comparison]) -> str:
+def render_card(folder: Path, row: SchemeSummary, comparisons: dict[str, Summary]) -> str:
     """A card as it should be, with what is written by hand in the one that is there."""
     path = folder / f"{row.name}.md"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -140,7 +140,7 @@ def _beside(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("none", name)))
 
 
-def _results(name: str, comparison: Comparison) -> Iterator[tuple[str, ...]]:
+def _results(name: str, comparison: Summary) -> Iterator[tuple[str, ...]]:
     """A row for each group of tasks and length."""
     plan = comparison.plan
     published = ", published form" if name in plan.scheme_kwargs else ""

@@ -5,19 +5,22 @@ python -m model_cards.make_pages
 
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from typer.main import get_command
 
+import hf_posenc
 from hf_posenc.cli import app
-from hf_posenc.comparison import Comparison
+from hf_posenc.comparison import Summary
 from hf_posenc.files import write_text
 from hf_posenc.markdown import markdown_table, plain
 from hf_posenc.model.package_config import PosEncConfig
 from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.model.scheme_table import SCHEMES
+from hf_posenc.options import READING, Options
 from hf_posenc.schemes.describe import describe_schemes
 from hf_posenc.schemes.plots import save_figure
 from hf_posenc.training.trainer_fields import FIELDS
@@ -99,7 +102,7 @@ def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
 # Comparisons
 
 
-def scores(comparison: Comparison) -> str:
+def scores(comparison: Summary) -> str:
     """All scores at the train length."""
     return comparison.score_table(comparison.columns(comparison.plan.home_length))
 
@@ -243,20 +246,60 @@ def attention_table() -> str:
 # The command line
 
 
+GROUPS = {
+    "Data": (
+        *("data", "data_config", "validation", "test", "validation_share", "max_rows", "split", "texts", "text_pair"),
+        *(*READING, "problem_type", "heal", "eval_texts", "evaluate", "calibrate"),
+    ),
+    "Model": (
+        *("checkpoint", "source", "pretrained", "revision", "trust_remote_code", "allow_other_tokens", "allow_pickle"),
+        *("scheme", "schemes", "scheme_kwargs", "scheme_file", "reference", "size", "tokenizer", "max_length", "head"),
+        *("rope_parameters", "max_position_embeddings", "extension", "to", "quantize", "largest_drop", "backend"),
+    ),
+    "Training": (
+        *("lora", "epochs", "max_steps", "patience", "batch_size", "learning_rate", "schedule", "word_rate"),
+        *("position_rate", "class_weights", "bf16", "set", "options", "search", "seed", "seeds"),
+    ),
+    "Answers": ("threshold", "top_k", "calibrated", "as_json", "errors"),
+}
+"""Parameters of commands by what they are about; the others are about the run."""
+
+
 def command_tables() -> str:
-    """For each command what its `--help` says, options in a table."""
+    """For each command what it does, and its options by group, each with a sentence of its function's docstring."""
     group: Any = get_command(app)
     parent, parts = group.context_class(group, info_name="hf-posenc"), []
     for name, command in group.commands.items():
         context = group.context_class(command, info_name=name, parent=parent)
-        records = (parameter.get_help_record(context) for parameter in command.get_params(context))
-        options = [
-            [f"`{names}`".replace("|", "\\|"), text.replace("|", "\\|")] for names, text in filter(None, records)
-        ]
         usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-        text = inspect.cleandoc(command.help)
-        parts.append(f"## `{context.command_path}`\n\n{text}\n\n`{usage}`\n\n{markdown_table(('', ''), options, 'll')}")
+        parts.append(f"## `{context.command_path}`\n\n{inspect.cleandoc(command.help)}\n\n`{usage}`")
+        parts += _option_tables(name, command.get_params(context), context)
     return "\n\n".join(parts)
+
+
+def _option_tables(command: str, parameters: list[Any], context: Any) -> list[str]:
+    """The options of a command, a table for each group."""
+    sentences, rows = _sentences(command), defaultdict(list)
+    for parameter in parameters:
+        if record := parameter.get_help_record(context):
+            words, text = record
+            about = next((title for title, names in GROUPS.items() if parameter.name in names), "Run")
+            sentence = sentences.get(str(parameter.name), text)
+            rows[about].append([f"`{words}`".replace("|", "\\|"), sentence.replace("|", "\\|")])
+    titles = [title for title in (*GROUPS, "Run") if title in rows]
+    return [markdown_table((title, ""), rows[title], "ll") for title in titles]
+
+
+def _sentences(command: str) -> dict[str, str]:
+    """What the docstring of a command's function says of each parameter."""
+    function = getattr(hf_posenc, {"check": "check_scheme"}.get(command, command), None)
+    sentences: dict[str, str] = {}
+    for documented in (Options, *[hf_posenc.Healing] * (command == "convert"), function):
+        text = inspect.getdoc(documented) or ""
+        for entry in re.finditer(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE):
+            words = " ".join(entry[2].split())
+            sentences[entry[1]] = words[:1].upper() + words[1:]
+    return sentences
 
 
 def field_table() -> str:

@@ -8,7 +8,7 @@ import pytest
 from common import BUILTIN, UNMEASURED
 from huggingface_hub import ModelCard
 
-from hf_posenc.comparison import Comparison
+from hf_posenc.comparison import Summary
 from hf_posenc.comparison.statistics import group_scores
 from hf_posenc.schemes.describe import describe_schemes
 from model_cards import make_cards, make_pages
@@ -22,7 +22,7 @@ def card(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def compared() -> dict[str, Comparison]:
+def compared() -> dict[str, Summary]:
     return make_cards.read_comparisons()
 
 

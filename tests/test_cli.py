@@ -407,12 +407,12 @@ def test_a_plot_of_a_classifier_reports_no_weights_as_unexpected(run, checkpoint
 
 def test_check_runs_the_exported_graph_too(run, monkeypatch):
     exported = []
-    monkeypatch.setattr("hf_posenc.exporting.run.export", lambda *arguments: exported.append(arguments[2]))
+    monkeypatch.setattr("hf_posenc.exporting.run.export", lambda *folders, to: exported.append(to))
     code, out, _ = run("check", "alibi", "--only", "shapes", "--onnx")
     assert (code, exported) == (0, ["onnx"])
     assert re.search(r"2 of 2 checks ran(.|\n)*passed +onnx", out)
 
-    def differs(*arguments):
+    def differs(*folders, to):
         raise UserError("The export differs.")
 
     monkeypatch.setattr("hf_posenc.exporting.run.export", differs)

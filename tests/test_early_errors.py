@@ -153,7 +153,7 @@ OTHERS = [
     ([*COMPARE, "absent.csv"], "'absent.csv' can't be read: No such file"),
     ([*COMPARE, "mine.csv", "--schemes", "nope"], "'nope' is unknown. "),
     ([*COMPARE, "mine.csv", "--options", '{"learnin_rate": 1}'], "Did you mean 'learning_rate'?"),
-    ([*COMPARE, "mine.csv", "--options", '{"max_steps": 0}'], "--max-steps 0 is out of range."),
+    ([*COMPARE, "mine.csv", "--options", '{"max_steps": 0}'], "--options '{\"max_steps\": 0}' is out of range."),
     ([*COMPARE, "mine.csv", "-o", "run"], "'run' holds no results of a comparison"),
     ([*COMPARE, "mine.csv", "-o", "file/x"], "'file/x' can't be written to"),
     (["compare", "-o", "new", "--plan", "absent.yaml"], "There is no plan 'absent.yaml'."),

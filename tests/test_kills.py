@@ -141,13 +141,13 @@ def test_an_export(tmp_path, every):
     word_tokenizer(f"w{number}" for number in range(90)).save_pretrained(tmp_path / "source")
     work = tmp_path / "work"
     for folder in (work, tmp_path / "whole"):
-        export(tmp_path / "source", folder / "out", "native")
+        export(tmp_path / "source", folder / "out", to="native")
         (folder / "out" / "notes.txt").write_text("mine")
     with copied_before_each_operation(work, tmp_path / "copies", every) as copies:
-        export(tmp_path / "source", work / "out", "native", overwrite=True)
+        export(tmp_path / "source", work / "out", to="native", overwrite=True)
     assert len(copies) > 20 / every
     for copy in [*copies, *(damaged(copies) if every == 1 else ())]:
-        export(tmp_path / "source", copy / "out", "native", overwrite=True)
+        export(tmp_path / "source", copy / "out", to="native", overwrite=True)
         assert_same_model(copy / "out", tmp_path / "whole" / "out")
 
 

@@ -26,12 +26,13 @@ SIGNATURES = {
     "revision=None, trust_remote_code=False, **reading",
     "compare": "data=None, *, output, plan=None, schemes=None, seeds=None, scheme_file=None, reference=None, "
     "size=None, pretrained=None, options=None, search=False, keep_models=False, dry_run=False, text_column=None, "
-    "join=None, label_column=None, skip_missing=False, delimiter=None, quoting=None, encoding=None, format=None",
+    "join=None, label_column=None, label_names=None, skip_missing=False, delimiter=None, quoting=None, encoding=None, "
+    "format=None",
     "convert": "source, output=None, *, scheme=None, scheme_kwargs=None, scheme_file=None, rope_parameters=None, "
     "max_position_embeddings=None, extension=None, head=None, healing=None, eval_texts=None, revision=None, "
     "allow_pickle=False, allow_other_tokens=False, overwrite=False, measure=True, seed=42",
     "export": "checkpoint, output, *, to, quantize=None, evaluate=None, largest_drop=0.01, calibrate=None, "
-    "overwrite=False, revision=None, trust_remote_code=False",
+    "overwrite=False, revision=None, trust_remote_code=False, **reading",
     "publish": "checkpoint, repo_id, *, private=None, create_pr=False, revision=None, token=None, "
     "commit_message='Upload a PosEnc model', dry_run=False, trust_remote_code=False",
     "plot": "source, output=None, *, max_positions=None, layer=None, size='mini', scheme_kwargs=None, "
@@ -76,6 +77,7 @@ OF_THE_FUNCTION = {
     "train": {"baselines", "options"},
     "predict": {"reading"},
     "evaluate": {"reading"},
+    "export": {"reading"},
     "convert": {"healing", "measure"},
     "publish": {"token"},  # never on a command line
 }
@@ -117,7 +119,7 @@ def test_a_command_and_its_function_have_the_same_parameters_and_defaults(comman
         return
     name = FUNCTION_OF.get(command, command)
     ours = {item.name: item.default for item in inspect.signature(getattr(hf_posenc, name)).parameters.values()}
-    if ours.keys() & {"options", "reading"} and command in ("train", "predict", "evaluate"):
+    if ours.keys() & {"options", "reading"} and command in ("train", "predict", "evaluate", "export"):
         left_out = OF_LABELS if command == "predict" else ()
         shared = {"train": [item.name for item in fields(Options)]}.get(command, {*READING} - {*left_out})
         ours |= {item.name: item.default for item in fields(Options) if item.name in shared and item.name not in ours}
@@ -177,6 +179,8 @@ OLD = {
     r"\blearning_rate_factor\b": "position_rate",
     r"--baseline\b": "--reference",
     r"quantise\w*\(": "quantize",
+    r"\bhub\.publish\b|hub import publish\b|\bPublished\(": "hf_posenc.publish, Publication",
+    r"export\([^,]+,[^,]+, \"(native|onnx|openvino)\"": "to=",
 }
 """Names that left."""
 TREE = PACKAGE.parent

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
 
 def test_the_command_line_has_every_option_with_a_help():
-    assert [*inspect.signature(train).parameters] == [item.name for item in fields(Options)]
+    assert [*inspect.signature(train).parameters] == ["context", *(item.name for item in fields(Options))]
     for item in fields(Options):
         *_, option = item.type.__metadata__
         assert option.help, item.name

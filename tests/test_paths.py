@@ -9,7 +9,7 @@ from typer.main import get_command
 
 import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, cli
-from hf_posenc.comparison import Comparison, execute, read_plan, read_table
+from hf_posenc.comparison import Comparison
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.options import PATHS, Options
 
@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
     ),
     "export": (
         INT8,
-        {"checkpoint": "~/model", "out": "--output=~/new", "evaluate": "--evaluate=~/e.csv"}
+        {"checkpoint": "~/model", "output": "--output=~/new", "evaluate": "--evaluate=~/e.csv"}
         | {"calibrate": "--calibrate=~/d.csv"},
     ),
     "compare": (
@@ -55,7 +55,7 @@ OTHERS = {
     *(set(Options.__dataclass_fields__) - {*PATHS}),
     *("texts", "text_pair", "split", "as_json", "threshold", "top_k", "calibrated", "backend"),
     *("head", "rope_parameters", "max_position_embeddings", "extension", "allow_pickle", "to"),
-    *("quantize", "largest_drop", "schemes", "seeds", "baseline", "options", "search", "keep_models", "dry_run"),
+    *("quantize", "largest_drop", "schemes", "seeds", "reference", "options", "search", "keep_models", "dry_run"),
     *("max_positions", "layer", "only", "onnx", "repo_id", "private", "create_pr", "commit_message"),
 }
 """Parameters that are no paths."""
@@ -77,9 +77,10 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
         lambda: hf_posenc.convert("~/model", "~/new", scheme="alibi", scheme_file="~/mine.py", **texts()),
     ),
     "export": (
-        ("checkpoint", "out", "evaluate", "calibrate"),
-        lambda: hf_posenc.export("~/model", "~/new", "openvino", quantize="int8", largest_drop=1, **MEASURED),
+        ("checkpoint", "output", "evaluate", "calibrate"),
+        lambda: hf_posenc.export("~/model", "~/new", to="openvino", quantize="int8", largest_drop=1, **MEASURED),
     ),
+    "publish": (("checkpoint",), lambda: hf_posenc.publish("~/model", "me/mine", dry_run=True)),
     "load": (("checkpoint",), lambda: hf_posenc.load("~/model")),
     "fit": (("pretrained",), lambda: fitted().save("~/new")),
     "register_scheme": (("scheme",), lambda: hf_posenc.register_scheme("~/mine.py")),
@@ -87,7 +88,7 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
         ("source", "output", "scheme_file"),
         lambda: hf_posenc.plot("~/model", "~/new.png", scheme_file="~/mine.py"),
     ),
-    "execute": ((), lambda: compared()),
+    "compare": (("data", "output", "plan", "scheme_file", "pretrained"), lambda: compared()),
 }
 """Functions of Python: their parameters that may be paths, and a call."""
 MEASURED = {"evaluate": "~/e.csv", "calibrate": "~/d.csv"}
@@ -102,14 +103,11 @@ def fitted():
     return hf_posenc.fit(texts, ["g", "b"] * 20, pretrained="~/model", tokenizer="~/model", baselines=False, **options)
 
 
-def compared(results: str = "~/new") -> None:
-    plan = read_plan({"tasks": ["~/d.csv", {"data": "~/e.csv"}], "schemes": ["none"], "seeds": 1, **COMPARED})
-    assert execute(plan, results).failed == {}
-    assert len(read_table(results)[0]) == len(read_table(Path(results).expanduser())[0])
-    assert Comparison(results).problems == []
-
-
-COMPARED = {"pretrained": "~/model", "scheme_files": ["~/mine.py"], "options": {"max_steps": 1}}
+def compared() -> None:
+    files = {"output": "~/new", "plan": "~/plan.yaml", "pretrained": "~/model", "scheme_file": "~/mine.py"}
+    made = hf_posenc.compare(["~/d.csv", "~/e.csv"], seeds=1, options={"max_steps": 1}, **files)
+    assert (made.failed, made.missing) == ({}, [])
+    assert Comparison("~/new").table.equals(Comparison(Path("~/new")).table)
 
 
 def test_the_tables_name_each_parameter_that_may_be_a_path():
@@ -121,7 +119,7 @@ def test_the_tables_name_each_parameter_that_may_be_a_path():
     functions = {name: value for name, value in public.items() if inspect.isfunction(value)}
     for name, function in functions.items():
         strings = {p.name for p in inspect.signature(function).parameters.values() if "str" in str(p.annotation)}
-        others = {*OTHERS, "labels", "progress", "name"}
+        others = {*OTHERS, "labels", "token", "name"}
         assert strings - others <= {*OF_FUNCTIONS.get(name, ((), None))[0]}, name
 
 
@@ -150,7 +148,7 @@ def home(tmp_path, monkeypatch) -> Path:
     assert [*elsewhere.iterdir()] == []
 
 
-SLOW = ("compare", "report", "export", "convert", "execute")
+SLOW = ("compare", "report", "export", "convert")
 
 
 def some_slow(names: dict) -> list:

@@ -83,8 +83,8 @@ print(f"without positions: {without:.3f}, with: {accuracy:.3f}")
 assert without < 0.55
 
 # %% [markdown]
-# One run each proves little. `hf-posenc compare --data mine.csv --schemes none,learned,rope --seeds 5` repeats the
-# comparison with five seeds and tests the differences: [Comparing schemes](../comparing.md).
+# One run each proves little. `hf_posenc.compare("mine.csv", schemes=["none", "learned", "rope"], output="results")`
+# repeats the comparison with five seeds and tests the differences: [Comparing schemes](../comparing.md).
 #
 # ## Keep it
 #

@@ -88,8 +88,8 @@ for scheme in ("none", "rope", "log_slopes"):
 # ## Compared
 #
 # The same encoder, data and steps; only the scheme differs. One seed, 2,000 sentences of BLiMP and few steps show how
-# it is done, not which is best: `hf-posenc compare --data blimp_order --schemes none,rope,log_slopes --scheme-file
-# log_slopes.py --seeds 5` runs five, and tests the differences.
+# it is done, not which is best: `hf_posenc.compare("blimp_order", schemes=["none", "rope", "log_slopes"],
+# scheme_file="log_slopes.py", output="results")` runs five, and tests the differences.
 
 # %%
 import pandas as pd

@@ -67,31 +67,31 @@ def _hf_posenc(
         context.with_resource(spelling(CommandLineSpelling(commands, str(running))))
 
 
-def reads_data(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of reading, but those left out, behind its own; they stand in its context alone."""
+def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command these `Options` behind its own parameters; they stand in its context alone."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        own, fields = inspect.signature(command), inspect.signature(Options).parameters
-        added = [fields[name] for name in READING if name not in left_out]
+        own, options = inspect.signature(command), inspect.signature(Options).parameters
 
         @functools.wraps(command)
         def called(**values: Any) -> None:
             command(**{name: value for name, value in values.items() if name in own.parameters})
 
-        called.__signature__ = own.replace(parameters=[*own.parameters.values(), *added])  # type: ignore[attr-defined]
+        parameters = [*own.parameters.values(), *(options[name] for name in names)]
+        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
         return called
 
     return decorated
 
 
+def reads_data(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of reading, but those left out."""
+    return takes(*(name for name in READING if name not in left_out))
+
+
 def data_options(context: typer.Context) -> Options:
     """The options of the data, and others of a training, among a command's own."""
     return Options(**{name: value for name, value in context.params.items() if name in Options.__dataclass_fields__})
-
-
-def reading(context: typer.Context) -> dict[str, Any]:
-    """The options of reading that are given, by name."""
-    return {name: value for name in READING if (value := context.params.get(name)) not in (None, False)}
 
 
 @contextlib.contextmanager

@@ -1,15 +1,13 @@
 """`compare` and `report`: schemes side by side."""
 
 import shlex
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from hf_posenc import options as shared
-from hf_posenc.files import expanded
 
-from .application import WritingCommand, app, reading, reads_data
+from .application import WritingCommand, app, loading, reads_data
 
 
 def _seeds(text: str) -> int | list[int]:
@@ -41,8 +39,8 @@ def compare(
         list[str] | None,
         typer.Option(help="A Python file with a scheme of your own, for --schemes; may be given more than once."),
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="What the others are compared with; default: none, or the first scheme.")
+    reference: Annotated[
+        str | None, typer.Option(help="The scheme that others are compared with. Default: none, or the first one.")
     ] = None,
     size: shared.SizeOption = None,
     pretrained: Annotated[
@@ -62,43 +60,21 @@ def compare(
     `hf-posenc report` writes it earlier, too. Lengths and numbers of examples stand in a plan. `--plan quick` is the
     quick start.
     """
-    from hf_posenc.comparison import Comparison, execute, write_report
-    from hf_posenc.comparison.plan import SEARCH_FACTORS
-    from hf_posenc.comparison.plan_file import read_plan
-    from hf_posenc.comparison.tasks import check_data
+    with loading():
+        from hf_posenc.comparison.compare import compare as run
 
-    output = expanded(output)
-    chosen = read_plan(
-        plan or {},
-        tasks=data,
-        schemes=None if schemes is None else shared.words(schemes),
-        scheme_files=scheme_file,
-        seeds=seeds,
-        baseline=baseline,
-        size=size,
-        pretrained=pretrained,
-        options={**(shared.json_object("options", options) or {}), **reading(context)} or None,
-        search=SEARCH_FACTORS if search else None,
-    )
+    comparison = run(**context.params)
     if dry_run:
-        for task in chosen.tasks:
-            print(check_data(chosen, task).line, file=sys.stderr)
-        for run in chosen.work():
-            print(run.name)
+        print(*comparison.runs, sep="\n")
         return
-    made = execute(chosen, output, keep_models=keep_models)
-    others = f"{len(made.elsewhere)} are another process's, " if made.elsewhere else ""
-    print(f"{len(made.done)} runs made, {len(made.skipped)} were there, {others}{len(made.failed)} failed.")
-    if made.failed:
-        print("The same command tries those that failed again.")
+    if comparison.failed:
         raise typer.Exit(1)
-    comparison = Comparison(output)
-    if comparison.problems:
-        there = f"hf-posenc report {shlex.quote(output)}"
-        print(f"Runs that are missing: {len(comparison.problems)}. What is there: {there}")
+    if comparison.missing:
+        there = f"hf-posenc report {shlex.quote(str(comparison.folder))}"
+        print(f"Runs that are missing: {len(comparison.missing)}. What is there: {there}")
         return
-    print(comparison.score_table(comparison.columns(comparison.plan.home_length)))
-    print(f"The report is in {write_report(comparison)}, its picture beside it: scores.png")
+    print(comparison)
+    print(f"The report is in {comparison.folder / 'report.md'}, its picture beside it: scores.png")
     if plan == "quick":
         print("Next, your own file: hf-posenc train -o runs/mine --data mine.csv")
 
@@ -106,9 +82,10 @@ def compare(
 @app.command()
 def report(results: Annotated[str, typer.Argument(help="A folder of `compare`.", show_default=False)]) -> None:
     """Write the report of a comparison: report.md with its pictures, and all results in results.csv."""
-    from hf_posenc.comparison import Comparison, write_report
+    from hf_posenc.comparison import Comparison
 
     comparison = Comparison(results)
-    if missing := comparison.problems:
+    path = comparison.report()
+    if missing := comparison.missing:
         print(f"Runs that are missing: {len(missing)}. The report says which.")
-    print(f"The report is in {write_report(comparison)}")
+    print(f"The report is in {path}")

@@ -8,7 +8,7 @@ from hf_posenc import options as shared
 from hf_posenc.errors import UserError, spell
 from hf_posenc.files import expanded
 
-from .application import Output, Overwrite, WritingCommand, app, reading, reads_data
+from .application import Output, Overwrite, WritingCommand, app, reads_data
 
 if TYPE_CHECKING:
     from hf_posenc import Healing
@@ -71,7 +71,8 @@ def convert(
     from hf_posenc.conversion import convert as run
     from hf_posenc.conversion.heal import read_training_texts
 
-    files, settings = reading(context), {"max_steps": max_steps, "max_length": max_length, "bf16": bf16}
+    files = {name: value for name in shared.READING if (value := context.params.get(name)) is not None}
+    settings = {"max_steps": max_steps, "max_length": max_length, "bf16": bf16}
     others = ("heal", *settings, *shared.READING)
     values: dict[str, Any] = {
         **{name: value for name, value in context.params.items() if name not in others},

@@ -1,9 +1,11 @@
 """`export`: a checkpoint for other runtimes, without code."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from hf_posenc import options as shared
 
@@ -15,26 +17,26 @@ from .application import Checkpoint, Output, Overwrite, WritingCommand, app, loa
 def export(
     context: typer.Context,
     checkpoint: Checkpoint,
-    out: Output,
+    output: Output,
     to: Annotated[
         str,
         typer.Option(
-            help="native (Transformers' own class), a class by name (bert, ..., mpnet), onnx (ONNX Runtime, Text "
-            "Embeddings Inference) or openvino.",
+            help="Format: native (Transformers' own class), a class by name (bert, ..., mpnet), onnx (ONNX Runtime, "
+            "Text Embeddings Inference) or openvino.",
         ),
     ],
     quantize: Annotated[
-        Literal["int8"] | None, typer.Option(help="int8: smaller and faster, less exact. Default: float32.")
+        Literal["int8"] | None, typer.Option(help="To int8: smaller and faster, less exact. Default: float32.")
     ] = None,
     evaluate: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Labelled data to score before and after quantising.")
+        str | None, typer.Option(metavar="FILE", help="Labelled data to score in float32 and in int8.")
     ] = None,
     largest_drop: Annotated[
-        float, typer.Option(help="How far accuracy (of a regression: Pearson's r) may fall by quantising.")
+        float, typer.Option(help="How far accuracy (of a regression: Pearson's r) may fall in int8.")
     ] = 0.01,
     calibrate: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Texts for OpenVINO's int8 ranges; default: sentences that come along."),
+        typer.Option(metavar="FILE", help="Texts for OpenVINO's int8 ranges. Default: sentences that come along."),
     ] = None,
     overwrite: Overwrite = False,
     revision: shared.RevisionOption = None,
@@ -50,5 +52,19 @@ def export(
     with loading():
         from hf_posenc.exporting.run import export as run
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    print(run(**context.params, progress=lambda line: console.print(f"{line} ...", style="dim", markup=False)))
+    with _steps_shown():
+        print(run(**context.params))
+
+
+@contextlib.contextmanager
+def _steps_shown() -> Iterator[None]:
+    """Shows on standard error the steps that an export logs."""
+    steps, shown = logging.getLogger("hf_posenc.exporting.run"), logging.StreamHandler()
+    shown.setFormatter(logging.Formatter("%(message)s ..."))
+    steps.addHandler(shown)
+    steps.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        steps.removeHandler(shown)
+        steps.setLevel(logging.NOTSET)

@@ -15,10 +15,10 @@ def publish(
     checkpoint: Annotated[str, typer.Argument(help="A checkpoint's folder.", show_default=False)],
     repo_id: Annotated[str, typer.Option(help="Where to: owner/name.", show_default=False)],
     private: Annotated[
-        bool | None, typer.Option("--private/--public", help="Who sees a new repository; default: the owner's setting.")
+        bool | None, typer.Option("--private/--public", help="Who sees a new repository. Default: the owner's setting.")
     ] = None,
     create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead.")] = False,
-    revision: Annotated[str | None, typer.Option(help="Branch; made if it doesn't exist.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, made if it doesn't exist. Default: main.")] = None,
     commit_message: Annotated[str, typer.Option(help="Title of the commit.")] = "Upload a PosEnc model",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Send nothing: write the card (README.hub.md) and list the files.")
@@ -29,11 +29,6 @@ def publish(
 
     The token is that of `hf auth login` or the environment variable HF_TOKEN. What isn't part of the model stays here.
     """
-    from hf_posenc.hub import publish as send
+    from hf_posenc.hub.publishing import publish as run
 
-    done = send(**context.params)
-    if dry_run:
-        print(f"Would be sent: {', '.join(done.files)}")
-    if done.left_out:
-        print(f"{'Would stay here' if dry_run else 'Not sent'}: {', '.join(done.left_out)}")
-    print("The card:" if dry_run else "Published and verified:", done.url)
+    print(run(**context.params))

@@ -114,7 +114,7 @@ def _check_onnx(scheme: str, kwargs: dict[str, Any]) -> "CheckResult":
         tokenizer.save_pretrained(f"{folder}/model")
         try:
             Case(scheme, None, kwargs).classifier(vocab_size=len(tokenizer)).save_pretrained(f"{folder}/model")
-            export(f"{folder}/model", f"{folder}/onnx", "onnx")
+            export(f"{folder}/model", f"{folder}/onnx", to="onnx")
         except Exception as error:  # whatever the scheme, the exporter or the runtime raises
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error  # names the operation
             message = f"{describe(cause)}. docs/own-scheme.md lists the pitfalls of ONNX"

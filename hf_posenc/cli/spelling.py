@@ -49,7 +49,7 @@ def _with_value(option: Any, key: str, value: Any) -> str:
 def _assignment(option: Any, key: str, value: Any) -> str:
     """A key of a dictionary with its value: `optim=sgd` where the option is repeated for each, else JSON."""
     if not option.multiple:
-        return f"'{json.dumps({key: None if value is NO_VALUE else value})}'"
+        return f"'{{{json.dumps(key)}: {'...' if value is NO_VALUE else json.dumps(value)}}}'"
     if value is NO_VALUE:
         return key
     return f"{key}={value if isinstance(value, str) else json.dumps(value)}"

@@ -40,6 +40,12 @@ class Execution:
     elsewhere: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        """How many of each."""
+        others = f"{len(self.elsewhere)} are another process's, " if self.elsewhere else ""
+        again = "\nCompare again, and those that failed are tried again." if self.failed else ""
+        return f"{len(self.done)} runs made, {len(self.skipped)} were there, {others}{len(self.failed)} failed.{again}"
+
 
 def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, console: Console | None = None) -> Execution:
     """Makes the plan's missing runs, except those that another process is making.
@@ -79,9 +85,10 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
                 else:
                     made.done.append(run.name)
                     say(f"done in {timedelta(seconds=round(time.time() - started))}")
+        say(str(made))
     except KeyboardInterrupt as interrupt:
         console.print()  # what is said next has a line of its own
-        what = "what is finished is kept, and the newest checkpoint of a run. The same command goes on there."
+        what = "what is finished is kept, and the newest checkpoint of a run. Compare again, and it goes on there."
         raise Interrupted(what) from interrupt
     return made
 

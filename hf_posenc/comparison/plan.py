@@ -31,10 +31,10 @@ CONTROL = "halves"
 _OF_GENERATED: dict[str, Any] = {"epochs": 1, "set": {"classifier_pooling": "cls"}}
 """A mean over all tokens would hide order, and no example is seen twice."""
 SEARCH_FACTORS = (0.3, 1.0, 3.0)
-"""What `compare --search` multiplies the learning rate with."""
+"""What `search` of `compare` multiplies the learning rate with."""
 DEVELOPMENT_SEED = 1_000_000
 """The seed on which learning rates are chosen; it is never reported."""
-_GROW = ("tasks", "groups", "schemes", "seeds", "baseline", "scheme_files", "inputs")
+_GROW = ("tasks", "groups", "schemes", "seeds", "reference", "scheme_files", "inputs")
 """Fields that may change when a comparison is extended."""
 _EXAMPLES, _LENGTH = whole_number(2), whole_number(8)
 
@@ -76,7 +76,7 @@ class Plan:
     seeds: Annotated[tuple[int, ...], SEED] = (0, 1, 2, 3, 4)
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Tasks over whose mean schemes are tested, by the group's name. None named: all tasks but the control."""
-    baseline: str | None = None
+    reference: str | None = None
     """What the others are compared with, beside `rope`. None: `none`, or the first scheme."""
     size: str = "tiny"
     pretrained: str | None = None
@@ -119,9 +119,9 @@ class Plan:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The schemes that each other one is compared with: the baseline and `rope`, the default."""
-        baseline = self.baseline or ("none" if "none" in self.schemes else self.schemes[0])
-        return tuple(dict.fromkeys((baseline, *(name for name in self.schemes if name == "rope"))))
+        """The schemes that each other one is compared with: the plan's reference and `rope`, the default."""
+        first = self.reference or ("none" if "none" in self.schemes else self.schemes[0])
+        return tuple(dict.fromkeys((first, *(name for name in self.schemes if name == "rope"))))
 
     @property
     def tested_groups(self) -> dict[str, tuple[str, ...]]:
@@ -234,7 +234,7 @@ class Plan:
             new,
             tasks=tuple(tasks.values()),
             groups={**self.groups, **new.groups},
-            baseline=new.baseline or self.baseline,
+            reference=new.reference or self.reference,
             schemes=tuple(dict.fromkeys((*self.schemes, *new.schemes))),
             seeds=tuple(dict.fromkeys((*self.seeds, *new.seeds))),
             scheme_files=tuple(dict.fromkeys((*self.scheme_files, *new.scheme_files))),

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import yaml
 from huggingface_hub.dataclasses import type_validator
 
-from hf_posenc.errors import UserError, one_line
+from hf_posenc.errors import UserError, one_line, spell
 from hf_posenc.files import expanded
 from hf_posenc.model.package_config import did_you_mean
 from hf_posenc.options import check_range, whole_number
@@ -19,11 +19,10 @@ from hf_posenc.schemes.names import known_schemes
 from .plan import DEVELOPMENT_SEED, Plan, Task
 from .probes import PROBES, SHORTEST
 
-# The plan sets these itself, so that runs stay comparable.
-_OWN_OPTIONS = (
-    *("output", "overwrite", "resume", "seed", "data", "validation", "test", "max_rows", "scheme", "scheme_kwargs"),
-    *("scheme_file", "max_length", "size", "pretrained"),
-)
+PLANNED = {name: name for name in ("output", "overwrite", "resume", "data", "validation", "test")}
+PLANNED |= {name: name for name in ("scheme_kwargs", "scheme_file", "size", "pretrained")}
+PLANNED |= {"seed": "seeds", "scheme": "schemes", "max_length": "train_length", "max_rows": "train_examples"}
+"""Options of `train` that the plan itself sets, so that runs stay comparable, and what they are called there."""
 
 
 def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **overrides: Any) -> Plan:
@@ -32,21 +31,24 @@ def read_plan(source: str | Path | dict[str, Any], *, checked: bool = True, **ov
     Args:
         source: the file, the name or the values.
         checked: whether the plan must be able to run here. False for one that has run.
-        **overrides: fields of `Plan` that replace the file's; None leaves them.
+        **overrides: fields of `Plan` that replace the file's, of `options` key by key; None leaves them.
 
     Raises:
         UserError: it can't be read, a field doesn't exist, or a value can't be.
     """
     values = source if isinstance(source, dict) else _read_file(source)
+    pinned = values.get("options")
     values = {**values, **{name: value for name, value in overrides.items() if value is not None}}
+    if isinstance(pinned, dict) and overrides.get("options") is not None:
+        values["options"] = {**pinned, **overrides["options"]}
     values.pop("about", None)  # of a built-in plan
     if "pretrained" in values:
         values["pretrained"] = expanded(values["pretrained"])
     if isinstance(files := values.get("scheme_files"), list | tuple):
         values["scheme_files"] = tuple(map(expanded, files))
-    for name, option in (("tasks", "data"), ("schemes", "schemes")):
+    for name, given in (("tasks", spell("data")), ("schemes", spell("schemes"))):
         if not values.get(name):
-            raise UserError(f"There are no {name}. Give --{option}, or {name}: [...] in a plan.")
+            raise UserError(f"There are no {name}. Give {given}, or {name}: [...] in a plan.")
     if isinstance(seeds := values.get("seeds"), int):
         check_range("seeds", seeds, whole_number(1, 10_000))
         values["seeds"] = tuple(range(seeds))
@@ -133,7 +135,7 @@ def _check_names(plan: Plan) -> None:
     lists: list[tuple[str, Collection[Any], Collection[Any]]] = [
         *((name, getattr(plan, name), getattr(plan, name)) for name in ("schemes", "seeds", "search")),
         ("scheme_kwargs", plan.scheme_kwargs, plan.schemes),
-        ("baseline", [plan.baseline] if plan.baseline else [], plan.schemes),
+        ("reference", [plan.reference] if plan.reference else [], plan.schemes),
         *((f"group {name!r}", group, tasks) for name, group in plan.groups.items()),
         *((f"probes of {task.name!r}", task.probes, PROBES) for task in plan.tasks),
     ]
@@ -165,7 +167,7 @@ def _check_values(plan: Plan) -> None:
             if fault := whole_number(SHORTEST).fault(shortest):
                 raise UserError(f"{where}: {shortest} tokens of an input {fault}")
         for options in (plan.options, task.options):
-            if own := [name for name in options if name in _OWN_OPTIONS]:
+            if own := [name for name in options if name in PLANNED]:
                 raise UserError(f"{where}: options can't set {own[0]!r}, which the plan itself decides.")
             if not isinstance(options.get("set", {}), dict):
                 raise UserError(f"{where}, options: set is {options['set']!r}. Give fields: {{weight_decay: 0.01}}.")

@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from hf_posenc.data.reading import counted
 from hf_posenc.errors import UserError
 from hf_posenc.files import expanded, write_text
@@ -22,7 +24,7 @@ from hf_posenc.schemes.plots import PALETTE, save_figure
 from . import statistics
 from .baselines import BASELINES
 from .plan import Plan
-from .results import RUNS_NAME, load_plan, read_table
+from .results import RUNS_NAME, load_plan, read_table, write_table
 from .statistics import Contrast, Interval
 
 if TYPE_CHECKING:
@@ -53,28 +55,24 @@ class Column:
         return dict(sorted(means.items(), key=lambda item: -item[1]))
 
 
-class Comparison:
+class Summary:
     """The results of a folder, as tables and sentences.
 
     Attributes:
+        folder: where the results are.
         plan: what was compared: of the seeds only those without a missing run, unless each lacks one.
-        table: all results.
-        problems: the runs of the plan that are missing, by their names.
+        table: the results of these seeds.
+        missing: the runs of the plan that are missing, by their names.
         is_whole: whether all compared seeds have all runs.
         contrasts: the tests.
         baselines: those that were measured.
         order: the schemes, the best mean first.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        """Reads a folder of `compare`.
-
-        Raises:
-            UserError: it holds no results, or damaged ones.
-        """
-        self.folder, self.plan = Path(expanded(folder)), load_plan(folder)
-        self.table, self.problems = read_table(folder)
-        lacking = {run.seed for run in self.plan.runs() if run.name in self.problems}
+    def __init__(self, folder: Path, plan: Plan, table: pd.DataFrame, missing: list[str]) -> None:
+        """Takes all results of a folder."""
+        self.folder, self.plan, self.table, self.missing = folder, plan, table, missing
+        lacking = {run.seed for run in plan.runs() if run.name in missing}
         whole = tuple(seed for seed in self.plan.seeds if seed not in lacking)
         self.is_whole = bool(whole)
         if lacking and whole:  # else a mean over some seeds would stand beside one over others
@@ -85,6 +83,15 @@ class Comparison:
         tasks = next(iter(self.plan.tested_groups.values()), (self.plan.tasks[0].name,))
         ranked = self._column("", tasks, self.plan.home_length).means
         self.order = [name for name in dict.fromkeys((*ranked, *self.plan.schemes)) if name in self.plan.schemes]
+
+    @classmethod
+    def of(cls, folder: str | Path) -> "Summary":
+        """Reads a folder of `compare`.
+
+        Raises:
+            UserError: it holds no results, or damaged ones.
+        """
+        return cls(Path(expanded(folder)), load_plan(folder), *read_table(folder))
 
     def _column(self, title: str, tasks: tuple[str, ...], length: int, part: str | None = None) -> Column:
         table = self.table if part is None else self.table[self.table["part"] == part]
@@ -177,18 +184,18 @@ class Comparison:
         return markdown_table(head, lines, "lrl" + "rl" * len(references))
 
     def difference_table(self) -> str | None:
-        """Each scheme minus the baseline in each task, with intervals and no verdict; None: there is one task."""
+        """Each scheme minus the reference in each task, with intervals and no verdict; None: there is one task."""
         columns = [column for column in self.columns(self.plan.home_length) if len(column.tasks) == 1]
         if len(columns) < 2 or len(self.plan.seeds) < 2:
             return None
-        baseline = self.plan.references[0]
+        reference = self.plan.references[0]
         rows = []
-        for name in (name for name in self.order if name != baseline):
+        for name in (name for name in self.order if name != reference):
             rows.append([code(name)])
             for column in columns:
-                pairs = statistics.paired(column.scores.get(name, {}), column.scores.get(baseline, {}))
+                pairs = statistics.paired(column.scores.get(name, {}), column.scores.get(reference, {}))
                 rows[-1].append(difference(statistics.compare([pairs])[0]) if pairs else "")
-        return markdown_table((f"minus {code(baseline)}", *(plain(column.title) for column in columns)), rows)
+        return markdown_table((f"minus {code(reference)}", *(plain(column.title) for column in columns)), rows)
 
     def sentences(self) -> Iterator[str]:
         """What the results answer: which scheme, by how much, and how sure."""
@@ -297,30 +304,32 @@ def _panels(titles: Sequence[str], wide: int, width: float, height: float) -> "F
     return figure
 
 
-def write_report(comparison: Comparison) -> Path:
-    """Writes `report.md` with its pictures into the folder of the results.
+def write_report(summary: Summary, path: Path) -> None:
+    """Writes the report, and its pictures and the table of results beside it.
 
     Raises:
-        UserError: matplotlib isn't installed.
+        UserError: there is no run, or matplotlib isn't installed.
     """
-    path, pictures = comparison.folder / "report.md", comparison.pictures()
+    if summary.table["seed"].isna().all():
+        raise UserError(f"{str(summary.folder)!r} holds no run of its plan. Run `hf-posenc compare` first.")
+    pictures = summary.pictures()
     for name, figure in pictures.items():
         save_figure(figure, path.with_name(name), dpi=_DPI)
-    write_text(path, render_report(comparison, [*pictures]))
-    return path
+    write_table(summary.folder, path.parent)
+    write_text(path, render_report(summary, [*pictures]))
 
 
-def render_report(comparison: Comparison, pictures: Sequence[str]) -> str:
+def render_report(summary: Summary, pictures: Sequence[str]) -> str:
     """The Markdown."""
-    plan, folder, runs = comparison.plan, comparison.folder, comparison.table.dropna(subset="seed")
+    plan, folder, runs = summary.plan, summary.folder, summary.table.dropna(subset="seed")
     counts = dict.fromkeys(plan.train_examples_of(task) for task in plan.tasks)
     tests = runs.groupby(["part", "length"])["examples"].first()
-    table = comparison.score_table(comparison.columns(plan.home_length), cost=True)
-    longer = comparison.score_table(columns) if (columns := comparison.longer_columns()) else ""
+    table = summary.score_table(summary.columns(plan.home_length), cost=True)
+    longer = summary.score_table(columns) if (columns := summary.longer_columns()) else ""
     there = shlex.quote(folder.as_posix())
     return render(
         Path(__file__).with_name("report.md.jinja"),
-        c=comparison,
+        c=summary,
         plan=plan,
         pictures=pictures,
         table=table,

@@ -113,25 +113,33 @@ def _hash(plan: Plan, of: Task | PlannedRun, result: dict[str, Any]) -> str:
 
 
 def read_table(folder: str | Path) -> tuple[pd.DataFrame, list[str]]:
-    """All results of a folder, and the names of the runs that are missing; writes `results.csv`.
-
-    A folder without `runs` is one whose table alone was kept.
+    """All results of a folder, and the names of the runs that are missing.
 
     Raises:
         UserError: there are no results, or they are damaged.
     """
     folder, plan = Path(expanded(folder)), load_plan(folder)
-    path = folder / TABLE_NAME
-    is_alone = path.is_file() and not (folder / RUNS_NAME).is_dir()
-    text = path.read_text(encoding="utf-8") if is_alone else _gather(folder, plan)
-    table = _read_csv(path, text)
+    table = _read_csv(folder / TABLE_NAME, _table_text(folder, plan))
     there = set(zip(table["task"], table["scheme"], table["seed"], strict=True))
-    missing = [run.name for run in plan.runs() if (run.task.name, run.scheme, run.seed) not in there]
-    if len(missing) == len(plan.runs()):
-        raise UserError(f"{str(folder)!r} holds no run of its plan. Run `hf-posenc compare` first.")
-    if not is_alone:
-        write_text(path, text)
-    return table, missing
+    return table, [run.name for run in plan.runs() if (run.task.name, run.scheme, run.seed) not in there]
+
+
+def no_table() -> pd.DataFrame:
+    """The table before any run."""
+    return _read_csv(Path(TABLE_NAME), ",".join(COLUMNS))
+
+
+def write_table(folder: Path, into: Path) -> None:
+    """Writes `results.csv`, with all results of a folder, into one."""
+    write_text(into / TABLE_NAME, _table_text(folder, load_plan(folder)))
+
+
+def _table_text(folder: Path, plan: Plan) -> str:
+    """The table as csv; of a folder without `runs` the one that alone was kept."""
+    path = folder / TABLE_NAME
+    if path.is_file() and not (folder / RUNS_NAME).is_dir():
+        return path.read_text(encoding="utf-8")
+    return _gather(folder, plan)
 
 
 def _gather(folder: Path, plan: Plan) -> str:

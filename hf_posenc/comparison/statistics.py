@@ -32,6 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -93,6 +94,12 @@ class Contrast:
             varies = self.interval.low < self.interval.mean
             return UNLEARNED if varies else "no test: no difference varies"
         return ("better" if self.interval.mean > 0 else "worse") if self.is_found else "not decided"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        interval = {"difference": self.interval.mean, "low": self.interval.low, "high": self.interval.high}
+        where = {"tasks": self.group, "length": self.length, "scheme": self.scheme, "reference": self.reference}
+        return {**where, **interval, "p": self.corrected, "verdict": self.verdict}
 
 
 def scores(table: pd.DataFrame, task: str, scheme: str, length: int) -> dict[int, float]:

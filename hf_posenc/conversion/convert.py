@@ -68,14 +68,14 @@ def convert(
             transformers' jina_embeddings_v3, nomic_bert, gte and modernbert, or ours.
         output: the folder to write, with code, tokenizer, a sentence-transformer's modules and `conversion.json`; whole
             or not at all. None: writes nothing.
-        scheme: of positions. None: the source's own.
-        scheme_kwargs: its arguments. None: those that suit a conversion.
+        scheme: the positional scheme. None: the source's own.
+        scheme_kwargs: the scheme's arguments. None: those that suit a conversion.
         scheme_file: a Python file with a scheme of your own, see `register_scheme`.
         rope_parameters: of RoPE. Thetas and shares that aren't given stay as they were trained.
         max_position_embeddings: how long inputs may be. None: as long as the source's.
         extension: how a table of positions grows: `tile` (repeated: short texts keep their outputs) or `interpolate`
             (stretched); or how RoPE does: `linear`, `dynamic`, `yarn`.
-        head: of the result, by transformers' name of its task: `feature-extraction` (none), `fill-mask`,
+        head: what the result has, by transformers' name of its task: `feature-extraction` (none), `fill-mask`,
             `text-classification`, `token-classification`, `question-answering`, `multiple-choice`. None: the source's.
             A head that the source lacks is new.
         healing: text to heal a swapped model with, and how. None: it isn't healed. While it heals, checkpoints lie in

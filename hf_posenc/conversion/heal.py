@@ -133,12 +133,12 @@ class Healing:
         texts: unlabelled text: a file, texts, or a table in memory.
         text_column, join: of a file or table, as in `predict`.
         delimiter, quoting, encoding, format: of a file, as in `predict`.
-        max_steps: how many steps it takes; the learning rate falls to 0 over them.
+        max_steps: how many steps healing takes; the learning rate falls to 0 over them.
         learning_rate: the highest, of AdamW. None: 6e-4 up to a hidden size of 384, above it in inverse
             proportion to the size, because equal steps change a wider layer's output more (arXiv 2203.03466).
         batch_tokens: tokens per step, with padding; a longer text is a step of its own.
-        max_length: longer texts are cut to this many tokens. None: where the source's positions end.
-        bf16: mixed precision.
+        max_length: longer texts are cut to this many tokens to heal. None: where the source's positions end.
+        bf16: heal in mixed precision.
         swapped: share of texts in which two tokens, drawn anew each time, are swapped.
         swap_distance: their largest distance, 1 for neighbours. None: as far as the text goes.
 

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import position_limit
-from ..errors import UserError, require_packages
+from ..errors import UserError, require_packages, spell
 from ..files import sha256, write_json
 from ..finetuning.backends import GRAPHS, MANIFEST, OWN_PART
 from ..quiet import silence, without_prints
@@ -31,14 +31,15 @@ def check_packages(to: str, quantize: str | None = None) -> None:
     Raises:
         UserError: a package isn't installed, or transformers is too old; with the line that installs it.
     """
-    require_packages(f"--to {to}", *NEEDED.get(to, ()))
+    require_packages(spell("to", to), *NEEDED.get(to, ()))
     if quantize is not None:
-        require_packages(f"--quantize {quantize}", *QUANTIZERS[to])
+        require_packages(spell("quantize", quantize), *QUANTIZERS[to])
     if to in NEEDED:
         try:
             from transformers.exporters import ExportedModel  # noqa: F401
         except ImportError as error:
-            raise UserError(f"--to {to} needs transformers.exporters: pip install 'transformers>=5.23'.") from error
+            way_out = "needs transformers.exporters: pip install 'transformers>=5.23'."
+            raise UserError(way_out, parameter="to", value=to) from error
 
 
 def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, staging: Path) -> list[str]:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..checkpoints.loading import text_problem_type
 from ..data.preparing import Known, encode, prepare
 from ..data.reading import read_file
-from ..errors import UserError
+from ..errors import UserError, spell
 from ..finetuning.backends import GRAPHS, Backend, open_backend
 from ..machine import processor
 from ..options import Options
@@ -63,26 +63,33 @@ class Questions:
 
 @dataclass
 class Int8Report:
-    """What int8 costs and gains. Each pair is before and after."""
+    """What int8 costs and gains. Each pair is before and after.
+
+    Attributes:
+        megabytes: of the model's files, without tokenizer.
+        texts_per_second: in batches of 32 texts of like lengths, the fastest of four passes.
+        metric, score: accuracy, or `pearson` of a regression, and its values. None: without labelled data.
+        agreement: with float32: the share of equal labels, or the mean cosine of answers that are no labels.
+        texts: how many were answered.
+        evaluated_on: the file of labelled data. None: sentences that come along were answered.
+        data: what was read of that file, used and left out.
+        calibrated_on: where OpenVINO's ranges are from. None: ONNX Runtime finds them while it runs.
+        alone: the largest difference of an answer alone from the same text's in a batch; where answers are larger than
+            1, its part of them.
+        processor: what it was measured on: on another an int8 graph may answer otherwise.
+    """
 
     megabytes: tuple[float, float]
     texts_per_second: tuple[float, float]
-    """In batches of 32 texts of like lengths: the fastest of four passes."""
     metric: str | None
-    """The metric of the task; None without labelled data."""
     score: tuple[float, float] | None
     agreement: float
-    """With float32; see `agreement`."""
     texts: int
     evaluated_on: str | None
-    """The file of labelled data."""
     data: str
-    """What was read of it, used and left out."""
     calibrated_on: str | None
     alone: float
-    """The largest difference of an answer alone from the same text's in a batch; of larger ones than 1, its part."""
     processor: str
-    """What it was measured on: on another an int8 graph may answer otherwise."""
 
     def __str__(self) -> str:
         """One line, and a warning where nothing was scored."""
@@ -98,7 +105,8 @@ class Int8Report:
         if self.data:
             line += f"\nLabelled data  {self.data}"
         if self.score is None:
-            line += "\nWarning: nothing says what int8 costs in accuracy. Measure it with --evaluate FILE."
+            line += "\nWarning: nothing says what int8 costs in accuracy. Give labelled data to measure it: "
+            line += f"{spell('evaluate', 'FILE')}."
         return line
 
 
@@ -116,14 +124,16 @@ def read_labelled(
     """
     if task_of(type(model).__name__) != "text-classification":
         raise UserError(
-            f"--evaluate {file!r} scores labels of texts, and a {type(model).__name__} gives none. Leave it out: "
-            "agreement with float32 is measured all the same."
+            f"scores labels of texts, and a {type(model).__name__} gives none. Leave it out: agreement with float32 is "
+            "measured all the same.",
+            parameter="evaluate",
+            value=file,
         )
     options = options or Options()
     prepared = prepare({"test": read_file(file, options, known.dialect)}, options, known)
     rows = list(encode(prepared, tokenizer, tokenizer.model_max_length)[0]["test"])
     if "labels" not in rows[0]:
-        raise UserError(f"--evaluate {file!r} has no labels. Give labelled data, or leave it out.")
+        raise UserError("has no labels. Give labelled data, or leave it out.", parameter="evaluate", value=file)
     return replace(_batched(rows, model, tokenizer), data=prepared.summary.line)
 
 
@@ -186,7 +196,8 @@ def quantize_graph(
         if not was - now <= largest_drop:
             raise UserError(
                 f"int8 lowers {questions.metric} on {evaluated_on} from {was:.4f} to {now:.4f}, by more than "
-                f"--largest-drop {largest_drop:g}: nothing was kept. Export without --quantize, or allow more."
+                f"{spell('largest_drop', largest_drop)}: nothing was kept. Export without {spell('quantize')}, or "
+                "allow more."
             )
     return Int8Report(
         megabytes=(before[0], after[0]),

@@ -1,7 +1,6 @@
 """Export to a class of transformers' own, which needs no remote code: the weights under other names, nothing else."""
 
 import inspect
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..conversion.families import FAMILIES, POOLED, SOURCE, Family
 from ..conversion.fields import SAME, summary
 from ..conversion.loading import check_known
 from ..data.columns import remembered_columns
-from ..errors import UserError
+from ..errors import UserError, spell
 from ..quiet import without_warnings
 from ..tasks import CLASSES
 
@@ -118,18 +117,18 @@ def _target(config: Any, task: str, like: str | None) -> Family:
     asked = fit if like is None else [like]
     if not asked:
         raise UserError(
-            f"position_embedding_type={scheme!r}: --to native knows no class of transformers with this scheme. Export "
-            "to ONNX, which takes every scheme: --to onnx."
+            f"position_embedding_type={scheme!r}: no class of transformers has this scheme. "
+            f"{spell('to', 'onnx')} takes every scheme."
         )
     problems = {name: _obstacles(FAMILIES[name], config, task) for name in asked}
     nearest = min(asked, key=lambda name: len(problems[name]))
     if problems[nearest]:
-        needs = " ".join(
-            f"--set {name}={json.dumps(value)}" for name, value in FAMILIES[nearest].mended(config.to_dict(), (task,))
-        )
-        train = f" A model trained with `hf-posenc train {needs}` can be." if needs else ""
+        mended = FAMILIES[nearest].mended(config.to_dict(), (task,))
+        needs = ", ".join(spell(f"set.{name}", value) for name, value in mended)
+        train = f" A model trained with {needs} can be." if needs else ""
         raise UserError(
-            f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{train} --to onnx takes it as it is."
+            f"{'; '.join(problems[nearest])}: this can't be exported to {nearest}.{train} {spell('to', 'onnx')} takes "
+            "it as it is."
         )
     return FAMILIES[nearest]
 

@@ -17,10 +17,10 @@ from ..conversion.families import FAMILIES
 from ..conversion.heal import read_training_texts
 from ..conversion.measure import own_texts
 from ..data.preparing import Known
-from ..errors import UserError
+from ..errors import UserError, spell
 from ..files import expanded, last_name
 from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
-from ..options import OF_LABELS, READING, Options, refuse_given
+from ..options import FROM_0_TO_1, OF_LABELS, READING, Options, check_range, refuse_given
 from ..quiet import alone, without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer
 from .graph import check_packages, write_graph
@@ -72,9 +72,9 @@ class ExportReport:
     """What was exported, and how exactly.
 
     Attributes:
-        checkpoint, out: the folder that was read, and the one that was written.
-        target, architecture: the format, and the class that loads it.
-        largest_difference: from PyTorch in float32; see `parity.largest_difference`.
+        checkpoint, output: the folder that was read, and the one that was written.
+        target, architecture: the format (`native`, `onnx` or `openvino`), and the class that loads it.
+        largest_difference: of an answer from PyTorch's in float32; where answers are larger than 1, its part of them.
         batches: how many were compared.
         megabytes: of the model's files, without tokenizer.
         max_length: where the table of positions ends. None: no limit.
@@ -83,7 +83,7 @@ class ExportReport:
     """
 
     checkpoint: str
-    out: str
+    output: str
     target: str
     architecture: str
     largest_difference: float
@@ -98,7 +98,7 @@ class ExportReport:
         limit = f"at most {self.max_length} tokens" if self.max_length else "any length"
         compared = "It differs" if self.int8 is None else "Before it was quantised, it differed"
         lines = [
-            f"{self.architecture} for {self.target} is in {self.out}: {self.megabytes:.1f} MB, {limit}.",
+            f"{self.architecture} for {self.target} is in {self.output}: {self.megabytes:.1f} MB, {limit}.",
             f"{compared} from PyTorch by at most {self.largest_difference:.1e}, on {self.batches} batches of texts.",
         ]
         return "\n".join([*lines, *([] if self.int8 is None else [str(self.int8)]), *self.notes])
@@ -108,9 +108,9 @@ class ExportReport:
 @without_bars()
 def export(
     checkpoint: str | Path,
-    out: str | Path,
-    to: str,
+    output: str | Path,
     *,
+    to: str,
     quantize: str | None = None,
     evaluate: str | None = None,
     largest_drop: float = 0.01,
@@ -118,26 +118,26 @@ def export(
     overwrite: bool = False,
     revision: str | None = None,
     trust_remote_code: bool = False,
-    progress: Callable[[str], object] = logger.info,
     **reading: Any,
 ) -> ExportReport:
     """Writes a checkpoint as a folder without code that another runtime loads, and compares it with PyTorch.
 
+    The log tells each step, at the level INFO.
+
     Args:
         checkpoint: folder or Hub name; any head, a PosEnc encoder or one of Transformers' own.
-        out: the folder to write, whole or not at all.
+        output: the folder to write, whole or not at all.
         to: `native` (a model of Transformers' own: of the family that it was converted from, else of the first that
-            can hold it), the name of one of `FAMILIES`, `onnx` or `openvino`.
+            can hold it), the name of such a family (`bert`, ..., `mpnet`), `onnx` or `openvino`.
         quantize: `int8`: weights and matrix products in 8 bits. ONNX Runtime finds the ranges of activations while it
             runs, OpenVINO on texts. None: float32.
         evaluate: labelled data to score before and after, a file as `hf-posenc evaluate` takes it. None: a warning.
         largest_drop: how far the score may fall: accuracy, or Pearson's r of a regression.
         calibrate: texts for OpenVINO's ranges, a file like those that the model will read. None: sentences that come
             along.
-        overwrite: replace what was written into `out`, when the new files are complete.
+        overwrite: replace what was written into `output`, when the new files are complete.
         revision: branch, tag or commit on the Hub.
         trust_remote_code: run the checkpoint's code, for a scheme of its author's own.
-        progress: is told each step in a line.
         **reading: how `evaluate` and `calibrate` are read, by the options of `hf-posenc evaluate`, such as `delimiter`.
 
     Returns:
@@ -145,36 +145,38 @@ def export(
 
     Raises:
         UserError: the target is unknown or its packages are missing; the checkpoint can't be read or has no tokenizer;
-            no class of Transformers can hold it; `out` can't be written; what was written differs from PyTorch by more
-            than 1e-4, `native` 1e-5; or int8 lowers the score by more than `largest_drop`. Nothing is left then.
+            no class of Transformers can hold it; `output` can't be written; what was written differs from PyTorch by
+            more than 1e-4, `native` 1e-5; or int8 lowers the score by more than `largest_drop`. Nothing is left then.
     """
-    source, out, evaluate, calibrate = str(expanded(checkpoint)), expanded(out), expanded(evaluate), expanded(calibrate)
+    source, output = str(expanded(checkpoint)), expanded(output)
+    evaluate, calibrate = expanded(evaluate), expanded(calibrate)
     if to not in (*TARGETS, *FAMILIES):
-        raise UserError(f"--to {to!r} is unknown. Choose one of {', '.join((*TARGETS, *FAMILIES))}.")
+        targets = ", ".join((*TARGETS, *FAMILIES))
+        raise UserError(f"is unknown. Choose one of {targets}.", parameter="to", value=to)
     to, like = ("native", to) if to in FAMILIES else (to, None)
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     options = _reading_options(evaluate, calibrate, reading)
     check_packages(to, quantize)
-    check_apart(out, source)
-    with output_folder(out, overwrite=overwrite) as output:
-        progress(f"Loading {source}")
+    check_apart(output, source)
+    with output_folder(output, overwrite=overwrite) as folder:
+        logger.info("Loading %s", source)
         opened = open_checkpoint(source, revision=revision, trust_remote_code=trust_remote_code)
         model = load_any(opened)
         tokenizer = load_checked_tokenizer(opened, model.config)
         input_length(model, tokenizer)
         # Read now: a bad file is told before minutes are spent.
         known = knowledge(model.config, opened)
-        quantise = None
+        quantizer = None
         if quantize is not None:
-            quantise = _quantiser(evaluate, calibrate, largest_drop, model, tokenizer, known, options)
-        with output.replaced() as staging:
-            progress(f"Writing {type(model).__name__} for {to}")
+            quantizer = _quantizer(evaluate, calibrate, largest_drop, model, tokenizer, known, options)
+        with folder.replaced() as staging:
+            logger.info("Writing %s for %s", type(model).__name__, to)
             written = _write(to, like, model, tokenizer, opened, staging)
             notes = written.notes + write_sentence_modules(model, opened, tokenizer.model_max_length, staging)
-            progress("Comparing it with PyTorch")
+            logger.info("Comparing it with PyTorch")
             report = ExportReport(
                 checkpoint=source,
-                out=str(out),
+                output=str(output),
                 target=to,
                 architecture=read_config(staging, str(staging))["architectures"][0],
                 largest_difference=_compared(model, written),
@@ -183,15 +185,15 @@ def export(
                 max_length=written.exported.max_length,
                 notes=notes,
             )
-            if quantise:
-                progress("Quantising it to int8, and measuring both")
-                report.int8 = quantise(staging, to)
+            if quantizer:
+                logger.info("Quantising it to int8, and measuring both")
+                report.int8 = quantizer(staging, to)
                 report.megabytes = report.int8.megabytes[1]
             write_card(report, model, staging)
         return report
 
 
-def _quantiser(
+def _quantizer(
     evaluate: str | None,
     calibrate: str | None,
     largest_drop: float,
@@ -226,9 +228,11 @@ def _compared(model: PreTrainedModel, written: Written) -> float:
 
 def _reading_options(evaluate: str | None, calibrate: str | None, reading: dict[str, Any]) -> Options:
     """How the files are read; refuses what has no effect on those that are given."""
-    options = Options.of(**reading)
+    for name in reading.keys() - {*READING}:
+        raise TypeError(f"export() got an unexpected keyword argument {name!r}")
+    options = Options(**reading)
     if evaluate is None:
-        refuse_given(options, OF_LABELS if calibrate else READING, "is for the data of --evaluate")
+        refuse_given(options, OF_LABELS if calibrate else READING, f"is for the data of {spell('evaluate')}")
     return options
 
 
@@ -237,15 +241,17 @@ def _check_int8(
 ) -> None:
     """Refuses options of quantisation that don't fit."""
     if quantize not in (None, "int8"):
-        raise UserError(f"--quantize {quantize!r} is unknown. Give int8, or leave it out.")
+        raise UserError("is unknown. Give int8, or leave it out.", parameter="quantize", value=quantize)
     if quantize is not None and to not in GRAPHS:
-        raise UserError(f"--quantize is for {' and '.join(GRAPHS)}, not for {to}. Leave it out.")
-    for name, value in (("--evaluate", evaluate), ("--calibrate", calibrate)):
+        graphs = " and ".join(GRAPHS)
+        raise UserError(f"is for {graphs}, not for {to}. Leave it out.", parameter="quantize", value=quantize)
+    for name, value in (("evaluate", evaluate), ("calibrate", calibrate)):
         if value is not None and quantize is None:
-            raise UserError(f"{name} {value!r} is for --quantize int8. Give both, or neither.")
+            wanted = f"is for {spell('quantize', 'int8')}. Give both, or neither."
+            raise UserError(wanted, parameter=name, value=value)
         if value is not None and not Path(value).is_file():
-            raise UserError(f"{name} {value!r}: there is no such file.")
+            raise UserError(": there is no such file.", parameter=name, value=value)
     if calibrate is not None and to != "openvino":
-        raise UserError(f"--calibrate is for openvino; {to} finds the ranges while it runs. Leave it out.")
-    if not 0 <= largest_drop <= 1:
-        raise UserError(f"--largest-drop {largest_drop:g} is out of range. Give 0 to 1, such as 0.01.")
+        wanted = f"is for openvino; {to} finds the ranges while it runs. Leave it out."
+        raise UserError(wanted, parameter="calibrate", value=calibrate)
+    check_range("largest_drop", largest_drop, FROM_0_TO_1)

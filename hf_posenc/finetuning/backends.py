@@ -15,8 +15,9 @@ import torch
 
 from ..checkpoints.loading import position_limit
 from ..data.reading import readable
-from ..errors import UserError, require_packages
+from ..errors import UserError, require_packages, spell
 from ..files import sha256
+from ..tasks import task_of
 
 MANIFEST = "export.json"
 """What an exported folder says of its graph; `transformers.exporters` reads it too."""
@@ -106,35 +107,60 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
 
     Raises:
         UserError: the name is unknown, its package is missing, the folder has no such graph, or a damaged one, or one
-            with other inputs.
+            with other inputs, or a classifier's that doesn't answer with a number for each label of config.json.
     """
     if name not in GRAPHS:
-        raise UserError(f"The backend {name!r} is unknown. Choose one of torch, {', '.join(GRAPHS)}.")
+        known = f"is unknown. Choose one of torch, {', '.join(GRAPHS)}."
+        raise UserError(known, parameter="backend", value=name)
     require_packages(name, _PACKAGES[name])
     folder, graphs = Path(folder), _graphs_in(Path(folder))
     if name not in graphs:
         also = f" It holds one for {' and '.join(graphs)}." if graphs else ""
-        way_out = f"Write one with `hf-posenc export CHECKPOINT -o OUT --to {name}`."
-        raise UserError(f"{str(folder)!r} has no {GRAPHS[name]}.{also} {way_out}")
-    path, damaged = graphs[name], "The file is damaged (copy the folder or export anew), or a scheme of your own"
-    with readable(repr(str(path)), f"{damaged} uses an operation that the runtime lacks (write it with others)."):
-        recorded = _recorded(folder)
-        for file, digest in recorded.get("files", {}).items():
-            if sha256(folder / file) != digest:
-                raise ValueError(f"{file} isn't what was exported")
-        inputs, run, streams = _open_onnx(path, bf16) if name == "onnx" else _open_openvino(path, bf16, throughput)
+        raise UserError(f"{str(folder)!r} has no {GRAPHS[name]}.{also} Export the checkpoint with {spell('to', name)}.")
+    damaged = "The file is damaged (copy the folder or export anew), or a scheme of your own"
+    way_out = f"{damaged} uses an operation that the runtime lacks (write it with others)."
+    with readable(repr(str(graphs[name])), way_out):
+        return _open(folder, graphs[name], name, bf16, throughput)
+
+
+def _open(folder: Path, path: Path, name: str, bf16: bool, throughput: bool) -> Backend:
+    """Opens a folder's graph, see `open_backend`; raises whatever its runtime does."""
+    manifest, config = _read(folder / MANIFEST), _read(folder / "config.json")
+    # Of a graph that others wrote, the longest input is the one that its config names.
+    recorded = manifest.get(OWN_PART) or {"max_length": config.get("max_position_embeddings")}
+    for file, digest in recorded.get("files", {}).items():
+        if sha256(folder / file) != digest:
+            raise ValueError(f"{file} isn't what was exported")
+    inputs, run, streams = _open_onnx(path, bf16) if name == "onnx" else _open_openvino(path, bf16, throughput)
     unknown = sorted(set(inputs) - set(INPUTS))
     if unknown or "input_ids" not in inputs:
         raise UserError(
             f"{str(path)!r} takes {', '.join(inputs)}; known are {', '.join(INPUTS)}. Export the checkpoint with "
-            f"`hf-posenc export CHECKPOINT -o OUT --to {name}`."
+            f"{spell('to', name)}."
         )
 
     def run_known(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         zeros = {"token_type_ids": np.zeros_like(arrays["input_ids"])}
         return run({key: {**zeros, **arrays}[key] for key in inputs})
 
-    return Backend(run_known, recorded["max_length"], streams, recorded.get("quantized"))
+    backend = Backend(run_known, recorded["max_length"], streams, recorded.get("quantized"))
+    _check_labels(path, backend, config)
+    return backend
+
+
+def _check_labels(path: Path, backend: Backend, config: dict[str, Any]) -> None:
+    """Refuses a classifier's graph that answers three tokens with other than a number for each label of the config."""
+    architecture, *_ = config.get("architectures") or [""]
+    if task_of(architecture) not in ("text-classification", "token-classification"):
+        return
+    mask = np.ones((1, min(3, backend.max_length or 3)), np.int64)
+    numbers = backend.logits({"input_ids": np.zeros_like(mask), "attention_mask": mask}).shape[-1]
+    labels = len(config["id2label"]) if config.get("id2label") else config.get("num_labels", 2)
+    if numbers != labels:
+        raise UserError(
+            f"{str(path)!r} answers with {numbers} numbers, and the folder's config.json has {labels} labels. Export "
+            "the checkpoint anew: both files are written together."
+        )
 
 
 def torch_backend(model: Any) -> Backend:
@@ -207,10 +233,6 @@ def _graphs_in(folder: Path) -> dict[str, Path]:
     return {name: path for name, path in places if path.is_file()}
 
 
-def _recorded(folder: Path) -> dict[str, Any]:
-    """What an exported folder's manifest says; of one that others wrote, the longest input that its config names."""
-    manifest, config = (
-        json.loads((folder / name).read_text(encoding="utf-8")) if (folder / name).is_file() else {}
-        for name in (MANIFEST, "config.json")
-    )
-    return manifest.get(OWN_PART) or {"max_length": config.get("max_position_embeddings")}
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON file's object; of a file that isn't there, an empty one."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -1,5 +1,1 @@
 """Publishes a checkpoint on the Hugging Face Hub: `collecting` files by name, `publishing` them, and their `card`."""
-
-from .publishing import Published, publish
-
-__all__ = ["Published", "publish"]

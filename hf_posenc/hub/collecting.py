@@ -14,7 +14,7 @@ from hf_posenc.checkpoints.opening import Checkpoint as Opened
 from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.checkpoints.sentence_modules import read_modules
 from hf_posenc.checkpoints.tokenizers import check_ids, load_tokenizer
-from hf_posenc.errors import UserError
+from hf_posenc.errors import UserError, spell
 from hf_posenc.files import sha256
 from hf_posenc.isolated_load import first_output
 from hf_posenc.model.package_config import PosEncConfig
@@ -71,7 +71,7 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     if own and not trusted:
         raise UserError(
             f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
-            "version's. If you trust it, publish with trust_remote_code (--trust-remote-code)."
+            f"version's. If you trust it, publish with {spell('trust_remote_code', True)}."
         )
     weights = sorted(weight_files(source))
     names = [*weights, *code, *read_modules(source, str(source))[0]]

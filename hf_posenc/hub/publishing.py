@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import CommitInfo, HfApi
 
 from hf_posenc.checkpoints.keeper import output_folder
-from hf_posenc.errors import Interrupted, UserError, one_line, without_tokens
+from hf_posenc.errors import Interrupted, UserError, one_line, spell, without_tokens
 from hf_posenc.files import expanded, sha256
 from hf_posenc.isolated_load import Answer, load_isolated
 
@@ -39,16 +39,31 @@ _KEPT = (
 
 
 @dataclass(frozen=True)
-class Published:
-    """The result of `publish`."""
+class Publication:
+    """What `publish` sent, or after a dry run would send.
 
+    Attributes:
+        url: of the commit that was loaded back, or of the pull request. None: it was a dry run.
+        revision: that commit, which the card pins. None: it was a dry run.
+        files: what was sent.
+        left_out: files of the folder that aren't a part of the model, and stay here.
+        draft: the card's file, written by a dry run. None: it wasn't one.
+    """
+
+    url: str | None
     revision: str | None
-    """The commit that was loaded back; the card pins it. None: it was a dry run."""
-    url: str
-    """URL of that commit, or of the pull request; after a dry run the card's file."""
     files: tuple[str, ...]
     left_out: tuple[str, ...]
-    """Files of the folder that weren't sent, because they aren't a part of the model."""
+    draft: str | None = None
+
+    def __str__(self) -> str:
+        """Lines for the terminal."""
+        left_out = ", ".join(self.left_out)
+        if self.draft is not None:
+            kept = [f"Would stay here: {left_out}"] if left_out else []
+            return "\n".join([f"Would be sent: {', '.join(self.files)}", *kept, f"The card: {self.draft}"])
+        kept = [f"Not sent: {left_out}"] if left_out else []
+        return "\n".join([*kept, f"Published and verified: {self.url}"])
 
 
 def publish(
@@ -59,10 +74,10 @@ def publish(
     create_pr: bool = False,
     revision: str | None = None,
     token: str | None = None,
-    trust_remote_code: bool = False,
     commit_message: str = "Upload a PosEnc model",
     dry_run: bool = False,
-) -> Published:
+    trust_remote_code: bool = False,
+) -> Publication:
     """Publishes a checkpoint's folder, and loads it back.
 
     It sends weights (safetensors only), config, code, tokenizer, results, a sentence-transformer's modules, license,
@@ -78,29 +93,35 @@ def publish(
         create_pr: open a pull request instead of changing the branch.
         revision: the branch, made if it doesn't exist; None: `main`.
         token: None: the one of `hf auth login` or HF_TOKEN.
-        trust_remote_code: run the folder's code here although it differs from this hf_posenc's: it has a custom
-            scheme, or is of another version.
         commit_message: the title of the commit.
         dry_run: send nothing; check the folder, and write the card into it as README.hub.md, unless you have a file of
             that name.
+        trust_remote_code: run the folder's code here although it differs from this hf_posenc's: it has a custom
+            scheme, or is of another version.
+
+    Returns:
+        What was sent and where it is; printed, it is what the command says.
 
     Raises:
         UserError: the folder isn't a whole checkpoint of PosEnc; the repository holds foreign files; the Hub refuses,
             or can't be reached; the files that arrived differ from those sent. The message says what has been
             published.
+        Interrupted: Ctrl-C; the message says the same.
     """
     if create_pr and revision is not None:
-        raise UserError("create_pr and revision exclude each other: a pull request has a branch of its own.")
+        both = f"{spell('create_pr')} and {spell('revision')}"
+        raise UserError(f"{both} exclude each other: a pull request has a branch of its own. Give one of them.")
     api, branch = HfApi(token=token), revision or "main"
     try:
         with tempfile.TemporaryDirectory() as temporary:
             place = Path(temporary)
             sent = collect(Path(expanded(checkpoint)), place / "checkpoint", trust_remote_code)
             card = published_card(sent, repo_id, "the commit that is checked")  # or refused, before anything is sent
+            files = (*sent.files, "README.md")
             if dry_run:
                 with output_folder(sent.source, check=lambda _: None) as output:
                     output.add(DRAFT, card)
-                return Published(None, str(sent.source / DRAFT), (*sent.files, "README.md"), sent.left_out)
+                return Publication(None, None, files, sent.left_out, draft=str(sent.source / DRAFT))
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
                 if branch != "main" and not branch.startswith("refs/"):
@@ -119,7 +140,7 @@ def publish(
                     parent_commit=commit.oid,
                 )
             url = commit.pr_url or f"{api.endpoint}/{repo_id}/tree/{commit.oid}"
-            return Published(commit.oid, url, (*sent.files, "README.md"), sent.left_out)
+            return Publication(url, commit.oid, files, sent.left_out)
     except (Exception, KeyboardInterrupt) as error:
         outcome = getattr(error, "__notes__", ["Nothing was published."])[-1]
         if isinstance(error, KeyboardInterrupt):

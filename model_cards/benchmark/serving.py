@@ -85,7 +85,7 @@ def run_serving(checkpoint: str, evaluate: str, contenders: Sequence[str] = CONT
             place, out = folders[kind], str(work / name.replace(":", "-"))
             if backend != "torch":
                 print(f"Exporting {name}", file=sys.stderr)
-                export(place, out, backend, quantize="int8" if precision == "int8" else None)
+                export(place, out, to=backend, quantize="int8" if precision == "int8" else None)
                 place = out
             jobs[name] = {"folder": place, "backend": backend, "precision": precision, "rows": rows}
             jobs[name] |= {"window": 1 if name == REFERENCE else 32, "answers": f"{out}.npy"}

@@ -1,4 +1,4 @@
-"""`hf-posenc compare` and `hf-posenc report`: exit codes, messages, and a small comparison from end to end."""
+"""`hf_posenc.compare`, its command and `hf-posenc report`: messages, exit codes, and a small comparison as a whole."""
 
 import shutil
 
@@ -6,16 +6,19 @@ import pytest
 from comparison_harness import made_up, toy
 from filelock import FileLock
 
+import hf_posenc
+from hf_posenc.comparison.compare import _as_given
 from hf_posenc.comparison.plan import DEVELOPMENT_SEED
 from hf_posenc.comparison.plan_file import read_plan
 from hf_posenc.comparison.results import record_plan
 from hf_posenc.comparison.tasks import load_task
 from hf_posenc.data.reading import names_of
+from hf_posenc.errors import UserError
 from hf_posenc.schemes.names import known_schemes
 
 
 def test_runs_can_be_listed_and_options_replace_the_plans(run, tmp_path):
-    options = ("--plan", "quick", "--schemes", "all", "--seeds", "1", "--data", "halves", "--baseline", "rope")
+    options = ("--plan", "quick", "--schemes", "all", "--seeds", "1", "--data", "halves", "--reference", "rope")
     code, out, _ = run("compare", "-o", tmp_path / "new", *options, "--dry-run")
     assert not (tmp_path / "new").exists()
     assert (code, len(out.splitlines())) == (0, len(known_schemes()))
@@ -48,7 +51,7 @@ def test_failed_runs_make_the_exit_code_1(run, tmp_path, pretended):
     assert code == 1
     assert "failed: RuntimeError: it rained" in out
     assert "0 runs made, 0 were there, 1 failed" in out
-    assert "tries those that failed again" in out
+    assert "Compare again, and those that failed are tried again." in out
 
 
 def test_the_scores_and_the_report_come_when_no_run_is_missing(run, tmp_path, pretended):
@@ -82,11 +85,61 @@ def test_the_report_is_written_and_its_absence_explained(run, tmp_path):
     assert (code, "holds no results" in err) == (2, True)
 
 
+def test_the_function_returns_what_the_command_prints(tmp_path, pretended):
+    pytest.importorskip("matplotlib")
+    fields = {"plan": "quick", "schemes": ("rope", "none"), "seeds": range(2), "output": tmp_path / "new"}
+    planned = hf_posenc.compare("probes", **fields, dry_run=True)
+    assert planned.runs == planned.missing == [f"probes-{name}-seed{n}" for n in (0, 1) for name in ("rope", "none")]
+    assert (planned.table.empty, planned.findings, planned.folder.exists()) == (True, [], False)
+    with pytest.raises(UserError, match="holds no run of its plan"):
+        planned.report()
+    pretended[0]["rope"] = RuntimeError("it rained")
+    assert hf_posenc.compare("probes", **fields).failed == dict.fromkeys(planned.runs[::2], "RuntimeError: it rained")
+    del pretended[0]["rope"]
+    made = hf_posenc.compare("probes", **fields)
+    assert (made.failed, made.missing, made.runs) == ({}, [], planned.runs)
+    numbers = {"length": 32, "difference": 0, "low": 0, "high": 0, "p": None}
+    words = {"tasks": "probes", "scheme": "rope", "reference": "none", "verdict": "no test: no difference varies"}
+    assert made.findings == [{**words, **numbers}]
+    assert str(made).startswith("|  | probes | 95 % interval |")
+    before = {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")}
+    read = hf_posenc.Comparison(made.folder)
+    assert read.table.equals(made.table)
+    assert read.report(tmp_path / "mine.md").read_text() == (made.folder / "report.md").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "mine.md", "scores.png", "results.csv"}
+    assert {path: path.stat().st_mtime_ns for path in made.folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"options": {"epochs": 0}}, "options={'epochs': 0} is out of range"),
+        (
+            {"options": {"epochs": 1, "max_steps": 1}},
+            "options={'epochs': 1} has no effect beside options={'max_steps': ",
+        ),
+        ({"options": {"set": {"optim": "adam"}}}, "options={'set': {'optim': 'adam'}} is out of range"),
+        ({"delimiter": "::"}, "delimiter='::' can't separate"),
+        ({"schemes": []}, "There are no schemes. Give schemes, or"),
+        ({"reference": "t5"}, "reference names 't5', which isn't among none"),
+    ],
+)
+def test_an_error_names_a_parameter_as_it_was_given(tmp_path, given, message):
+    with pytest.raises(UserError) as refused:
+        hf_posenc.compare("halves", output=tmp_path / "new", **{"schemes": "none", **given})
+    assert message in str(refused.value)
+
+
+def test_what_the_plan_decides_is_named_as_the_plan_calls_it():
+    for parameter, name in {"max_length": "train_length", "scheme": "schemes", "join": "join", "to": "to"}.items():
+        assert _as_given(parameter, 3) == (name, 3)
+
+
 def test_columns_and_delimiter_are_options_of_the_run(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").write_text("body;kind\n" + "".join(f"a{n};x\nb{n};y\n" for n in range(20)))
     seen = []
-    monkeypatch.setattr("hf_posenc.comparison.execute", lambda plan, *_, **__: seen.append(plan) or exit(7))
+    monkeypatch.setattr("hf_posenc.comparison.compare.execute", lambda plan, *_, **__: seen.append(plan) or exit(7))
     words = ["-o", "new", "--data", "mine.csv", "--schemes", "none", "--delimiter", ";"]
     code, _, err = run("compare", *words, "--text-column", "body", "--label-column", "kind")
     assert code == 7, err

@@ -13,7 +13,7 @@ from hf_posenc.errors import UserError
 def test_a_yaml_file_is_the_same_as_its_fields(tmp_path):
     (tmp_path / "mine.yaml").write_text(
         "about: mine\ntasks: [probes, halves, {data: cola, metric: matthews_correlation}]\n"
-        "groups: {order: [probes]}\nschemes: [none, rope]\nseeds: 2\nbaseline: rope\ntest_lengths: [64, 128]\n"
+        "groups: {order: [probes]}\nschemes: [none, rope]\nseeds: 2\nreference: rope\ntest_lengths: [64, 128]\n"
     )
     plan = read_plan(tmp_path / "mine.yaml", seeds=[4, 7])
     assert [(task.name, task.data, task.metric) for task in plan.tasks] == [
@@ -41,7 +41,7 @@ def test_tasks_without_groups_are_one_of_each_metric():
 def test_each_scheme_is_compared_with_none_and_with_rope():
     assert toy(schemes=["t5", "none", "rope"]).references == ("none", "rope")
     assert toy(schemes=["t5", "learned"]).references == ("t5",)
-    assert toy(schemes=["t5", "none"], baseline="t5").references == ("t5",)
+    assert toy(schemes=["t5", "none"], reference="t5").references == ("t5",)
     assert read_plan("practitioner_pretrained", checked=False).references == ("learned", "rope")
 
 
@@ -68,6 +68,12 @@ def test_a_tasks_own_values_go_before_the_plans():
     assert (fields["max_position_embeddings"], fields["classifier_pooling"], fields["hidden_size"]) == (40, "cls", 32)
 
 
+def test_options_beside_a_plan_leave_its_others():
+    pinned = read_plan("quick").options
+    assert pinned
+    assert read_plan("quick", options={"epochs": 1}).options == {**pinned, "epochs": 1}
+
+
 def test_an_encoder_learns_by_the_defaults_of_train():
     """A comparison measures what a user gets: nothing that a model learns by is set, unless the plan says so."""
     own = {"eval_strategy", "save_strategy", "save_steps", "save_total_limit", "logging_strategy", "logging_steps"}
@@ -92,11 +98,11 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tasks": []}, "There are no tasks. Give --data"),
+        ({"tasks": []}, "There are no tasks. Give data, or tasks: [...] in a plan"),
         ({"schemes": None}, "There are no schemes"),
         ({"options": None}, "The plan has options: None. Field"),
         ({"seeds": 1.5}, "The plan has seeds: 1.5. Field"),
-        ({"seeds": True}, "The plan's number of seeds True is out of range"),
+        ({"seeds": True}, "seeds=True is out of range"),
         ({"tasks": [{"data": "probes", "probes": ["parity"] * 2}]}, "probes of 'probes' 'parity' stands twice"),
         ({"tasks": [{"data": "probes", "lengths": "buckets"}]}, "is generated: its metric is accuracy"),
         ({"shemes": ["rope"]}, "'shemes', which doesn't exist. Did you mean 'schemes'?"),
@@ -110,7 +116,7 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"tasks": [{"data": "halves", "name": "a-b"}]}, "'a-b' can't name a file"),
         ({"tasks": [{"data": "x", "metric": "f1"}]}, "A task has metric: 'f1'. Field 'metric' expected one of"),
         ({"schemes": ["none+rope"]}, "adds nothing"),
-        ({"baseline": "t5"}, "baseline names 't5', which isn't among none, rope"),
+        ({"reference": "t5"}, "reference names 't5', which isn't among none, rope"),
         ({"seeds": []}, "no seeds. Give one or more; intervals need two"),
         ({"seeds": [-1]}, "The plan's seeds -1 is out of range"),
         ({"train_length": 16}, "16 tokens of an input is out of range. Give a whole number from 32"),
@@ -124,10 +130,10 @@ _COLA = {"data": "x", "metric": "matthews_correlation"}
         ({"options": {"seed": 3}}, "can't set 'seed'"),
         ({"options": {"learning_rate": 0, 1: None}}, "1: None}. Invalid key"),
         ({"options": {"learning_rate": "1e-3"}}, "the rate '1e-3' is a word. Write 0.001, or 1.0e-3 in YAML"),
-        ({"seeds": 10**12}, "number of seeds 1000000000000 is out of range. Give a whole number from 1 to 10000"),
-        ({"schemes": ["../none"], "baseline": "../none"}, "'../none' can't name a file"),
+        ({"seeds": 10**12}, "seeds=1000000000000 is out of range. Give a whole number from 1 to 10000"),
+        ({"schemes": ["../none"], "reference": "../none"}, "'../none' can't name a file"),
         ({"size": "huge"}, "'huge' is unknown"),
-        ({"pretrained": "checkpoint", "size": "base"}, "'base' is for new encoders, and --pretrained checkpoint has"),
+        ({"pretrained": "checkpoint", "size": "base"}, "'base' is for new encoders, and pretrained='checkpoint' has"),
         ({"pretrained": "./{scheme}", "options": {}}, "There is no folder './none'"),
     ],
 )
@@ -152,7 +158,7 @@ def test_plans_grow_and_are_not_mixed():
     assert [task.name for task in both.tasks] == ["probes", "halves"]
     with pytest.raises(UserError, match="differs in train_length .32 there, 40 here."):
         old.extended(toy(train_length=40), "here")
-    assert (both.references, old.extended(toy(baseline="rope"), "here").references) == (("none", "rope"), ("rope",))
+    assert (both.references, old.extended(toy(reference="rope"), "here").references) == (("none", "rope"), ("rope",))
     with pytest.raises(UserError, match="differs in task .*order_near"):
         old.extended(toy(tasks=[{"data": "probes", "probes": ["order_near"]}]), "here")
 

@@ -9,9 +9,10 @@ import pytest
 from comparison_harness import made_up, toy
 
 from hf_posenc import SCHEMES
-from hf_posenc.comparison import Comparison, read_table, write_report
+from hf_posenc.comparison import Comparison, Summary, read_table
 from hf_posenc.comparison.baselines import BASELINES
 from hf_posenc.comparison.report import render_report
+from hf_posenc.comparison.results import write_table
 from hf_posenc.errors import UserError
 from hf_posenc.markdown import code, markdown_table, plain
 
@@ -36,7 +37,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def text(folder):
-    return write_report(Comparison(folder)).read_text()
+    return Comparison(folder).report().read_text()
 
 
 def cells(text, name):
@@ -94,17 +95,17 @@ def test_few_seeds_of_which_some_learn_nothing_are_explained(tmp_path):
     """With the number of seeds that would do; a legend of 0/3 stands where such a score does."""
     legend = "0/3 after a score: so many runs are above the majority's answers (p < .001), and the others aren't."
     plan = toy(schemes=["none", "rope"], seeds=3, test_lengths=[32])
-    text = render_report(Comparison(made_up(tmp_path / "a", plan, level, majority=0.5)), [])
+    text = render_report(Summary.of(made_up(tmp_path / "a", plan, level, majority=0.5)), [])
     assert "1 difference couldn't be tested: where some runs aren't above the majority, 3 seeds are so few that" in text
     assert "5 seeds would test what 3 can't." in text
     assert legend in text
-    text = render_report(Comparison(made_up(tmp_path / "b", plan, level, majority=0.2)), [])
+    text = render_report(Summary.of(made_up(tmp_path / "b", plan, level, majority=0.2)), [])
     assert "0/3" not in text
     assert "after a score" not in text
     assert "would test" not in text
 
 
-LEADS = {"schemes": ["none", "rope", "t5"], "baseline": "rope", "seeds": 5, "test_lengths": [32]}
+LEADS = {"schemes": ["none", "rope", "t5"], "reference": "rope", "seeds": 5, "test_lengths": [32]}
 AHEAD = "**probes: words, a baseline, is ahead**. `rope` has the highest mean of the schemes, 0.80"
 
 
@@ -117,7 +118,7 @@ AHEAD = "**probes: words, a baseline, is ahead**. `rope` has the highest mean of
     ],
 )
 def test_what_leads_is_said_first_be_it_the_reference_or_a_baseline(fields, baselines, said, end, tmp_path):
-    first = next(Comparison(made_up(tmp_path, toy(**fields), level, **baselines)).sentences())
+    first = next(Summary.of(made_up(tmp_path, toy(**fields), level, **baselines)).sentences())
     assert said in first
     assert first.endswith(end)
 
@@ -125,7 +126,7 @@ def test_what_leads_is_said_first_be_it_the_reference_or_a_baseline(fields, base
 def test_several_tasks_are_told_apart_and_their_differences_have_no_verdict(tmp_path):
     tasks = [{"data": "probes", "name": name} for name in ("a", "b")]
     folder = made_up(tmp_path, toy(tasks=[*tasks, "halves"], seeds=3), level, majority=0.5)
-    text = write_report(Comparison(folder)).read_text()
+    text = Comparison(folder).report().read_text()
     assert "|  | a | b | halves | mean: all tasks | seconds a run | weights |" in text
     apart = text.partition("## Task by task")[2].partition("##")[0]
     assert re.search(r"\| `rope` \| \+0.30\d \[\+0.\d+, \+0.\d+\] \|", apart)
@@ -133,7 +134,7 @@ def test_several_tasks_are_told_apart_and_their_differences_have_no_verdict(tmp_
 
 
 def test_one_seed_has_no_intervals_and_says_so(tmp_path):
-    text = write_report(Comparison(made_up(tmp_path, toy(), level))).read_text()
+    text = Comparison(made_up(tmp_path, toy(), level)).report().read_text()
     assert "One seed gives no intervals and no tests: give 2 seeds or more." in text
     assert "## Tests" not in text
     assert "[" not in text.split("\n\n")[2]
@@ -143,21 +144,22 @@ def test_missing_runs_are_named(tmp_path):
     folder = made_up(tmp_path, toy(seeds=2), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
     (folder / "runs" / "probes-none-seed0.json").unlink()
-    text = write_report(Comparison(folder)).read_text()
+    text = Comparison(folder).report().read_text()
     assert "**2 runs are missing. Each seed lacks one, so means are over different seeds and their order says" in text
     assert "\n- `probes-none-seed0`\n- `probes-rope-seed1`\n" in text
     assert "no test: one seed" not in text  # the two have no seed in common
     folder = made_up(tmp_path / "one", toy(seeds=3), level)
     (folder / "runs" / "probes-rope-seed1.json").unlink()
-    comparison = Comparison(folder)  # no mean over some seeds beside one over others
-    assert (comparison.plan.seeds, set(comparison.table["seed"].dropna())) == ((0, 2), {0, 2})
-    text = write_report(comparison).read_text()
+    summary = Summary.of(folder)  # no mean over some seeds beside one over others
+    assert (summary.plan.seeds, set(summary.table["seed"].dropna())) == ((0, 2), {0, 2})
+    assert set(Comparison(folder).table["seed"].dropna()) == {0, 1, 2}
+    text = Comparison(folder).report().read_text()
     assert "2 schemes, 1 task with 64 training rows, 2 seeds: 4 runs" in text
     assert text.index("**1 run is missing. Compared are the seeds that lack none: 0, 2.**") < text.index("| `rope` |")
     for path in (tmp_path / "runs").glob("*"):
         path.unlink()
     with pytest.raises(UserError, match="holds no run of its plan. Run `hf-posenc compare` first"):
-        Comparison(tmp_path)
+        Comparison(tmp_path).report()
 
 
 @pytest.mark.parametrize(
@@ -171,14 +173,14 @@ def test_missing_runs_are_named(tmp_path):
 )
 def test_a_table_that_is_damaged_is_refused(tmp_path, damage, message):
     folder = made_up(tmp_path, toy(seeds=2), level)
-    read_table(folder)
+    write_table(folder, folder)
     for path in (folder / "runs").glob("*"):
         path.unlink()
     (folder / "runs").rmdir()
     path = folder / "results.csv"
     path.write_text(damage(path.read_text()))
     with pytest.raises(UserError, match=f"{tmp_path}.*{message}"):
-        Comparison(folder)
+        Comparison(folder).report()
 
 
 def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
@@ -187,13 +189,14 @@ def test_a_table_alone_is_the_table_of_its_runs(tmp_path):
     plan = toy(schemes=["none", "learned"], seeds=2, tasks=tasks)
     folder = made_up(tmp_path, plan, level, majority=0.5)
     before, _ = read_table(folder)
-    text = render_report(Comparison(folder), [])
+    write_table(folder, folder)
+    text = render_report(Summary.of(folder), [])
     shutil.rmtree(folder / "runs")
     after, missing = read_table(folder)
     names, commits = [*after["task"].unique()], set(after["commit"].dropna())
     assert (missing, names, commits) == ([], ["1000", "NA", "null"], {"12e3456"})
     assert after.equals(before)
-    alone = render_report(Comparison(folder), [])
+    alone = render_report(Summary.of(folder), [])
     assert alone.partition("## Again")[0] == text.partition("## Again")[0]
     assert f"-o results/{folder.name} --seeds 4" in alone  # no run can be added to a table
 
@@ -202,21 +205,21 @@ def test_a_scheme_with_no_finished_run_is_a_row_without_numbers(tmp_path):
     folder = made_up(tmp_path, toy(schemes=["none", "rope", "learned"], seeds=2), level)
     for path in (folder / "runs").glob("*-learned-*"):
         path.unlink()
-    text = write_report(Comparison(folder)).read_text()
+    text = Comparison(folder).report().read_text()
     assert not any(cells(text, "`learned`"))
     assert "--seeds" not in text.partition("## Again")[2]  # the same seeds are to be made
 
 
 def test_baselines_that_would_overprint_are_one_line(tmp_path):
     folder = made_up(tmp_path, toy(seeds=2), level, majority=0.5, words=0.505, word_pairs=0.6)
-    (axes,) = Comparison(folder).pictures()["scores.png"].axes
+    (axes,) = Summary.of(folder).pictures()["scores.png"].axes
     assert [line.get_label() for line in axes.lines if line.get_label() in BASELINES] == ["word pairs", "words"]
 
 
 def test_many_schemes_are_drawn(tmp_path):
     schemes = [name for name in SCHEMES if name != "learned"]
     folder = made_up(tmp_path, toy(schemes=schemes, seeds=2), lambda run, _: 0.5 + run.seed / 50)
-    scored, by_length = Comparison(folder).pictures().values()
+    scored, by_length = Summary.of(folder).pictures().values()
     assert len(scored.axes[0].get_yticklabels()) == len(schemes)
     assert len(by_length.legends[0].get_texts()) == len(schemes)
 

@@ -38,7 +38,7 @@ from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_t
 from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun
-from hf_posenc.comparison.results import write_result
+from hf_posenc.comparison.results import write_result, write_table
 from hf_posenc.comparison.run import default_rate, run_options
 from hf_posenc.comparison.tasks import load_task, make_tokenizer, training_rows
 from hf_posenc.data.preparing import prepare
@@ -62,7 +62,7 @@ def values_of(rows, keys):
 
 
 def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
-    plan = toy(schemes=[*BUILTIN, "tupe+t5"], baseline="none")
+    plan = toy(schemes=[*BUILTIN, "tupe+t5"], reference="none")
     (task,) = plan.tasks
     make_tokenizer().save_pretrained(tmp_path)
 
@@ -74,12 +74,12 @@ def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
         return {name: value for name, value in model.state_dict().items() if ".position." not in name}
 
     for seed in (0, 1):
-        baseline = start("none", seed)
-        assert sum(value.numel() for value in baseline.values()) > 5000
+        none = start("none", seed)
+        assert sum(value.numel() for value in none.values()) > 5000
         for scheme in plan.schemes if seed == 0 else ("fire",):
             other = start(scheme, seed)
-            assert other.keys() == baseline.keys()
-            assert all(torch.equal(other[name], value) for name, value in baseline.items()), scheme
+            assert other.keys() == none.keys()
+            assert all(torch.equal(other[name], value) for name, value in none.items()), scheme
     last = "classifier.out_proj.weight"
     assert not torch.equal(start("none", 0)[last], start("none", 1)[last])
 
@@ -205,7 +205,7 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
     shutil.copy(tmp_path / "c" / name, tmp_path / "a" / name)
     with pytest.raises(UserError, match=f"{name}' is damaged, or of another plan than plan.json says"):
         execute(toy(), tmp_path / "a", console=quiet())
-    read_table(tmp_path / "c")
+    write_table(tmp_path / "c", tmp_path / "c")
     shutil.rmtree(tmp_path / "c" / "runs")
     assert len(read_table(tmp_path / "c")[0]) == 2  # a table alone can be read
     with pytest.raises(UserError, match="holds a table whose runs aren't there"):
@@ -243,7 +243,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(Stop, "on_step_end", stop)
-        with pytest.raises(Interrupted, match="the newest checkpoint of a run. The same command goes on"):
+        with pytest.raises(Interrupted, match="the newest checkpoint of a run. Compare again, and it goes on"):
             execute(plan, tmp_path / "cut", console=quiet())
     work = tmp_path / "cut" / "models" / "probes-rope-seed0"
     assert [path.name for path in work.glob("checkpoint-*")] == ["checkpoint-2"]

@@ -9,7 +9,7 @@ import pytest
 from comparison_harness import made_up, toy
 from scipy import stats
 
-from hf_posenc.comparison import Comparison, read_plan, read_table
+from hf_posenc.comparison import Summary, read_plan, read_table
 from hf_posenc.comparison.statistics import (
     ALPHA,
     MOST_SEEDS,
@@ -128,7 +128,7 @@ def test_the_control_is_compared_with_nothing(tmp_path):
 
 
 def test_the_committed_verdicts_are_those_of_an_independent_computation():
-    comparison = Comparison(RESULTS / "practitioner_3000")
+    comparison = Summary.of(RESULTS / "practitioner_3000")
     table = comparison.table
     for contrast in comparison.contrasts:
         means, variances, differences = [], [], []

@@ -113,7 +113,7 @@ def test_after_convert_and_export_each_head_answers_as_the_source_does(family, t
         words |= {"[UNK]": 0, "[PAD]": 1}
     BertTokenizer(vocab=words, model_max_length=40).save_pretrained(tmp_path / "source")
     hf_posenc.convert(tmp_path / "source", tmp_path / "ours", measure=False)
-    hf_posenc.export(tmp_path / "ours", tmp_path / "back", "native")
+    hf_posenc.export(tmp_path / "ours", tmp_path / "back", to="native")
     texts = [text.replace(" the", " [MASK]", 1) if " the" in text else f"{text} [MASK]" for text in sentences(4)]
     if task not in PIPELINES:
         inputs = AutoTokenizer.from_pretrained(tmp_path / "source")(texts, padding=True, return_tensors="pt")

@@ -29,7 +29,7 @@ def minilm():
 def test_converted_and_exported_it_is_the_same_model(minilm, tmp_path):
     model, report = converted(minilm, tmp_path / "out")
     assert report.exact.hidden_max <= 1e-5
-    report = hf_posenc.export(tmp_path / "out", tmp_path / "back", "native")
+    report = hf_posenc.export(tmp_path / "out", tmp_path / "back", to="native")
     assert report.largest_difference <= 1e-5
     back = AutoModel.from_pretrained(tmp_path / "back").eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "back")

@@ -15,13 +15,12 @@ from huggingface_hub import ModelCard
 from transformers import AutoConfig, AutoTokenizer
 from typer.testing import CliRunner
 
-from hf_posenc import cli, export, register_scheme
+from hf_posenc import cli, export, publish, register_scheme
 from hf_posenc.checkpoints.keeper import LIST, is_model_file, output_folder
 from hf_posenc.errors import UserError
 from hf_posenc.exporting.graph import record_files
 from hf_posenc.finetuning import backends
 from hf_posenc.finetuning.backends import open_backend, torch_backend
-from hf_posenc.hub import publish
 
 
 @pytest.fixture(scope="module")
@@ -162,13 +161,47 @@ def test_a_graph_with_other_inputs_is_refused(exported, tmp_path):
         open_backend(tmp_path, "onnx")
 
 
+def write_graph_of_width(folder: Path, name: str, numbers: int) -> None:
+    """Writes a graph that answers each text with so many numbers."""
+    import onnx
+    import openvino
+    from onnx import TensorProto, helper
+
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["texts", "tokens"])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["texts", numbers])
+    zeros = helper.make_tensor("zeros", TensorProto.FLOAT, [1, numbers], [0.0] * numbers)
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMax", ["floats"], ["largest"], axes=[1]),
+        helper.make_node("Add", ["largest", "zeros"], ["logits"]),
+    ]
+    model = helper.make_model(helper.make_graph(nodes, "graph", [ids], [logits], [zeros]), ir_version=10)
+    model.opset_import[0].version = 13
+    onnx.save(model, folder / "model.onnx")
+    if name == "openvino":
+        openvino.save_model(openvino.convert_model(folder / "model.onnx"), folder / "openvino_model.xml")
+
+
+@pytest.mark.parametrize(("numbers", "labels"), [(1, 2), (2, 3), (3, 2)])
+@pytest.mark.parametrize("name", ["onnx", "openvino"])
+def test_a_graph_that_answers_other_than_a_number_for_each_label_is_refused(name, numbers, labels, tmp_path):
+    config = {"architectures": ["BertForSequenceClassification"]}  # of two labels, as transformers leaves them out
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    write_graph_of_width(tmp_path, name, numbers)
+    if labels == 3:
+        assert open_backend(tmp_path, name).logits(batch(3, 5)).shape == (3, 2)
+        (tmp_path / "config.json").write_text(json.dumps(config | LABELS))
+    with pytest.raises(UserError, match=f"answers with {numbers} numbers, and .* config.json has {labels} labels"):
+        open_backend(tmp_path, name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("onnx", {"bf16": True}, "computes the graph in float32: leave bf16 out"),
-        ("openvino", {}, "has no openvino/openvino_model.xml. It holds one for onnx. Write one with"),
-        ("tensorrt", {}, "'tensorrt' is unknown. Choose one of torch, onnx, openvino"),
+        ("openvino", {}, "has no openvino/openvino_model.xml. It holds one for onnx. Export .* to='openvino'"),
+        ("tensorrt", {}, "backend='tensorrt' is unknown. Choose one of torch, onnx, openvino"),
     ],
 )
 def test_what_a_folder_or_a_runtime_cannot_do_is_said(exported, name, options, words):
@@ -186,12 +219,12 @@ def test_a_missing_package_comes_with_its_pip_line(source, exported, tmp_path, m
     monkeypatch.setattr(backends.importlib.util, "find_spec", without_onnx)
     with pytest.raises(UserError, match="pip install onnxruntime"):
         open_backend(exported, "onnx")
-    with pytest.raises(UserError, match=f"--to onnx needs {names}.*pip install {names.replace(',', '')}"):
-        export(source[0], tmp_path / "out", "onnx")
+    with pytest.raises(UserError, match=f"to='onnx' needs {names}.*pip install {names.replace(',', '')}"):
+        export(source[0], tmp_path / "out", to="onnx")
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "transformers.exporters", None)
     with pytest.raises(UserError, match="pip install 'transformers>="):
-        export(source[0], tmp_path / "out", "openvino")
+        export(source[0], tmp_path / "out", to="openvino")
     assert not list(tmp_path.iterdir())
 
 
@@ -212,24 +245,24 @@ def test_what_differs_from_pytorch_is_not_kept(source, exported, tmp_path, monke
 
     monkeypatch.setattr("hf_posenc.exporting.run.write_graph", write_another)
     with pytest.raises(UserError, match="differs from PyTorch by .*e-0[34].* nothing was kept"):
-        export(source[0], tmp_path / "out", "onnx")
+        export(source[0], tmp_path / "out", to="onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
-    with pytest.raises(
-        UserError, match="--to 'tflite' is unknown. Choose one of native, onnx, openvino, bert, .*mpnet"
-    ):
-        export(source[0], tmp_path / "out", "tflite")
+    with pytest.raises(UserError, match="to='tflite' is unknown. Choose one of native, onnx, openvino, bert, .*mpnet"):
+        export(source[0], tmp_path / "out", to="tflite")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'epochs'"):
+        export(source[0], tmp_path / "out", to="onnx", epochs=3)
     with pytest.raises(UserError, match="There is no folder"):
-        export(str(tmp_path / "nothing"), tmp_path / "out", "onnx")
+        export(str(tmp_path / "nothing"), tmp_path / "out", to="onnx")
     with pytest.raises(UserError, match="is the source's own folder"):
-        export(source[0], source[0], "onnx", overwrite=True)
+        export(source[0], source[0], to="onnx", overwrite=True)
     checkpoint(tmp_path / "mute")
     for path in (tmp_path / "mute").glob("tokenizer*"):
         path.unlink()
     with pytest.raises(UserError, match=r"has no tokenizer\. Save it into that folder"):
-        export(tmp_path / "mute", tmp_path / "out", "onnx")
+        export(tmp_path / "mute", tmp_path / "out", to="onnx")
     assert not (tmp_path / "out").exists()
 
 
@@ -246,7 +279,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(source, tmp_path, monkey
 
     monkeypatch.setattr("hf_posenc.exporting.run.write_graph", full)
     with pytest.raises(UserError, match=f"Writing to '.*out' failed: {reason}. Make room, or name another folder."):
-        export(source[0], tmp_path / "out", "openvino")
+        export(source[0], tmp_path / "out", to="openvino")
     assert not list(tmp_path.iterdir())
 
 

@@ -67,7 +67,7 @@ def exported(tmp_path_factory):
         to, scheme, head, fields = CASES[case]
         folder = tmp_path_factory.mktemp("case")
         model = checkpoint(folder / "model", scheme, head, **fields)
-        assert export(folder / "model", folder / "out", to).largest_difference < 1e-5
+        assert export(folder / "model", folder / "out", to=to).largest_difference < 1e-5
         return model, folder / "model", folder / "out"
 
     return export_case
@@ -105,7 +105,7 @@ def test_openvino_rotates_q_and_k_of_each_layer_in_one_operation(rope, tmp_path)
     openvino = pytest.importorskip("openvino")
     half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
     model = checkpoint(tmp_path / "model", "rope", "Model", rope_parameters=half)
-    export(tmp_path / "model", tmp_path / "out", "openvino")
+    export(tmp_path / "model", tmp_path / "out", to="openvino")
     check_equal(model, open_backend(tmp_path / "out", "openvino"))
     for folder in (rope[2], tmp_path / "out"):
         graph = openvino.Core().compile_model(folder / GRAPHS["openvino"], "CPU").get_runtime_model()

@@ -77,7 +77,7 @@ def spoil(path: Path, *_) -> None:
 @pytest.mark.parametrize("to", ["onnx", "openvino"])
 def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(classifier, once, to, tmp_path):
     folder, model, data = classifier
-    report = export(folder, tmp_path / "out", to, quantize="int8", evaluate=data, largest_drop=0.3)
+    report = export(folder, tmp_path / "out", to=to, quantize="int8", evaluate=data, largest_drop=0.3)
     small = report.int8
     assert small.megabytes[1] < 0.6 * small.megabytes[0]
     assert min(small.texts_per_second) > 0
@@ -107,7 +107,7 @@ def test_size_speed_agreement_and_scores_are_said_and_written_into_the_card(clas
 @pytest.mark.parametrize("to", ["onnx", "openvino"])
 def test_an_answer_does_not_depend_on_the_rest_of_the_batch(classifier, once, to, tmp_path):
     """With a range for a whole batch, as ONNX Runtime's own, a loud text changed the answers to the others by .375."""
-    export(classifier[0], tmp_path / "out", to, quantize="int8")
+    export(classifier[0], tmp_path / "out", to=to, quantize="int8")
     model = hf_posenc.load(tmp_path / "out", backend=to)
     texts = [f"{text} " + " and so on" * (number % 9) for number, text in enumerate(TEXTS)]
     together = model.predict_proba(texts)
@@ -122,7 +122,7 @@ def test_an_answer_does_not_depend_on_the_rest_of_the_batch(classifier, once, to
 def test_onnx_weights_have_seven_bits_for_processors_without_vnni(classifier, once, tmp_path):
     import onnx
 
-    export(classifier[0], tmp_path / "out", "onnx", quantize="int8")
+    export(classifier[0], tmp_path / "out", to="onnx", quantize="int8")
     tensors = map(onnx.numpy_helper.to_array, onnx.load(tmp_path / "out/onnx/model.onnx").graph.initializer)
     assert max(int(np.abs(t.astype(np.int64)).max()) for t in tensors if t.dtype == np.int8 and t.ndim) == 64
 
@@ -134,19 +134,19 @@ def test_past_the_largest_drop_nothing_is_kept(classifier, once, tmp_path, monke
     options = ["--to", "onnx", "--quantize", "int8", "--evaluate", data]
     error = str(CliRunner().invoke(cli.app, ["export", str(folder), "-o", str(tmp_path / "out"), *options]).exception)
     assert "int8 lowers accuracy on data.csv from 1.0000 to 0." in error
-    assert "--largest-drop 0.01: nothing was kept" in error
+    assert "--largest-drop 0.01: nothing was kept. Export without --quantize" in error
     assert not list(tmp_path.iterdir())
-    spoilt = export(folder, tmp_path / "out", "onnx", quantize="int8", evaluate=data, largest_drop=1.0)
+    spoilt = export(folder, tmp_path / "out", to="onnx", quantize="int8", evaluate=data, largest_drop=1.0)
     assert spoilt.int8.score[1] < 0.8  # allowed, and said
 
 
 @pytest.mark.slow
 def test_without_labelled_data_there_is_a_warning_and_the_agreement(classifier, once, tmp_path):
     folder, _, _ = classifier
-    report = export(folder, tmp_path / "out", "onnx", quantize="int8")
+    report = export(folder, tmp_path / "out", to="onnx", quantize="int8")
     assert (report.int8.score, report.int8.metric) == (None, None)
     assert 0.7 < report.int8.agreement <= 1
-    assert "Warning: nothing says what int8 costs in accuracy. Measure it with --evaluate" in str(report)
+    assert "nothing says what int8 costs in accuracy. Give labelled data to measure it: evaluate=" in str(report)
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_regression_is_scored_by_correlation(tmp_path):
     units = {"problem_type": "regression", "num_labels": 1, "label_mean": 1000.0, "label_scale": 200.0}
     model = checkpoint(tmp_path / "model", "none", **units, **SIZES)
     data = labelled(tmp_path / "data.csv", [f"{value:.3f}" for value in logits(model)[:, 0]])
-    report = export(tmp_path / "model", tmp_path / "out", "onnx", quantize="int8", evaluate=data, largest_drop=0.2)
+    report = export(tmp_path / "model", tmp_path / "out", to="onnx", quantize="int8", evaluate=data, largest_drop=0.2)
     assert report.int8.score[0] == pytest.approx(1)
     assert report.int8.score[1] > 0.8
 
@@ -165,29 +165,29 @@ def test_a_regression_is_scored_by_correlation(tmp_path):
 )
 def test_other_heads_are_measured_by_the_cosine_of_their_outputs_and_gated_networks_agree(head, to, tmp_path):
     checkpoint(tmp_path / "model", "rope", head, **SIZES, **GATED)
-    report = export(tmp_path / "model", tmp_path / "out", to, quantize="int8")
+    report = export(tmp_path / "model", tmp_path / "out", to=to, quantize="int8")
     assert report.largest_difference < 1e-5  # of float32
     assert report.int8.megabytes[1] < 0.6 * report.int8.megabytes[0]
     assert 0.95 < report.int8.agreement < 1
     evaluate = labelled(tmp_path / "data.csv", ["no"] * 96)
     with pytest.raises(UserError, match=f"scores labels of texts, and a PosEnc{head} gives none"):
-        export(tmp_path / "model", tmp_path / "other", "onnx", quantize="int8", evaluate=evaluate)
+        export(tmp_path / "model", tmp_path / "other", to="onnx", quantize="int8", evaluate=evaluate)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"quantize": "int4"}, "--quantize 'int4' is unknown. Give int8"),
-        ({"evaluate": "data.csv"}, "--evaluate 'data.csv' is for --quantize int8"),
-        ({"quantize": "int8", "evaluate": "nothing.csv"}, "--evaluate 'nothing.csv': there is no such file"),
-        ({"quantize": "int8", "calibrate": __file__}, "--calibrate is for openvino"),
-        ({"quantize": "int8", "largest_drop": 1.5}, "--largest-drop 1.5 is out of range. Give 0 to 1"),
-        ({"quantize": "int8", "largest_drop": float("nan")}, "--largest-drop nan is out of range"),
+        ({"quantize": "int4"}, "^quantize='int4' is unknown. Give int8"),
+        ({"evaluate": "data.csv"}, "^evaluate='data.csv' is for quantize='int8'. Give both"),
+        ({"quantize": "int8", "evaluate": "nothing.csv"}, "^evaluate='nothing.csv': there is no such file"),
+        ({"quantize": "int8", "calibrate": __file__}, "^calibrate='.*' is for openvino; onnx finds"),
+        ({"quantize": "int8", "largest_drop": 1.5}, "^largest_drop=1.5 is out of range. Give a number from 0 to 1"),
+        ({"quantize": "int8", "largest_drop": float("nan")}, "^largest_drop=nan is out of range"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_first(classifier, tmp_path, options, words):
     with pytest.raises(UserError, match=words):
-        export(classifier[0], tmp_path / "out", "onnx", **options)
+        export(classifier[0], tmp_path / "out", to="onnx", **options)
     assert not list(tmp_path.iterdir())
 
 
@@ -195,5 +195,5 @@ def test_data_of_other_labels_or_of_none_is_refused_before_the_export(classifier
     for labels, words in ((["maybe"] * 96, "maybe"), ([""] * 96, "label")):
         data = labelled(tmp_path / "data.csv", labels)
         with pytest.raises(UserError, match=words):
-            export(classifier[0], tmp_path / "out", "onnx", quantize="int8", evaluate=data)
+            export(classifier[0], tmp_path / "out", to="onnx", quantize="int8", evaluate=data)
     assert not (tmp_path / "out").exists()

@@ -28,7 +28,6 @@ from hf_posenc.errors import UserError
 from hf_posenc.exporting import run
 from hf_posenc.exporting.native import to_native, write
 from hf_posenc.finetuning.train import fine_tune
-from hf_posenc.hub import publish
 from hf_posenc.model import modeling_posenc
 from hf_posenc.options import Options
 from hf_posenc.tasks import TASKS, auto_class
@@ -208,12 +207,12 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
 @pytest.mark.parametrize(
     ("start", "fields", "asked", "match"),
     [
-        (BERT_LM, ALIBI, None, "^position_embedding_type='alibi': --to native knows no class .* --to onnx"),
+        (BERT_LM, ALIBI, None, "^position_embedding_type='alibi': no class .* to='onnx' takes every scheme"),
         (
             BERT_LM,
             {"norm_position": "pre"},
             None,
-            r"^norm_position='pre' \(bert has 'post'\): .*`hf-posenc train --set norm_position=\"post\"` can be\.",
+            r"^norm_position='pre' \(bert has 'post'\): .*trained with set={'norm_position': 'post'} can be\.",
         ),
         (BERT_LM, {"scale_embeddings": True}, "bert", r"scale_embeddings=True \(bert has False\)"),
         (BERT_LM, {"position_embedding_kwargs": {"dropout": 0.1}}, "bert", r"learned\.dropout=0\.1 \(bert has 0\.0\)"),
@@ -235,7 +234,7 @@ MPNET_LM, MPNET_2_LM = (("mpnet", scheme, "fill-mask") for scheme in ("t5", "lea
             BERT_LM,
             {"mlp_gated": True},
             None,
-            r"^mlp_gated=True \(bert has False\): this can't be exported to bert\. A .*mlp_gated=false` ",
+            r"^mlp_gated=True \(bert has False\): this can't be exported to bert\. A .*'mlp_gated': False} ",
         ),
         (BERT_LM, UNBIASED, "bert", r"attention_bias=False \(bert has True\); mlp_bias=False \(bert has True\)"),
         (NOMIC_LM, {}, "bert", r"position_embedding_type='rope' .*; mlp_gated=True "),
@@ -264,7 +263,7 @@ def saved(folder: Path, name: str, scheme: str, task: str, *, dtype=torch.float3
 
 def check_export(folder: Path, model, task: str, **options) -> tuple[hf_posenc.ExportReport, dict]:
     """Exports a folder and compares what transformers' class answers; returns the report and the answer."""
-    report = hf_posenc.export(folder, folder.with_name("out"), "native", **options)
+    report = hf_posenc.export(folder, folder.with_name("out"), to="native", **options)
     ids = {"input_ids": torch.arange(5, 25).view(2, 10), "attention_mask": torch.ones(2, 10, dtype=torch.int64)}
     batches = [ids, {name: value[:1] for name, value in ids.items()}]
     result = answers(case_of(folder.with_name("out"), task, batches))
@@ -354,15 +353,15 @@ def test_the_whole_export_says_what_it_did_and_leaves_nothing_where_it_fails(tmp
     data = ModelCard.load(tmp_path / "out/README.md").data
     assert (data.library_name, data.pipeline_tag) == ("transformers", "feature-extraction")
     with pytest.raises(UserError, match="is a bert model.*hf upload OWNER/NAME"):
-        publish(tmp_path / "out", "me/mine")
+        hf_posenc.publish(tmp_path / "out", "me/mine")
     assert load_any(open_checkpoint(tmp_path / "out")).pooler is None  # not one with random weights
     tiny_source(tmp_path / "stock", "bert", "fill-mask")
     tiny_tokenizer(tmp_path / "stock")
     with pytest.raises(UserError, match=r"is a bert model of transformers' own already"):
-        hf_posenc.export(tmp_path / "stock", tmp_path / "again", "native")
+        hf_posenc.export(tmp_path / "stock", tmp_path / "again", to="native")
     monkeypatch.setattr(run, "LARGEST", 1e-9)
     with pytest.raises(UserError, match="differs from PyTorch by .*, so nothing was kept"):
-        hf_posenc.export(tmp_path / "in", tmp_path / "again", "roberta")
+        hf_posenc.export(tmp_path / "in", tmp_path / "again", to="roberta")
     assert not (tmp_path / "again").exists()
 
 
@@ -390,7 +389,7 @@ def test_a_model_trained_with_the_values_of_a_class_is_exported_to_it(training, 
     fields = {"classifier_pooling": "cls", "norm_position": "post", "classifier_hidden_act": "tanh"}
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
     fine_tune(Options.of(scheme="rope", set={**fields, **sizes}, **training), baselines=False)
-    report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
+    report = hf_posenc.export(tmp_path / "run", tmp_path / "out", to="native")
     assert report.architecture == "JinaEmbeddingsV3ForSequenceClassification"
     assert report.largest_difference <= 1e-5
     assert report.notes == []
@@ -404,7 +403,7 @@ def test_fine_tuned_weights_go_back_to_their_class(name, training, tmp_path):
     if transformers.AutoConfig.from_pretrained(tmp_path / name).pad_token_id == 1:
         transformers.BertTokenizer(vocab={**words, "[UNK]": 0, "[PAD]": 1}).save_pretrained(tmp_path / name)
     fine_tune(Options.of(pretrained=str(tmp_path / name), **training), baselines=False)
-    report = hf_posenc.export(tmp_path / "run", tmp_path / "out", "native")
+    report = hf_posenc.export(tmp_path / "run", tmp_path / "out", to="native")
     assert report.architecture == FAMILIES[name].model_class("text-classification").__name__
     assert report.largest_difference <= 1e-5
 
@@ -417,7 +416,7 @@ def test_a_modernbert_goes_back_too(tmp_path):  # which has no classifier that o
     loss.backward()
     torch.optim.SGD(model.parameters(), 0.1).step()
     model.save_pretrained(tmp_path / "ours")
-    report = hf_posenc.export(tmp_path / "ours", tmp_path / "out", "native")
+    report = hf_posenc.export(tmp_path / "ours", tmp_path / "out", to="native")
     assert (report.architecture, report.largest_difference <= 1e-5) == ("ModernBertForMaskedLM", True)
 
 

@@ -101,7 +101,7 @@ def export(tmp_path):
         tokenizer(padding_side=padding_side).save_pretrained(tmp_path / "model")
         if change is not None:
             change(tmp_path / "model")
-        hf_posenc.export(tmp_path / "model", tmp_path / "out", "onnx")
+        hf_posenc.export(tmp_path / "model", tmp_path / "out", to="onnx")
         return model, tmp_path / "out"
 
     return call

@@ -84,7 +84,7 @@ def address(classifier):
 def openvino(folder):
     """An export, and its server."""
     pytest.importorskip("openvino")
-    hf_posenc.export(folder, folder.with_name("out"), "openvino")
+    hf_posenc.export(folder, folder.with_name("out"), to="openvino")
     classifier = load_classifier(str(folder.with_name("out")))
     with served(classifier) as address:
         yield classifier, address

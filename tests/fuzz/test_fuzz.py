@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.comparison import Comparison, read_plan
+from hf_posenc.comparison import Summary, read_plan
 from hf_posenc.comparison.report import render_report
 from hf_posenc.conversion.loading import load
 from hf_posenc.data.columns import find_columns
@@ -223,9 +223,9 @@ def test_run(tmp_path):
 
     def read(content):
         path.write_bytes(content)
-        comparison = Comparison(results)
+        comparison = Summary.of(results)
         runs = comparison.table.dropna(subset="seed").groupby(["scheme", "seed"])
-        assert ("probes-rope-seed0" in comparison.problems) == (runs.ngroups < 4)
+        assert ("probes-rope-seed0" in comparison.missing) == (runs.ngroups < 4)
         assert "nan" not in render_report(comparison, [])
 
     fuzz(damaged(path.read_bytes(), True), read, ["probes-rope-seed0.json"], 40)
@@ -238,7 +238,7 @@ schemes: [none, rope]
 seeds: 2
 train_length: 32
 test_lengths: [32, 48]
-baseline: none
+reference: none
 options: {learning_rate: 0.001}
 scheme_kwargs: {rope: {}}
 """
@@ -247,4 +247,4 @@ scheme_kwargs: {rope: {}}
         path.write_bytes(content)
         read_plan(path)
 
-    fuzz(damaged(text.encode()), read, ["plan", "task", "scheme", "seed", "baseline", "rope"], 60)
+    fuzz(damaged(text.encode()), read, ["plan", "task", "scheme", "seed", "reference", "rope", "option"], 60)

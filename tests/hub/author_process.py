@@ -14,9 +14,9 @@ from huggingface_hub import constants
 from remote_code_harness import BATCH, TEXTS, outputs, tiny_config, tiny_model, tiny_tokenizer
 from safetensors.torch import save_file
 
-from hf_posenc import PosEncConfig, register_scheme
+from hf_posenc import PosEncConfig, publish, register_scheme
 from hf_posenc.finetuning.train import fine_tune
-from hf_posenc.hub import publish, publishing
+from hf_posenc.hub import publishing
 from hf_posenc.options import Options
 
 HEAD = "PosEncForSequenceClassification"

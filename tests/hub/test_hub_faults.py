@@ -14,8 +14,9 @@ from remote_code_harness import tiny_model
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification
 
+from hf_posenc import publish
 from hf_posenc.errors import UserError
-from hf_posenc.hub import publish, publishing
+from hf_posenc.hub import publishing
 
 
 @pytest.fixture(autouse=True)

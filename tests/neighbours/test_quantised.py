@@ -20,7 +20,7 @@ def size(model: nn.Module) -> int:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("scheme", BUILTIN)
-def test_a_quantised_model_gives_nearly_the_same_logits(scheme: str) -> None:
+def test_a_quantized_model_gives_nearly_the_same_logits(scheme: str) -> None:
     model = tiny_model(scheme, HEAD).eval()
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     small = quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
@@ -36,7 +36,7 @@ def test_a_quantised_model_gives_nearly_the_same_logits(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", BUILTIN)
-def test_torchao_quantises_the_linear_layers(scheme: str) -> None:
+def test_torchao_quantizes_the_linear_layers(scheme: str) -> None:
     quantization = pytest.importorskip("torchao.quantization")
     model = tiny_model(scheme, HEAD).eval()
     with torch.no_grad():

@@ -127,7 +127,7 @@ def test_a_converted_sentence_transformer_stays_one(modules: list[tuple[str, str
         torch.testing.assert_close(embeddings(tmp_path / "out", **options), expected, atol=1e-5, rtol=0)
     model = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert (model.max_seq_length, model.default_prompt_name) == (9, "query")
-    hf_posenc.export(tmp_path / "out", tmp_path / "back", "native")
+    hf_posenc.export(tmp_path / "out", tmp_path / "back", to="native")
     torch.testing.assert_close(embeddings(tmp_path / "back"), expected, atol=1e-5, rtol=0)
     convert(source, tmp_path / "out", overwrite=True, measure=False)
     convert(source, tmp_path / "long", max_position_embeddings=128, measure=False)
@@ -183,7 +183,7 @@ def test_a_cross_encoder_scores_as_before_converted_and_exported(form: str, tmp_
         (source / "config.json").write_text(json.dumps({**raw, **fields}))
     convert(source, tmp_path / "out", measure=False)
     convert(tmp_path / "out", tmp_path / "rope", scheme="rope", measure=False)
-    hf_posenc.export(tmp_path / "out", tmp_path / "native", "native")
+    hf_posenc.export(tmp_path / "out", tmp_path / "native", to="native")
     places = {"source": source, **{name: tmp_path / name for name in ("out", "native", "rope")}}
     models = {name: sentence_transformers.CrossEncoder(str(place), device="cpu") for name, place in places.items()}
     assert all(isinstance(model.activation_fn, torch.nn.Identity) for model in models.values())
@@ -203,7 +203,7 @@ def test_splade_and_colbert_stay_what_they_are(name: str, head: Any, tmp_path: P
         pytest.skip(f"this sentence-transformers has no {name}")
     kind(str(bert(tmp_path / "bert", head)), device="cpu").save_pretrained(str(tmp_path / "source"))
     convert(tmp_path / "source", tmp_path / "out", measure=False)
-    hf_posenc.export(tmp_path / "out", tmp_path / "native", "native")
+    hf_posenc.export(tmp_path / "out", tmp_path / "native", to="native")
     found = {}
     for place in ("source", "out", "native"):
         made = kind(str(tmp_path / place), device="cpu").encode(TEXTS)

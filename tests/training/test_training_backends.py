@@ -24,7 +24,7 @@ def exported(checkpoint, tmp_path_factory):
         pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("exported")
     for name in FORMATS:
-        hf_posenc.export(checkpoint, folder / name, name)
+        hf_posenc.export(checkpoint, folder / name, to=name)
     both = shutil.copytree(folder / "onnx", folder / "both")
     shutil.copytree(folder / "openvino" / "openvino", both / "openvino")
     return folder

@@ -47,13 +47,19 @@ def failing(checkpoint: Path, out: Path) -> None:
         hf_posenc.fit(TEXTS, ["x"] * len(TEXTS), set={"full_determinism": True})
 
 
+def compare(out: Path) -> None:
+    plan = {"train_examples": 64, "train_length": 32, "options": OPTIONS}
+    assert hf_posenc.compare("halves", plan=plan, schemes="none", seeds=1, output=out).failed == {}
+
+
 DOORS: dict[str, Callable[[Path, Path], Any]] = {
     "fit": lambda checkpoint, out: fit(),
     "fit, deterministic": lambda checkpoint, out: fit(full_determinism=True),
     "fit, refused": failing,
     "load": lambda checkpoint, out: hf_posenc.load(checkpoint),
     "convert": lambda checkpoint, out: hf_posenc.convert(checkpoint, out, scheme="t5"),
-    "export": lambda checkpoint, out: hf_posenc.export(checkpoint, out, "onnx"),
+    "compare": lambda checkpoint, out: compare(out),
+    "export": lambda checkpoint, out: hf_posenc.export(checkpoint, out, to="onnx"),
 }
 
 

@@ -1,0 +1,192 @@
+"""`compare`, which makes a comparison, and `Comparison`, which holds its results."""
+
+import inspect
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hf_posenc.errors import NO_VALUE, renaming
+from hf_posenc.files import expanded
+from hf_posenc.options import Options, json_object, words
+from hf_posenc.quiet import alone
+
+from .executor import execute
+from .plan import SEARCH_FACTORS, Plan
+from .plan_file import PLANNED, read_plan
+from .report import Summary, write_report
+from .results import load_plan, no_table, read_table
+from .tasks import check_data
+
+
+@alone()
+def compare(
+    data: str | Path | Sequence[str | Path] | None = None,
+    *,
+    output: str | Path,
+    plan: str | Path | dict[str, Any] | None = None,
+    schemes: str | Sequence[str] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    scheme_file: str | Path | Sequence[str | Path] | None = None,
+    reference: str | None = None,
+    size: str | None = None,
+    pretrained: str | Path | None = None,
+    options: dict[str, Any] | str | None = None,
+    search: bool = False,
+    keep_models: bool = False,
+    dry_run: bool = False,
+    text_column: str | None = None,
+    join: str | None = None,
+    label_column: str | None = None,
+    label_names: str | None = None,
+    skip_missing: bool = False,
+    delimiter: str | None = None,
+    quoting: str | None = None,
+    encoding: str | None = None,
+    format: str | None = None,
+) -> "Comparison":
+    """Compares schemes: the same encoder, data, seeds and budget; only positions change.
+
+    Finished runs are skipped: the same call resumes after Ctrl-C, and adds seeds or schemes to a folder. Several
+    processes may share a folder: each run is made by one of them. When no run is missing, the report is written.
+    Progress is printed, a line for each run.
+
+    Args:
+        data: a file, of which a tenth is the test, a folder with train.csv and test.csv, a data set of the Hub,
+            `probes` or `halves`, which are generated; or several of these.
+        output: folder for the results.
+        plan: a YAML file, the name of a plan that is included, such as `quick`, or a dictionary. The other parameters
+            go before its fields.
+        schemes: names, as a list or with commas, or `all`.
+        seeds: how many, or which. None: 5, or as the plan says.
+        scheme_file: a Python file with a scheme of your own, or several.
+        reference: the scheme that the others are compared with, beside `rope`. None: `none`, or the first one.
+        size: of a new encoder: tiny, mini, small, base. None: tiny.
+        pretrained: start from a checkpoint, converted to each scheme; or from one for each, `converted/{scheme}`.
+        options: of `train`, such as `{"epochs": 3}`; those that the plan has stay as they are if they aren't named.
+        search: choose each scheme's learning rate: 3 trials, on a seed and rows that aren't reported.
+        keep_models: keep each run's model, in `models`.
+        dry_run: read the data, say on standard error what is there, and make no run; `runs` of what is returned lists
+            them.
+        text_column: of the data, if it isn't called text; several, `a,b`, are a pair.
+        join: join the text columns with this between.
+        label_column: if it isn't called label.
+        label_names: what the labels 0, 1, ... mean, in order: no,yes.
+        skip_missing: leave rows without text or label out.
+        delimiter: between columns of a file: a character, or tab.
+        quoting: csv (quotes around cells) or none (they are letters).
+        encoding: of the files. None: utf-8.
+        format: csv, tsv, jsonl, json, parquet or txt. None: by the suffix.
+
+    Returns:
+        The results. A run that failed leaves the others alone: `failed` says why, and the same call tries it again.
+
+    Raises:
+        UserError: a parameter or the plan isn't accepted, the data can't be read, or the folder has another plan.
+        Interrupted: Ctrl-C. What is finished is kept.
+    """
+    reading: dict[str, Any] = {"text_column": text_column, "join": join, "label_column": label_column}
+    reading |= {"label_names": label_names, "skip_missing": skip_missing}
+    reading |= {"delimiter": delimiter, "quoting": quoting, "encoding": encoding, "format": format}
+    given = {name: value for name, value in reading.items() if value not in (None, False)}
+    with renaming(_as_given):
+        chosen = read_plan(
+            plan or {},
+            tasks=_listed(data),
+            schemes=words(schemes) if isinstance(schemes, str) else schemes,
+            scheme_files=_listed(scheme_file),
+            seeds=seeds if seeds is None or isinstance(seeds, int) else list(seeds),
+            reference=reference,
+            size=size,
+            pretrained=pretrained and str(pretrained),
+            options={**(json_object("options", options) or {}), **given} or None,
+            search=SEARCH_FACTORS if search else None,
+        )
+        if dry_run:
+            for task in chosen.tasks:
+                print(check_data(chosen, task).line, file=sys.stderr)
+            return Comparison._planned(output, chosen)
+        made = execute(chosen, output, keep_models=keep_models)
+        comparison = Comparison(output)
+        comparison.failed = made.failed
+        if not comparison.missing:
+            comparison.report()
+    return comparison
+
+
+def _listed(given: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+    """One path, or several, as strings; None: there is none."""
+    if not given:
+        return None
+    return [str(item) for item in ([given] if isinstance(given, str | Path) else given)]
+
+
+def _as_given(parameter: str, value: Any) -> tuple[str, Any]:
+    """A parameter of `train` as one of `compare`, as a field of a plan, or else as a key of `options`."""
+    name, _, key = parameter.partition(".")
+    if name in inspect.signature(compare).parameters or name not in Options.__dataclass_fields__:
+        return parameter, value
+    if name in PLANNED:
+        return PLANNED[name], value
+    return f"options.{name}", {key: "..." if value is NO_VALUE else value} if key else value
+
+
+class Comparison:
+    """The results of a comparison, as `compare` returns them, or read from its folder.
+
+    Args:
+        folder: of the results; nothing is written there but by `report`.
+
+    Attributes:
+        folder: the same, as a path.
+        table: a row for each task, part, length, scheme and seed, with the score. Baselines stand among the schemes,
+            and have no seed. No score: the inputs are longer than the scheme's table.
+        findings: the tests of the report as dictionaries: the `difference` between a `scheme` and its `reference` on a
+            group of `tasks` at a `length`, the `low` and `high` end of its 95 % interval, `p`, corrected for the number
+            of tests, and the `verdict`: better, worse, not decided, or why there is no test.
+        runs: the names of all runs in their order, those that choose learning rates among them.
+        missing: the names of the runs whose results aren't there.
+        failed: the runs that failed in this call of `compare`, and why.
+
+    Raises:
+        UserError: the folder holds no comparison, or a damaged one.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._hold(Path(expanded(folder)), load_plan(folder), *read_table(folder))
+
+    @classmethod
+    def _planned(cls, folder: str | Path, plan: Plan) -> "Comparison":
+        """A comparison of which nothing was run."""
+        comparison = cls.__new__(cls)
+        comparison._hold(Path(expanded(folder)), plan, no_table(), [run.name for run in plan.runs()])
+        return comparison
+
+    def _hold(self, folder: Path, plan: Plan, table: pd.DataFrame, missing: list[str]) -> None:
+        self.folder, self.table, self.missing = folder, table, missing
+        self.runs = [run.name for run in plan.work()]
+        self.failed: dict[str, str] = {}
+        self._summary = Summary(folder, plan, table, missing)
+        self.findings = [contrast.to_dict() for contrast in self._summary.contrasts]
+
+    def __str__(self) -> str:
+        """The scores at the train length, as a Markdown table."""
+        return self._summary.score_table(self._summary.columns(self._summary.plan.home_length))
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Writes the report in Markdown, with its pictures and `results.csv` beside it.
+
+        Args:
+            path: of the report. None: `report.md` in the folder of the results.
+
+        Returns:
+            The path.
+
+        Raises:
+            UserError: there is no run, or matplotlib isn't installed.
+        """
+        written = self.folder / "report.md" if path is None else Path(expanded(path))
+        write_report(self._summary, written)
+        return written
