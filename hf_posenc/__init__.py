@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from .comparison.compare import Comparison, compare
     from .conversion.convert import convert
-    from .conversion.report import ConversionReport
+    from .conversion.heal import Healing
+    from .conversion.report import Conversion, ConversionReport
     from .errors import Diverged, Interrupted, UserError
     from .exporting.int8 import Int8Report
     from .exporting.run import ExportReport, export
@@ -80,7 +81,8 @@ if not is_main_process():  # the first one's notices are enough
 _NAMES = {
     "comparison.compare": "Comparison compare",
     "conversion.convert": "convert",
-    "conversion.report": "ConversionReport",
+    "conversion.heal": "Healing",
+    "conversion.report": "Conversion ConversionReport",
     "exporting.int8": "Int8Report",
     "exporting.run": "ExportReport export",
     "errors": "Diverged Interrupted UserError",

@@ -17,7 +17,7 @@ _Value = TypeVar("_Value")
 
 
 def expanded(path: _Value) -> _Value:
-    """A path with the home folder for `~`, which a shell leaves in `--output=~/x`; a value of another type as it is."""
+    """A path with the home folder for `~`, which a shell leaves behind `=`; a value of another type as it is."""
     return type(path)(os.path.expanduser(cast(Any, path))) if isinstance(path, str | Path) else path
 
 

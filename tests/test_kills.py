@@ -22,7 +22,7 @@ from kills import copied_before_each_operation, damaged, watched
 from safetensors.numpy import load_file
 from training_harness import order_files, snapshot, train
 
-from hf_posenc import PosEncForSequenceClassification, convert, export
+from hf_posenc import Healing, PosEncForSequenceClassification, convert, export
 from hf_posenc.checkpoints.keeper import LIST
 from hf_posenc.comparison import execute, read_table
 from hf_posenc.conversion import heal as healing
@@ -38,7 +38,7 @@ def go_on(command: Callable[..., Any], *known: str) -> None:
         refusal = error
     else:
         return
-    named = [name for name in known if f"(--{name})" in str(refusal)]
+    named = [name for name in known if f"({name}=True)" in str(refusal)]
     assert len(named) == 1, refusal
     command(**{named[0]: True})
 
@@ -116,10 +116,10 @@ def test_a_healing(tmp_path, monkeypatch):
     monkeypatch.setattr(healing, "_arguments", often)
     tiny_source(tmp_path / "source", "bert", "fill-mask", num_hidden_layers=1)
     tiny_tokenizer(tmp_path / "source")
-    options = {"position_embedding_type": "rope", "heal": sentences(60), "batch_tokens": 80, "max_steps": 5}
+    texts = Healing(sentences(60), batch_tokens=80, max_steps=5)
 
     def run(folder: Path, **way: bool) -> None:
-        convert(tmp_path / "source", folder / "out", **options, measure=False, **way)
+        convert(tmp_path / "source", folder / "out", scheme="rope", healing=texts, measure=False, **way)
 
     (tmp_path / "work").mkdir()
     with copied_before_each_operation(tmp_path / "work", tmp_path / "copies") as copies:

@@ -75,7 +75,8 @@ PUBLIC = """
     PosEncConfig PosEncModel PosEncPreTrainedModel SIZES PosEncForSequenceClassification PosEncForMaskedLM
     PosEncForTokenClassification PosEncForQuestionAnswering PosEncForMultipleChoice
     fit load train predict evaluate TrainingResult PosEncClassifier PosEncRegressor compare Comparison
-    convert ConversionReport export ExportReport Int8Report publish Publication UserError Diverged Interrupted
+    convert Healing Conversion ConversionReport export ExportReport Int8Report publish Publication
+    UserError Diverged Interrupted
     PositionScheme AddedPosition RotatedPosition DistanceBias Tokens register_scheme make_scheme SCHEMES
     plot check_scheme SCHEME_CHECKS CheckReport CheckResult apply_rotary sinusoidal_table scale_position_learning_rates
 """

@@ -68,7 +68,8 @@ NO_FUNCTION = {"schemes": "hf_posenc.SCHEMES", "report": "Comparison(folder).rep
 OF_THE_COMMAND = {
     "predict": {"as_json"},  # print JSON
     "evaluate": {"as_json"},
-    "convert": {"heal", "max_steps", "max_length", "bf16"},  # the fields of `healing`
+    # The fields of `healing`.
+    "convert": {"heal", "max_steps", "max_length", "bf16", *READING} - {*OF_LABELS},
     "check": {"onnx", "scheme_file"},  # its check needs an export; `register_scheme` takes the file
 }
 """Parameters that only the command has."""
@@ -171,7 +172,8 @@ def test_what_errors_name_are_parameters():
 
 
 OLD = {
-    r"position_embedding_type=.*convert\(": "scheme",
+    r"convert\(.*\b(position_embedding_type|task|heal)=": "scheme, head, healing=Healing(...)",
+    r"\w, \w+ = (hf_posenc\.)?convert\(": "Conversion",
     r"--eval-text\b": "--eval-texts",
     r"\bfrom_preset\b|\bPRESETS\b": "from_size, SIZES",
     r"\blearning_rate_factor\b": "position_rate",

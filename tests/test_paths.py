@@ -31,8 +31,8 @@ COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
     "evaluate": ([], {"checkpoint": "~/model", "data": "--data=~/d.csv", "errors": "--errors=~/new.csv"}),
     "convert": (
         ["--scheme", "alibi", *SMALL],
-        {"source": "~/model", "out": "--output=~/new", "heal": "--heal=~/d.csv", "eval_texts": "--eval-text=~/e.csv"}
-        | {"scheme_file": "--scheme-file=~/mine.py"},
+        {"source": "~/model", "output": "--output=~/new", "heal": "--heal=~/d.csv"}
+        | {"eval_texts": "--eval-texts=~/e.csv", "scheme_file": "--scheme-file=~/mine.py"},
     ),
     "export": (
         INT8,
@@ -53,18 +53,8 @@ COMMANDS: dict[str, tuple[list[str], dict[str, str]]] = {
 """Words of each command, and each of its parameters that may be a path, as a shell leaves it."""
 OTHERS = {
     *(set(Options.__dataclass_fields__) - {*PATHS}),
-    *(
-        "texts",
-        "text_pair",
-        "split",
-        "as_json",
-        "threshold",
-        "top_k",
-        "calibrated",
-        "backend",
-        "position_embedding_type",
-    ),
-    *("position_embedding_kwargs", "rope_parameters", "max_position_embeddings", "extension", "allow_pickle", "to"),
+    *("texts", "text_pair", "split", "as_json", "threshold", "top_k", "calibrated", "backend"),
+    *("head", "rope_parameters", "max_position_embeddings", "extension", "allow_pickle", "to"),
     *("quantize", "largest_drop", "schemes", "seeds", "reference", "options", "search", "keep_models", "dry_run"),
     *("max_positions", "layer", "only", "onnx", "repo_id", "private", "create_pr", "commit_message"),
 }
@@ -83,8 +73,8 @@ class OwnSlope(PositionScheme):
 
 OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
     "convert": (
-        ("source", "out", "heal", "eval_texts"),
-        lambda: hf_posenc.convert("~/model", "~/new", position_embedding_type="alibi", max_steps=1, **TEXTS),
+        ("source", "output", "scheme_file"),
+        lambda: hf_posenc.convert("~/model", "~/new", scheme="alibi", scheme_file="~/mine.py", **texts()),
     ),
     "export": (
         ("checkpoint", "output", "evaluate", "calibrate"),
@@ -104,7 +94,11 @@ OF_FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[], object]]] = {
     "compare": (("data", "output", "plan", "scheme_file", "pretrained"), lambda: compared()),
 }
 """Functions of Python: their parameters that may be paths, and a call."""
-TEXTS, MEASURED = {"heal": "~/d.csv", "eval_texts": Path("~/e.csv")}, {"evaluate": "~/e.csv", "calibrate": "~/d.csv"}
+MEASURED = {"evaluate": "~/e.csv", "calibrate": "~/d.csv"}
+
+
+def texts() -> dict[str, object]:
+    return {"healing": hf_posenc.Healing("~/d.csv", max_steps=1), "eval_texts": Path("~/e.csv")}
 
 
 QUICK, WRITTEN, WRONG = (

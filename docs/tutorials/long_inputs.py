@@ -27,7 +27,6 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from scipy.stats import binomtest
-from transformers import AutoTokenizer
 
 import hf_posenc
 
@@ -41,9 +40,9 @@ folder = Path(tempfile.mkdtemp())
 # Converted without another scheme the model computes the same as before, to rounding. It knows 512 positions.
 
 # %%
-same, report = hf_posenc.convert(minilm, folder / "same", task="feature-extraction")
-print(same.config.position_embedding_type, same.config.max_position_embeddings)
-report
+same = hf_posenc.convert(minilm, folder / "same", head="feature-extraction")
+print(same.model.config.position_embedding_type, same.model.config.max_position_embeddings)
+same
 
 # %% [markdown]
 # ## Another scheme, healed
@@ -55,29 +54,27 @@ report
 # %%
 examples = Path(hf_posenc.__file__).parent / "data" / "blimp_order"
 texts = list(pd.read_json(examples / "train.jsonl.gz", lines=True).text.head(2000))
-model, report = hf_posenc.convert(
+rope = hf_posenc.convert(
     minilm,
     folder / "rope",
-    task="feature-extraction",
-    position_embedding_type="rope",
-    heal=texts,
-    max_steps=30,
+    head="feature-extraction",
+    scheme="rope",
+    healing=hf_posenc.Healing(texts, max_steps=30),
     extension="dynamic",
     max_position_embeddings=1024,
 )
-assert report.after.distance < report.before.distance
-assert model.config.max_position_embeddings == 1024
-report
+assert rope.report.after.distance < rope.report.before.distance
+assert rope.model.config.max_position_embeddings == 1024
+rope
 
 # %% [markdown]
 # It reads 1,024 tokens, and answers in one pass:
 
 # %%
-tokenizer = AutoTokenizer.from_pretrained(folder / "rope")
 long_text = " ".join(texts[:140])
-batch = tokenizer([long_text], truncation=True, max_length=1024, return_tensors="pt")
+batch = rope.tokenizer([long_text], truncation=True, max_length=1024, return_tensors="pt")
 with torch.no_grad():
-    embedding = model.eval()(**batch).last_hidden_state.mean(1)
+    embedding = rope.model(**batch).last_hidden_state.mean(1)
 print(tuple(batch["input_ids"].shape), tuple(embedding.shape))
 assert batch["input_ids"].shape[1] == 1024
 

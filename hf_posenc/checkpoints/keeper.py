@@ -32,7 +32,7 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from filelock import FileLock, Timeout
 
-from ..errors import Interrupted, UserError, check_writable, disk_error, one_line
+from ..errors import Interrupted, UserError, check_writable, disk_error, one_line, spell
 from ..files import WRITING, json_text, sha256, write_json, write_text
 from .files import REPORT_NAME, TOKENIZER_FILES, TRAINED_ON
 from .sentence_modules import is_module
@@ -68,7 +68,8 @@ def is_model_file(path: Path) -> bool:
 def check_apart(output: str | Path, source: str | Path) -> None:
     """Raises a UserError where an output folder is the source's own, or holds it."""
     if Path(source).is_dir() and Path(os.path.realpath(source)).is_relative_to(os.path.realpath(output)):
-        raise UserError(f"OUT, {str(output)!r}, is SOURCE's folder, or holds it. Name another one.")
+        reason = "is the source's own folder, or holds it. Name another one."
+        raise UserError(reason, parameter="output", value=str(output))
 
 
 @contextlib.contextmanager
@@ -135,15 +136,13 @@ class OutputFolder:
             self._digests[key] = sha256(path)
         return self._digests[key]
 
-    def refuse_taken(
-        self, *, may_replace: bool = False, run: Collection[str] = (), way_out: str = "replace it (--overwrite)"
-    ) -> None:
+    def refuse_taken(self, *, may_replace: bool = False, run: Collection[str] = (), way_out: str | None = None) -> None:
         """Refuses a folder that holds what may not be replaced.
 
         Args:
             may_replace: what we wrote there may be.
             run: names that are ours though they aren't on the list: those of an unfinished run.
-            way_out: what else the user can do where it may not be.
+            way_out: what else the user can do where it may not be. None: replace it.
 
         Raises:
             UserError: the folder holds something, and what that is.
@@ -165,6 +164,7 @@ class OutputFolder:
         if not may_replace:
             finished = "The files of a command that was killed have all been moved in now: " if self.completed else ""
             kind = f"a run ({held})" if run or "results.json" in content else held
+            way_out = way_out or f"replace it ({spell('overwrite', True)})"
             raise UserError(f"{finished}{shown} already holds {kind}. Name a new folder, or {way_out}.")
 
     def _in_the_way(self, ours: Collection[str]) -> list[str]:

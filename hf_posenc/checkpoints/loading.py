@@ -15,7 +15,7 @@ from transformers.utils import logging
 from ..data.columns import remembered_columns, remembered_dialect
 from ..data.preparing import Known
 from ..data.tokenizer import DEFAULT_MAX_LENGTH
-from ..errors import UserError, one_line
+from ..errors import UserError, one_line, spell
 from ..model.configuration_posenc import PosEncConfig
 from ..model.position_base import PositionScheme
 from ..quiet import without_warnings
@@ -252,8 +252,10 @@ def input_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max
     if limit is not None and length > limit:
         kind = getattr(model.config, "position_embedding_type", None) or model.config.model_type
         raise UserError(
-            f"--max-length {length} is too long: {kind!r} has {limit} positions. Repeat its table with --set "
-            f"max_position_embeddings={length}, or take a scheme without one: --scheme rope."
+            f"is too long: {kind!r} has {limit} positions. Repeat its table with "
+            f"{spell('set.max_position_embeddings', length)}, or take a scheme without one: {spell('scheme', 'rope')}.",
+            parameter="max_length",
+            value=length,
         )
     tokenizer.model_max_length = length
     return length

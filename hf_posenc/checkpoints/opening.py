@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..data.columns import OURS
 from ..data.reading import DELIMITERS
-from ..errors import UserError, is_local, one_line
+from ..errors import UserError, is_local, one_line, spell
 from ..files import json_text
 from ..tasks import task_of
 from .files import INDEX, PICKLE, WEIGHTS, open_weights, read_json, weight_files
@@ -109,8 +109,8 @@ class Checkpoint:
         if self.allow_pickle:
             raise UserError(f"{nothing} {safe}")
         raise UserError(
-            f"{nothing} {safe} If it has a {PICKLE}, a pickle, in which programs can hide, and you trust it, "
-            "`hf-posenc convert --allow-pickle` (allow_pickle=True) reads that."
+            f"{nothing} {safe} If it has a {PICKLE}, a pickle, in which programs can hide, and you trust it, a "
+            f"conversion reads that: {spell('allow_pickle', True)}."
         )
 
     def _unpickled(self) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ..data.reading import readable
-from ..errors import UserError
+from ..errors import UserError, spell
 from .files import VOCABULARIES, read_json
 from .opening import Checkpoint, find_folder
 
@@ -165,8 +165,8 @@ def check_ids(
         return [what]
     raise UserError(
         f"{name!r}: {what} The weights were trained on the ids of the file. Set tokenizer_class to "
-        "'PreTrainedTokenizerFast' in tokenizer_config.json, which reads that file alone; or let `hf-posenc train` or "
-        "`hf-posenc convert` take it as it is: --allow-other-tokens (allow_other_tokens=True)."
+        "'PreTrainedTokenizerFast' in tokenizer_config.json, which reads that file alone; or let a training or a "
+        f"conversion take it as it is: {spell('allow_other_tokens', True)}."
     )
 
 

@@ -1,12 +1,17 @@
 """`convert`: from other models."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hf_posenc import options as shared
+from hf_posenc.errors import UserError, spell
+from hf_posenc.files import expanded
 
 from .application import Output, Overwrite, WritingCommand, app, reads_data
+
+if TYPE_CHECKING:
+    from hf_posenc import Healing
 
 
 @app.command(cls=WritingCommand)
@@ -20,9 +25,9 @@ def convert(
             "NomicBERT, GTE, ModernBERT or PosEnc: folder or Hub name.",
         ),
     ],
-    out: Output,
-    position_embedding_type: shared.SchemeOption = None,
-    position_embedding_kwargs: shared.SchemeKwargsOption = None,
+    output: Output,
+    scheme: shared.SchemeOption = None,
+    scheme_kwargs: shared.SchemeKwargsOption = None,
     scheme_file: shared.SchemeFileOption = None,
     rope_parameters: Annotated[
         str | None, typer.Option(metavar="JSON", help='For rope, such as {"rope_theta": 160000}.')
@@ -44,10 +49,9 @@ def convert(
         bool | None, typer.Option("--bf16/--no-bf16", help="Heal in mixed precision: twice as fast where it is fast.")
     ] = None,
     eval_texts: Annotated[
-        str | None,
-        typer.Option("--eval-text", metavar="FILE", help="Measure on this text; default: part of --heal, or our own."),
+        str | None, typer.Option(metavar="FILE", help="Measure on this text; default: part of --heal, or our own.")
     ] = None,
-    task: Annotated[
+    head: Annotated[
         str | None, typer.Option(help="Head of the result: fill-mask, text-classification, ...; default: the source's.")
     ] = None,
     allow_pickle: Annotated[
@@ -55,7 +59,7 @@ def convert(
     ] = False,
     allow_other_tokens: shared.OtherTokensOption = False,
     overwrite: Overwrite = False,
-    seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of what is drawn at random.")] = 42,
     revision: shared.RevisionOption = None,
 ) -> None:
     """Make a PosEnc checkpoint of pretrained BERT-family weights, with any positional scheme, and measure it.
@@ -65,14 +69,31 @@ def convert(
     Ctrl-C keeps a checkpoint of the healing, and the same command goes on.
     """
     from hf_posenc.conversion import convert as run
-    from hf_posenc.schemes.scheme_file import register_scheme
+    from hf_posenc.conversion.heal import read_training_texts
 
-    if scheme_file is not None:
-        register_scheme(scheme_file, position_embedding_type)
-    given = {name: value for name, value in context.params.items() if name != "scheme_file"}
-    objects = {
+    files = {name: value for name in shared.READING if (value := context.params.get(name)) is not None}
+    settings = {"max_steps": max_steps, "max_length": max_length, "bf16": bf16}
+    others = ("heal", *settings, *shared.READING)
+    values: dict[str, Any] = {
+        **{name: value for name, value in context.params.items() if name not in others},
         "rope_parameters": shared.json_object("rope_parameters", rope_parameters),
-        "position_embedding_kwargs": shared.json_object("scheme_kwargs", position_embedding_kwargs),
+        "scheme_kwargs": shared.json_object("scheme_kwargs", scheme_kwargs),
     }
-    _, report = run(**{**given, **objects})
-    print(f"{report}\nThe checkpoint and conversion.json are in {out}")
+    if heal is None and eval_texts is not None and files:  # there is no healing that says how they are read
+        values["eval_texts"] = read_training_texts(expanded(eval_texts), shared.Options(**files))
+        files = {}
+    done = run(**values, healing=_healing(heal, {**files, **settings}))
+    print(f"{done}\nThe checkpoint and conversion.json are in {output}")
+
+
+def _healing(texts: str | None, settings: dict[str, Any]) -> "Healing | None":
+    """What the options say of healing; refuses settings without text."""
+    from hf_posenc.conversion import Healing
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    if texts is not None:
+        return Healing(texts, **given)
+    if given:
+        useless = ", ".join(spell(name, value) for name, value in given.items())
+        raise UserError(f"{useless} has no effect without text to heal with. Give {spell('heal')}, or leave it out.")
+    return None

@@ -5,5 +5,6 @@
 """
 
 from .convert import convert
+from .heal import Healing
 
-__all__ = ["convert"]
+__all__ = ["Healing", "convert"]

@@ -185,7 +185,7 @@ class Family:
         ]
 
     def mended(self, fields: Mapping[str, Any], tasks: Iterable[str]) -> list[tuple[str, Any]]:
-        """The fields among these that its class can't hold and `train --set` may give, with a value that it can."""
+        """The fields among these that its class can't hold and a training may set, with a value that it can."""
         unmet = self._unmet(flat(fields), tasks)
         return [(key, accepts[0]) for key, accepts in unmet if not ("." in key or key in _NOT_SET)]
 

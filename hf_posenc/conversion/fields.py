@@ -6,7 +6,7 @@ from transformers import CONFIG_MAPPING
 
 from ..checkpoints.files import read_json
 from ..checkpoints.opening import Checkpoint
-from ..errors import UserError
+from ..errors import UserError, spell
 from .families import Family
 
 _CANT = (
@@ -151,7 +151,7 @@ def _check_head(family: Family, config: Any, task: str, source: str) -> None:
     if task == "fill-mask" and own != act:
         raise UserError(
             f"{source!r} has a masked-LM head with {own}, and PosEnc's has the encoder's activation, {act}. Convert "
-            "the encoder alone: task='feature-extraction'."
+            f"the encoder alone: {spell('head', 'feature-extraction')}."
         )
     for name, wanted in summary(family, task, act).items():
         value = getattr(config, name, None)

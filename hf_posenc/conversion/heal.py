@@ -21,9 +21,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -44,10 +44,21 @@ from ..checkpoints.keeper import REPLACED, disk_errors, nothing_changed
 from ..data.columns import find_columns
 from ..data.memory import SOURCE, dataset_in_memory, values_in_memory
 from ..data.reading import Dialect, counted, read_file, refuse_surrogates
-from ..errors import Diverged, Interrupted, UserError
+from ..errors import Diverged, Interrupted, UserError, spell
 from ..files import WRITING, write_text
 from ..optimizer import scale_position_learning_rates
-from ..options import BOOLEAN, COUNT, FROM_0_TO_1, LENGTH, POSITIVE, SEED, Options, check_range, refuse_given
+from ..options import (
+    BOOLEAN,
+    COUNT,
+    FROM_0_TO_1,
+    LENGTH,
+    OF_LABELS,
+    POSITIVE,
+    READING,
+    Options,
+    check_range,
+    refuse_given,
+)
 from ..progress import ProgressConsole
 from ..training.inference import Row, pad_rows, take_off_autocast
 from ..training.recipe import step_bytes
@@ -116,23 +127,33 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class Healing:
-    """How to heal.
+    """What `convert` heals a swapped model with, and how.
 
     Attributes:
-        max_steps: how many steps it takes; the learning rate falls to 0 over them.
+        texts: unlabelled text: a file, texts, or a table in memory.
+        text_column, join: of a file or table, as in `predict`.
+        delimiter, quoting, encoding, format: of a file, as in `predict`.
+        max_steps: how many steps healing takes; the learning rate falls to 0 over them.
         learning_rate: the highest, of AdamW. None: 6e-4 up to a hidden size of 384, above it in inverse
             proportion to the size, because equal steps change a wider layer's output more (arXiv 2203.03466).
         batch_tokens: tokens per step, with padding; a longer text is a step of its own.
-        max_length: longer texts are cut to this many tokens. None: where the source's positions end.
-        bf16: mixed precision.
+        max_length: longer texts are cut to this many tokens to heal. None: where the source's positions end.
+        bf16: heal in mixed precision.
         swapped: share of texts in which two tokens, drawn anew each time, are swapped.
-        swap_distance: their largest distance, 1 for neighbours; see `swap_tokens`. None: as far as the text goes.
-        seed: of the order of texts, and of what is swapped in them.
+        swap_distance: their largest distance, 1 for neighbours. None: as far as the text goes.
 
     Raises:
         UserError: a value is out of range.
     """
 
+    texts: Any = field(repr=False)
+    _: KW_ONLY
+    text_column: str | None = None
+    join: str | None = None
+    delimiter: str | None = None
+    quoting: str | None = None
+    encoding: str | None = None
+    format: str | None = None
     max_steps: Annotated[int, COUNT] = 2000
     learning_rate: Annotated[float | None, POSITIVE] = None
     batch_tokens: Annotated[int, COUNT] = 1024
@@ -140,12 +161,21 @@ class Healing:
     bf16: Annotated[bool, BOOLEAN] = False
     swapped: Annotated[float, FROM_0_TO_1] = 0.5
     swap_distance: Annotated[int | None, COUNT] = None
-    seed: Annotated[int, SEED] = 0
 
     def __post_init__(self) -> None:
         for item in fields(self):
-            value = getattr(self, item.name)
-            check_range(item.name, value, get_args(item.type)[1])
+            if get_origin(item.type) is Annotated:
+                check_range(item.name, getattr(self, item.name), get_args(item.type)[1])
+        self.reading()  # refuses what is none
+
+    def reading(self) -> Options:
+        """How texts are read."""
+        return Options(**{name: getattr(self, name) for name in READING if name not in OF_LABELS})
+
+    def settings(self) -> dict[str, Any]:
+        """All but the texts and how they are read."""
+        names = [item.name for item in fields(self) if item.name not in ("texts", *READING)]
+        return {name: getattr(self, name) for name in names}
 
 
 def default_rate(hidden_size: int) -> float:
@@ -160,6 +190,7 @@ def heal(
     *,
     tokenizer: PreTrainedTokenizerBase,
     healing: Healing,
+    seed: int,
     folder: Path | None = None,
     anew: bool = False,
 ) -> dict[str, Any]:
@@ -171,6 +202,7 @@ def heal(
         texts: unlabelled texts.
         tokenizer: of both.
         healing: the settings.
+        seed: of the order of texts, and of what is swapped in them.
         folder: of checkpoints, from which the same healing goes on. The caller removes it (`remove_healing`). None:
             there are none.
         anew: another healing's checkpoints there may be deleted.
@@ -187,16 +219,16 @@ def heal(
         healing = replace(healing, learning_rate=default_rate(model.config.hidden_size))
     if not texts:
         raise UserError(
-            "There is no text to heal with that isn't measured on, too. Give more text, or other eval_texts."
+            f"There is no text to heal with that isn't measured on, too. Give more, or other {spell('eval_texts')}."
         )
     limit = original.config.max_position_embeddings
     rows = encode(tokenizer, texts, min(healing.max_length or limit, limit))
-    steps, console = texts_by_step(rows, special_tokens(tokenizer), healing), ProgressConsole()
+    steps, console = texts_by_step(rows, special_tokens(tokenizer), healing, seed), ProgressConsole()
     body, teacher = cast(Any, model).base_model, cast(Any, original).base_model
     embeddings = body.embeddings.word_embeddings.weight
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)
-        settings = repr((healing, body.config.to_dict(), rows))
+        settings = repr((healing.settings(), seed, body.config.to_dict(), rows))
         saved = None if folder is None else _checkpoint(folder, _digest(teacher, settings), anew)
         embeddings.requires_grad_(False)
         data: dict[str, Any] = {
@@ -204,7 +236,8 @@ def heal(
             "data_collator": lambda some: pad_rows([row for rows in some for row in rows], tokenizer.pad_token_id),
             "callbacks": [LogLines(console), *[Bar()] * is_live(console)],
         }
-        trainer = Distillation(teacher, model=body, args=_arguments(healing, place, keeps=folder is not None), **data)
+        arguments = _arguments(healing, seed, place, keeps=folder is not None)
+        trainer = Distillation(teacher, model=body, args=arguments, **data)
         trainer.remove_callback(PrinterCallback)
         said = "It had taken all steps of its healing: what is left is measuring."
         if (done := _steps_of(saved)) < len(steps):
@@ -222,13 +255,14 @@ def heal(
         "seconds": trainer.state.log_history[-1]["seconds"],
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
-        **asdict(healing),
+        **healing.settings(),
+        "seed": seed,
         "device": trainer.args.device.type,
         "threads": torch.get_num_threads(),
     }
 
 
-def _arguments(healing: Healing, place: Path, *, keeps: bool) -> TrainingArguments:
+def _arguments(healing: Healing, seed: int, place: Path, *, keeps: bool) -> TrainingArguments:
     """The Trainer's settings; `keeps`: it writes checkpoints."""
     return TrainingArguments(
         output_dir=str(place),
@@ -239,7 +273,7 @@ def _arguments(healing: Healing, place: Path, *, keeps: bool) -> TrainingArgumen
         warmup_steps=min(20, healing.max_steps // 10),
         weight_decay=0.0,
         bf16=healing.bf16,
-        seed=healing.seed,
+        seed=seed,
         save_strategy="steps" if keeps else "no",
         save_total_limit=1,
         logging_steps=max(20, healing.max_steps // 20),
@@ -277,7 +311,7 @@ def _train(trainer: Trainer, saved: str | None, folder: Path | None) -> None:
         rate = trainer.args.learning_rate
         raise Diverged(
             f"Healing diverged after {trainer.state.global_step} steps with learning_rate={rate:g}: the loss is no "
-            f"number any more. Give a lower one, such as {rate / 3:.1g}."
+            f"number any more. Give a lower one: Healing(texts, learning_rate={rate / 3:.1g})."
         ) from error
     except (KeyboardInterrupt, UserError) as error:
         is_kept = folder is not None and bool(whole_checkpoints(folder))
@@ -310,15 +344,15 @@ def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
         if strange := sorted(names - ours):
             raise UserError(
                 f"{str(folder)!r} holds {', '.join(strange[:4])}, which no healing wrote. Move it elsewhere, or give "
-                "another OUT."
+                f"another {spell('output')}."
             )
         whole = whole_checkpoints(folder)
         if whole and mark == digest:
             return str(whole[-1])
         if whole and not anew:
             raise UserError(
-                f"{str(folder)!r} holds a healing with other texts, weights or settings. Go on with those, or give "
-                "--overwrite, which begins anew."
+                f"{str(folder)!r} holds a healing with other texts, weights or settings. Go on with those, or begin "
+                f"anew: {spell('overwrite', True)}."
             )
         remove_healing(folder)
     with disk_errors(folder, nothing_changed):
@@ -442,9 +476,9 @@ def hidden_states_loss(ours: Sequence[Tensor], theirs: Sequence[Tensor], real: T
     return torch.stack(losses).mean()
 
 
-def texts_by_step(rows: list[Row], special: set[int], healing: Healing) -> list[list[Row]]:
+def texts_by_step(rows: list[Row], special: set[int], healing: Healing, seed: int) -> list[list[Row]]:
     """The texts of each step, some with two tokens swapped; the seed decides, so that a healing can go on."""
-    draw, lengths = random.Random(healing.seed), torch.tensor([len(row["input_ids"]) for row in rows])
+    draw, lengths = random.Random(seed), torch.tensor([len(row["input_ids"]) for row in rows])
     batches: list[list[int]] = []
     while len(batches) < healing.max_steps:
         batches += batches_of_like_lengths(lengths, healing.batch_tokens, draw.randrange(2**32))

@@ -17,7 +17,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoints.loading import InItsClass, check_finite, read_in_class
 from ..checkpoints.opening import COUNTERS, Checkpoint, listed, open_checkpoint
 from ..checkpoints.tokenizers import load_tokenizer
-from ..errors import UserError, one_line, user_errors
+from ..errors import UserError, one_line, spell, user_errors
 from ..model import modeling_posenc
 from ..model.package_config import PosEncConfig
 from ..model.scheme_factory import make_scheme
@@ -82,7 +82,7 @@ def _task_of(family: Family, architectures: list[str] | None, source: str, wante
         return None
     raise UserError(
         f"{source!r} holds {name}, whose head PosEnc doesn't have. Convert the encoder alone with "
-        "task='feature-extraction', or another head: these are known for "
+        f"{spell('head', 'feature-extraction')}, or another head: these are known for "
         f"{family.model_type}: {', '.join(family.heads)}."
     )
 
@@ -126,7 +126,7 @@ def model_class(task: str) -> type[PreTrainedModel]:
         UserError: there is no such task.
     """
     if task not in TASKS:
-        raise UserError(f"task={task!r} is unknown. Choose one of {', '.join(TASKS)}.")
+        raise UserError(f"is unknown. Choose one of {', '.join(TASKS)}.", parameter="head", value=task)
     return getattr(modeling_posenc, f"PosEnc{TASKS[task]}")
 
 

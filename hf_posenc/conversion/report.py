@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 from ..markdown import markdown_table
 
 
@@ -52,7 +54,7 @@ class ConversionReport:
     Attributes:
         source: what was converted.
         family: its `model_type`.
-        task: what the result is for; see `TASKS`.
+        head: of the result, by the name of its task.
         from_scheme, to_scheme: the positional schemes.
         max_position_embeddings: of the result.
         keys: what became of each weight.
@@ -69,7 +71,7 @@ class ConversionReport:
 
     source: str
     family: str
-    task: str
+    head: str
     from_scheme: str
     to_scheme: str
     max_position_embeddings: int
@@ -88,12 +90,8 @@ class ConversionReport:
         """Plain values, for JSON."""
         return asdict(self)
 
-    def sentence(self, command: str = "") -> str:
-        """What it costs, in words.
-
-        Args:
-            command: what has the option `--heal`, where that isn't the command that was given.
-        """
+    def sentence(self) -> str:
+        """What it costs, in words."""
         is_swapped = self.from_scheme != self.to_scheme
         how = f" from {self.from_scheme} to {self.to_scheme}" if is_swapped else f", {self.to_scheme} as it was"
         text, last = f"Converted {self.source}{how}", self.extended or self.after or self.before
@@ -102,7 +100,7 @@ class ConversionReport:
             return f"{text}{most}."
         text = f"{text}: hidden states differ by {_percent(last)} from the original"
         if self.healing is None:
-            return f"{text}{f': heal with {command}--heal texts.txt to bring that down' * is_swapped}."
+            return f"{text}{': `hf-posenc convert --heal texts.txt` brings that down' * is_swapped}."
         extended = "" if self.extended is None else f", {_percent(self.after)} before it was extended"
         return f"{text}, {_percent(self.before)} without healing{extended}."
 
@@ -121,7 +119,7 @@ class ConversionReport:
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """A name and a text."""
-        yield "model", f"{self.family} to PosEnc, for {self.task}, {self.max_position_embeddings:,} positions"
+        yield "model", f"{self.family} to PosEnc, for {self.head}, {self.max_position_embeddings:,} positions"
         yield "weights", f"{len(self.keys.used)} used, {len(self.keys.dropped)} left out"
         for reason in dict.fromkeys(self.keys.dropped.values()):
             yield "left out", f"{', '.join(name for name, why in self.keys.dropped.items() if why == reason)}: {reason}"
@@ -135,6 +133,24 @@ class ConversionReport:
         if self.tokenizer:
             yield "tokenizer", self.tokenizer
         yield from (("note", note) for note in self.notes)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert` returns; shown, it is its report.
+
+    Attributes:
+        model: in evaluation mode.
+        tokenizer: the source's. None: it has none.
+        report: what was done, and how far the model is from the source.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    report: ConversionReport
+
+    def __repr__(self) -> str:
+        return repr(self.report)
 
 
 def _percent(found: Any) -> str:

@@ -4,13 +4,14 @@ What both schemes have is copied, tables at another length; the rest is fitted (
 `query_scale` of the new scheme is undone in the query's weights.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.sentence_modules import ACTIVATION
-from ..errors import UserError
+from ..errors import UserError, spell
 from ..model.package_config import PosEncConfig, scheme_names, takes_rope_parameters
 from ..model.position_base import PositionScheme
 from ..model.position_rope import ROPE_COMMON
@@ -37,25 +38,41 @@ def parts_of(model: Any) -> Parts:
     return {names[0]: scheme} if len(names) == 1 else {name: getattr(scheme, name) for name in names}
 
 
-def target_config(
-    original: PreTrainedModel,
-    position_embedding_type: str | None,
-    position_embedding_kwargs: dict[str, Any] | None,
-    rope_parameters: dict[str, Any] | None,
-    max_position_embeddings: int | None,
-    extension: str | None,
-) -> tuple[PosEncConfig, bool]:
+@dataclass(frozen=True)
+class Target:
+    """The scheme and the length that a model is to have, see `convert`. None: its own."""
+
+    scheme: str | None = None
+    scheme_kwargs: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    max_position_embeddings: int | None = None
+    extension: str | None = None
+
+    @property
+    def at_the_old_length(self) -> "Target":
+        """The same scheme alone."""
+        return Target(self.scheme, self.scheme_kwargs, self.rope_parameters)
+
+    @property
+    def length_alone(self) -> "Target":
+        """The same length, without a scheme."""
+        return Target(max_position_embeddings=self.max_position_embeddings, extension=self.extension)
+
+
+def target_config(original: PreTrainedModel, target: Target) -> tuple[PosEncConfig, bool]:
     """The configuration after the swap, and whether it differs from the one before.
 
     Raises:
-        UserError: the scheme or an argument doesn't exist, or the extension doesn't fit.
+        UserError: an argument doesn't exist, or the extension doesn't fit.
     """
-    before = original.config
-    kind = position_embedding_type or before.position_embedding_type
+    before, rope_parameters = original.config, target.rope_parameters
+    kind = target.scheme or before.position_embedding_type
     same = kind == before.position_embedding_type
-    length = before.max_position_embeddings if max_position_embeddings is None else max_position_embeddings
-    if extension is not None:
-        rope_parameters = _check_extension(extension, kind, original, length, rope_parameters)
+    length = target.max_position_embeddings
+    if length is None:
+        length = before.max_position_embeddings
+    if target.extension is not None:
+        rope_parameters = _check_extension(target.extension, kind, original, length, rope_parameters)
     left = ("model_type", "transformers_version", "dtype", "auto_map", *ACTIVATION)
     values = {key: value for key, value in before.to_dict().items() if key[0] != "_" and key not in left}
     values |= {"position_embedding_type": kind, "max_position_embeddings": length}
@@ -64,8 +81,8 @@ def target_config(
         turns = any(takes_rope_parameters(before.find_scheme(name)) for name in stay)
         values["rope_parameters"] = before.rope_parameters if turns else None
         values["position_embedding_kwargs"] = _suitable(original, kind)
-    if position_embedding_kwargs is not None:
-        values["position_embedding_kwargs"] = position_embedding_kwargs
+    if target.scheme_kwargs is not None:
+        values["position_embedding_kwargs"] = target.scheme_kwargs
     if rope_parameters is not None:  # what trained angles depend on stays unless it is given, as in loading
         trained = values["rope_parameters"] or {}
         kept = {name: trained[name] for name in ROPE_COMMON if name in trained and name != "rope_type"}
@@ -86,22 +103,27 @@ def _check_extension(
     fits += ROPE_EXTENSIONS if any(takes_rope_parameters(before.find_scheme(name)) for name in names) else ()
     if extension not in fits:
         way = f"Choose one of {', '.join(fits)}" if fits else "Leave it out"
-        raise UserError(f"extension={extension!r} isn't one for {kind!r}. {way}.")
+        raise UserError(f"isn't one for {kind!r}. {way}.", parameter="extension", value=extension)
     if length <= trained:
         raise UserError(
-            f"extension={extension!r} has no effect: max_position_embeddings={length} isn't more than the source's "
-            f"{trained}. Leave it out, or raise max_position_embeddings."
+            f"has no effect: {spell('max_position_embeddings', length)} isn't more than the source's {trained}. Leave "
+            f"it out, or raise {spell('max_position_embeddings')}.",
+            parameter="extension",
+            value=extension,
         )
     if extension in EXTENSIONS:
         return rope_parameters
     if rope_parameters is not None and "rope_type" in rope_parameters:
-        raise UserError(f"extension={extension!r} and rope_parameters={rope_parameters!r} both scale. Give one.")
+        other = spell("rope_parameters", rope_parameters)
+        raise UserError(f"and {other} both scale. Give one.", parameter="extension", value=extension)
     kept = {**(before.rope_parameters or {}), **(rope_parameters or {})}
     scaled = kept.get("rope_type", "default")
     if scaled not in ("default", extension):
         raise UserError(
-            f"extension={extension!r}: the source's RoPE is scaled by {scaled!r} already. Go on with "
-            f"extension={scaled!r}, or extend the checkpoint that it was made from."
+            f": the source's RoPE is scaled by {scaled!r} already. Go on with {spell('extension', scaled)}, or extend "
+            "the checkpoint that it was made from.",
+            parameter="extension",
+            value=extension,
         )
     if extension == "linear":
         factor = kept["factor"] if scaled == extension else 1.0
@@ -132,7 +154,7 @@ def swap(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     extension: str | None = None,
-    seed: int = 0,
+    seed: int = 42,
 ) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
     """A model with the configuration's scheme and the original's other weights, see the module; the original stays.
 
@@ -181,7 +203,7 @@ def _copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: s
         else:
             raise UserError(
                 f"The source's {name!r} has {key!r} of shape {tuple(value.shape)}, which the new arguments don't fit. "
-                "Keep its position_embedding_kwargs."
+                f"Keep its {spell('scheme_kwargs')}."
             )
     new.load_state_dict(state)
     return carried

@@ -125,21 +125,21 @@ def start(
         return _load(options, prepared, beginning.checkpoint, beginning.config)
     with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
         converted = f"{folder}/converted"
-        _, report = convert(
+        report = convert(
             str(options.pretrained),
             converted,
-            position_embedding_type=options.scheme,
-            position_embedding_kwargs=cast(Any, options.scheme_kwargs),
-            task="feature-extraction",
+            scheme=options.scheme,
+            scheme_kwargs=cast(Any, options.scheme_kwargs),
+            head="feature-extraction",
             revision=options.revision,
             allow_other_tokens=options.allow_other_tokens,
             seed=options.seed,
             **{name: value for name, value in options.assigned.items() if name in _OF_A_CONVERSION},
-        )
+        ).report
         opened = open_checkpoint(converted)
         tokenizer, model, notes = _load(options, prepared, opened, read_model_config(opened))
     model.config._name_or_path = str(options.pretrained)
-    said = [report.sentence("hf-posenc convert "), report.tokenizer, *notes]
+    said = [report.sentence(), report.tokenizer, *notes]
     return tokenizer, model, [*filter(None, said)]
 
 

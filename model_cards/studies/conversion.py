@@ -14,7 +14,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from hf_posenc.conversion import convert
+from hf_posenc.conversion import Healing, convert
 from hf_posenc.errors import run_script
 from hf_posenc.markdown import markdown_table
 from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows, run_study
@@ -43,25 +43,27 @@ class Study:
         """Hidden states of the conversion to `learned`, against transformers' own."""
         texts = [row["text"] for row in read_rows(self.data, "sst2", "test")]
         long = [" ".join(texts[start : start + 30]) for start in range(0, 240, 30)]  # up to the end of the table
-        _, report = convert(self.source, self.work / "learned", eval_texts=[*texts[:48], *long], overwrite=True)
+        texts = [*texts[:48], *long]
+        report = convert(self.source, self.work / "learned", eval_texts=texts, overwrite=True, seed=0).report
         return {**report.to_dict(), "source": NAME}
 
     def swap(self, scheme: str, healed: bool) -> dict[str, Any]:
         """The report of a swap, on text from elsewhere than the healing's."""
         texts = [row["text"] for row in read_rows(self.data, "sst2", "test")]
-        heal = None
+        healing = None
         if healed:
-            heal = [row["text"] for row in read_rows(self.data, "bshift_novels", "train") if row["label"] == "original"]
-        _, report = convert(
+            rows = read_rows(self.data, "bshift_novels", "train")
+            original = [row["text"] for row in rows if row["label"] == "original"]
+            healing = Healing(original, max_steps=self.options.max_steps, bf16=self.options.bf16)
+        report = convert(
             self.source,
             self.work / scheme if healed or scheme in AS_THEY_ARE else None,
-            position_embedding_type=scheme,
+            scheme=scheme,
             eval_texts=texts,
-            heal=heal,
-            max_steps=self.options.max_steps if healed else None,
-            bf16=self.options.bf16 if healed else None,
+            healing=healing,
             overwrite=True,
-        )
+            seed=0,
+        ).report
         return {**report.to_dict(), "source": NAME}
 
 
@@ -85,7 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options_of(__doc__, "conversion")
     parser.add_argument("--work", default="runs/conversion", help="folder of the models in between")
     parser.add_argument("--schemes", nargs="*", choices=SCHEMES, default=list(SCHEMES))
-    parser.add_argument("--max-steps", type=int, help="of each healing; default: that of `convert`")
+    parser.add_argument("--max-steps", type=int, default=Healing.max_steps, help="of each healing")
     parser.add_argument("--bf16", action="store_true", help="heal in mixed precision")
     run_study(parser.parse_args(arguments), Study, table)
 

@@ -35,7 +35,7 @@ from scipy.stats import binomtest
 from hf_posenc.checkpoints.tokenizers import open_tokenizer
 from hf_posenc.comparison.report import difference, ends
 from hf_posenc.comparison.statistics import ABOVE_MAJORITY, compare
-from hf_posenc.conversion import convert
+from hf_posenc.conversion import Healing, convert
 from hf_posenc.data.reading import as_table
 from hf_posenc.errors import run_script
 from hf_posenc.finetuning.train import TrainingResult, fine_tune
@@ -108,17 +108,9 @@ class Study:
     def heal(self) -> dict[str, Any]:
         """Swaps `rope` in, and heals it on the training reviews of imdb, short and long ones."""
         texts = [row["text"] for split in ("train", "train_long") for row in read_rows(self.data, "imdb", split)[:1400]]
-        _, report = convert(
-            self.source,
-            self.work / "rope",
-            position_embedding_type="rope",
-            task="feature-extraction",
-            heal=texts,
-            max_steps=HEALING_STEPS,
-            batch_tokens=8 * TRAINED,
-            max_length=TRAINED,
-            overwrite=True,
-        )
+        healing = Healing(texts, max_steps=HEALING_STEPS, batch_tokens=8 * TRAINED, max_length=TRAINED)
+        options: dict[str, Any] = {"head": "feature-extraction", "overwrite": True, "seed": 0}
+        report = convert(self.source, self.work / "rope", scheme="rope", healing=healing, **options).report
         return {name: value for name, value in report.to_dict().items() if name != "keys"} | {"source": NAME}
 
     def start(self, way: Way) -> Path:
@@ -132,8 +124,9 @@ class Study:
             convert(
                 source,
                 folder,
-                task="feature-extraction",
+                head="feature-extraction",
                 measure=False,
+                seed=0,
                 extension=way.extension,
                 max_position_embeddings=longest,
             )

@@ -26,7 +26,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from hf_posenc.checkpoints.tokenizers import open_tokenizer
-from hf_posenc.conversion import convert
+from hf_posenc.conversion import Healing, convert
 from hf_posenc.errors import run_script
 from hf_posenc.markdown import markdown_table
 from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows, run_study
@@ -171,28 +171,25 @@ class Study:
             {} if extension is None else {"extension": extension, "max_position_embeddings": length}
         )
         if source == "rope":
-            options["position_embedding_type"] = "rope"
+            options["scheme"] = "rope"
         folder = self.work / "rope" if source == "healed" else self.source
-        return convert(folder, task="feature-extraction", measure=False, **options)[0]
+        return convert(folder, head="feature-extraction", measure=False, seed=0, **options).model
 
     def heal(self) -> dict[str, Any]:
         """Swaps `rope` in and heals it on film reviews of up to the trained length, half of them that long."""
         data = data_folder(self.options)
         texts = [row["text"] for split in ("train", "train_long") for row in read_rows(data, "imdb", split)[:1400]]
         held_out = [row["text"] for row in read_rows(data, "imdb", "test")[:100]]
-        _, report = convert(
+        report = convert(
             self.source,
             self.work / "rope",
-            position_embedding_type="rope",
-            task="feature-extraction",
-            heal=texts,
+            scheme="rope",
+            head="feature-extraction",
+            healing=Healing(texts, max_steps=200, batch_tokens=8 * TRAINED, bf16=True, swap_distance=1),
             eval_texts=held_out,
-            max_steps=200,
-            batch_tokens=8 * TRAINED,
-            bf16=True,
-            swap_distance=1,
             overwrite=True,
-        )
+            seed=0,
+        ).report
         return {**report.to_dict(), "source": NAME}
 
 

@@ -12,6 +12,7 @@ from transformers import BertTokenizer
 
 from hf_posenc.checkpoints.loading import load_any
 from hf_posenc.checkpoints.opening import open_checkpoint
+from hf_posenc.conversion import convert
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.exporting.native import to_native
 
@@ -60,6 +61,12 @@ def tiny_source(folder: Path, family: str = "bert", task: str = "feature-extract
         table.weight.data = table.create_weight()
     model.save_pretrained(folder)
     return model
+
+
+def converted(*arguments, **options):
+    """The model and the report of a conversion."""
+    done = convert(*arguments, **options)
+    return done.model, done.report
 
 
 def edit(source: Path, **changes):

@@ -8,7 +8,17 @@ import pytest
 import torch
 import transformers
 from common import others_slow, padded
-from conversion_harness import CASES, SIZES, edit, edit_weights, exported, sentences, tiny_source, tiny_tokenizer
+from conversion_harness import (
+    CASES,
+    SIZES,
+    converted,
+    edit,
+    edit_weights,
+    exported,
+    sentences,
+    tiny_source,
+    tiny_tokenizer,
+)
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoTokenizer,
@@ -75,7 +85,7 @@ def test_every_head_of_every_family_equals_transformers_own_and_goes_back(family
     if task == "multiple-choice" and getattr(theirs.base_model, "pooler", theirs) is None:
         pytest.skip(f"this transformers gives {family}'s multiple-choice head no pooler, and can't run it")
     pad = theirs.config.pad_token_id
-    model, report = convert(tmp_path / "source", tmp_path / "out")
+    model, report = converted(tmp_path / "source", tmp_path / "out")
     assert report.to_scheme == FAMILIES[family].scheme
     assert report.keys.new == []
     assert report.exact.hidden_max < 1e-5
@@ -165,7 +175,7 @@ BODIES += [("modernbert", shape) for shape in MODERN]
 @pytest.mark.parametrize(("family", "shape"), others_slow(BODIES, *BODIES[::3]))  # of each family some
 def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_for_byte(family, shape, tmp_path):
     theirs = tiny_source(tmp_path / "source", family, "fill-mask", **shape)
-    model, report = convert(tmp_path / "source", tmp_path / "out")
+    model, report = converted(tmp_path / "source", tmp_path / "out")
     assert report.exact.hidden_max < 1e-5
     assert report.keys.new == []
     model = type(model).from_pretrained(tmp_path / "out").eval()
@@ -197,7 +207,7 @@ def test_a_gated_encoder_of_any_shape_is_exact_in_any_batch_and_goes_back_byte_f
 
 def test_a_modernbert_whose_decoder_has_no_bias_gets_one_of_zero(tmp_path):
     theirs = tiny_source(tmp_path / "source", "modernbert", "fill-mask", decoder_bias=False)
-    model, _ = convert(tmp_path / "source", tmp_path / "out")
+    model = convert(tmp_path / "source", tmp_path / "out").model
     assert not model.lm_head.decoder.bias.any()
     assert_same(model, theirs, "fill-mask", pad=0)
     assert_same(exported(tmp_path / "out"), theirs, "fill-mask", pad=0)
@@ -206,11 +216,11 @@ def test_a_modernbert_whose_decoder_has_no_bias_gets_one_of_zero(tmp_path):
 def test_layers_of_a_modernberts_classifier_are_no_masked_lm_head(tmp_path):
     config = tiny_source(tmp_path, "modernbert", decoder_bias=False).config
     ModernBertForSequenceClassification(config).save_pretrained(tmp_path)
-    _, report = convert(tmp_path, task="fill-mask")
+    report = convert(tmp_path, head="fill-mask").report
     layers = {"lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"}
     assert {name.rpartition(".")[0] for name in report.keys.new} == layers
     assert report.keys.dropped["head.dense.weight"] == "the head of another task; this is fill-mask"
-    _, report = convert(tmp_path, task="text-classification")
+    report = convert(tmp_path, head="text-classification").report
     names = ("classifier.bias", "classifier.weight", "head.dense.weight", "head.norm.weight")
     assert report.keys.dropped == dict.fromkeys(names, "another head")
 
@@ -222,7 +232,7 @@ OLD |= {"rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "activation_functio
 def test_fields_of_nomics_own_code_are_heeded_where_transformers_ignores_them(tmp_path):
     theirs = tiny_source(tmp_path, "nomic_bert")
     edit(tmp_path, **OLD)  # as the published files have them, beside today's
-    assert_same(convert(tmp_path, measure=False)[0], theirs, "feature-extraction")
+    assert_same(convert(tmp_path, measure=False).model, theirs, "feature-extraction")
     for name, value, today in (
         ("rotary_emb_base", 10000, "rope_theta=1000.0"),
         ("n_embd", 64, "hidden_size=32"),
@@ -235,7 +245,7 @@ def test_fields_of_nomics_own_code_are_heeded_where_transformers_ignores_them(tm
         place = "rope_parameters the rope_theta" if name == "rotary_emb_base" else "the "
         assert f"Delete {name} there, and give {place}" in str(error.value)
     edit(tmp_path, **OLD, rotary_scaling_factor=2)
-    note = convert(tmp_path, measure=False)[1].notes[-1]
+    note = convert(tmp_path, measure=False).report.notes[-1]
     assert note.endswith("config.json this isn't carried over: rotary_scaling_factor=2.")
     edit(tmp_path, rotary_scaling_factor=None)
     unlike_ours = dict.fromkeys(("prenorm", "use_rms_norm", "rotary_emb_interleaved", "causal", "parallel_block"), True)
@@ -249,7 +259,7 @@ def test_fields_of_nomics_own_code_are_heeded_where_transformers_ignores_them(tm
 def test_gtes_own_names_and_prefix_are_understood_and_logits_scaled_by_the_length_are_refused(tmp_path):
     theirs = tiny_source(tmp_path, "gte", "fill-mask")
     edit_weights(tmp_path, lambda state: {re.sub("^gte", "new", key): value for key, value in state.items()})
-    assert_same(convert(tmp_path, measure=False)[0], theirs, "fill-mask", pad=1)
+    assert_same(convert(tmp_path, measure=False).model, theirs, "fill-mask", pad=1)
     edit(tmp_path, logn_attention_scale=True)
     with pytest.raises(UserError, match="is a gte model with logn_attention_scale=True"):
         convert(tmp_path)
@@ -281,7 +291,7 @@ def test_positions_that_would_not_be_the_same_are_refused(family, changes, named
 
 def test_the_account_holds_every_key_of_the_source(tmp_path):
     BertForPreTraining(BertConfig(**SIZES)).save_pretrained(tmp_path)
-    model, report = convert(tmp_path)
+    model, report = converted(tmp_path)
     assert type(model).__name__ == "PosEncForMaskedLM"
     names = {key.removeprefix("bert.") for key in load_file(tmp_path / "model.safetensors")}
     assert {*report.keys.used, *report.keys.dropped} >= names
@@ -297,7 +307,7 @@ def test_old_names_and_prefixes_are_understood(tmp_path):
 
     theirs = tiny_source(tmp_path)
     edit_weights(tmp_path, old_names)
-    model, report = convert(tmp_path, measure=False)
+    model, report = converted(tmp_path, measure=False)
     assert_same(model, theirs, "feature-extraction")
     assert "counter" in report.keys.dropped["embeddings.position_ids"]
 
@@ -307,24 +317,24 @@ def test_a_checkpoint_in_several_files_is_read(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
-    model, _ = convert(tmp_path, measure=False)
+    model = convert(tmp_path, measure=False).model
     assert_same(model, theirs, "fill-mask")
 
 
 def test_an_untied_decoder_stays_untied(tmp_path):
     theirs = tiny_source(tmp_path, "bert", "fill-mask", tie_word_embeddings=False)
-    model, _ = convert(tmp_path, tmp_path / "out")
+    model = convert(tmp_path, tmp_path / "out").model
     assert model.config.tie_word_embeddings is False
     assert_same(type(model).from_pretrained(tmp_path / "out"), theirs, "fill-mask")
 
 
 def test_a_bare_encoder_becomes_a_classifier_with_its_pooler(tmp_path):
     tiny_source(tmp_path, "bert", "feature-extraction")
-    model, report = convert(tmp_path, task="text-classification")
+    model, report = converted(tmp_path, head="text-classification")
     assert isinstance(model, PosEncForSequenceClassification)
     assert report.keys.new == ["classifier.out_proj.weight", "classifier.out_proj.bias"]
     assert torch.equal(model.classifier.dense.weight, load_file(tmp_path / "model.safetensors")["pooler.dense.weight"])
-    again, _ = convert(tmp_path, task="text-classification")
+    again = convert(tmp_path, head="text-classification").model
     assert torch.equal(model.classifier.out_proj.weight, again.classifier.out_proj.weight)
 
 
@@ -351,7 +361,7 @@ def test_relative_bert_is_loaded_with_its_relative_positions_and_says_so(kind, t
     config.architectures = ["BertForSequenceClassification"]
     config.save_pretrained(tmp_path)
     edit(tmp_path, position_embedding_type=kind)
-    model, report = convert(tmp_path)
+    model, report = converted(tmp_path)
     assert report.from_scheme == kind
     assert "transformers 5 ignores that silently" in report.notes[0]
     assert report.notes[-1].startswith("How exact it is can't be measured")
@@ -374,4 +384,4 @@ def test_a_distilbert_encoder_goes_into_bert_too(tmp_path):
 def test_a_field_that_says_what_is_so_anyway_is_no_obstacle(family, tmp_path):
     theirs = tiny_source(tmp_path, family)
     edit(tmp_path, attention_bias=True, mlp_bias=True, causal=False)  # as files that were written elsewhere have them
-    assert_same(convert(tmp_path, measure=False)[0], theirs, "feature-extraction", theirs.config.pad_token_id)
+    assert_same(convert(tmp_path, measure=False).model, theirs, "feature-extraction", theirs.config.pad_token_id)

@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 from hf_posenc import SCHEMES
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
-from hf_posenc.finetuning import train
+from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.options import Options
 
 
@@ -52,7 +52,7 @@ def run(tmp_path, files):
         console = Console(file=StringIO(), width=200)
         values = {"device": "cpu", "max_steps": 2, "batch_size": 8, "seed": 1, "set": {"save_strategy": "no"}}
         options = Options.of(**{**files, **values, "output": str(tmp_path / "run"), **options})
-        return train.train(options, baselines=False, console=console), console.file.getvalue()
+        return fine_tune(options, baselines=False, console=console), console.file.getvalue()
 
     return call
 
@@ -68,7 +68,7 @@ def log(caplog, monkeypatch):
 def test_a_run_begins_with_the_converted_weights(run, tmp_path, source, scheme, log):
     result, printed = run(pretrained=source, scheme=scheme, learning_rate=0.0)
     kind = scheme or "learned"
-    convert(source, tmp_path / "converted", position_embedding_type=scheme, task="feature-extraction", seed=1)
+    convert(source, tmp_path / "converted", scheme=scheme, head="feature-extraction", seed=1)
     wanted, trained = (load_file(tmp_path / name / "model.safetensors") for name in ("converted", "run"))
     for name, value in wanted.items():
         torch.testing.assert_close(trained[f"model.{name}"], value, rtol=0, atol=0)
@@ -101,6 +101,6 @@ def test_pretrained_weights_take_a_scheme_of_ones_own(run, tmp_path, source):
     assert config["position_embedding_type"] == "far_away"
     assert (tmp_path / "run" / "far_away.py").exists()
     for pretrained in (source, None):
-        with pytest.raises(UserError, match=r"--scheme 'far_awy' is unknown. Did you mean 'far_away'"):
+        with pytest.raises(UserError, match=r"scheme='far_awy' is unknown. Did you mean 'far_away'"):
             run(data="nowhere", scheme="far_awy", overwrite=True, pretrained=pretrained)
     del SCHEMES["far_away"]

@@ -9,15 +9,16 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import fields
 
 import pytest
 import torch
 from common import others_slow
-from conversion_harness import sentences, tiny_source, tiny_tokenizer
+from conversion_harness import converted, sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, TrainerCallback
 
-from hf_posenc.conversion import convert
+from hf_posenc.conversion import Healing, convert
 from hf_posenc.conversion import heal as module
 from hf_posenc.conversion.heal import batches_of_like_lengths, default_rate, depth_at, read_training_texts, set_aside
 from hf_posenc.conversion.measure import encode, swap_tokens
@@ -34,7 +35,10 @@ def source(tmp_path_factory):
 def heal(source, out=None, scheme="alibi", texts=240, **options):
     """Converts and heals; `texts` are given or made up."""
     made_up = sentences(texts) if isinstance(texts, int) else texts
-    return convert(source, out, position_embedding_type=scheme, heal=made_up, **{"batch_tokens": 80, **options})
+    settings = {item.name: options.pop(item.name) for item in fields(Healing) if item.name in options}
+    return converted(
+        source, out, scheme=scheme, healing=Healing(made_up, **{"batch_tokens": 80, **settings}), **options
+    )
 
 
 def test_healing_brings_hidden_states_nearer(source, tmp_path):
@@ -76,7 +80,7 @@ ABOVE = ("model.layers.1", *HEAD)
 )
 def test_the_layers_above_stay_as_they_are_until_their_turn(source, monkeypatch, scheme, depth, still):
     monkeypatch.setattr(module, "depth_at", lambda progress, layers: depth)
-    swapped, _ = convert(source, position_embedding_type=scheme, measure=False)
+    swapped = convert(source, scheme=scheme, measure=False).model
     healed, _ = heal(source, scheme=scheme, texts=40, max_steps=2, measure=False)
     before = dict(swapped.named_parameters())
     same = {name for name, value in healed.named_parameters() if torch.equal(value, before[name])}
@@ -233,33 +237,45 @@ OUT_OF_RANGE += [("max_length", -3), ("swapped", 1.5), ("swapped", float("nan"))
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"heal": ["one", "two"]}, "Healing has 2 different texts"),
-        ({"heal": [""]}, "holds no text"),
-        ({"heal": "nowhere.txt"}, "'nowhere.txt' can't be read: No such file or directory. Name"),
-        ({"heal": sentences(50), "max_steps": 0}, "max_steps=0 is out of range. Give a whole number from 1"),
-        ({"heal": [1, 2]}, "1 is no text. Give a file, or a list of strings"),
-        *(
-            ({"heal": sentences(50), name: value}, re.escape(f"{name}={value!r} is out of range"))
-            for name, value in OUT_OF_RANGE
-        ),
-        ({"heal": sentences(50), "seed": -1}, "seed=-1 is out of range. Give a whole number from 0 to 4294967295"),
-        ({"heal": sentences(50), "position_embedding_type": None}, "heal has no effect: the scheme stays 'learned'"),
-        ({"text_column": "body"}, "text_column='body' has no effect without text to heal with"),
-        ({"max_steps": 9, "bf16": True}, "max_steps=9, bf16=True has no effect without text to heal with"),
-        ({"heal": sentences(50), "eval_texts": []}, r"'\[\]' holds no text"),
+        ({"texts": ["one", "two"]}, "Healing has 2 different texts"),
+        ({"texts": [""]}, "holds no text"),
+        ({"texts": "nowhere.txt"}, "'nowhere.txt' can't be read: No such file or directory. Name"),
+        ({"max_steps": 0}, "max_steps=0 is out of range. Give a whole number from 1"),
+        ({"texts": [1, 2]}, "1 is no text. Give a file, or a list of strings"),
+        *(({name: value}, re.escape(f"{name}={value!r} is out of range")) for name, value in OUT_OF_RANGE),
+        ({"seed": -1}, "seed=-1 is out of range. Give a whole number from 0 to 4294967295"),
+        ({"scheme": None}, "Healing has no effect: the scheme stays 'learned'.* or name another scheme"),
+        ({"eval_texts": []}, r"'\[\]' holds no text"),
     ],
 )
 def test_what_cannot_heal_is_refused(options, match, source, tmp_path):
     with pytest.raises(ValueError, match=match):
-        convert(source, tmp_path / "out", **{"position_embedding_type": "rope", "measure": False, **options})
+        heal(source, tmp_path / "out", **{"texts": 50, "scheme": "rope", "measure": False, **options})
     assert not list(tmp_path.iterdir())
+
+
+def test_files_are_read_as_the_healing_says_and_texts_as_they_are(source, tmp_path):
+    path = tmp_path / "texts.csv"
+    path.write_text("body;id\n" + "".join(f"{text};1\n" for text in sentences(50)))
+    reading = {"texts": path, "text_column": "body", "delimiter": ";", "max_steps": 1}
+    _, report = heal(source, eval_texts=sentences(5, seed=1), **reading)
+    assert (report.healing["texts"], report.before.sequences) == (50, 5)
+    with pytest.raises(ValueError, match="no text to heal with that isn't measured on, too. Give more, or other eval_"):
+        heal(source, eval_texts=path, **reading)
+
+
+def test_text_that_is_no_healing_is_refused(source):
+    with pytest.raises(ValueError, match=r"healing is a list. Give Healing\(texts\)"):
+        convert(source, scheme="rope", healing=sentences(50))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("measure", others_slow([True, False], True))
 def test_a_healing_that_diverges_writes_nothing_and_says_what_to_do(source, tmp_path, measure):
     options = {"texts": 40, "measure": measure}
-    with pytest.raises(ValueError, match="Healing diverged after .* steps with learning_rate=1e.* Give a lower one"):
+    with pytest.raises(
+        ValueError, match="Healing diverged after .* steps with learning_rate=1e.* Give a lower one: Healing"
+    ):
         heal(source, tmp_path / "out", max_steps=8, learning_rate=1e30, **options)
     assert not list(tmp_path.iterdir())
     heal(source, tmp_path / "out", max_steps=2, **options)
@@ -290,7 +306,7 @@ def test_a_healing_that_makes_it_worse_is_left_out(source, monkeypatch, value):
         return {"longest": 9}
 
     kept = {}
-    monkeypatch.setattr(sys.modules[convert.__module__], "run_healing", ruin)
+    monkeypatch.setattr(sys.modules[convert.__module__], "heal", ruin)
     model, report = heal(source, texts=100)
     assert report.after == report.before
     assert report.notes[-1] == "Healing took it farther from the original: the weights from before it are kept."
@@ -307,11 +323,11 @@ def test_one_command_swaps_heals_at_the_sources_lengths_and_then_extends(source,
     assert report.sentence().startswith("Converted bert from learned to rope: hidden states differ by ")
     assert report.extended.distance != report.after.distance  # linear scaling changes short texts
     assert report.trained_length == 40
-    wanted = ".*is extended already, from 40 to 160 positions.*convert SOURCE -o HEALED --scheme alibi --heal FILE.*"
-    with pytest.raises(ValueError, match=f"{wanted}convert HEALED -o OUT --max-position-embeddings 160"):
+    wanted = "is extended already, from 40 to 160 positions.* with scheme='alibi', and extend that: max_position_embed"
+    with pytest.raises(ValueError, match=f"{wanted}dings=160"):
         heal(tmp_path / "out", max_steps=2)
     heal(source, tmp_path / "healed", scheme="rope", max_steps=2)
-    then, _ = convert(tmp_path / "healed", **longer)
+    then = convert(tmp_path / "healed", **longer).model
     assert then.config.rope_parameters == model.config.rope_parameters
 
 

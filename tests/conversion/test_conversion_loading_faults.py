@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conversion_harness import edit, edit_weights, tiny_source, tiny_tokenizer
+from conversion_harness import converted, edit, edit_weights, tiny_source, tiny_tokenizer
 from safetensors.torch import load_file
 
 from hf_posenc.conversion import convert
@@ -31,7 +31,7 @@ def _classifier(model):
 )
 def test_the_classifier_of_another_task_is_dropped_and_the_new_one_is_listed(family, own, task, new, tmp_path):
     theirs = tiny_source(tmp_path, family, own)
-    model, report = convert(tmp_path, task=task)
+    model, report = converted(tmp_path, head=task)
     assert report.keys.new == [f"{name}.{kind}" for name in new for kind in ("weight", "bias")]
     name = _classifier(theirs)
     assert report.keys.dropped[name] in ("another head", f"the head of {own}; this is {task}")
@@ -46,7 +46,7 @@ def test_the_classifier_of_another_task_is_dropped_and_the_new_one_is_listed(fam
 def test_a_classifier_without_architectures_is_what_it_is_asked_to_be(family, task, tmp_path):
     theirs = tiny_source(tmp_path, family, task)
     edit(tmp_path, architectures=None)
-    model, report = convert(tmp_path, task=task, measure=False)
+    model, report = converted(tmp_path, head=task, measure=False)
     assert (report.keys.new, report.keys.dropped) == ([], {})
     assert torch.equal(_last(model).weight, load_file(tmp_path / "model.safetensors")[_classifier(theirs)])
 
@@ -56,7 +56,7 @@ def test_a_config_for_other_labels_than_the_classifier_is_refused(tmp_path):
     edit(tmp_path, id2label={"0": "a", "1": "b"}, label2id={"a": 0, "b": 1})
     for task in (None, "text-classification"):
         with pytest.raises(ValueError, match=r"'classifier.weight' has shape \(3, 32\), its config.json says \(2, 32"):
-            convert(tmp_path, task=task)
+            convert(tmp_path, head=task)
 
 
 @pytest.mark.parametrize("flag", [False, True])
@@ -65,7 +65,7 @@ def test_without_safetensors_the_way_to_a_pickle_is_said(flag, tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"holds no model\.safetensors") as caught:
         convert(tmp_path, allow_pickle=flag)
-    assert ("--allow-pickle" in str(caught.value)) is not flag
+    assert ("allow_pickle=True" in str(caught.value)) is not flag
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_known_keys_of_other_heads_are_dropped_with_their_reason(tmp_path):
     heads = ("lm_head.bias", "lm_head.decoder.bias", "classifier.out_proj.weight", "qa_outputs.bias")
     foreign = {**dict.fromkeys(heads, "another head"), "pooler.dense.weight": "the pooler, which only classifiers use"}
     edit_weights(tmp_path, lambda state: {**state, **{name: torch.ones(2) for name in foreign}})
-    _, report = convert(tmp_path, measure=False)
+    report = convert(tmp_path, measure=False).report
     assert {name: report.keys.dropped[name] for name in foreign} == foreign
 
 
@@ -150,7 +150,7 @@ DATA_PARALLEL = [
 def test_keys_that_transformers_does_not_understand_are_measured_under_its_names(family, task, tmp_path):
     tiny_source(tmp_path, family, task)
     edit_weights(tmp_path, lambda state: {f"module.{key}": value for key, value in state.items()})
-    _, report = convert(tmp_path)
+    report = convert(tmp_path).report
     assert report.exact.hidden_max < 1e-5
     assert report.exact.logits_max < 1e-5
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from conversion_harness import converted
 from transformers import AutoModel, AutoTokenizer
 
 import hf_posenc
@@ -26,7 +27,7 @@ def minilm():
 
 
 def test_converted_and_exported_it_is_the_same_model(minilm, tmp_path):
-    model, report = convert(minilm, tmp_path / "out")
+    model, report = converted(minilm, tmp_path / "out")
     assert report.exact.hidden_max <= 1e-5
     report = hf_posenc.export(tmp_path / "out", tmp_path / "back", to="native")
     assert report.largest_difference <= 1e-5
@@ -46,7 +47,7 @@ def test_converted_and_exported_it_is_the_same_model(minilm, tmp_path):
     ("scheme", "least"), [("lspe", 0.99), ("fourier", 0.99), ("t5", 0.85), ("rope", 0.7), ("alibi", 0.7)]
 )
 def test_what_is_carried_over_without_text(minilm, scheme, least):
-    _, report = convert(minilm, position_embedding_type=scheme)
+    report = convert(minilm, scheme=scheme).report
     assert report.before.cosine > least
 
 

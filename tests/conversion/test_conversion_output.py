@@ -22,7 +22,7 @@ def source(tmp_path):
 def test_a_folder_that_holds_the_source_is_never_replaced(source):
     (source.parent / "config.json").write_text("{}")
     for out in (source.parent, source):
-        with pytest.raises(UserError, match=f"{out.name}', is SOURCE's folder, or holds it"):
+        with pytest.raises(UserError, match=f"{out.name}' is the source's own folder, or holds it"):
             convert(source, out, overwrite=True)
     assert (source / "model.safetensors").is_file()
 
@@ -34,9 +34,9 @@ def test_what_a_conversion_wrote_is_listed_and_replaced_and_all_else_stays(sourc
     assert json.loads((out / LIST).read_text())["files"] == {name: sha256(out / name) for name in names - {LIST}}
     assert all(is_model_file(out / name) for name in names)
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"out' already holds .*replace it \(--overwrite\)"):
+    with pytest.raises(UserError, match=r"out' already holds .*replace it \(overwrite=True\)"):
         convert(source, out, measure=False)
-    convert(source, out, overwrite=True, measure=False, position_embedding_type="rope")
+    convert(source, out, overwrite=True, measure=False, scheme="rope")
     assert (out / "notes.txt").read_text() == "mine"
     assert {path.name for path in out.iterdir()} - names == {"notes.txt", "position_rope.py", "position_rotated.py"}
     assert not (out / "position_learned.py").exists()
@@ -59,7 +59,7 @@ def test_a_conversion_that_fails_leaves_the_model_before_it(source, tmp_path, mo
 
     convert(source, tmp_path / "out", measure=False)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    options = {"position_embedding_type": "rope", "overwrite": True, "measure": False}
+    options = {"scheme": "rope", "overwrite": True, "measure": False}
     with monkeypatch.context() as patch:
         patch.setattr("transformers.PreTrainedModel.save_pretrained" if failing != "replace" else "os.replace", full)
         for out in ("out", "new"):

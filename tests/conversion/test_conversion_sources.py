@@ -91,7 +91,7 @@ def test_weights_that_are_no_plain_real_numbers_are_refused(dtype, source, tmp_p
 def test_the_dtype_of_the_weights_is_kept(dtype, source):
     reference = load((source / "model.safetensors").read_bytes())
     edit_weights(source, lambda state: state.update({key: value.to(dtype) for key, value in state.items()}))
-    weight = convert(source, measure=False)[0].model.layers[0].output.weight
+    weight = convert(source, measure=False).model.model.layers[0].output.weight
     assert torch.equal(weight, reference["bert.encoder.layer.0.output.dense.weight"].to(dtype))
 
 
@@ -99,7 +99,7 @@ def test_the_dtype_of_the_weights_is_kept(dtype, source):
 def test_a_head_that_is_missing_is_not_replaced_by_a_random_one(task, tmp_path):
     tiny_source(tmp_path / "source", task="text-classification")
     edit_weights(tmp_path / "source", lambda state: state.pop("classifier.weight"))
-    refuses(tmp_path / "source", "lacks 'classifier.weight', which its config.json asks for", tmp_path, task=task)
+    refuses(tmp_path / "source", "lacks 'classifier.weight', which its config.json asks for", tmp_path, head=task)
 
 
 def test_a_file_that_is_cut_short_is_refused(source, tmp_path):
@@ -142,7 +142,7 @@ def test_a_pickle_is_read_only_when_asked_for_and_never_run(source, tmp_path, mo
     (source / "model.safetensors").unlink()
     torch.save(state, source / "pytorch_model.bin")
     refuses(source, "a pickle, in which programs can hide", tmp_path)
-    _, report = convert(source, allow_pickle=True)
+    report = convert(source, allow_pickle=True).report
     assert report.exact.hidden_max < 1e-5
     with open(source / "pytorch_model.bin", "wb") as file:
         pickle.dump({"bert.embeddings.word_embeddings.weight": _Bomb()}, file)
@@ -185,14 +185,14 @@ def test_a_tokenizer_that_gives_other_ids_than_its_file_is_refused_and_shown(tmp
     tiny_source(source, "roberta", vocab_size=500)
     for name in digits_apart(source):
         if name == "PreTrainedTokenizerFast":
-            assert convert(source, measure=False)[1].tokenizer == ""
+            assert convert(source, measure=False).report.tokenizer == ""
             continue
         wrong = (
             "gives other ids than its tokenizer.json for [0-9]+ of 200 texts: '.*' becomes, from token [0-9]+ on, "
             "(.*) instead of (.*)[.]"
         )
-        refuses(source, f"{wrong}.*--allow-other-tokens", tmp_path)
-        _, report = convert(source, measure=False, allow_other_tokens=True)
+        refuses(source, f"{wrong}.*allow_other_tokens=True", tmp_path)
+        report = convert(source, measure=False, allow_other_tokens=True).report
         given, expected = re.search(wrong, report.tokenizer).groups()
         assert given.split()[0] != expected.split()[0]
         assert report.tokenizer in repr(report)
@@ -200,19 +200,19 @@ def test_a_tokenizer_that_gives_other_ids_than_its_file_is_refused_and_shown(tmp
     (source / "tokenizer.json").unlink()
     (source / "vocab.txt").write_text("".join(f"{token}\n" for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS)))
     (source / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
-    assert "is unchecked: there is no tokenizer.json. It has " in convert(source, measure=False)[1].tokenizer
+    assert "is unchecked: there is no tokenizer.json. It has " in convert(source, measure=False).report.tokenizer
 
 
 def test_what_is_not_carried_over_is_named(source):
     tiny_tokenizer(source)
-    usual = convert(source, measure=False)[1].notes
+    usual = convert(source, measure=False).report.notes
     of_tokens = json.loads((source / "tokenizer_config.json").read_text())
     changed = {**of_tokens, "auto_map": {"A": "b"}, "name_or_path": "x"}
     (source / "tokenizer_config.json").write_text(json.dumps(changed))
     (source / "generation_config.json").write_text('{"_from_model_config": true, "pad_token_id": 0, "num_beams": 4}')
     edit(source, finetuning_task="mnli", gradient_checkpointing=False, chunk_size_feed_forward=8)
     (source / "training.log").write_text("step 1")
-    _, report = convert(source, measure=False)
+    report = convert(source, measure=False).report
     assert report.notes == [
         *usual,
         "Of its config.json this isn't carried over: chunk_size_feed_forward=8, finetuning_task='mnli'.",
@@ -239,21 +239,21 @@ def test_a_kill_in_the_middle_of_writing_leaves_no_model_and_the_next_run_works(
 def test_a_task_or_an_activation_that_the_head_lacks_is_refused(tmp_path):
     tiny_source(tmp_path / "source", "roberta", "fill-mask", hidden_act="relu")
     refuses(tmp_path / "source", "masked-LM head with gelu", tmp_path)
-    refuses(tmp_path / "source", "task='telepathy' is unknown", tmp_path, task="telepathy")
-    _, report = convert(tmp_path / "source", task="feature-extraction")
+    refuses(tmp_path / "source", "head='telepathy' is unknown", tmp_path, head="telepathy")
+    report = convert(tmp_path / "source", head="feature-extraction").report
     assert report.exact.hidden_max < 1e-5
 
 
 def test_the_report_prints_as_lines_and_its_values_stay(source, tmp_path):
-    _, report = convert(source, position_embedding_type="rope")
+    report = convert(source, scheme="rope").report
     first, *lines = repr(report).splitlines()
-    share, way = f"{100 * report.before.distance:.2g} %", "heal with --heal texts.txt to bring that down."
+    share, way = f"{100 * report.before.distance:.2g} %", "`hf-posenc convert --heal texts.txt` brings that down."
     assert first == f"Converted source from learned to rope: hidden states differ by {share} from the original: {way}"
     assert all(len(line) < 200 for line in lines)
     (swapped,) = (line for line in lines if "| swapped" in line)
     assert f"| {share} | {report.before.cosine:.3f} |" in swapped
     assert report.to_dict()["before"]["cosine"] == report.before.cosine
-    assert repr(convert(source)[1]).startswith("Converted source, learned as it was: hidden states differ by at mo")
+    assert repr(convert(source).report).startswith("Converted source, learned as it was: hidden states differ by at mo")
 
 
 def test_the_command_line(source, tmp_path, run):
@@ -272,8 +272,12 @@ def test_the_command_line(source, tmp_path, run):
     code, out, err = run("convert", source, "-o", tmp_path / "other", "--rope-parameters", "{")
     assert (code, "--rope-parameters '{' is no JSON" in err) == (2, True)
     code, out, err = run("convert", source, "-o", tmp_path / "other", *scheme, "--bf16")
-    assert (code, "has no effect without text to heal with" in err) == (2, True)
+    assert (code, "--bf16 has no effect without text to heal with. Give --heal" in err) == (2, True)
     assert not (tmp_path / "other").exists()
+    (tmp_path / "e.csv").write_text("body\nthe dog walks\nno cat\n")
+    measured = ("--eval-texts", tmp_path / "e.csv", "--text-column", "body")
+    code, out, err = run("convert", source, "-o", tmp_path / "measured", *scheme, *measured)
+    assert (code, "measured on: 2 texts" in out) == (0, True), err
     assert run("convert", source, "-o", tmp_path / "exact")[0] == 0
 
 

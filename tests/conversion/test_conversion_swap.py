@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 from common import BUILTIN, encoder, others_slow, padded
-from conversion_harness import edit, sentences, tiny_source, tiny_tokenizer
+from conversion_harness import converted, edit, sentences, tiny_source, tiny_tokenizer
 from own_schemes import TurnedHeads
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -46,7 +46,7 @@ QUICK = ("none", "rope")
 
 @pytest.mark.parametrize("scheme", others_slow([name for name in BUILTIN if name != "learned"], *QUICK))
 def test_learned_becomes_every_scheme_and_says_how_near_it_is(scheme, source, tmp_path):
-    model, report = convert(source, tmp_path / "out", position_embedding_type=scheme)
+    model, report = converted(source, tmp_path / "out", scheme=scheme)
     assert report.to_scheme == model.config.position_embedding_type == scheme
     assert report.exact.hidden_max < 1e-5
     assert 0 < report.before.distance < 1
@@ -62,21 +62,21 @@ def test_learned_becomes_every_scheme_and_says_how_near_it_is(scheme, source, tm
 def test_a_scheme_that_makes_queries_and_keys_anew_is_said_where_it_comes_and_goes(old, new, tmp_path):
     encoder(old).save_pretrained(tmp_path / "old")
     tiny_tokenizer(tmp_path / "old")
-    _, report = convert(tmp_path / "old", position_embedding_type=new)
+    report = convert(tmp_path / "old", scheme=new).report
     said = [line["scheme"] for line in report.carried if "makes q and k anew" in line["what"]]
     assert said == ["pope"]
 
 
 def test_how_much_a_model_knows_of_word_order(source):
-    original, _ = convert(source)
+    original = convert(source).model
     rows = encode(AutoTokenizer.from_pretrained(source), sentences(40), 32)
-    blind = convert(source, position_embedding_type="none")[0]
+    blind = convert(source, scheme="none").model
     assert order_r2(original, original, rows, {2, 3}) == 1
     assert abs(order_r2(blind, original, rows, {2, 3})) < 1e-6
     assert order_r2(original, blind, rows, {2, 3}) is None
     assert order_r2(original, original, rows, range(10**6)) is None  # nothing may be swapped
     assert order_r2(original, original, [{"input_ids": [2, 7, 3, 8, 3]}], {2, 3}) is None  # no neighbours
-    opposite = convert(source)[0]
+    opposite = convert(source).model
     table = opposite.position.embedding.weight
     table.data[1:] = table.data[1:].flip(0)
     assert order_r2(opposite, original, rows, {2, 3}) < 0
@@ -101,8 +101,8 @@ def test_tokens_that_are_added_stay_in_place_though_nobody_calls_them_special(tm
 def test_a_bias_fitted_to_another_one_is_nearer_than_none(scheme, tmp_path):
     encoder("alibi").save_pretrained(tmp_path)
     tiny_tokenizer(tmp_path)
-    _, without = convert(tmp_path, position_embedding_type="none")
-    _, report = convert(tmp_path, position_embedding_type=scheme)
+    without = convert(tmp_path, scheme="none").report
+    report = convert(tmp_path, scheme=scheme).report
     depends_on_distance_alone = scheme in ("t5", "kerple", "mlp_bias")
     share = 0.5 if depends_on_distance_alone else 0.95
     assert report.carried[-1]["r2"] > (0.9 if depends_on_distance_alone else 0.0)
@@ -111,7 +111,7 @@ def test_a_bias_fitted_to_another_one_is_nearer_than_none(scheme, tmp_path):
 
 def test_a_network_takes_over_the_table(source):
     wide = {"intermediate_size": 96}
-    _, report = convert(source, position_embedding_type="fourier", position_embedding_kwargs=wide)
+    report = convert(source, scheme="fourier", scheme_kwargs=wide, seed=0).report
     fitted = report.carried[0]
     assert fitted["what"] == "fitted to the old vectors"
     assert fitted["r2"] > 0.9
@@ -119,8 +119,8 @@ def test_a_network_takes_over_the_table(source):
 
 
 def test_the_mean_of_the_table_stays_and_position_0_stays_with_cls(source):
-    original, _ = convert(source, measure=False)
-    bare, _ = convert(source, position_embedding_type="none", measure=False)
+    original = convert(source, measure=False).model
+    bare = convert(source, scheme="none", measure=False).model
     table = original.position.embedding.weight
     words = original.embeddings.word_embeddings.weight
     kinds = original.embeddings.token_type_embeddings.weight
@@ -131,8 +131,8 @@ def test_the_mean_of_the_table_stays_and_position_0_stays_with_cls(source):
 
 def test_without_token_types_the_mean_is_in_the_token_embedding(tmp_path):
     tiny_source(tmp_path, "distilbert")
-    original, _ = convert(tmp_path, measure=False)
-    bare, report = convert(tmp_path, position_embedding_type="none", measure=False)
+    original = convert(tmp_path, measure=False).model
+    bare, report = converted(tmp_path, scheme="none", measure=False)
     assert "in the token embedding" in report.carried[0]["what"]
     mean = original.position.embedding.weight[1:].mean(0)
     torch.testing.assert_close(
@@ -164,7 +164,7 @@ def test_the_choice_of_basis_changes_nothing_but_what_rope_turns(interleaved, bi
 
 def swapped(folder, out, old, new):
     """Converts and loads what was written, which must answer as what was returned; returns both models."""
-    model, report = convert(folder, out, position_embedding_type=new)
+    model, report = converted(folder, out, scheme=new)
     assert (report.from_scheme, report.to_scheme) == (old, new)
     assert report.exact.hidden_max < 1e-5
     assert 0 < report.before.distance < 1
@@ -186,7 +186,7 @@ def test_a_gated_encoder_without_biases_becomes_each_kind_of_scheme(scheme, nomi
 def test_a_window_that_comes_is_not_made_up_for_by_other_biases(nomic):
     models = {}
     for scheme in ("kerple", "window+kerple"):
-        models[scheme], report = convert(nomic, position_embedding_type=scheme, measure=False)
+        models[scheme], report = converted(nomic, scheme=scheme, measure=False)
     assert {"scheme": "window", "what": "its fixed biases come on top"} in report.carried
     both, alone = (models[name].position for name in ("window+kerple", "kerple"))
     for name, value in alone.state_dict().items():
@@ -195,7 +195,7 @@ def test_a_window_that_comes_is_not_made_up_for_by_other_biases(nomic):
 
 @pytest.mark.parametrize("scheme", ["alibi+dual_triangle", "rope+alibi+dual_triangle"])
 def test_other_biases_do_not_make_up_for_a_mask(scheme, nomic):
-    model, report = convert(nomic, position_embedding_type=scheme, measure=False)
+    model, report = converted(nomic, scheme=scheme, measure=False)
     assert {"scheme": "dual_triangle", "what": "its fixed biases come on top"} in report.carried
     assert float(model.position.alibi.log_slopes.weight.exp().max()) < 1  # -10000 over a few tokens is 100 and more
 
@@ -210,10 +210,10 @@ def test_a_modernbert_keeps_its_window_or_gets_another_scheme(scheme, modern, tm
     far = hidden(model.base_model, torch.randint(5, 20, (1, 30)), None)
     assert torch.isfinite(far).all()
     if scheme == "rope":  # the angles stay as they were trained
-        assert model.config.rope_parameters == convert(modern, measure=False)[0].config.rope_parameters
+        assert model.config.rope_parameters == convert(modern, measure=False).model.config.rope_parameters
         short = torch.randint(5, 20, (1, 4))  # no longer than the window
         torch.testing.assert_close(
-            hidden(model.base_model, short, None), hidden(convert(modern)[0].base_model, short, None)
+            hidden(model.base_model, short, None), hidden(convert(modern).model.base_model, short, None)
         )
 
 
@@ -226,17 +226,17 @@ def test_rope_parameters_that_are_given_leave_the_other_angles_as_they_were_trai
         ({"rope_theta": 500.0}, {"rope_type": "default", "rope_theta": 500.0, **local}),
     ):
         for scheme in ("rope+window", "rope"):
-            model, _ = convert(modern, position_embedding_type=scheme, rope_parameters=given, measure=False)
+            model = convert(modern, scheme=scheme, rope_parameters=given, measure=False).model
             assert model.config.rope_parameters == wanted
-    model, _ = convert(nomic, position_embedding_type="rope+alibi", measure=False)
+    model = convert(nomic, scheme="rope+alibi", measure=False).model
     assert model.config.rope_parameters["rope_theta"] == 1000.0
     for scheme in ("alibi+window", "none"):
-        assert convert(modern, position_embedding_type=scheme, measure=False)[0].config.rope_parameters is None
+        assert convert(modern, scheme=scheme, measure=False).model.config.rope_parameters is None
 
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
 def test_a_modernbert_reads_longer_texts_by_each_scaling_of_its_global_layers(kind, modern):
-    model, _ = convert(modern, max_position_embeddings=160, extension=kind, measure=False)
+    model = convert(modern, max_position_embeddings=160, extension=kind, measure=False).model
     rope = model.config.rope_parameters
     assert (rope["rope_type"], rope["factor"]) == (kind, 4.0)
     assert (rope["rope_theta"], rope["local_rope_theta"], rope["global_attn_every_n_layers"]) == (160000.0, 10000.0, 3)
@@ -266,7 +266,7 @@ def test_a_modernbert_of_another_pattern_is_refused(change, match, modern, tmp_p
     shutil.copytree(modern, tmp_path / "source")
     edit(tmp_path / "source", **change)
     if match is None:
-        assert convert(tmp_path / "source")[1].exact.hidden_max < 1e-5
+        assert convert(tmp_path / "source").report.exact.hidden_max < 1e-5
         return
     with pytest.raises(ValueError, match=match):
         convert(tmp_path / "source")
@@ -274,7 +274,7 @@ def test_a_modernbert_of_another_pattern_is_refused(change, match, modern, tmp_p
 
 def test_an_extension_keeps_the_other_parameters_of_rope(nomic):
     given = {"rope_theta": 500.0, "beta_fast": 20.0}
-    model, _ = convert(nomic, max_position_embeddings=160, extension="yarn", rope_parameters=given, measure=False)
+    model = convert(nomic, max_position_embeddings=160, extension="yarn", rope_parameters=given, measure=False).model
     assert model.config.rope_parameters.items() >= given.items()
     with pytest.raises(ValueError, match="has no 'beta_fast' for rope_type='linear'"):
         convert(nomic, max_position_embeddings=160, extension="linear", rope_parameters=given)
@@ -284,8 +284,8 @@ def test_an_extension_keeps_the_other_parameters_of_rope(nomic):
 @pytest.mark.parametrize("family", ["bert", "nomic_bert"])
 def test_the_factor_on_queries_is_undone(family, source, nomic):
     source = source if family == "bert" else nomic
-    bare, _ = convert(source, position_embedding_type="none", measure=False)
-    model, _ = convert(source, position_embedding_type="deberta", measure=False)
+    bare = convert(source, scheme="none", measure=False).model
+    model = convert(source, scheme="deberta", measure=False).model
     with torch.no_grad():
         model.position.embedding.weight.zero_()
         for linear in (*model.position.keys, *model.position.queries):
@@ -298,7 +298,7 @@ def test_the_factor_on_queries_is_undone(family, source, nomic):
 )
 def test_any_scheme_becomes_any_other(before, after, tmp_path):
     encoder(before).save_pretrained(tmp_path / "source")
-    model, report = convert(tmp_path / "source", tmp_path / "out", position_embedding_type=after)
+    model, report = converted(tmp_path / "source", tmp_path / "out", scheme=after)
     assert (report.from_scheme, report.to_scheme, report.exact) == (before, after, None)
     assert 0 < report.before.distance < 2
     if "t5" in before and "t5" in after:  # what both have stays
@@ -310,18 +310,18 @@ def test_any_scheme_becomes_any_other(before, after, tmp_path):
 @pytest.mark.parametrize("scheme", ["lspe", "sinusoidal", "fourier"])
 def test_what_is_added_becomes_a_table_exactly(scheme, tmp_path):
     encoder(scheme, norm_position="post").save_pretrained(tmp_path)
-    _, report = convert(tmp_path, position_embedding_type="learned")
+    report = convert(tmp_path, scheme="learned").report
     assert report.before.hidden_max < 1e-5
 
 
 def test_a_swap_that_changes_nothing_is_none(source):
-    _, report = convert(source, position_embedding_type="learned", max_position_embeddings=40)
+    report = convert(source, scheme="learned", max_position_embeddings=40).report
     assert report.before is None
 
 
 def test_tiling_leaves_short_texts_as_they_were_and_takes_long_ones(source, tmp_path):
-    original, _ = convert(source, measure=False)
-    model, report = convert(source, tmp_path / "out", max_position_embeddings=100)
+    original = convert(source, measure=False).model
+    model, report = converted(source, tmp_path / "out", max_position_embeddings=100)
     assert report.before.hidden_max == 0
     assert report.carried[0]["what"] == "40 positions -> 100"
     long = torch.randint(5, 20, (1, 100))
@@ -345,7 +345,7 @@ def test_how_tables_grow():
 
 def test_relative_tables_grow_at_their_ends(tmp_path):
     encoder("relative_key").save_pretrained(tmp_path)
-    model, report = convert(tmp_path, max_position_embeddings=100)
+    model, report = converted(tmp_path, max_position_embeddings=100)
     assert report.before.hidden_max < 1e-6
     weights = model.position.tables[0].weight
     assert weights.shape[0] == 199
@@ -358,12 +358,12 @@ LINEAR, LONGER = {"rope_type": "linear", "factor": 2.0}, {"max_position_embeddin
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"position_embedding_type": "spiral"}, "'spiral' is unknown"),
-        ({"position_embedding_type": "alibi", "position_embedding_kwargs": {"slope": 1}}, "no argument of 'alibi'"),
+        ({"scheme": "spiral"}, "scheme='spiral' is unknown"),
+        ({"scheme": "alibi", "scheme_kwargs": {"slope": 1}}, "no argument of 'alibi'"),
         ({"extension": "tile"}, "has no effect: max_position_embeddings=40"),
         ({"extension": "yarn", **LONGER}, "'yarn' isn't one for 'learned'. Choose one of tile, interpolate"),
-        ({"extension": "yarn", "position_embedding_type": "lspe", **LONGER}, "'yarn' isn't one for 'lspe'. Leave it"),
-        ({"extension": "yarn", "position_embedding_type": "rope", "rope_parameters": LINEAR, **LONGER}, "both scale"),
+        ({"extension": "yarn", "scheme": "lspe", **LONGER}, "'yarn' isn't one for 'lspe'. Leave it"),
+        ({"extension": "yarn", "scheme": "rope", "rope_parameters": LINEAR, **LONGER}, "both scale"),
     ],
 )
 def test_a_scheme_or_an_extension_that_does_not_fit_is_refused(options, match, source, tmp_path):
@@ -373,7 +373,7 @@ def test_a_scheme_or_an_extension_that_does_not_fit_is_refused(options, match, s
 
 
 def test_the_swap_leaves_the_original_and_the_random_numbers_alone(source):
-    original, _ = convert(source, measure=False)
+    original = convert(source, measure=False).model
     before = {key: value.clone() for key, value in original.state_dict().items()}
     changed = {"position_embedding_type": "t5", "position_embedding_kwargs": {}}
     config = PosEncConfig(**{**original.config.to_dict(), **changed})
@@ -388,7 +388,7 @@ def test_the_swap_leaves_the_original_and_the_random_numbers_alone(source):
     "scheme", others_slow([f"learned+{name}" for name in ("t5", "alibi", "relative_key", "sinusoidal")], "learned+t5")
 )
 def test_what_comes_beside_a_scheme_that_stays_begins_without_effect(scheme, source):
-    _, report = convert(source, position_embedding_type=scheme)
+    report = convert(source, scheme=scheme).report
     assert report.before.distance**2 < 1e-3
     assert "without effect" in report.carried[-1]["what"]
     assert not any("r2" in line for line in report.carried)
@@ -396,17 +396,17 @@ def test_what_comes_beside_a_scheme_that_stays_begins_without_effect(scheme, sou
 
 def test_a_scheme_that_nothing_scales_comes_on_top_and_that_is_said(source):
     kwargs = {"sinusoidal": {"learned_scale": False}}
-    _, report = convert(source, position_embedding_type="learned+sinusoidal", position_embedding_kwargs=kwargs)
+    report = convert(source, scheme="learned+sinusoidal", scheme_kwargs=kwargs).report
     assert report.before.distance > 1e-3
     assert "on top of the vectors that stay" in report.carried[-1]["what"]
 
 
 @pytest.mark.parametrize("kind", others_slow(swap.ROPE_EXTENSIONS, "dynamic"))
 def test_rope_grows_by_its_scaling_twice_as_once(kind, source, tmp_path):
-    convert(source, tmp_path / "rope", position_embedding_type="rope", measure=False)
+    convert(source, tmp_path / "rope", scheme="rope", measure=False)
     convert(tmp_path / "rope", tmp_path / "twice", max_position_embeddings=80, extension=kind, measure=False)
-    twice, _ = convert(tmp_path / "twice", max_position_embeddings=320, extension=kind, measure=False)
-    once, report = convert(tmp_path / "rope", max_position_embeddings=320, extension=kind)
+    twice = convert(tmp_path / "twice", max_position_embeddings=320, extension=kind, measure=False).model
+    once, report = converted(tmp_path / "rope", max_position_embeddings=320, extension=kind)
     parameters = once.config.rope_parameters
     assert twice.config.rope_parameters == parameters
     assert (parameters["rope_type"], parameters["factor"]) == (kind, 8.0)
@@ -418,9 +418,9 @@ def test_rope_grows_by_its_scaling_twice_as_once(kind, source, tmp_path):
 
 
 def test_a_table_beside_rope_is_tiled_while_rope_is_scaled(source, tmp_path):
-    convert(source, tmp_path / "both", position_embedding_type="learned+rope", measure=False)
-    before, _ = convert(tmp_path / "both", measure=False)
-    after, report = convert(tmp_path / "both", max_position_embeddings=80, extension="yarn", measure=False)
+    convert(source, tmp_path / "both", scheme="learned+rope", measure=False)
+    before = convert(tmp_path / "both", measure=False).model
+    after, report = converted(tmp_path / "both", max_position_embeddings=80, extension="yarn", measure=False)
     table = before.position.learned.embedding.weight
     torch.testing.assert_close(after.position.learned.embedding.weight, extended_table(table, 80, "tile"))
     assert [line["how"] for line in report.carried] == ["tile"]
@@ -428,7 +428,7 @@ def test_a_table_beside_rope_is_tiled_while_rope_is_scaled(source, tmp_path):
 
 @pytest.mark.parametrize("scheme", others_slow(["learned", "tupe", "t5", "rope"], "learned", "rope"))
 def test_fewer_positions_are_measured_on_shorter_texts(scheme, source):
-    model, report = convert(source, position_embedding_type=scheme, max_position_embeddings=8)
+    model, report = converted(source, scheme=scheme, max_position_embeddings=8)
     assert model.config.max_position_embeddings == 8
     assert report.before is None or report.before.distance < 1.0
     assert not any(line.get("how") == "tile" for line in report.carried)
@@ -437,7 +437,7 @@ def test_fewer_positions_are_measured_on_shorter_texts(scheme, source):
 def test_a_rotation_that_differs_by_head_gets_its_basis_by_head(source, monkeypatch):
     monkeypatch.setattr(TurnedHeads, "name", "turned_heads", raising=False)
     monkeypatch.setitem(SCHEMES, "turned_heads", TurnedHeads)
-    model, report = convert(source, position_embedding_type="turned_heads")
+    model, report = converted(source, scheme="turned_heads")
     assert {"what": "q and k in a basis whose slow pairs hold most of q.k"} in report.carried
     attention = model.layers[0].attention
     size, speeds = attention.head_dim, model.position.speeds

@@ -256,7 +256,7 @@ def test_bad_input_is_refused_before_anything_is_written(source, tmp_path):
         export(source[0], tmp_path / "out", to="onnx", epochs=3)
     with pytest.raises(UserError, match="There is no folder"):
         export(str(tmp_path / "nothing"), tmp_path / "out", to="onnx")
-    with pytest.raises(UserError, match="SOURCE's folder"):
+    with pytest.raises(UserError, match="is the source's own folder"):
         export(source[0], source[0], to="onnx", overwrite=True)
     checkpoint(tmp_path / "mute")
     for path in (tmp_path / "mute").glob("tokenizer*"):

@@ -411,7 +411,7 @@ def test_fine_tuned_weights_go_back_to_their_class(name, training, tmp_path):
 def test_a_modernbert_goes_back_too(tmp_path):  # which has no classifier that ours is like
     tiny_source(tmp_path / "in", "modernbert", "fill-mask")
     tiny_tokenizer(tmp_path / "in")
-    model, _ = hf_posenc.convert(tmp_path / "in", tmp_path / "ours")
+    model = hf_posenc.convert(tmp_path / "in", tmp_path / "ours").model
     loss = model.train()(torch.arange(5, 15)[None], labels=torch.arange(5, 15)[None]).loss
     loss.backward()
     torch.optim.SGD(model.parameters(), 0.1).step()

@@ -16,7 +16,7 @@ PUBLISHED = {
     "further": [f"{TRAIN}/further --pretrained {{here}}/trained --tokenizer {{here}}/trained"],
     "swapped": [f"{TRAIN}/swapped --pretrained {{here}}/trained --scheme alibi --allow-other-tokens"],
     "converted": ["convert {here}/trained -o {here}/converted"],
-    "healed": [f"{HEAL}/healed --eval-text {{here}}/e.csv"],
+    "healed": [f"{HEAL}/healed --eval-texts {{here}}/e.csv"],
     "of healed": [f"{HEAL}/healed", f"{TRAIN}/of_healed --pretrained {{here}}/healed --test {{here}}/e.csv"],
 }
 """How checkpoints come about, after the first training; the last words name the folder."""

@@ -28,7 +28,7 @@ from hf_posenc.model.unpadding import Tokens
 def test_learned_post_norm_equals_transformers_bert(unpad, side, tmp_path):
     """With token types: hidden states, and the logits, the loss and a gradient of masked words."""
     bert = tiny_source(tmp_path, "bert", "fill-mask")
-    ours = convert(tmp_path, measure=False)[0].eval()
+    ours = convert(tmp_path, measure=False).model.eval()
     ours.config.unpad_inputs = unpad
     ids, mask = padded([tokens(n, seed=n) for n in (20, 7, 1, 13)], side)
     labels = torch.where((ids % 3 == 0) & (mask == 1), ids, -100)
@@ -102,7 +102,7 @@ def test_relative_keys_equal_the_bert_of_transformers_4(kind, unpad, side, tmp_p
     BertConfig(**sizes, architectures=["BertForSequenceClassification"]).save_pretrained(tmp_path)
     edit(tmp_path, position_embedding_type=kind)
     save_file(part["weight"], tmp_path / "model.safetensors", {"format": "pt"})
-    ours = convert(tmp_path, measure=False)[0].eval()
+    ours = convert(tmp_path, measure=False).model.eval()
     ours.config.unpad_inputs = unpad
 
     ids, mask, types = (part["input"][name] for name in ("ids", "mask", "types"))

@@ -119,7 +119,7 @@ def test_a_converted_sentence_transformer_stays_one(modules: list[tuple[str, str
         model = sentence_transformers.SentenceTransformer(str(source), device="cpu")
         model.save_pretrained(str(tmp_path / "today"))
         source = tmp_path / "today"
-    _, report = convert(source, tmp_path / "out")
+    report = convert(source, tmp_path / "out").report
     assert f"It stays a sentence-transformer: {', '.join(name for _, name in modules)}." in report.notes
     expected = embeddings(source)
     assert expected.shape == (3, 7 if modules == DENSE else 32)
@@ -148,7 +148,7 @@ def test_a_module_that_cannot_be_kept_is_named_and_none_is(
     source = other(tmp_path / "source", modules)
     if lost is not None:
         (source / lost).rename(source / "2_Dense" / "pytorch_model.bin")
-    _, report = convert(source, tmp_path / "out", measure=False)
+    report = convert(source, tmp_path / "out", measure=False).report
     assert note in " ".join(report.notes)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert not names & {"modules.json", "1_Pooling", "2_Dense", "sentence_bert_config.json"}
@@ -182,7 +182,7 @@ def test_a_cross_encoder_scores_as_before_converted_and_exported(form: str, tmp_
         raw = json.loads((source / "config.json").read_text())
         (source / "config.json").write_text(json.dumps({**raw, **fields}))
     convert(source, tmp_path / "out", measure=False)
-    convert(tmp_path / "out", tmp_path / "rope", position_embedding_type="rope", measure=False)
+    convert(tmp_path / "out", tmp_path / "rope", scheme="rope", measure=False)
     hf_posenc.export(tmp_path / "out", tmp_path / "native", to="native")
     places = {"source": source, **{name: tmp_path / name for name in ("out", "native", "rope")}}
     models = {name: sentence_transformers.CrossEncoder(str(place), device="cpu") for name, place in places.items()}
@@ -191,7 +191,7 @@ def test_a_cross_encoder_scores_as_before_converted_and_exported(form: str, tmp_
     scores = {name: model.predict(pairs, convert_to_tensor=True) for name, model in models.items()}
     for name in ("out", "native"):
         torch.testing.assert_close(scores[name], scores["source"], atol=1e-5, rtol=0)
-    _, report = convert(source, tmp_path / "encoder", task="feature-extraction", measure=False)
+    report = convert(source, tmp_path / "encoder", head="feature-extraction", measure=False).report
     assert not (tmp_path / "encoder" / "config_sentence_transformers.json").exists()
     assert not {*ACTIVATION} & {*json.loads((tmp_path / "encoder" / "config.json").read_text())}
     assert form != "of today" or "its modules are made for sequence-classification" in report.notes[-1]
@@ -219,7 +219,7 @@ def test_a_colbert_whose_queries_are_expanded_stays_one_or_says_why_not(attend: 
     made = kind(str(bert(tmp_path / "bert", BertModel)), device="cpu")
     made[0].query_expansion = {"strategy": "fixed", "attend": attend, "length": 12, "token": "[UNK]"}
     made.save_pretrained(str(tmp_path / "source"))
-    _, report = convert(tmp_path / "source", tmp_path / "out", measure=False)
+    report = convert(tmp_path / "source", tmp_path / "out", measure=False).report
     assert (tmp_path / "out" / "modules.json").exists() == attend
     if attend:
         ours, theirs = (

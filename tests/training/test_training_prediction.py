@@ -544,7 +544,7 @@ def test_half_a_character_of_pythons_strings_is_refused_with_its_place(run, chec
         lambda: model.predict(pd.DataFrame({"text": ["who", HALF]}, dtype=object)),
         lambda: hf_posenc.fit(["who", HALF], ["a", "b"]),
         lambda: hf_posenc.fit(["who", "karla"], ["a", HALF]),
-        lambda: hf_posenc.convert(checkpoint, position_embedding_type="t5", heal=["who", HALF]),
+        lambda: hf_posenc.convert(checkpoint, scheme="t5", healing=hf_posenc.Healing(["who", HALF])),
     ):
         with pytest.raises(UserError, match=r"[Rr]ow 1 holds '\\ud800', one half of a surrogate pair"):
             take()

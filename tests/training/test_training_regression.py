@@ -77,7 +77,7 @@ def test_a_regression_that_goes_on_keeps_its_units(run: TrainingResult, tmp_path
 
 
 def test_a_new_head_on_a_trained_encoder_takes_the_units_of_its_data(run: TrainingResult, tmp_path: Path) -> None:
-    convert(run.output, tmp_path / "bare", task="feature-extraction", measure=False)
+    convert(run.output, tmp_path / "bare", head="feature-extraction", measure=False)
     convert(run.output, tmp_path / "same", measure=False)
     kept = AutoModelForSequenceClassification.from_pretrained(tmp_path / "same").config
     assert (kept.label_mean, kept.label_scale) == (run.model.config.label_mean, run.model.config.label_scale)

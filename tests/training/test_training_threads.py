@@ -57,7 +57,7 @@ DOORS: dict[str, Callable[[Path, Path], Any]] = {
     "fit, deterministic": lambda checkpoint, out: fit(full_determinism=True),
     "fit, refused": failing,
     "load": lambda checkpoint, out: hf_posenc.load(checkpoint),
-    "convert": lambda checkpoint, out: hf_posenc.convert(checkpoint, out, position_embedding_type="t5"),
+    "convert": lambda checkpoint, out: hf_posenc.convert(checkpoint, out, scheme="t5"),
     "compare": lambda checkpoint, out: compare(out),
     "export": lambda checkpoint, out: hf_posenc.export(checkpoint, out, to="onnx"),
 }
