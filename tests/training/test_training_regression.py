@@ -54,7 +54,7 @@ def test_prices_are_learned_far_better_than_by_their_mean_in_standard_units(run:
 
 def test_the_answers_are_the_same_for_whoever_loads_the_checkpoint(run: TrainingResult) -> None:
     classifier = load_classifier(str(run.output), "cpu")
-    with pytest.raises(UserError, match="--top-k 2 is for labels, and .* predicts numbers. Leave it out"):
+    with pytest.raises(UserError, match="top_k=2 is for labels, and .* predicts numbers. Leave it out"):
         list(answers_to(classifier, [("a text",)], top_k=2))
     written = [answer["prediction"] for answer in answers_to(classifier, [(text,) for text in TEXTS])]
     errors = np.array(written) - [row["label"] for row in prices(100, 1)]
