@@ -1,1 +1,1 @@
-"""Checkpoints: the one way to open one, `sources`, `loading` and `tokenizers`; and the keeper of output folders."""
+"""Checkpoints: the one way to open one, `opening`, `loading` and `tokenizers`; and the keeper of output folders."""

@@ -69,7 +69,7 @@ def convert(
     Ctrl-C keeps a checkpoint of the healing, and the same command goes on.
     """
     from hf_posenc.conversion import convert as run
-    from hf_posenc.conversion.heal import read_training_texts
+    from hf_posenc.data.texts import read_training_texts
 
     files = {name: value for name in shared.READING if (value := context.params.get(name)) is not None}
     settings = {"max_steps": max_steps, "max_length": max_length, "bf16": bf16}

@@ -102,7 +102,7 @@ def check(
 
 def _check_onnx(scheme: str, kwargs: dict[str, Any]) -> "CheckResult":
     """Exports a tiny classifier with the scheme to ONNX, and compares it with PyTorch on texts, as `export` does."""
-    from hf_posenc.conversion.measure import own_texts
+    from hf_posenc.data.texts import own_texts
     from hf_posenc.data.tokenizer import train_tokenizer
     from hf_posenc.exporting.run import export
     from hf_posenc.quiet import without_bars

@@ -12,18 +12,19 @@ from rich.console import Console
 
 from hf_posenc.checkpoints.loading import position_limit
 from hf_posenc.checkpoints.tokenizers import check_ids
+from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
 from hf_posenc.conversion.loading import load
 from hf_posenc.errors import UserError, user_errors
 from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.train import TrainingResult, fine_tune
+from hf_posenc.inference.logits import logits_of
 from hf_posenc.machine import commit, processor
 from hf_posenc.model.scheme_factory import make_scheme
 from hf_posenc.options import Options
 from hf_posenc.schemes.names import require_scheme
 from hf_posenc.schemes.scheme_file import register_scheme
-from hf_posenc.training.inference import logits_of
 from hf_posenc.training.recipe import default_learning_rate
-from hf_posenc.training.run_folder import OPTIONS_NAME, checkpoints
+from hf_posenc.training.run_folder import OPTIONS_NAME
 
 from .plan import Plan, PlannedRun
 from .tasks import test_parts, training_rows

@@ -13,18 +13,19 @@ from ..checkpoints.files import REPORT_NAME, read_json
 from ..checkpoints.keeper import OutputFolder, check_apart, is_model_file, output_folder
 from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modules
 from ..checkpoints.tokenizers import check_ids
+from ..data.texts import own_texts, read_training_texts
 from ..errors import UserError, spell
 from ..files import expanded, last_name, write_json
+from ..inference.logits import Row
 from ..options import SEED, Options, check_range
 from ..quiet import alone, without_bars
 from ..schemes.names import require_scheme
 from ..schemes.scheme_file import register_scheme
-from ..training.inference import Row
 from .families import FAMILIES, SOURCE
 from .fields import not_carried
-from .heal import Healing, heal, read_training_texts, remove_healing, set_aside
+from .heal import Healing, heal, remove_healing, set_aside
 from .loading import Loaded, load
-from .measure import compare, encode, own_texts, random_tokens, special_tokens, verify
+from .measure import compare, encode, random_tokens, special_tokens, verify
 from .report import Agreement, Conversion, ConversionReport
 from .swap import Target, swap, target_config
 

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
+from ..errors import UserError
 from ..tasks import TASKS
 
 Needs = Mapping[str, tuple[Any, ...]]
@@ -22,6 +24,11 @@ SOURCE = "hf_posenc_source"
 """Where `task_specific_params` of a converted checkpoint name its family, to which a native export goes back."""
 POOLED = ("text-classification", "multiple-choice")
 """The tasks whose classes read [CLS] in the first place."""
+SAME = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id"),
+)
+"""Fields that mean the same in both, under the names of `Family.fields`."""
 _UNGATED: Needs = {"mlp_gated": (False,), "attention_bias": (True,), "mlp_bias": (True,)}
 """BERT's feed-forward network, and its biases."""
 _GATED: Needs = {"embedding_size": (None,), "mlp_gated": (True,)}
@@ -420,3 +427,22 @@ _ALL = (
 )
 FAMILIES = {family.model_type: family for family in _ALL}
 """The architectures that can be converted, and exported to: where several hold a scheme, the first that fits."""
+
+
+def check_known(model_type: str) -> None:
+    """Refuses a type that this transformers hasn't.
+
+    Raises:
+        UserError: it is too old.
+    """
+    if model_type not in CONFIG_MAPPING:
+        raise UserError(
+            f"transformers {transformers.__version__} has no {model_type}. Update it: pip install -U transformers."
+        )
+
+
+def summary(family: Family, task: str, hidden_act: str) -> dict[str, Any]:
+    """The fields by which a `sequence_summary` is what our pooled head is; none for other heads."""
+    if family.heads.get(task, {}).get("classifier.dense") != "sequence_summary.summary":
+        return {}
+    return {"summary_type": "first", "summary_use_proj": True, "summary_activation": family.dense or hidden_act}

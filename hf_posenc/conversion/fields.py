@@ -7,7 +7,7 @@ from transformers import CONFIG_MAPPING
 from ..checkpoints.files import read_json
 from ..checkpoints.opening import Checkpoint
 from ..errors import UserError, spell
-from .families import Family
+from .families import SAME, Family, summary
 
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
@@ -21,12 +21,6 @@ _BIASES = ("attention_bias", "mlp_bias")
 
 _GATED_ACTS = {"swiglu": "silu", "geglu": "gelu"}
 """Older names of the activation of a gated network."""
-
-SAME = (
-    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id"),
-)
-"""Fields that mean the same in both, under the names of `Family.fields`."""
 
 
 def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, source: str) -> dict[str, Any]:
@@ -198,10 +192,3 @@ def not_carried(family: Family, config: Any, tokenizer: Any, source: Checkpoint)
         lost = [f"{name}={value!r}" for name, value in sorted(values.items()) if value and name not in names]
         notes += [f"Of its {file} this isn't carried over: {', '.join(lost)}."] if lost else []
     return notes
-
-
-def summary(family: Family, task: str, hidden_act: str) -> dict[str, Any]:
-    """The fields by which a `sequence_summary` is what our pooled head is; none for other heads."""
-    if family.heads.get(task, {}).get("classifier.dense") != "sequence_summary.summary":
-        return {}
-    return {"summary_type": "first", "summary_use_proj": True, "summary_activation": family.dense or hidden_act}

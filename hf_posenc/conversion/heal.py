@@ -41,11 +41,11 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback
 
 from ..checkpoints.keeper import REPLACED, disk_errors, nothing_changed
-from ..data.columns import find_columns
-from ..data.memory import SOURCE, dataset_in_memory, values_in_memory
-from ..data.reading import Dialect, counted, read_file, refuse_surrogates
+from ..checkpoints.trainer_checkpoints import delete_checkpoint, our_checkpoints, whole_checkpoints
 from ..errors import Diverged, Interrupted, UserError, spell
 from ..files import WRITING, write_text
+from ..inference.logits import Row, pad_rows, take_off_autocast
+from ..machine import step_bytes
 from ..optimizer import scale_position_learning_rates
 from ..options import (
     BOOLEAN,
@@ -57,13 +57,8 @@ from ..options import (
     READING,
     Options,
     check_range,
-    refuse_given,
 )
-from ..progress import ProgressConsole
-from ..training.inference import Row, pad_rows, take_off_autocast
-from ..training.recipe import step_bytes
-from ..training.run_folder import delete_checkpoint, our_checkpoints, whole_checkpoints
-from ..training.trainer import Bar, LogLines, Stop, is_live
+from ..progress import Bar, LogLines, ProgressConsole, Stop, is_live
 from .measure import encode, special_tokens, swap_tokens
 
 logger = logging.getLogger(__name__)
@@ -76,40 +71,6 @@ _AMONG = 1600
 """Texts of like lengths are looked for among so many."""
 _FIRST_ALONE, _ALL_FROM = 0.15, 0.5
 """Shares of the steps: up to here the first layer alone is trained, and from here on all of them."""
-
-
-def read_training_texts(source: Any, options: Options | None = None, dialect: Dialect | None = None) -> list[str]:
-    """Texts of a file (see `hf-posenc predict --data`), of a table in memory, or of a list, without empty ones.
-
-    Args:
-        source: the file, table or list.
-        options: how it is read.
-        dialect: how a checkpoint's training read files, where the options don't say.
-
-    Raises:
-        UserError: there is no such file or column, or no text in it.
-    """
-    options = options or Options()
-    if isinstance(source, (str, Path)):
-        table: Any = read_file(source, options, dialect)
-    else:
-        refuse_given(options, ("delimiter", "quoting", "encoding", "format"), "is for files, and these texts are none")
-        table = dataset_in_memory(source)
-    if table is not None:
-        columns = find_columns(table, options, needs_label=False).texts(table)
-        texts = [" ".join(parts) for parts in zip(*columns, strict=True)]
-    else:
-        texts = values_in_memory(source)
-        if wrong := [text for text in texts if not isinstance(text, str)]:
-            raise UserError(f"{wrong[0]!r} is no text. Give a file, or a list of strings.")
-        refuse_surrogates((f"Row {number}", text) for number, text in enumerate(texts))
-    written = [text for text in texts if text.strip()]
-    if not written:
-        raise UserError(f"{str(source)[:80]!r} holds no text. Give a file with one text per line.")
-    if empty := len(texts) - len(written):
-        name = repr(str(source)) if isinstance(source, (str, Path)) else SOURCE
-        logger.warning(f"{name}: {counted(empty, 'empty text')} left out, {counted(len(written), 'text')} used.")
-    return written
 
 
 def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:

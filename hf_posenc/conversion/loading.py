@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -23,7 +22,7 @@ from ..model.package_config import PosEncConfig
 from ..model.scheme_factory import make_scheme
 from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
-from .families import FAMILIES, KINDS, Family
+from .families import FAMILIES, KINDS, Family, check_known
 from .fields import our_fields
 from .report import Accounting
 
@@ -34,18 +33,6 @@ _WHY_NOT = {
     "alibaba-nlp-community/gte-multilingual-base",
     "eurobert": "its norms are RMSNorm and its keys are shared by several heads, which the body here doesn't have",
 }
-
-
-def check_known(model_type: str) -> None:
-    """Refuses a type that this transformers hasn't.
-
-    Raises:
-        UserError: it is too old.
-    """
-    if model_type not in CONFIG_MAPPING:
-        raise UserError(
-            f"transformers {transformers.__version__} has no {model_type}. Update it: pip install -U transformers."
-        )
 
 
 def _family_of(model_type: Any, source: str) -> Family:

@@ -9,21 +9,13 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.reading import read_file
-from ..data.sources import EXAMPLE_DATA
-from ..training.inference import Row, pad_rows
+from ..inference.logits import Row, pad_rows
 from .families import POOLED
 from .loading import Loaded
 from .report import Agreement
 
 _ROWS = 32
 """Of a batch."""
-
-
-def own_texts(count: int = 256) -> list[str]:
-    """Sentences of the data set in the package, for a measurement where the user gives no text."""
-    texts = list(read_file(EXAMPLE_DATA / "validation.jsonl.gz")["text"])
-    return texts[:: max(1, len(texts) // count)][:count]
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[Row]:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..checkpoints.loading import position_limit
 from ..errors import UserError, require_packages, spell
 from ..files import sha256, write_json
-from ..finetuning.backends import GRAPHS, MANIFEST, OWN_PART
+from ..inference.backends import GRAPHS, MANIFEST, OWN_PART
 from ..quiet import silence, without_prints
 from .parity import input_names, takes_choices
 

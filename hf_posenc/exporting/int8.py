@@ -14,11 +14,11 @@ from ..checkpoints.loading import text_problem_type
 from ..data.preparing import Known, encode, prepare
 from ..data.reading import read_file
 from ..errors import UserError, spell
-from ..finetuning.backends import GRAPHS, Backend, open_backend
+from ..inference.backends import GRAPHS, Backend, open_backend
+from ..inference.logits import Row
 from ..machine import processor
 from ..options import Options
 from ..tasks import task_of
-from ..training.inference import Row
 from ..training.metrics import predictions_from_logits, score
 from .folder import megabytes
 from .graph import quietly, record_files

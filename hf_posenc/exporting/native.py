@@ -11,9 +11,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import read_config
 from ..checkpoints.sentence_modules import ACTIVATION
-from ..conversion.families import FAMILIES, POOLED, SOURCE, Family
-from ..conversion.fields import SAME, summary
-from ..conversion.loading import check_known
+from ..conversion.families import FAMILIES, POOLED, SAME, SOURCE, Family, check_known, summary
 from ..data.columns import remembered_columns
 from ..errors import UserError, spell
 from ..quiet import without_warnings

@@ -6,11 +6,11 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import position_limit
-from ..conversion.measure import own_texts
+from ..data.texts import own_texts
 from ..errors import UserError
-from ..finetuning.backends import INPUTS, Backend
+from ..inference.backends import INPUTS, Backend
+from ..inference.logits import Row, pad_rows
 from ..tasks import task_of
-from ..training.inference import Row, pad_rows
 
 LARGEST = 1e-4
 """The largest difference that is let pass, where answers are up to 1; of larger ones, their part."""

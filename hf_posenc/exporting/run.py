@@ -14,12 +14,11 @@ from ..checkpoints.loading import input_length, knowledge, load_any
 from ..checkpoints.opening import Checkpoint, open_checkpoint, read_config
 from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..conversion.families import FAMILIES
-from ..conversion.heal import read_training_texts
-from ..conversion.measure import own_texts
 from ..data.preparing import Known
+from ..data.texts import own_texts, read_training_texts
 from ..errors import UserError, spell
 from ..files import expanded, last_name
-from ..finetuning.backends import GRAPHS, Backend, open_backend, torch_backend
+from ..inference.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..options import FROM_0_TO_1, OF_LABELS, READING, Options, check_range, reading_options, refuse_given
 from ..quiet import alone, without_bars
 from .folder import megabytes, write_card, write_config, write_sentence_modules, write_tokenizer

@@ -39,10 +39,10 @@ from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError
 from ..files import expanded
+from ..inference.logits import cut_texts_in_words, logits_of
 from ..options import READING, Options, refuse_given
 from ..quiet import alone, silence, without_bars
 from ..training import run_folder
-from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import predictions_from_logits, probabilities_from_logits
 from .prediction import load_classifier
 from .train import fine_tune, save_run

@@ -16,9 +16,9 @@ from ..data.reading import Source, empty_in_words, names_of, refuse_surrogates, 
 from ..data.sources import read_split
 from ..errors import UserError, spell
 from ..files import expanded
+from ..inference.logits import cut_texts_in_words
 from ..options import OF_LABELS, READING, Options, reading_options, refuse_given
 from ..quiet import alone
-from ..training.inference import cut_texts_in_words
 from . import prediction
 from .train import TrainingResult, fine_tune
 

@@ -25,12 +25,12 @@ from ..data.reading import LINE
 from ..data.sources import read_split
 from ..errors import UserError, disk_error, one_line, spell
 from ..files import expanded, json_text, written_whole
+from ..inference.backends import fastest_backend, open_backend
+from ..inference.logits import cut_texts_in_words, logits_of
 from ..options import Options
 from ..quiet import without_bars
 from ..training.classes import class_scores, confusion
-from ..training.inference import cut_texts_in_words, logits_of
 from ..training.metrics import ClassificationLoss, answers_from_logits, loss_and_metrics, predictions_from_logits
-from .backends import fastest_backend, open_backend
 
 
 @dataclass(frozen=True)

@@ -26,17 +26,17 @@ from ..data.preparing import encode, labels_of, prepare, texts_of
 from ..data.reading import DELIMITERS, Dialect
 from ..data.sources import read
 from ..errors import UserError, spell, user_errors
+from ..inference.logits import take_off_autocast
 from ..options import Options
-from ..progress import ProgressConsole
+from ..progress import ProgressConsole, Stop
 from ..quiet import without_bars
 from ..training import run_folder
 from ..training.baselines import baseline_scores
 from ..training.evaluations import last_weights_note
-from ..training.inference import take_off_autocast
 from ..training.metrics import make_loss
 from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
-from ..training.trainer import RunTrainer, Stop, make_trainer, merge_lora
+from ..training.trainer import RunTrainer, make_trainer, merge_lora
 from .start import check_start, start
 
 logger = logging.get_logger(__name__)

@@ -23,10 +23,10 @@ from ..files import without_folders
 from ..machine import versions
 from ..markdown import markdown_table, plain, render
 from ..options import Options
+from ..progress import NO_SCORES
 from ..schemes.describe import position_rates, rates_in_words
 from .classes import class_scores, class_table, class_tables, confusion, short
 from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
-from .trainer import NO_SCORES
 
 HERE = "path/to/this/folder"
 """Stands in a checkpoint's card for its folder; `publish` puts the repository there."""

@@ -1,20 +1,23 @@
 """The unfinished run in an output folder: what is of it, where it goes on, what an end in the middle leaves."""
 
 import contextlib
-import json
 import logging
-import re
-import shutil
-import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import files
-from ..checkpoints.files import TOKENIZER_FILES, open_weights, weight_files
-from ..checkpoints.keeper import CHECKPOINT, REPLACED, OutputFolder, disk_errors
+from ..checkpoints.keeper import OutputFolder, disk_errors
+from ..checkpoints.trainer_checkpoints import (
+    STATE,
+    checkpoints,
+    delete_checkpoint,
+    our_checkpoints,
+    read_object,
+    strange_files,
+    whole_checkpoints,
+)
 from ..errors import Diverged, Interrupted, UserError, is_main_process, one_line, spell
 from ..quiet import errors_alone
 
@@ -26,68 +29,8 @@ OPTIONS_NAME = "run.json"
 """The options of a run that isn't finished, and what it trains on; it is there from its start to its end."""
 DIGEST = "digest_of_rows"
 """What it says of the rows; it tells our file from others of its name."""
-_STATE = "trainer_state.json"
-_NEEDED = ("optimizer.*", "scheduler.pt", "rng_state*.pth")
-"""What a checkpoint that isn't sharded has beside its weights, else a run wouldn't go on as it began."""
-_OF_CHECKPOINTS = re.compile(
-    r"(config|generation_config|trainer_state)\.json|(model|adapter_model)[\w.-]*\.(safetensors|json)|\w+\.py"
-    r"|(optimizer|scheduler|scaler|pytorch_model_fsdp|training_args)\.(pt|bin)|(optimizer|pytorch_model_fsdp)_\d+"
-    r"|rng_state\w*\.pth|chat_template\.jinja|global_step\d+|latest"
-)
-"""What the Trainer writes into one, beside a tokenizer."""
 _MAY_DIFFER = ("output", "overwrite", "resume", "device", "trust_remote_code")
 """Options that a resumed run may have otherwise."""
-
-
-def checkpoints(output: str | Path) -> list[Path]:
-    """The checkpoint folders of a run, by step."""
-    folder = Path(output)
-    named = [path for path in folder.glob("checkpoint-*") if path.is_dir() and CHECKPOINT.fullmatch(path.name)]
-    return sorted(named, key=lambda path: int(path.name.rpartition("-")[2]))
-
-
-def our_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoint folders that hold nothing but what the Trainer writes, by step."""
-    return [path for path in checkpoints(folder) if not _strange(path)]
-
-
-def _strange(checkpoint: Path) -> list[str]:
-    """What lies in a checkpoint folder and isn't the Trainer's."""
-    names = sorted(path.name for path in checkpoint.iterdir())
-    return [name for name in names if name not in TOKENIZER_FILES and not _OF_CHECKPOINTS.fullmatch(name)]
-
-
-def whole_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints that were written to their end, by step."""
-
-    def is_whole(path: Path) -> bool:
-        weights = weight_files(path)
-        for name in weights:
-            with open_weights(path / name):
-                pass
-        # Each is a zip archive, with its table at the end.
-        pickles = [item for item in path.iterdir() if item.suffix in (".pt", ".pth", ".bin")]
-        is_sharded = any(path.glob("pytorch_model_fsdp*")) or any(path.glob("global_step*"))  # FSDP, DeepSpeed
-        return (
-            (is_sharded or (bool(weights) and all(any(path.glob(name)) for name in _NEEDED)))
-            and all(map(zipfile.is_zipfile, pickles))
-            and bool(_read(path / _STATE).get("global_step"))
-        )
-
-    whole = []
-    for path in checkpoints(folder):
-        with contextlib.suppress(UserError):
-            whole += [path] * is_whole(path)
-    return whole
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(value, dict):
-            return value
-    return {}
 
 
 def refuse_taken(output: OutputFolder, *, overwrite: bool, resume: bool) -> None:
@@ -99,9 +42,9 @@ def refuse_taken(output: OutputFolder, *, overwrite: bool, resume: bool) -> None
     folder = output.path
     if output.completed and not whole_checkpoints(folder):
         delete_run(folder)  # it was killed while its files moved in: it has ended
-    is_run = DIGEST in _read(folder / OPTIONS_NAME)
+    is_run = DIGEST in read_object(folder / OPTIONS_NAME)
     run = [OPTIONS_NAME, *(path.name for path in checkpoints(folder))] if is_run else []
-    if strange := [f"{path.name}/{name}" for path in checkpoints(folder) for name in _strange(path) if run]:
+    if strange := [f"{path.name}/{name}" for path in checkpoints(folder) for name in strange_files(path) if run]:
         raise UserError(
             f"{str(folder)!r} holds {', '.join(strange[:4])}, which the run there didn't write. Move that elsewhere, "
             "or name a new folder."
@@ -120,7 +63,7 @@ def resume_point(output: OutputFolder, options: Mapping[str, Any]) -> Path | Non
     Raises:
         UserError: there is no such run, it has ended, or it was begun with other options or data.
     """
-    folder, before = output.path, _read(output.path / OPTIONS_NAME)
+    folder, before = output.path, read_object(output.path / OPTIONS_NAME)
     if not before:
         raise UserError(
             f": {str(folder)!r} holds no unfinished run. Leave that out; a finished one is trained further with "
@@ -143,33 +86,26 @@ def resume_point(output: OutputFolder, options: Mapping[str, Any]) -> Path | Non
     if not whole:
         logger.warning(f"No whole checkpoint in {str(folder)!r}: training starts at the beginning.")
         return None
-    state = _read(whole[-1] / _STATE)
+    state = read_object(whole[-1] / STATE)
     if best := state.get("best_model_checkpoint"):  # as the folder was called then
         state["best_model_checkpoint"] = str(folder / Path(best).name)
-        output.write_json(f"{whole[-1].name}/{_STATE}", state)
+        output.write_json(f"{whole[-1].name}/{STATE}", state)
     return whole[-1]
 
 
 def has_ended(checkpoint: Path) -> bool:
     """Whether a checkpoint is of a run's last step, by number or for want of gain."""
-    control = _read(checkpoint / _STATE).get("stateful_callbacks", {}).get("TrainerControl", {})
+    control = read_object(checkpoint / STATE).get("stateful_callbacks", {}).get("TrainerControl", {})
     return bool(control.get("args", {}).get("should_training_stop"))
 
 
 def begin_run(output: OutputFolder, begun_with: Mapping[str, Any]) -> list[str]:
     """Records a new run; deletes the checkpoints of one that it replaces, and returns their names."""
-    deleted = our_checkpoints(output.path) if DIGEST in _read(output.path / OPTIONS_NAME) else []
+    deleted = our_checkpoints(output.path) if DIGEST in read_object(output.path / OPTIONS_NAME) else []
     for path in deleted:
         delete_checkpoint(path)
     output.write_json(OPTIONS_NAME, begun_with)
     return [path.name for path in deleted]
-
-
-def delete_checkpoint(path: Path) -> None:
-    """Deletes a checkpoint folder; if that is killed, none is left that looks whole."""
-    leaving = Path(tempfile.mkdtemp(prefix=REPLACED, dir=path.parent))
-    path.rename(leaving)
-    shutil.rmtree(leaving)
 
 
 def delete_run(folder: Path) -> None:
@@ -177,7 +113,7 @@ def delete_run(folder: Path) -> None:
 
     The newest checkpoint goes first: each that is left finds the best one that its state names.
     """
-    if DIGEST in _read(folder / OPTIONS_NAME):
+    if DIGEST in read_object(folder / OPTIONS_NAME):
         for path in reversed(our_checkpoints(folder)):
             delete_checkpoint(path)
         (folder / OPTIONS_NAME).unlink()

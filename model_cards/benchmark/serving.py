@@ -26,7 +26,7 @@ from hf_posenc.checkpoints.tokenizers import open_tokenizer
 from hf_posenc.errors import run_script
 from hf_posenc.exporting.int8 import Questions, agreement, read_labelled
 from hf_posenc.exporting.run import export
-from hf_posenc.training.inference import Row
+from hf_posenc.inference.logits import Row
 
 from .run import machine
 from .tables import SERVING, output_of, rows_table, show

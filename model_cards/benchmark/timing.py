@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hf_posenc.finetuning.prediction import load_classifier
-from hf_posenc.training.inference import logits_of
+from hf_posenc.inference.logits import logits_of
 
 FILE, FULL, SHORT = "file", "8x128", "one text"
 REPEATS = {FILE: 1, FULL: 10, SHORT: 50}

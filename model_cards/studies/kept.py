@@ -28,9 +28,9 @@ from hf_posenc.data.preparing import encode, labels_of, prepare
 from hf_posenc.data.reading import as_table
 from hf_posenc.errors import run_script
 from hf_posenc.finetuning.start import check_start, start
+from hf_posenc.inference.logits import logits_of
 from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
-from hf_posenc.training.inference import logits_of
 from hf_posenc.training.metrics import make_loss
 from hf_posenc.training.recipe import make_recipe
 from hf_posenc.training.trainer import make_trainer

@@ -39,10 +39,10 @@ from hf_posenc.conversion import Healing, convert
 from hf_posenc.data.reading import as_table
 from hf_posenc.errors import run_script
 from hf_posenc.finetuning.train import TrainingResult, fine_tune
+from hf_posenc.inference.logits import logits_of
 from hf_posenc.markdown import markdown_table
 from hf_posenc.options import Options
 from hf_posenc.training.baselines import fit_words
-from hf_posenc.training.inference import logits_of
 from model_cards.studies.parts import NAME, Parts, data_folder, find_minilm, options_of, read_rows, run_study
 from model_cards.studies.passkey import TRAINED, windows
 

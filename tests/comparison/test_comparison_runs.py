@@ -48,7 +48,7 @@ from hf_posenc.finetuning.start import check_start
 from hf_posenc.finetuning.start import start as begin
 from hf_posenc.machine import commit
 from hf_posenc.options import Options
-from hf_posenc.training.trainer import Stop
+from hf_posenc.progress import Stop
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

@@ -20,8 +20,9 @@ from transformers import AutoTokenizer, TrainerCallback
 
 from hf_posenc.conversion import Healing, convert
 from hf_posenc.conversion import heal as module
-from hf_posenc.conversion.heal import batches_of_like_lengths, default_rate, depth_at, read_training_texts, set_aside
+from hf_posenc.conversion.heal import batches_of_like_lengths, default_rate, depth_at, set_aside
 from hf_posenc.conversion.measure import encode, swap_tokens
+from hf_posenc.data.texts import read_training_texts
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset, DatasetDict, IterableDataset
 
-from hf_posenc.conversion.heal import read_training_texts
 from hf_posenc.data.columns import Columns
 from hf_posenc.data.memory import labels_in_memory, texts_in_memory
+from hf_posenc.data.texts import read_training_texts
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 

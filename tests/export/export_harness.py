@@ -9,7 +9,7 @@ from common import perturb, tiny_config, word_tokenizer
 from transformers import BertTokenizer
 
 import hf_posenc
-from hf_posenc.conversion.measure import own_texts
+from hf_posenc.data.texts import own_texts
 
 pytest.importorskip("transformers.exporters.exporter_openvino", reason="exports of graphs need transformers 5.23")
 

@@ -19,8 +19,8 @@ from hf_posenc import cli, export, publish, register_scheme
 from hf_posenc.checkpoints.keeper import LIST, is_model_file, output_folder
 from hf_posenc.errors import UserError
 from hf_posenc.exporting.graph import record_files
-from hf_posenc.finetuning import backends
-from hf_posenc.finetuning.backends import open_backend, torch_backend
+from hf_posenc.inference import backends
+from hf_posenc.inference.backends import open_backend, torch_backend
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from common import EVERY_HOOK, EVERY_HOOK_AT_ONCE
 from export_harness import batch, checkpoint, expected
 
 from hf_posenc import export
-from hf_posenc.finetuning.backends import GRAPHS, open_backend
+from hf_posenc.inference.backends import GRAPHS, open_backend
 
 SIZES = [((2, 9), False), ((1, 3), False), ((5, 40), True), ((4, 64), False)]
 OF_CHOICES = [((2, 4, 9), False), ((1, 2, 3), False), ((3, 5, 20), True)]
@@ -129,7 +129,7 @@ def test_openvino_takes_several_batches_at_once_and_answers_as_one_by_one(rope):
 IN_A_PROCESS = """
 import os, signal, sys, threading
 import numpy as np, openvino
-from hf_posenc.finetuning.backends import open_backend
+from hf_posenc.inference.backends import open_backend
 
 
 def answer():

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import hf_posenc
 from hf_posenc import cli, export
-from hf_posenc.conversion.measure import own_texts
+from hf_posenc.data.texts import own_texts
 from hf_posenc.errors import UserError
 from hf_posenc.exporting import int8
 from hf_posenc.exporting.graph import write_graph
-from hf_posenc.finetuning.backends import open_backend
+from hf_posenc.inference.backends import open_backend
 from hf_posenc.machine import processor
 
 LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from export_harness import checkpoint
 
-from hf_posenc.conversion.measure import own_texts
+from hf_posenc.data.texts import own_texts
 from model_cards.benchmark import serving
 from model_cards.benchmark.timing import time_job
 

@@ -8,7 +8,7 @@ import pytest
 from training_harness import LAUNCH, SIZES, TRAIN, TWO, assert_same_weights, await_loss, begun, command, in_processes
 from transformers import Trainer
 
-from hf_posenc.training.run_folder import checkpoints
+from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ import hf_posenc
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.finetuning.prediction import answers_to, load_classifier, score
+from hf_posenc.inference.logits import logits_of
 from hf_posenc.options import Options
-from hf_posenc.training.inference import logits_of
 
 TEXTS = [row["text"] for row in rows("train", 60)] + ["", "karla " * 70]
 PAIRS = [(text, other) for text, other in zip(TEXTS, reversed(TEXTS), strict=True)]

@@ -10,6 +10,7 @@ from transformers import TrainingArguments
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.errors import UserError
+from hf_posenc.machine import step_bytes
 from hf_posenc.training import recipe as memory
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
@@ -64,7 +65,7 @@ def test_the_formula_is_within_30_percent_of_what_a_step_takes(case, taken):
     length, texts, dropout, scheme = case
     config = PosEncConfig(**SIZES, attention_probs_dropout_prob=dropout, position_embedding_type=scheme)
     model = PosEncForSequenceClassification(config)
-    assert sum(memory.step_bytes(model, [length] * texts)) == pytest.approx(taken[case], rel=0.3)
+    assert sum(step_bytes(model, [length] * texts)) == pytest.approx(taken[case], rel=0.3)
 
 
 @pytest.fixture
@@ -74,14 +75,14 @@ def check(monkeypatch, tmp_path):
     arguments = TrainingArguments(str(tmp_path), per_device_train_batch_size=32, use_cpu=True)
 
     def run(times: float, chosen: bool = False) -> str:
-        free = int(sum(memory.step_bytes(model, [100] * 32)) / times)
+        free = int(sum(step_bytes(model, [100] * 32)) / times)
         monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
         said = " ".join(memory.check_memory(model, [10] * 500 + [100] * 32, arguments, chosen=chosen))
         if "--batch-size" in said:
             size, steps = map(
                 int, re.findall(r"--batch-size (\d+) with --set gradient_accumulation_steps=(\d+)", said)[0]
             )
-            fits, more = (sum(memory.step_bytes(model, [100] * texts)) for texts in (size, size + 1))
+            fits, more = (sum(step_bytes(model, [100] * texts)) for texts in (size, size + 1))
             assert fits <= free < more
             assert size * (steps - 1) < 32 <= size * steps
         return said

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from training_harness import ENVIRONMENT, train
 
-from hf_posenc.training import trainer
+from hf_posenc import progress
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
@@ -43,8 +43,8 @@ def test_a_log_is_short_and_says_nothing_twice(order, tmp_path, capfd):
 
 
 def test_a_long_run_writes_a_line_to_the_log_now_and_then(order, tmp_path, capfd, monkeypatch):
-    assert trainer.LINE_EVERY == 60
-    monkeypatch.setattr(trainer, "LINE_EVERY", 0.0)
+    assert progress.LINE_EVERY == 60
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     written, _ = shown(io.StringIO(), tmp_path, capfd, **order, max_steps=3, logging_steps=1, logging_strategy="steps")
     lines = [line for line in written.splitlines() if " left" in line and "step" in line]
     assert len(lines) == 3
@@ -53,7 +53,7 @@ def test_a_long_run_writes_a_line_to_the_log_now_and_then(order, tmp_path, capfd
 
 def test_a_terminal_has_the_bar_of_the_trainer_and_a_line_for_each_evaluation(order, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(trainer, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     written, elsewhere = shown(Terminal(), tmp_path, capfd, **order)
     assert "10/10" in elsewhere
     assert "{'" not in written + elsewhere  # the Trainer's own lines

@@ -20,9 +20,10 @@ from transformers.trainer_callback import CallbackHandler
 
 from hf_posenc import fit
 from hf_posenc.checkpoints.keeper import LIST, OutputFolder, output_folder
+from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
 from hf_posenc.errors import Diverged, Interrupted, UserError
 from hf_posenc.files import sha256, without_folders, write_json
-from hf_posenc.training.run_folder import checkpoints, refuse_taken, resume_point
+from hf_posenc.training.run_folder import refuse_taken, resume_point
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
