@@ -74,10 +74,8 @@ OPTIONS = [
     ([*TRAIN, "--set", "weight_decay"], "--set 'weight_decay' assigns nothing."),
     (["evaluate", "model"], "Missing option '--data'. `hf-posenc evaluate --help` lists what there is."),
     (["evaluate", "model", "--data", "mine.csv", "--batch-siz", "1"], "No such option: --batch-siz"),
-    (["predict", "model"], "Give texts to classify, or --data FILE (- for standard input), and not both."),
     (["predict", "model", "text", "--backend", "tensorrt"], "'tensorrt' is not one of 'torch', 'onnx', 'openvino'"),
     (["predict", "model", "text", "--format", "xml"], "Invalid value for '--format': 'xml' is not one of"),
-    (["predict", "model", "a", "b", "--text-pair", "c"], "--text-pair goes with exactly one text"),
     (["train", "-o"], "Option '-o' requires an argument. `hf-posenc --help` lists"),
     (["--foo"], "No such option: --foo. `hf-posenc --help` lists what there is."),
     (["trian"], "No such command 'trian'. Did you mean 'train'? `hf-posenc --help` lists what there is."),
@@ -87,11 +85,13 @@ OPTIONS = [
 KWARGS = ["--scheme", "rope", "--scheme-kwargs", '{"interleave": true}']
 CUDA = [
     ([*TRAIN, "--device", "cuda"], "--device 'cuda' can't be trained on. This machine has cpu alone."),
-    (["predict", "model", "a", "--device", "cuda"], ". Leave it out, or give --device cpu."),
+    (["predict", "model", "a", "--device", "cuda"], ". Leave it out, or give --device 'cpu'."),
 ]
 ON_LINUX = sys.platform == "linux"
 POSITIONS = ["--scheme", "learned", "--set", "max_position_embeddings=32", "--max-length", "33"]
 OTHERS = [
+    (["predict", "model"], "Give texts to classify, or --data with a file (- for standard input), and not both."),
+    (["predict", "model", "a", "b", "--text-pair", "c"], "--text-pair goes with exactly one text"),
     (["train", "--data", "mine.csv"], "--output is missing. Name a folder"),
     (NEW, "No data. Give --data"),
     ([*TRAIN, "--resume"], "--resume: 'new' holds no unfinished run."),

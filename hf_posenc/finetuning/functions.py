@@ -96,7 +96,7 @@ def open_answers(
         UserError: the parameters contradict each other, or something can't be read.
     """
     if bool(texts) == bool(options.data):
-        raise UserError(f"Give texts to classify, or {spell('data')}: a file; and not both.")
+        raise UserError(f"Give texts to classify, or {spell('data')} with a file (- for standard input), and not both.")
     if text_pair is not None and len(texts or ()) != 1:
         raise UserError(f"goes with exactly one text. Many pairs are for {spell('data')}.", parameter="text_pair")
     if output is not None:

@@ -117,7 +117,10 @@ def test_what_is_given_stays_and_the_rest_is_chosen(given: dict[str, Any], expec
         ({"set": {"vocab_size": "x"}}, "--set vocab_size=x is out of range. Give a whole number from 1"),
         ({"lora": True}, "--lora trains updates of trained weights. Name a checkpoint"),
         ({"revision": "v1"}, "--revision 'v1' is for --pretrained. Leave it out"),
-        ({"pretrained": "a/b", "size": "mini"}, "--size 'mini' is for new encoders, and --pretrained a/b has its own"),
+        (
+            {"pretrained": "a/b", "size": "mini"},
+            "--size 'mini' is for new encoders, and --pretrained 'a/b' has its own",
+        ),
     ],
 )
 def test_what_cannot_be_begun_with_is_refused_before_data_is_read(given: dict[str, Any], message: str):
