@@ -29,7 +29,7 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(data) -> hf_posenc.TrainingResult:
-    return hf_posenc.train(data, data.parent / "run", baselines=False, set={"vocab_size": 100}, **QUICK)
+    return hf_posenc.train(data, data.parent / "run", baselines=False, verbose=0, set={"vocab_size": 100}, **QUICK)
 
 
 def test_train_writes_what_its_command_writes(trained, data):

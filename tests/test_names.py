@@ -18,7 +18,7 @@ SIGNATURES = {
     "fit": "texts, labels, *, pretrained=None, scheme=None, problem_type=None, baselines=True, output=None, "
     "overwrite=False, **options",
     "load": "checkpoint, *, revision=None, trust_remote_code=False, backend=None, device=None",
-    "train": "data, output, *, baselines=True, **options",
+    "train": "data, output, *, baselines=True, verbose=1, **options",
     "predict": "checkpoint, texts=None, *, text_pair=None, data=None, data_config=None, split=None, output=None, "
     "batch_size=64, threshold=None, top_k=None, calibrated=False, bf16=False, backend=None, device=None, "
     "revision=None, trust_remote_code=False, **reading",
@@ -74,7 +74,7 @@ OF_THE_COMMAND = {
 }
 """Parameters that only the command has."""
 OF_THE_FUNCTION = {
-    "train": {"baselines", "options"},
+    "train": {"baselines", "options", "verbose"},
     "predict": {"reading"},
     "evaluate": {"reading"},
     "export": {"reading"},

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+from rich.console import Console
 
 from ..data.columns import as_input, find_columns
 from ..data.reading import Source, empty_in_words, names_of, refuse_surrogates, where
@@ -18,7 +19,7 @@ from ..errors import UserError, spell
 from ..files import expanded
 from ..inference.logits import cut_texts_in_words
 from ..options import OF_LABELS, READING, Options, reading_options, refuse_given
-from ..quiet import alone
+from ..quiet import alone, silence
 from . import prediction
 from .train import TrainingResult, fine_tune
 
@@ -26,13 +27,16 @@ logger = logging.getLogger(__name__)
 
 
 @alone()
-def train(data: str | Path, output: str | Path, *, baselines: bool = True, **options: Any) -> TrainingResult:
+def train(
+    data: str | Path, output: str | Path, *, baselines: bool = True, verbose: int = 1, **options: Any
+) -> TrainingResult:
     """Trains a classifier or a regressor on a file, and writes the checkpoint with its results and its card.
 
     Args:
         data: a file, a folder, a data set's name on the Hub, or `blimp_order`, which comes along.
         output: the folder to write; while it trains, checkpoints to resume from lie in it.
         baselines: score the majority and linear models on words, too.
+        verbose: 1 prints what the command does, 0 nothing; then doubts are warned of.
         **options: others of `hf-posenc train`, by their names with underscores; see `hf_posenc.options.Options`.
 
     Returns:
@@ -43,7 +47,14 @@ def train(data: str | Path, output: str | Path, *, baselines: bool = True, **opt
         Diverged: the loss or the weights are no longer finite.
         Interrupted: Ctrl-C; the message says how to go on.
     """
-    return fine_tune(Options.of(data=str(data), output=str(output), **options), baselines=baselines)
+    chosen = Options.of(data=str(data), output=str(output), **options)
+    if verbose:
+        return fine_tune(chosen, baselines=baselines)
+    with silence():
+        result = fine_tune(chosen, baselines=baselines, console=Console(quiet=True))
+    for doubt in (*result.report.warnings, *result.report.data.doubts):
+        warnings.warn(doubt, stacklevel=2)
+    return result
 
 
 @dataclass
