@@ -1,6 +1,7 @@
 """README and guides: every command and every code block runs and prints what stands below it; every link resolves."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -130,7 +131,7 @@ def test_the_commands_work_as_written(reader, monkeypatch, capsys):
     """A comparison takes minutes: its runs are listed."""
     out = {}
     for command in ALL_COMMANDS:
-        if _runs_elsewhere(command):
+        if _runs_elsewhere(command) or ("--plan practitioner" in command and "HF_POSENC_DATA" not in os.environ):
             continue
         words = shlex.split(command)
         monkeypatch.setattr(sys, "argv", [*words, *(["--dry-run"] if words[1] == "compare" else [])])
