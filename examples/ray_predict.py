@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--output", required=True, help="a new or an empty folder")
     parser.add_argument("--text-columns", nargs="+", help="one, or two for pairs; default: as trained, else text")
     parser.add_argument("--actors", type=int, default=2, help="each holds a copy of the model")
-    parser.add_argument("--batch-size", type=int, default=32, help="texts per forward pass")
+    parser.add_argument("--batch-size", type=int, default=64, help="texts per forward pass")
     parser.add_argument("--backend", help="torch, onnx or openvino; default: the fastest, as of hf-posenc predict")
     parser.add_argument("--address", default="local", help="of a Ray cluster; default: Ray on this machine alone")
     options = parser.parse_args()

@@ -35,7 +35,7 @@ class Question(BaseModel):
     inputs: Annotated[list[str | tuple[str, str] | dict[str, str]], Field(min_length=1, max_length=MOST)]
 
 
-def make_app(classifier: Classifier, batch_size: int = 32, wait: float = 0.003) -> FastAPI:
+def make_app(classifier: Classifier, batch_size: int = 64, wait: float = 0.003) -> FastAPI:
     """The application; `wait` is how many seconds the first text of a batch waits for others."""
     waiting: asyncio.Queue[tuple[tuple[str, ...], asyncio.Future[Any]]] = asyncio.Queue()
     counts = {"texts": 0, "batches": 0}
@@ -95,7 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a checkpoint, or what hf-posenc export wrote")
     parser.add_argument("--backend", help="torch, onnx or openvino; default: the fastest, as of hf-posenc predict")
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
