@@ -1,7 +1,7 @@
 """Reads the model of an opened checkpoint: configuration, head and weights, each checked; and what it remembers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,7 +53,7 @@ def read_model_config(checkpoint: Checkpoint) -> Any:
     return config
 
 
-@dataclass
+@dataclass(frozen=True)
 class InItsClass:
     """A checkpoint's weights as a class of transformers, or ours, has read them."""
 
@@ -142,7 +142,7 @@ def load_model(
     model: Any = read.model
     if any(key.startswith("pooler.") for key in read.missing):  # a bare encoder saved without: it would be random
         model.pooler = None
-        read.missing = {key for key in read.missing if not key.startswith("pooler.")}
+        read = replace(read, missing={key for key in read.missing if not key.startswith("pooler.")})
     keeps_head = not new_head and type(model).__name__ in (config.architectures or ())
     _check_surplus(read, checkpoint, keeps_head)
     _check_complete(read, checkpoint, keeps_head)

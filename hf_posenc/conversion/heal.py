@@ -188,16 +188,15 @@ def heal(
     body, teacher = cast(Any, model).base_model, cast(Any, original).base_model
     embeddings = body.embeddings.word_embeddings.weight
     with tempfile.TemporaryDirectory() as temporary:
-        place = folder or Path(temporary)
         settings = repr((healing.settings(), seed, body.config.to_dict(), rows))
         saved = None if folder is None else _checkpoint(folder, _digest(teacher, settings), anew)
         embeddings.requires_grad_(False)
+        arguments = _arguments(healing, seed, folder or Path(temporary), keeps=folder is not None)
         data: dict[str, Any] = {
             "train_dataset": steps,
             "data_collator": lambda some: pad_rows([row for rows in some for row in rows], tokenizer.pad_token_id),
             "callbacks": [LogLines(console), *[Bar()] * is_live(console)],
         }
-        arguments = _arguments(healing, seed, place, keeps=folder is not None)
         trainer = Distillation(teacher, model=body, args=arguments, **data)
         trainer.remove_callback(PrinterCallback)
         said = "It had taken all steps of its healing: what is left is measuring."
@@ -208,6 +207,13 @@ def heal(
     take_off_autocast(trainer.accelerator, body)
     embeddings.requires_grad_(True)
     model.eval().to("cpu"), original.to("cpu")  # type: ignore[arg-type]
+    return _record(trainer, rows, steps, healing, seed)
+
+
+def _record(
+    trainer: Trainer, rows: Sequence[Row], steps: Sequence[list[Row]], healing: Healing, seed: int
+) -> dict[str, Any]:
+    """What `heal` returns."""
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {
         "texts": len(rows),

@@ -6,11 +6,12 @@ weights is which of ours. Every weight gets a place in our model, or a reason wh
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import InItsClass, check_finite, read_in_class
@@ -27,6 +28,7 @@ from .fields import our_fields
 from .report import Accounting
 
 _TABLE = "embeddings.position_embeddings.weight"
+_DECODER = "lm_head.decoder.weight"
 
 _WHY_NOT = {
     "new": "it is a GTE that has code of its own. Take the same weights as a checkpoint of transformers' gte, such as "
@@ -102,8 +104,7 @@ def load(source: str, *, task: str | None = None, revision: str | None = None, a
     family = None if model_type == PosEncConfig.model_type else _family_of(model_type, source)  # whatever its weights
     loaded = _load_posenc(checkpoint, task) if family is None else _load_family(checkpoint, family, task)
     config: Any = loaded.model.config
-    loaded.tokenizer = load_tokenizer(checkpoint, config)
-    return loaded
+    return replace(loaded, tokenizer=load_tokenizer(checkpoint, config))
 
 
 def model_class(task: str) -> type[PreTrainedModel]:
@@ -125,6 +126,23 @@ def build_config(fields: dict[str, Any]) -> PosEncConfig:
     return config
 
 
+@dataclass(frozen=True)
+class _Weights:
+    """A checkpoint's weights, and which of them is which of ours.
+
+    Attributes:
+        read: as its class has read them.
+        encoder: their names by ours, without prefixes.
+        head: the same of the head.
+        reasons: why a weight without a place may be left out; None: it may not.
+    """
+
+    read: InItsClass
+    encoder: dict[str, str]
+    head: dict[str, str]
+    reasons: Mapping[str, str | None]
+
+
 def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
     """The model of a PosEnc checkpoint, for its own task or another."""
     config = _read_as(PosEncConfig, source, "PosEnc")
@@ -140,7 +158,73 @@ def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
     head = {name: name for name in read.state if name not in encoder}
     heads = ("classifier.", "lm_head.", "qa_outputs.") if own != task else ()
     reasons = {name: f"the head of {own}; this is {task}" for name in read.surplus if name.startswith(heads)}
-    return _place(source, read, config, task, own, encoder, head, reasons)
+    return _place(source, config, task, own, _Weights(read, encoder, head, reasons))
+
+
+# ---- another family -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Positions:
+    """What a converted model takes of a checkpoint's positions where its class has read something else."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Why others are left out."""
+    notes: list[str] = field(default_factory=list)
+
+
+def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Loaded:
+    """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
+    theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
+    own = _task_of(family, theirs.architectures, source.name, wanted)
+    task = wanted or own
+    assert task is not None
+    _refuse_twice(source, family)
+    if task == "question-answering" and own != task:
+        theirs.num_labels = 2  # start and end: some classes refuse another head's
+    config = build_config(our_fields(family, theirs, source.raw, task, source.name))
+    in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
+    cls, bare = family.model_class(in_class), family.without_pooler(in_class)
+    read = read_in_class(source, cls, theirs, family.prefix, **bare)
+    with torch.device("meta"):
+        has = model_class(task)(config).base_model.state_dict()  # type: ignore[call-arg]
+    encoder = {ours: name for ours, name in family.encoder_names(config).items() if ours in has}
+    apart = family.split(read.state)
+    head, again = _head_of(family, task, apart)
+    if not theirs.architectures and not read.random & set(head.values()):
+        own = task
+    positions = _positions_of(source, family, theirs, config, read.model, apart)
+    state = apart | positions.tensors
+    zeros = {} if family.biases else _zeros(state, {*encoder.values(), *head.values()})
+    counters = {name: "a counter, not a weight" for name in _plain_names(source, family) if name.endswith(COUNTERS)}
+    surplus = (read.surplus | set(counters)) - set(positions.tensors)
+    reasons = {name: _reason_to_drop(family, name) for name in surplus} | counters | again | positions.reasons
+    read = replace(read, state=state | zeros, surplus=surplus)
+    loaded = _place(source, config, task, own, _Weights(read, encoder, head, reasons))
+    return replace(
+        loaded,
+        original=None if _is_relative(config) else read.model,
+        keys=replace(loaded.keys, used=sorted(set(loaded.keys.used) - set(zeros))),
+        notes=loaded.notes + positions.notes,
+    )
+
+
+def _plain(name: str, family: Family) -> str:
+    """A name in the files without prefixes, and with today's names of a LayerNorm's weights."""
+    name = name.removeprefix("module.").removeprefix(family.prefix)
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _plain_names(source: Checkpoint, family: Family) -> list[str]:
+    return [_plain(name, family) for name in source.stored]
+
+
+def _refuse_twice(source: Checkpoint, family: Family) -> None:
+    """Raises a UserError where two names in the files are one weight."""
+    counts = Counter(_plain_names(source, family))
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise UserError(f"{source.name!r} holds {listed(twice)} twice, under two names: one would be lost.")
 
 
 def _reason_to_drop(family: Family, name: str) -> str | None:
@@ -152,112 +236,125 @@ def _reason_to_drop(family: Family, name: str) -> str | None:
     return "another head" if name in heads or name.startswith(family.foreign) else None
 
 
-def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Loaded:
-    """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
-    theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
-    own = _task_of(family, theirs.architectures, source.name, wanted)
-    task = wanted or own
-    assert task is not None
-    plain = Counter(_plain(name, family) for name in source.stored)
-    if twice := [name for name, count in plain.items() if count > 1]:
-        raise UserError(f"{source.name!r} holds {listed(twice)} twice, under two names: one would be lost.")
-    if task == "question-answering" and own != task:
-        theirs.num_labels = 2  # start and end: some classes refuse another head's
-    config = build_config(our_fields(family, theirs, source.raw, task, source.name))
-    in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
-    cls, bare = family.model_class(in_class), family.without_pooler(in_class)
-    read = read_in_class(source, cls, theirs, family.prefix, **bare)
-    read.state = family.split(read.state)
-    with torch.device("meta"):
-        has = model_class(task)(config).base_model.state_dict()  # type: ignore[call-arg]
-    encoder = {ours: name for ours, name in family.encoder_names(config).items() if ours in has}
+def _head_of(family: Family, task: str, state: Mapping[str, Tensor]) -> tuple[dict[str, str], dict[str, str]]:
+    """Their names of a head's weights by ours, and why its other bias is left out, where it has two."""
     head = family.head_names(task)
-    reasons: dict[str, str | None] = {name: "a counter, not a weight" for name in plain if name.endswith(COUNTERS)}
-    read.surplus |= set(reasons)
-    at_decoder = head.get("lm_head.decoder.weight", "").removesuffix("weight") + "bias"
-    if at_decoder in read.state:  # where its family has two biases, this is the one that is added
-        head["lm_head.decoder.bias"] = at_decoder
-        reasons[str(family.decoder_bias)] = "the bias again"
-    if not theirs.architectures and not read.random & set(head.values()):
-        own = task
-    notes = []
-    is_relative = config.position_embedding_type.startswith("relative_key")
-    if is_relative:  # the class has dropped these tables, and adds absolute positions instead
-        notes.append(
-            f"The checkpoint has position_embedding_type={config.position_embedding_type!r}. transformers 5 ignores "
-            "that silently and runs it with absolute positions, so that its numbers are wrong; here it has its "
-            "relative positions, as in transformers up to 4.57."
-        )
-        tables = {_plain(name, family): table for name, table in source.tensors("distance_embedding").items()}
-        check_finite(tables, source.name)
-        read.state |= tables
-        read.surplus -= set(tables)
-        reasons[_TABLE] = f"absolute positions, which a {config.position_embedding_type} model builds and doesn't add"
-    if family.model_type == "roformer":
-        sines = cast(Any, read.model).base_model.encoder.embed_positions
-        if (sines.weight - sines.create_weight()).abs().max() > 1e-3:
-            raise UserError(f"{source.name!r}: its table of positions isn't RoFormer's sines, which 'rope' computes.")
-        reasons["encoder.embed_positions.weight"] = "a table of sines, which is computed"
-    if (first := family.rows_before(theirs)) and _TABLE in encoder.values():
-        read.state[_TABLE] = read.state[_TABLE][first:]
-        notes.append(f"The first {first} rows of its table of positions are padding's: left out.")
-    zeros = set() if family.biases else {*encoder.values(), *head.values()} - set(read.state)
-    for name in zeros:
-        weight = read.state[f"{name.removesuffix('bias')}weight"]
-        read.state[name] = weight.new_zeros(len(weight))
-    reasons = {name: _reason_to_drop(family, name) for name in read.surplus} | reasons
-    loaded = _place(source, read, config, task, own, encoder, head, reasons)
-    loaded.notes += notes
-    loaded.keys.used = sorted(set(loaded.keys.used) - zeros)
-    loaded.original = None if is_relative else read.model
-    return loaded
+    at_decoder = head.get(_DECODER, "").removesuffix("weight") + "bias"
+    if at_decoder not in state:
+        return head, {}
+    # Where its family has two biases, this is the one that is added.
+    return {**head, "lm_head.decoder.bias": at_decoder}, {str(family.decoder_bias): "the bias again"}
 
 
-def _place(
+def _zeros(state: Mapping[str, Tensor], names: set[str]) -> dict[str, Tensor]:
+    """The biases among these names that a family doesn't have: zeros."""
+    weights = {name: state[f"{name.removesuffix('bias')}weight"] for name in names - set(state)}
+    return {name: weight.new_zeros(len(weight)) for name, weight in weights.items()}
+
+
+def _is_relative(config: PosEncConfig) -> bool:
+    """Whether transformers' class drops the tables of the scheme, and adds absolute positions instead."""
+    return config.position_embedding_type.startswith("relative_key")
+
+
+def _positions_of(
     source: Checkpoint,
-    read: InItsClass,
+    family: Family,
+    theirs: Any,
     config: PosEncConfig,
-    task: str,
-    own: str | None,
-    encoder: dict[str, str],
-    head: dict[str, str],
-    reasons: Mapping[str, str | None],
-) -> Loaded:
+    model: PreTrainedModel,
+    state: Mapping[str, Tensor],
+) -> _Positions:
+    """The positions of a checkpoint whose class reads them otherwise; nothing for the others."""
+    if _is_relative(config):
+        return _relative_tables(source, family, config)
+    if family.model_type == "roformer":
+        _check_sines(model, source.name)
+        return _Positions(reasons={"encoder.embed_positions.weight": "a table of sines, which is computed"})
+    first = family.rows_before(theirs)
+    if first and _TABLE in family.encoder_names(config).values():
+        notes = [f"The first {first} rows of its table of positions are padding's: left out."]
+        return _Positions({_TABLE: state[_TABLE][first:]}, notes=notes)
+    return _Positions()
+
+
+def _relative_tables(source: Checkpoint, family: Family, config: PosEncConfig) -> _Positions:
+    """The tables of relative positions, from the files."""
+    scheme = config.position_embedding_type
+    tables = {_plain(name, family): table for name, table in source.tensors("distance_embedding").items()}
+    check_finite(tables, source.name)
+    note = (
+        f"The checkpoint has position_embedding_type={scheme!r}. transformers 5 ignores that silently and runs it with "
+        "absolute positions, so that its numbers are wrong; here it has its relative positions, as in transformers up "
+        "to 4.57."
+    )
+    return _Positions(tables, {_TABLE: f"absolute positions, which a {scheme} model builds and doesn't add"}, [note])
+
+
+def _check_sines(model: Any, name: str) -> None:
+    """Refuses a RoFormer whose table of positions has been trained."""
+    sines = model.base_model.encoder.embed_positions
+    if (sines.weight - sines.create_weight()).abs().max() > 1e-3:
+        raise UserError(f"{name!r}: its table of positions isn't RoFormer's sines, which 'rope' computes.")
+
+
+# ---- each weight in its place ---------------------------------------------------------------------------------------
+
+
+def _place(source: Checkpoint, config: PosEncConfig, task: str, own: str | None, weights: _Weights) -> Loaded:
     """The model with exactly the source's weights.
 
     Args:
         source: the checkpoint.
-        read: its weights.
         config: of the model.
         task: of the model.
         own: the source's; another one than `task` was asked for, which alone allows new weights. None: its head isn't
-            like ours. Only the pooler, and a whole masked-LM head, outlive a change of task: other names mean another
-            head in each.
-        encoder: their names by ours, without prefixes.
-        head: the same of the head.
-        reasons: why a weight without a place may be left out.
+            like ours.
+        weights: its weights.
 
     Raises:
         UserError: a weight that the model needs isn't there or has another shape, or one that is there has no place.
     """
-    fresh: dict[str, str] = {}  # our names of new weights, each with the reason why the source's isn't kept
-    if own != task and not (own and task == "fill-mask" and not read.random & set(head.values())):
-        reason = f"the head of {own or 'another task'}; this is {task}"
-        fresh = {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
-    decoder = "lm_head.decoder.weight"
+    fresh, head, state = _new_weights(weights, task, own), weights.head, weights.read.state
     notes: list[str] = []
-    if decoder in head and config.tie_word_embeddings:
-        words = read.state[encoder["embeddings.word_embeddings.weight"]]
-        if decoder in fresh or torch.equal(read.state[head[decoder]], words):
-            fresh = {ours: reason for ours, reason in fresh.items() if ours != decoder}
-            read.state[head[decoder]] = words
+    if _DECODER in head and config.tie_word_embeddings:
+        words = state[weights.encoder["embeddings.word_embeddings.weight"]]
+        if _DECODER in fresh or torch.equal(state[head[_DECODER]], words):
+            fresh = {ours: reason for ours, reason in fresh.items() if ours != _DECODER}
+            state = {**state, head[_DECODER]: words}
         else:
-            notes.append("The decoder's weights differ from the token embedding: kept as they are, not tied.")
+            notes = ["The decoder's weights differ from the token embedding: kept as they are, not tied."]
             config.tie_word_embeddings = False
     outer = "" if task == "feature-extraction" else "model."
-    names = {outer + ours: name for ours, name in encoder.items()}
+    names = {outer + ours: name for ours, name in weights.encoder.items()}
     names |= {ours: name for ours, name in head.items() if ours not in fresh}
-    needed = set(names.values())
+    read = replace(weights.read, state=state)
+    _check_needed(source, read, set(names.values()))
+    used = _used(state, set(names.values()))
+    reasons = {**weights.reasons, **{head[ours]: reason for ours, reason in fresh.items()}}
+    left = set(state) - used - read.missing | read.surplus
+    dropped = _dropped(source, task, {name: reasons.get(name) for name in sorted(left)})
+    model = model_class(task)(config).eval()  # type: ignore[call-arg]
+    new = _fill(model, {ours: state[name] for ours, name in names.items()}, source.name)
+    assert all(name in fresh or (not head and not name.startswith(outer)) for name in new), (new, fresh)
+    keys = Accounting(used=sorted(used), dropped=dropped, new=new)
+    return Loaded(model, None, task, str(source.raw["model_type"]), source, keys, notes)
+
+
+def _new_weights(weights: _Weights, task: str, own: str | None) -> dict[str, str]:
+    """Our names of new weights, each with the reason why the source's isn't kept.
+
+    Only the pooler, and a whole masked-LM head, outlive a change of task: other names mean another head in each.
+    """
+    random, head = weights.read.random, weights.head
+    if own == task or (own and task == "fill-mask" and not random & set(head.values())):
+        return {}
+    reason = f"the head of {own or 'another task'}; this is {task}"
+    return {ours: reason for ours, name in head.items() if name in random or not name.startswith("pooler.")}
+
+
+def _check_needed(source: Checkpoint, read: InItsClass, needed: set[str]) -> None:
+    """Refuses a needed weight that isn't there or has another shape than the model."""
     if other := sorted((name, *shapes) for name, shapes in read.shapes.items() if name in needed):
         some = "; ".join(f"{name!r} has shape {has}, its config.json says {wants}" for name, has, wants in other[:4])
         raise UserError(
@@ -272,23 +369,30 @@ def _place(
             f"{source.name!r} lacks {listed(lacking)}, which its config.json asks for. The checkpoint is incomplete."
             f"{code if 'auto_map' in source.raw else ''}"
         )
-    places = {read.state[name].data_ptr() for name in needed}
-    used = {name for name, value in read.state.items() if name in needed or value.data_ptr() in places}  # or tied to it
-    reasons = {**reasons, **{head[ours]: reason for ours, reason in fresh.items()}}
-    dropped = {name: reasons.get(name) for name in sorted(set(read.state) - used - read.missing | read.surplus)}
-    if surplus := [name for name, reason in dropped.items() if reason is None]:
+
+
+def _used(state: Mapping[str, Tensor], needed: set[str]) -> set[str]:
+    """The needed weights, and those that are tied to one."""
+    places = {state[name].data_ptr() for name in needed}
+    return {name for name, value in state.items() if name in needed or value.data_ptr() in places}
+
+
+def _dropped(source: Checkpoint, task: str, reasons: Mapping[str, str | None]) -> dict[str, str]:
+    """Why each weight is left out; refuses one without a reason."""
+    if surplus := [name for name, reason in reasons.items() if reason is None]:
         raise UserError(
             f"{source.name!r} holds {listed(surplus)}, which a {source.raw['model_type']} model for {task} doesn't "
             "have: converting it would lose something. Is config.json that of these weights?"
         )
-    model = model_class(task)(config).eval()  # type: ignore[call-arg]
+    return cast(dict[str, str], reasons)
+
+
+def _fill(model: PreTrainedModel, state: dict[str, Tensor], name: str) -> list[str]:
+    """Puts weights into a model, and returns the names of its others."""
     try:
-        new = model.load_state_dict({ours: read.state[name] for ours, name in names.items()}, strict=False).missing_keys
+        return model.load_state_dict(state, strict=False).missing_keys
     except RuntimeError as error:
-        raise UserError(f"{source.name!r} doesn't fit its config.json: {one_line(error)[:300]}") from error
-    assert all(name in fresh or (not head and not name.startswith(outer)) for name in new), (new, fresh)
-    keys = Accounting(used=sorted(used), dropped=cast(dict[str, str], dropped), new=new)
-    return Loaded(model, None, task, str(source.raw["model_type"]), source, keys, notes)
+        raise UserError(f"{name!r} doesn't fit its config.json: {one_line(error)[:300]}") from error
 
 
 def _read_as(config_class: Any, source: Checkpoint, what: str) -> Any:
@@ -297,9 +401,3 @@ def _read_as(config_class: Any, source: Checkpoint, what: str) -> Any:
         return config_class.from_dict(dict(source.raw))
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{source.name!r}: config.json is no {what} configuration: {one_line(error)}") from error
-
-
-def _plain(name: str, family: Family) -> str:
-    """A name in the files without prefixes, and with today's names of a LayerNorm's weights."""
-    name = name.removeprefix("module.").removeprefix(family.prefix)
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

@@ -150,31 +150,43 @@ def find_columns(
     if known is not None:
         delimiter = known.label_delimiter if delimiter is None else delimiter
         separator = known.separator if separator is None and len(text) > 1 else separator
-    if options.join is not None and len(text) == 1:
-        wanted = f"joins several columns of text, and there is one, {text[0]!r}. Leave it out."
-        raise UserError(wanted, parameter="join", value=options.join)
-    if len(text) > 2 and separator is None:
-        wanted = f"names {len(text)} columns. Give one, two for pairs, or join them: {spell('join', ' ')}."
-        raise UserError(wanted, parameter="text_column")
+    columns = Columns(text, label, separator, delimiter)
+    _check_join(columns, options)
     if needs_label and set(label) & set(text):
         another = spell("label_column")
         raise UserError(f"Column {label[0]!r} can't be both text and label. Name another with {another}.")
-    columns = Columns(text, label, separator, delimiter)
-    if known is None:
-        return columns
+    if known is not None:
+        _check_as_trained(columns, known, is_named=options.text_column is not None)
+    return columns
+
+
+def _check_join(columns: Columns, options: Options) -> None:
+    """Refuses to join one column, and more than two that aren't joined."""
+    text = columns.text
+    if options.join is not None and len(text) == 1:
+        wanted = f"joins several columns of text, and there is one, {text[0]!r}. Leave it out."
+        raise UserError(wanted, parameter="join", value=options.join)
+    if len(text) > 2 and columns.separator is None:
+        wanted = f"names {len(text)} columns. Give one, two for pairs, or join them: {spell('join', ' ')}."
+        raise UserError(wanted, parameter="text_column")
+
+
+def _check_as_trained(columns: Columns, known: Columns, *, is_named: bool) -> None:
+    """Refuses texts that aren't put together as those that a checkpoint was trained on."""
+    text = columns.text
     trained, there = " and ".join(known.text), " and ".join(text)
     if known.is_pair != columns.is_pair:
         kind, way_out = ("pairs", "two columns") if known.is_pair else ("single texts", "one column")
         way_out = f"{way_out}: {spell('text_column', 'a,b' if known.is_pair else 'a')}"
         raise UserError(f"The model was trained on {kind} ({trained}), and the data has {there}. Name {way_out}.")
-    part = set(text) & set(known.text)
-    is_other = known.separator is not None or (part and len(part) < len(known.text))
-    if is_other and text != known.text and options.text_column is None:  # one that is named may be joined already
+    if is_named or text == known.text:  # one that is named may be joined already
+        return
+    is_part = 0 < len(set(text) & set(known.text)) < len(known.text)
+    if known.separator is not None or is_part:
         raise UserError(
             f"The model was trained on the text of {trained}; the data has {there}. Rename its columns, or say what to "
             f"read: {spell('text_column', spelt(text))}."
         )
-    return columns
 
 
 def _candidates(

@@ -126,6 +126,24 @@ def encode_labels(
     """
     options, known = options or Options(), known or Known()
     trained, problem_type = known.label_names, known.problem_type or "single_label_classification"
+    labelled = _labelled(splits, columns, options, trained)
+    if not labelled:
+        return Labels(problem_type, trained), dict.fromkeys(splits)
+    if "train" in splits:
+        labels = _of_training(labelled[0], columns, options, trained)
+    else:
+        labels = _of_a_model(labelled[0], trained, problem_type, options)
+        _check_one_hot(labels, columns)
+    if options.named_labels and {*options.named_labels} != {*labels.names}:
+        holds = f"can't be: column {columns.label!r} holds {labels.sentence()}. Name these, or leave it out."
+        raise UserError(holds, parameter="label_names", value=options.label_names)
+    return labels, dict.fromkeys(splits) | {column.split: _numbered(labels, column) for column in labelled}
+
+
+def _labelled(
+    splits: Mapping[str, Dataset], columns: Columns, options: Options, trained: tuple[str, ...]
+) -> list[_Column]:
+    """The labels of the splits that have any, those of training rows first: the others write theirs as these do."""
     labelled: list[_Column] = []
     spelt = set[str]() if "train" in splits else {*trained}
     for split in sorted(splits, key=lambda split: split != "train"):
@@ -139,21 +157,16 @@ def encode_labels(
         if len(missing) == len(table) or not options.skip_missing:
             refuse_missing(split, table, missing, "label", f"none in column {columns.label!r}")
         labelled.append(column)
-        if split == "train":  # the other splits write their labels as these do
+        if split == "train":
             spelt = column.seen
-    if not labelled:
-        return Labels(problem_type, trained), dict.fromkeys(splits)
-    if "train" in splits:
-        labels = _of_training(labelled[0], columns, options, trained)
-    else:
-        labels = _of_a_model(labelled[0], trained, problem_type, options)
-        if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):
-            wanted = f"has no column for the model's label {lacking[0]!r}. Name one for each."
-            raise UserError(wanted, parameter="label_column")
-    if options.named_labels and {*options.named_labels} != {*labels.names}:
-        holds = f"can't be: column {columns.label!r} holds {labels.sentence()}. Name these, or leave it out."
-        raise UserError(holds, parameter="label_names", value=options.label_names)
-    return labels, dict.fromkeys(splits) | {column.split: _numbered(labels, column) for column in labelled}
+    return labelled
+
+
+def _check_one_hot(labels: Labels, columns: Columns) -> None:
+    """Refuses columns of 0 and 1 among which a label of the model has none."""
+    if columns.one_hot and (lacking := [name for name in labels.names if name not in columns.one_hot]):
+        wanted = f"has no column for the model's label {lacking[0]!r}. Name one for each."
+        raise UserError(wanted, parameter="label_column")
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
@@ -161,54 +174,91 @@ def encode_labels(
 
 def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt: set[str]) -> _Column:
     """The label column of a split; numbers that are among the labels `spelt` stay as they are written."""
-    name, said = columns.label, options.named_labels
+    name, delimiter = columns.label, columns.label_delimiter
     require_columns(table, columns.labels, "label_column", split)
     if columns.one_hot:
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True)
-    if options.label_column is None and {f"input_{name}", "confidence"} & {*table.column_names}:
-        way_out = f"Name the column of the labels with {spell('label_column')}."
-        raise UserError(f"{name!r} seems to hold answers of `hf-posenc predict`. {way_out}")
-    declared, delimiter = classes_of(table, name), columns.label_delimiter
-    # -1 of a declared label: none, as in GLUE
-    cells = [None if is_missing(cell) or (declared and cell == -1) else cell for cell in cells_of(table, name)]
-    is_numeric = table.info.builder_name in DELIMITERS and delimiter is None
-    is_numeric = is_numeric and all(_NUMBER.fullmatch(cell.strip()) for cell in cells if cell is not None)
+    if options.label_column is None:
+        _refuse_answers(table, name)
+    declared = classes_of(table, name)
+    cells = _cells(table, name, declared)
+    is_numeric = delimiter is None and _are_numbers(table, cells)
     if is_numeric:  # cells of a csv, in which nan is no label
         cells = [None if cell is None or math.isnan(float(cell)) else cell for cell in cells]
-    if delimiter is not None and not any(isinstance(cell, list) for cell in cells):  # an empty cell: none applies
-        parted = [str("" if cell is None else cell).split(delimiter) for cell in cells]
-        cells = [[part for part in map(str.strip, parts) if part] for parts in parted]
+    if delimiter is not None:
+        cells = _parted(cells, delimiter)
     is_list = any(isinstance(cell, list) for cell in cells)
     rows = cells if is_list else [None if cell is None else [cell] for cell in cells]
     if is_list and declared is None:
-        rows = _names_of_marks(rows, said, name)
+        rows = _names_of_marks(rows, options.named_labels, name)
     items = [item for row in rows if row is not None for item in row]
+    where_from = f"Column {name!r} of the {split} data"
     if odd := [item for item in items if not isinstance(item, str | int | float)]:
-        raise UserError(f"Column {name!r} of the {split} data has {odd[0]!r:.60}, which is no label, word or number.")
-    if not is_numeric and any(isinstance(item, str | bool) for item in items):
-        kind = "words"
-    else:
-        kind = "whole" if all(float(item).is_integer() for item in items) else "real"
+        raise UserError(f"{where_from} has {odd[0]!r:.60}, which is no label, word or number.")
+    kind = _kind_of(items, is_numeric)
     if is_list and kind == "real" and delimiter is None:
         raise UserError(
-            f"Column {name!r} of the {split} data has lists of numbers with fractions. List the names of the labels "
-            f"that apply to each text, or give columns of 0 and 1: {spell('label_column', 'a,b')}."
+            f"{where_from} has lists of numbers with fractions. List the names of the labels that apply to each text, "
+            f"or give columns of 0 and 1: {spell('label_column', 'a,b')}."
         )
-    known = declared
-    # Names that are numbers themselves name the numbers of the file; others say what 0, 1, ... mean.
-    if said and not declared and options.problem_type != "regression" and kind == "whole":
-        known = None if any(map(_WHOLE.fullmatch, said)) else said
-
-    def name_of(item: Any) -> str:
-        spelling = str(item).strip()
-        if kind != "whole" or (known is None and spelling in spelt):
-            return spelling
-        is_exact = isinstance(item, int) or _WHOLE.fullmatch(spelling)
-        whole = int(spelling) if is_exact else int(float(spelling))
-        return known[whole] if known is not None and 0 <= whole < len(known) else str(whole)
-
-    names = [None if row is None else list(map(name_of, row)) for row in rows]
+    known = declared or _said_of_numbers(kind, options)
+    names = [None if row is None else [_name_of(item, kind, known, spelt) for item in row] for row in rows]
     return _Column(name, split, table, names, is_list, kind if known is None else "words", known)
+
+
+def _refuse_answers(table: Dataset, name: str) -> None:
+    """Refuses a column that nobody named where the table seems to hold a model's answers."""
+    if {f"input_{name}", "confidence"} & {*table.column_names}:
+        way_out = f"Name the column of the labels with {spell('label_column')}."
+        raise UserError(f"{name!r} seems to hold answers of `hf-posenc predict`. {way_out}")
+
+
+def _cells(table: Dataset, name: str, declared: tuple[str, ...] | None) -> list[Any]:
+    """The cells of a column of labels; None where there is none."""
+    # -1 of a declared label: none, as in GLUE
+    return [None if is_missing(cell) or (declared and cell == -1) else cell for cell in cells_of(table, name)]
+
+
+def _are_numbers(table: Dataset, cells: list[Any]) -> bool:
+    """Whether all words of a file without types are numbers."""
+    if table.info.builder_name not in DELIMITERS:
+        return False
+    return all(_NUMBER.fullmatch(cell.strip()) for cell in cells if cell is not None)
+
+
+def _parted(cells: list[Any], delimiter: str) -> list[Any]:
+    """A list of labels for each cell, an empty one for none: none applies. Lists stay as they are."""
+    if any(isinstance(cell, list) for cell in cells):
+        return cells
+    parted = [str("" if cell is None else cell).split(delimiter) for cell in cells]
+    return [[part for part in map(str.strip, parts) if part] for parts in parted]
+
+
+def _kind_of(items: list[Any], is_numeric: bool) -> str:
+    """How labels are written; see `_Column`. `is_numeric`: as words that are numbers."""
+    if not is_numeric and any(isinstance(item, str | bool) for item in items):
+        return "words"
+    return "whole" if all(float(item).is_integer() for item in items) else "real"
+
+
+def _said_of_numbers(kind: str, options: Options) -> tuple[str, ...] | None:
+    """What `label_names` says that 0, 1, ... mean; None: nothing, or they are numbers themselves, which name those."""
+    said = options.named_labels
+    if not said or kind != "whole" or options.problem_type == "regression":
+        return None
+    return None if any(map(_WHOLE.fullmatch, said)) else said
+
+
+def _name_of(item: Any, kind: str, known: tuple[str, ...] | None, spelt: set[str]) -> str:
+    """A label's name: of a known one its own, of another as it is written, or as a whole number is."""
+    spelling = str(item).strip()
+    if kind != "whole" or (known is None and spelling in spelt):
+        return spelling
+    is_exact = isinstance(item, int) or _WHOLE.fullmatch(spelling)
+    whole = int(spelling) if is_exact else int(float(spelling))
+    if known is not None and 0 <= whole < len(known):
+        return known[whole]
+    return str(whole)
 
 
 def is_missing(value: Any) -> bool:
@@ -322,26 +372,33 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
     several, real = labels.problem_type == "multi_label_classification", labels.problem_type == "regression"
     if column.is_list != several or (real and column.kind == "words"):
         raise _contradicts(labels.problem_type, column)
-    if not real:
-        _refuse_unknown(labels, column)
-    numbers, values = labels.numbers(), list[Any]()
+    if real:
+        return [None if names is None else _number(names[0], column, row) for row, names in enumerate(column.rows)]
+    _refuse_unknown(labels, column)
+    _refuse_twice(column)
+    numbers = labels.numbers()
+    if several:
+        return [None if names is None else [float(name in names) for name in numbers] for names in column.rows]
+    return [None if names is None else numbers[names[0]] for names in column.rows]
+
+
+def _number(name: str, column: _Column, row: int) -> float:
+    """A number to predict; refuses one that is too large."""
+    if abs(float(name)) > GREATEST:
+        place = f"{where(column.table, row)} of the {column.split} data"
+        raise UserError(
+            f"{column.name!r} is {name} in {place}, and a model's numbers (float32) are at most {GREATEST:g}. Divide "
+            "them all, or take their logarithms."
+        )
+    return float(name)
+
+
+def _refuse_twice(column: _Column) -> None:
+    """Refuses a row that names a label twice."""
     for row, names in enumerate(column.rows):
-        if names is None:
-            values.append(None)
-        elif real:
-            values.append(float(names[0]))
-            if abs(values[-1]) > GREATEST:
-                place = f"{where(column.table, row)} of the {column.split} data"
-                raise UserError(
-                    f"{column.name!r} is {names[0]} in {place}, and a model's numbers (float32) are at most "
-                    f"{GREATEST:g}. Divide them all, or take their logarithms."
-                )
-        elif len({*names}) < len(names):
+        if names is not None and len({*names}) < len(names):
             place = f"The {column.split} data names a label twice in {where(column.table, row)}: {names}"
             raise UserError(f"{place}. List those that apply, not a 0 or 1 for each label.")
-        else:
-            values.append([float(name in names) for name in numbers] if several else numbers[names[0]])
-    return values
 
 
 def _contradicts(problem_type: str, column: _Column) -> UserError:

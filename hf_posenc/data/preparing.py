@@ -92,45 +92,69 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
     columns = find_columns(first, options, None if trains else known.columns)
     texts = {split: columns.texts(table) for split, table in tables.items()}
     labels, numbers = encode_labels(tables, columns, options, known)
-    facts, doubts = [columns.sentence(names_of(first)), labels.sentence()], list[str]()
-    parts: dict[str, Dataset] = {}
-    for split, table in tables.items():
-        if trains and split == "test" and numbers["test"] is None:
-            doubts.append("The test split has no labels, so it isn't scored. `hf-posenc predict` labels it.")
-            continue
-        parts[split] = _usable_rows(split, table, texts[split], numbers[split], labels, options)
-        left_out = len(table) - len(parts[split])
-        facts.append(f"{split} {table.info.description}{f', {left_out:,} left out' if left_out else ''}")
+    is_unscored = trains and "test" in tables and numbers["test"] is None
+    parts = {
+        split: _usable_rows(split, table, texts[split], numbers[split], labels, options)
+        for split, table in tables.items()
+        if not (is_unscored and split == "test")
+    }
+    facts = [columns.sentence(names_of(first)), labels.sentence()]
+    facts += [_read_in_words(split, tables[split], part) for split, part in parts.items()]
+    doubts = ["The test split has no labels, so it isn't scored. `hf-posenc predict` labels it."] * is_unscored
     trained = known.trained_on
     if trains:
-        if "validation" not in parts and options.validation_share:
-            whole = parts.pop("train")
-            marks, classes = whole[_MARK][:], None if labels.problem_type == "regression" else labels_of(whole)
-            held = choose_texts(marks, classes, options.validation_share)
-            is_held, rows = np.array([mark in held for mark in marks]), whole.with_format("arrow")[:]
-            sides = {"train": ~is_held, "validation": is_held}  # filtered: datasets looks a selection up row by row
-            parts = {split: Dataset(rows.filter(side), info=whole.info) for split, side in sides.items()} | parts
-            facts.append(f"{len(parts['validation']):,} of them set aside for validation")
-        if options.max_rows is not None and len(parts["train"]) > options.max_rows:
-            parts["train"] = parts["train"].select(range(options.max_rows))
-            facts.append(f"the first {options.max_rows:,} training rows used")
-        facts.append(f"{counted(len(parts['train']), 'row')} to train on")
+        parts, chosen = _choose_rows(parts, labels, options)
+        targets, marks = parts["train"]["labels"][:], parts["train"][_MARK][:]
         are_listed = bool(columns.one_hot or options.label_names or classes_of(first, columns.label))
-        targets = parts["train"]["labels"][:]
         doubts += _check_labels_vary(targets, labels, are_listed)
-        if labels.problem_type == "regression":
-            refuse_far_from_zero(columns.label, targets)
-            mean, std = standard_units(targets)
-            labels = replace(labels, mean=mean, std=std)
-        marks = parts["train"][_MARK][:]
+        labels = _in_standard_units(labels, columns.label, targets)
         doubts += label_slips(labels, numbers["train"] or (), tables["train"])
         doubts += repetitions(parts["train"], marks)
+        facts += chosen
         trained = frozenset(marks)
     for split, part in parts.items():
         if split != "train" and (shared := sum(mark in trained for mark in part[_MARK][:])):
             what = f"{shared:,} of {counted(len(part), f'{split} text')}"
             doubts.append(f"{what} also in the training data: scores on them say little.")
     return PreparedData(columns, labels, parts, DataSummary(f"{'; '.join(facts)}.", doubts))
+
+
+def _read_in_words(split: str, table: Dataset, part: Dataset) -> str:
+    """What was read of a split, and how many of its rows were left out."""
+    left_out = len(table) - len(part)
+    return f"{split} {table.info.description}{f', {left_out:,} left out' if left_out else ''}"
+
+
+def _choose_rows(parts: dict[str, Dataset], labels: Labels, options: Options) -> tuple[dict[str, Dataset], list[str]]:
+    """The splits with the rows to train on and to validate on, and how these were chosen, in words."""
+    facts = []
+    if "validation" not in parts and options.validation_share:
+        parts = _set_aside(parts, labels, options.validation_share)
+        facts.append(f"{len(parts['validation']):,} of them set aside for validation")
+    if options.max_rows is not None and len(parts["train"]) > options.max_rows:
+        parts = {**parts, "train": parts["train"].select(range(options.max_rows))}
+        facts.append(f"the first {options.max_rows:,} training rows used")
+    return parts, [*facts, f"{counted(len(parts['train']), 'row')} to train on"]
+
+
+def _set_aside(parts: dict[str, Dataset], labels: Labels, share: float) -> dict[str, Dataset]:
+    """The splits, with a share of the training rows to validate on; see `choose_texts`."""
+    whole = parts["train"]
+    marks, classes = whole[_MARK][:], None if labels.problem_type == "regression" else labels_of(whole)
+    held = choose_texts(marks, classes, share)
+    is_held, rows = np.array([mark in held for mark in marks]), whole.with_format("arrow")[:]
+    sides = {"train": ~is_held, "validation": is_held}  # filtered: datasets looks a selection up row by row
+    of_training = {split: Dataset(rows.filter(side), info=whole.info) for split, side in sides.items()}
+    return of_training | {split: part for split, part in parts.items() if split != "train"}
+
+
+def _in_standard_units(labels: Labels, column: str, targets: list[Any]) -> Labels:
+    """The labels with mean and deviation of the training rows' numbers, where these are to be predicted."""
+    if labels.problem_type != "regression":
+        return labels
+    refuse_far_from_zero(column, targets)
+    mean, std = standard_units(targets)
+    return replace(labels, mean=mean, std=std)
 
 
 def _usable_rows(

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -359,6 +359,24 @@ def readable(what: str, way_out: str) -> Iterator[None]:
 # ---- .csv and .tsv --------------------------------------------------------------------------------------------------
 
 
+class _Row(NamedTuple):
+    """A row as it is written: its cells, its lines, and the number of the first of these."""
+
+    cells: list[str]
+    lines: list[str]
+    first: int
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it is no row, or in a file of one column an empty cell."""
+        return len(self.cells) < 2 and not self.lines[0].strip(" \r\n")
+
+    def is_quoted(self, delimiter: str) -> bool:
+        """Whether all of its cells are enclosed by quotes."""
+        cells = ['"' + cell.replace('"', '""') + '"' for cell in self.cells]
+        return "".join(self.lines).rstrip("\r\n") == delimiter.join(cells)
+
+
 def _read_delimited(
     path: str | Path, kind: str, lines: list[str], options: Options
 ) -> tuple[list[tuple[str, Any]], list[int]]:
@@ -369,55 +387,71 @@ def _read_delimited(
     """
     delimiter, guesses = options.delimiter or DELIMITERS[kind], options.quoting is None
     quotes = kind == "csv" if guesses else options.quoting == "csv"
-    csv.field_size_limit(sys.maxsize)
-    quoting: Any = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, skipinitialspace=quotes, strict=True)
     names: list[str] = []
     rows: list[list[str]] = []
     places: list[int] = []
-    end = joined = not_quoted = 0
-    try:
-        for cells in reader:
-            first, own, end = end + 1, lines[end : reader.line_num], reader.line_num
-            if len(cells) < 2 and not own[0].strip(" \r\n"):  # a blank line: no row, or in one column an empty cell
-                if len(names) != 1:
-                    continue
-                cells = [""]
-            enclosed = [cell for cell in map(str.strip, cells) if len(cell) > 1 and cell[0] == cell[-1] == '"']
-            if guesses and not quotes and enclosed:
-                cell = f"{path}, line {first}: the cell {enclosed[0]:.40} begins and ends with a quote"
-                raise UserError(f"{cell}. {_say_quotes()}")
-            if guesses and len(own) > 1:
-                joined = joined or first
-            if not names:
-                names = cells
+    joined = not_quoted = 0  # the first row that spans several lines, and the first that has a cell without quotes
+    for row in _rows_of(path, lines, delimiter, quotes):
+        if row.is_blank:
+            if len(names) != 1:
                 continue
-            if len(cells) != len(names):
-                raise UserError(
-                    f"{path}, line {first} has {counted(len(cells), 'cell')}, the first row has {len(names)} "
-                    f"({', '.join(names)}). Put cells that hold {delimiter!r} in quotes. If another character "
-                    f"separates the columns: {spell('delimiter', ';')} (or '|', tab). If quotes enclose lines: "
-                    f"{spell('quoting', 'csv')}."
-                )
-            if cells == names:
-                raise UserError(f"{path}, line {first} is the first row once more. Remove it.")
-            if not not_quoted and "".join(own).rstrip("\r\n") != delimiter.join(
-                '"' + cell.replace('"', '""') + '"' for cell in cells
-            ):
-                not_quoted = first
-            rows.append(cells)
-            places.append(first)
-    except csv.Error as error:
-        raise UserError(
-            f"{path}, line {end + 1}: {one_line(error)}. A quote that opens a cell must close it, and quotes inside "
-            f'are written double (""), not \\". If quotes are letters in this file, say {spell("quoting", "none")}.'
-        ) from error
+            row = row._replace(cells=[""])
+        if guesses and not quotes:
+            _refuse_enclosed(path, row)
+        if guesses and len(row.lines) > 1:
+            joined = joined or row.first
+        if not names:
+            names = row.cells
+            continue
+        _check_row(path, row, names, delimiter)
+        if not not_quoted and not row.is_quoted(delimiter):
+            not_quoted = row.first
+        rows.append(row.cells)
+        places.append(row.first)
     if joined and not_quoted:
         opens = f"{path}, line {joined}: a quote opens there and closes in a later line"
         raise UserError(f"{opens}, and line {not_quoted} has a cell without quotes. {_say_quotes()}")
     names = [name or f"Unnamed: {number}" for number, name in enumerate(names)]  # as pandas names it
     columns = zip(*rows, strict=True)
     return [(name, [cell or None for cell in cells]) for name, cells in zip(names, columns, strict=False)], places
+
+
+def _rows_of(path: str | Path, lines: list[str], delimiter: str, quotes: bool) -> Iterator[_Row]:
+    """The rows of a file, also blank ones; `quotes` enclose cells, or are letters."""
+    csv.field_size_limit(sys.maxsize)
+    quoting: Any = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, skipinitialspace=quotes, strict=True)
+    end = 0
+    try:
+        for cells in reader:
+            yield _Row(cells, lines[end : reader.line_num], end + 1)
+            end = reader.line_num
+    except csv.Error as error:
+        raise UserError(
+            f"{path}, line {end + 1}: {one_line(error)}. A quote that opens a cell must close it, and quotes inside "
+            f'are written double (""), not \\". If quotes are letters in this file, say {spell("quoting", "none")}.'
+        ) from error
+
+
+def _refuse_enclosed(path: str | Path, row: _Row) -> None:
+    """Refuses a cell that begins and ends with a quote, in a file where quotes would be letters."""
+    enclosed = [cell for cell in map(str.strip, row.cells) if len(cell) > 1 and cell[0] == cell[-1] == '"']
+    if enclosed:
+        cell = f"{path}, line {row.first}: the cell {enclosed[0]:.40} begins and ends with a quote"
+        raise UserError(f"{cell}. {_say_quotes()}")
+
+
+def _check_row(path: str | Path, row: _Row, names: list[str], delimiter: str) -> None:
+    """Refuses a row that has not one cell for each name, or holds the names."""
+    if len(row.cells) != len(names):
+        raise UserError(
+            f"{path}, line {row.first} has {counted(len(row.cells), 'cell')}, the first row has {len(names)} "
+            f"({', '.join(names)}). Put cells that hold {delimiter!r} in quotes. If another character "
+            f"separates the columns: {spell('delimiter', ';')} (or '|', tab). If quotes enclose lines: "
+            f"{spell('quoting', 'csv')}."
+        )
+    if row.cells == names:
+        raise UserError(f"{path}, line {row.first} is the first row once more. Remove it.")
 
 
 def _say_quotes() -> str:
@@ -433,26 +467,31 @@ _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[list[tuple[str, Any]], list[int]]:
     """The values of each key, None where an object lacks it, and the line or number of each object."""
-    is_lines = kind == "jsonl"
-    places = [number for number, line in enumerate(lines, start=1) if line.strip()]
-    texts = {f"{path}, line {place}": lines[place - 1] for place in places} if is_lines else {str(path): "".join(lines)}
-    rows: list[Any] = []
-    for source, text in texts.items():
-        with readable(source, "Write an object on each line in a .jsonl file, one list of objects in a .json file."):
-            value = json.loads(text, object_pairs_hook=_object)
-            if not is_lines and not isinstance(value, list):
-                raise ValueError(f"it holds {value!r:.60}, no list of objects.")
-            rows.extend([value] if is_lines else value)
-    places = places if is_lines else list(range(len(rows)))
-    has_escapes = any(_ESCAPED_HALF.search(text) for text in texts.values())
+    rows: list[Any]
+    if kind == "jsonl":
+        places = [number for number, line in enumerate(lines, start=1) if line.strip()]
+        rows = [_value_in(lines[place - 1], f"{path}, line {place}") for place in places]
+    else:
+        rows = _value_in("".join(lines), str(path), must_list=True)
+        places = list(range(len(rows)))
+    unit, has_escapes = "line" if kind == "jsonl" else "row", any(map(_ESCAPED_HALF.search, lines))
     for place, row in zip(places, rows, strict=True):
-        source = f"{path}, {'line' if is_lines else 'row'} {place}"
+        source = f"{path}, {unit} {place}"
         if not isinstance(row, dict):
             raise UserError(f'{source} is no object: {row!r:.60}. Write {{"text": ...}}, or call a list .json.')
         if has_escapes:
             refuse_surrogates([(source, json.dumps(row, ensure_ascii=False))])
     names = dict.fromkeys(name for row in rows for name in row)
     return [(name, [row.get(name) for row in rows]) for name in names], places
+
+
+def _value_in(text: str, source: str, *, must_list: bool = False) -> Any:
+    """The value that a text in JSON holds."""
+    with readable(source, "Write an object on each line in a .jsonl file, one list of objects in a .json file."):
+        value = json.loads(text, object_pairs_hook=_object)
+        if must_list and not isinstance(value, list):
+            raise ValueError(f"it holds {value!r:.60}, no list of objects.")
+        return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -149,10 +149,7 @@ def export(
     """
     source, output = str(expanded(checkpoint)), expanded(output)
     evaluate, calibrate = expanded(evaluate), expanded(calibrate)
-    if to not in (*TARGETS, *FAMILIES):
-        targets = ", ".join((*TARGETS, *FAMILIES))
-        raise UserError(f"is unknown. Choose one of {targets}.", parameter="to", value=to)
-    to, like = ("native", to) if to in FAMILIES else (to, None)
+    to, like = _target(to)
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     options = _reading_options(evaluate, calibrate, reading)
     check_packages(to, quantize)
@@ -190,6 +187,16 @@ def export(
                 report.megabytes = report.int8.megabytes[1]
             write_card(report, model, staging)
         return report
+
+
+def _target(to: str) -> tuple[str, str | None]:
+    """The format, and the family that was named for it; refuses what is neither."""
+    if to in FAMILIES:
+        return "native", to
+    if to in TARGETS:
+        return to, None
+    targets = ", ".join((*TARGETS, *FAMILIES))
+    raise UserError(f"is unknown. Choose one of {targets}.", parameter="to", value=to)
 
 
 def _quantizer(

@@ -62,15 +62,7 @@ def check_start(options: Options) -> Beginning:
         UserError: there is no such scheme, checkpoint or field, or the options contradict each other.
     """
     of_the_trainer = trainer_fields(options).keys()
-    if name := next((name for name in options.assigned if name in _BY_OPTION), None):
-        raise UserError(f"can't be set: {spell(_BY_OPTION[name])} gives it. Leave it out.", parameter=f"set.{name}")
-    known = INSTALLED.keys() | _CONFIG | _OF_TOKENIZERS.keys()
-    if name := next((name for name in options.assigned if name not in known), None):
-        near = did_you_mean(name, known)
-        unknown = f": neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip()
-        raise UserError(unknown, parameter=f"set.{name}")
-    for name in options.assigned.keys() & _OF_TOKENIZERS.keys():
-        check_range(f"set.{name}", options.assigned[name], _OF_TOKENIZERS[name])
+    _check_assigned(options)
     if options.scheme_file is not None:
         register_scheme(options.scheme_file, options.scheme)
     if options.scheme is not None or options.pretrained is None:
@@ -78,20 +70,7 @@ def check_start(options: Options) -> Beginning:
     if options.tokenizer is not None:
         check_local("tokenizer", options.tokenizer)
     if options.pretrained is None:
-        if options.lora:
-            needed = f"trains updates of trained weights. Name a checkpoint with {spell('pretrained')}."
-            raise UserError(needed, parameter="lora", value=True)
-        of_checkpoints = ("revision", "trust_remote_code", "allow_other_tokens")
-        refuse_given(options, of_checkpoints, f"is for {spell('pretrained')}")
-        values = {"hidden_dropout_prob": 0.0, **_config_fields(options)}
-        if options.scheme is not None:
-            values["position_embedding_type"] = options.scheme
-        with user_errors():
-            config = PosEncConfig.from_size(
-                options.size or "tiny", position_embedding_kwargs=options.scheme_kwargs, **values
-            )
-            config.code_files()  # refuse now what couldn't be saved at the end
-        return Beginning(config, None)
+        return Beginning(_new_config(options), None)
     source = spell("pretrained", options.pretrained)
     refuse_given(options, ("size",), f"is for new encoders, and {source} has its own")
     if (fixed := next((n for n in options.assigned if n not in of_the_trainer | _OF_TRAINED), None)) is not None:
@@ -104,6 +83,37 @@ def check_start(options: Options) -> Beginning:
         options.pretrained, revision=options.revision, trust_remote_code=options.trust_remote_code
     )
     return Beginning(read_model_config(checkpoint), checkpoint)
+
+
+def _check_assigned(options: Options) -> None:
+    """Refuses in `set` what an option gives, what isn't known, and a tokenizer's value out of its range."""
+    if name := next((name for name in options.assigned if name in _BY_OPTION), None):
+        raise UserError(f"can't be set: {spell(_BY_OPTION[name])} gives it. Leave it out.", parameter=f"set.{name}")
+    known = INSTALLED.keys() | _CONFIG | _OF_TOKENIZERS.keys()
+    if name := next((name for name in options.assigned if name not in known), None):
+        near = did_you_mean(name, known)
+        unknown = f": neither TrainingArguments nor PosEncConfig has such a field. {near}".rstrip()
+        raise UserError(unknown, parameter=f"set.{name}")
+    for name in options.assigned.keys() & _OF_TOKENIZERS.keys():
+        check_range(f"set.{name}", options.assigned[name], _OF_TOKENIZERS[name])
+
+
+def _new_config(options: Options) -> PosEncConfig:
+    """The configuration of a new encoder; refuses options of checkpoints."""
+    if options.lora:
+        needed = f"trains updates of trained weights. Name a checkpoint with {spell('pretrained')}."
+        raise UserError(needed, parameter="lora", value=True)
+    of_checkpoints = ("revision", "trust_remote_code", "allow_other_tokens")
+    refuse_given(options, of_checkpoints, f"is for {spell('pretrained')}")
+    values = {"hidden_dropout_prob": 0.0, **_config_fields(options)}
+    if options.scheme is not None:
+        values["position_embedding_type"] = options.scheme
+    with user_errors():
+        config = PosEncConfig.from_size(
+            options.size or "tiny", position_embedding_kwargs=options.scheme_kwargs, **values
+        )
+        config.code_files()  # refuse now what couldn't be saved at the end
+    return config
 
 
 def start(
