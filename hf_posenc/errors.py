@@ -97,7 +97,7 @@ def user_errors() -> Iterator[None]:
 
 
 def is_local(name: str) -> bool:
-    """Whether a name is a file or folder on this machine, or can't be one on the Hub: `name` or `owner/name`."""
+    """True for the name of a file or folder on this machine, or one that isn't like the Hub's: `name` or `owner/name`."""
     return Path(name).exists() or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?", name) or ".." in name
 
 
@@ -171,7 +171,7 @@ def disk_error(error: BaseException) -> str | None:
 
 
 def is_main_process() -> bool:
-    """Whether this is the one of several processes that speaks to the user; known before PyTorch is imported."""
+    """True in the one of several processes that speaks to the user; known before PyTorch is imported."""
     return os.environ.get("RANK", "0") == "0"
 
 

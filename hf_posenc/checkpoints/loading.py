@@ -199,12 +199,12 @@ def load_any(checkpoint: Checkpoint) -> PreTrainedModel:
 
 
 def text_problem_type(config: Any) -> str:
-    """What a text classifier answers; transformers' models don't always say."""
+    """Returns the problem type of a text classifier; transformers' models don't always say it."""
     return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
 
 
 def knowledge(config: Any, checkpoint: Checkpoint | None) -> Known:
-    """What a trained classifier knows of its data, and of the texts that it was trained on; nothing is known of others.
+    """Collects what a trained classifier knows of its data and texts; nothing is known of others.
 
     Args:
         config: its configuration, or that of a new encoder.
@@ -262,7 +262,7 @@ def input_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max
 
 
 def position_limit(model: PreTrainedModel) -> int | None:
-    """How many positions a model has, or None if it takes any number."""
+    """The number of positions that a model has, or None if it takes any number."""
     if model.config.model_type == PosEncConfig.model_type:
         return cast(PositionScheme, model.base_model.position).max_length
     tables = (("embeddings", "position_embeddings"), ("encoder", "embed_positions"))  # RoFormer's holds sines

@@ -56,7 +56,7 @@ class Checkpoint:
 
     @property
     def is_pickled(self) -> bool:
-        """Whether its weights are in a pickle alone."""
+        """True where its weights are in a pickle alone."""
         return not weight_files(self.folder) and (self.folder / PICKLE).is_file()
 
     @cached_property
@@ -89,7 +89,7 @@ class Checkpoint:
         return {key: value.float() for state in files for key, value in state.items() if part in key}
 
     def _kinds(self) -> dict[str, Any]:
-        """How each weight is stored: a dtype of `_DTYPES`, or another kind's name."""
+        """Storage of each weight: a dtype of `_DTYPES`, or another kind's name."""
         kinds: dict[str, Any] = {}
         for name, promised in weight_files(self.folder).items():
             with open_weights(self.folder / name) as file:
@@ -277,7 +277,7 @@ NOTED: dict[str, Callable[[Any], bool]] = {
 
 
 def _is_dialect(value: Any) -> bool:
-    """Whether it is what a training writes of a `Dialect`."""
+    """True for what a training writes of a `Dialect`."""
     if not isinstance(value, dict) or value.keys() != {"kind", "delimiter", "quoting"}:
         return False
     delimiter = value["delimiter"]

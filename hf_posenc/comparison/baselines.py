@@ -1,4 +1,4 @@
-"""What every scheme has to beat: the majority, words and word pairs (TF-IDF, logistic regression).
+"""Baselines that every scheme has to beat: the majority, words and word pairs (TF-IDF, logistic regression).
 
 Beside the probes stand two more: words at places, and the usual form of a question alone. The baselines are tested on
 the examples of the runs. They read the models' tokens, decoded: all inputs are cut alike.

@@ -33,7 +33,7 @@ MODELS_NAME, TOKENIZER_NAME = "models", "tokenizer"
 
 @dataclass
 class Execution:
-    """What `execute` did: runs it made, runs that were there, runs of other processes, and why others failed."""
+    """Outcome of `execute`: runs it made, runs that were there, runs of other processes, and why others failed."""
 
     done: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Execution:
     failed: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """How many of each."""
+        """Says the number of each."""
         others = f"{len(self.elsewhere)} are another process's, " if self.elsewhere else ""
         again = "\nCompare again, and those that failed are tried again." if self.failed else ""
         return f"{len(self.done)} runs made, {len(self.skipped)} were there, {others}{len(self.failed)} failed.{again}"

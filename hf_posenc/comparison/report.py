@@ -198,7 +198,7 @@ class Summary:
         return markdown_table((f"minus {code(reference)}", *(plain(column.title) for column in columns)), rows)
 
     def sentences(self) -> Iterator[str]:
-        """What the results answer: which scheme, by how much, and how sure."""
+        """Answers the plan's question: which scheme, by how much, and how sure."""
         for group, tasks in self.plan.tested_groups.items():
             column = self._column(group, tasks, self.plan.home_length)
             below, ranked = ([n for n in column.means if n in names] for names in (self.baselines, self.order))

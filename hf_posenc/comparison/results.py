@@ -86,7 +86,7 @@ def write_result(folder: Path, plan: Plan, of: Task | PlannedRun, result: dict[s
 
 
 def read_result(folder: Path, plan: Plan, of: Task | PlannedRun) -> dict[str, Any]:
-    """What `write_result` wrote; empty where nothing is.
+    """Reads what `write_result` wrote; empty where nothing is.
 
     Raises:
         UserError: a letter of it has changed since, or it is of another plan.

@@ -1,4 +1,4 @@
-"""What the results of a comparison allow one to say: means with intervals, and few planned tests.
+"""Statistics of a comparison: means with intervals, and few planned tests.
 
 Every run of a task is tested on the same examples, so that intervals and verdicts are about these test rows, for seeds
 like those that ran.
@@ -82,7 +82,7 @@ class Contrast:
 
     @property
     def is_found(self) -> bool:
-        """Whether the two differ."""
+        """True where the two differ."""
         return self.corrected is not None and self.corrected < ALPHA
 
     @property
@@ -125,7 +125,7 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> list[floa
 
 
 def above_majority(table: pd.DataFrame, task: str, scheme: str, length: int) -> tuple[int, int] | None:
-    """How many runs of how many are above the majority's answers, in the mean over a task's parts."""
+    """Counts the runs above the majority's answers, in the mean over a task's parts, and all runs."""
     rows = table[(table["task"] == task) & (table["length"] == length)]
     majority, own = rows[rows["scheme"] == MAJORITY], rows[(rows["scheme"] == scheme) & rows["score"].notna()]
     if own.empty or majority.empty:

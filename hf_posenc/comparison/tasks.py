@@ -161,7 +161,7 @@ def _hold_out(rows: Dataset, options: Options) -> dict[str, Dataset]:
 
 @dataclass(frozen=True)
 class CheckedData:
-    """What was read of a task's data.
+    """Summary of a task's data as they were read.
 
     Attributes:
         digest: a hash of its rows, by which runs on changed data are told; None: it is generated.

@@ -139,7 +139,7 @@ def convert(
 
 @dataclass(frozen=True)
 class _Texts:
-    """What was read to heal with and to measure on."""
+    """Texts to heal with and to measure on."""
 
     training: list[str]
     rows: list[Row]

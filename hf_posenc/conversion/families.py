@@ -179,7 +179,7 @@ class Family:
         return next(iter(self.schemes))
 
     def mismatches(self, fields: Mapping[str, Any], tasks: Iterable[str]) -> list[str]:
-        """What its class can't hold of these fields of a PosEncConfig, each with its value and those that it can.
+        """Lists the fields of a PosEncConfig that its class can't hold, each with its value and those that it can.
 
         Args:
             fields: all or some.
@@ -223,7 +223,7 @@ class Family:
         return needs
 
     def rows_before(self, config: Any) -> int:
-        """How many rows of its table of positions stand before that of position 0; `config` is ours or theirs."""
+        """Number of rows in its table of positions before that of position 0; `config` is ours or theirs."""
         return int(config.pad_token_id) + 1 if self.first_row is None else self.first_row
 
     def model_class(self, task: str) -> Any:

@@ -69,18 +69,18 @@ def _r2(fitted: Tensor, wanted: Tensor, weight: Tensor) -> float:
 
 
 def is_additive(part: PositionScheme) -> bool:
-    """Whether a scheme adds a vector that depends on the position alone."""
+    """True where a scheme adds a vector that depends on the position alone."""
     return hasattr(part, "encodings") and getattr(part, "applies_to", "positions") == "positions"
 
 
 def vectors_of(part: PositionScheme, length: int) -> Tensor:
-    """What a scheme adds at each of the first positions: float32 (length, D)."""
+    """Vectors that a scheme adds at each of the first positions: float32 (length, D)."""
     return part.encodings(torch.arange(length)).float()  # type: ignore[operator]
 
 
 @torch.no_grad()
 def added_vectors(parts: dict[str, PositionScheme], config: Any) -> Tensor | None:
-    """What the schemes add to the embeddings at each position, (P, D); None if nothing."""
+    """Vectors that the schemes add to the embeddings at each position, (P, D); None if nothing."""
     additive = [part for part in parts.values() if is_additive(part)]
     length = min([part.max_length or config.max_position_embeddings for part in additive], default=0)
     return sum(vectors_of(part, length) for part in additive) if additive else None  # type: ignore[return-value]

@@ -88,7 +88,7 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class Healing:
-    """What `convert` heals a swapped model with, and how.
+    """Texts and settings that `convert` heals a swapped model with.
 
     Attributes:
         texts: unlabelled text: a file, texts, or a table in memory.
@@ -130,7 +130,7 @@ class Healing:
         self.reading()  # refuses what is none
 
     def reading(self) -> Options:
-        """How texts are read."""
+        """Options by which texts are read."""
         return Options(**{name: getattr(self, name) for name in READING if name not in OF_LABELS})
 
     def settings(self) -> dict[str, Any]:
@@ -322,7 +322,7 @@ def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
 
 
 def _left_over(folder: Path) -> list[Path]:
-    """What a kill leaves in a folder of checkpoints while the mark is written, or a checkpoint deleted."""
+    """Finds what a kill leaves in a folder of checkpoints while the mark is written, or a checkpoint deleted."""
     return [*folder.glob(f".*{WRITING}"), *folder.glob(f"{REPLACED}*")]
 
 
@@ -338,7 +338,7 @@ def remove_healing(folder: Path) -> None:
 
 
 def _forecast(trainer: "Distillation", steps: list[list[Row]]) -> str:
-    """What the healing will take: time, by trying its largest step twice, and memory, by a formula."""
+    """Estimates what the healing will take: time, by trying its largest step twice, and memory, by a formula."""
     device, model = trainer.args.device, cast(Any, trainer.model)
     largest = max(steps, key=lambda rows: len(rows) * max(len(row["input_ids"]) for row in rows))
     lengths = [len(row["input_ids"]) for row in largest]
@@ -416,7 +416,7 @@ class Distillation(Trainer):
 
 
 def depth_at(progress: float, layers: int) -> int | None:
-    """How many of the layers are trained at a share of the steps; None: all."""
+    """Number of the layers that are trained at a share of the steps; None: all."""
     for depth in range(1, layers):
         if progress < _FIRST_ALONE + (_ALL_FROM - _FIRST_ALONE) * (depth - 1) / max(1, layers - 2):
             return depth

@@ -11,7 +11,7 @@ from ..markdown import markdown_table
 
 @dataclass
 class Accounting:
-    """What became of each weight of the source."""
+    """Account of each weight of the source."""
 
     used: list[str]
     dropped: dict[str, str]
@@ -49,7 +49,7 @@ class Agreement:
 
 @dataclass(repr=False)
 class ConversionReport:
-    """What `convert` did, and what was measured; also in `conversion.json` in the folder that it writes.
+    """Report of `convert`: what it did, and what was measured; also in `conversion.json` in the folder that it writes.
 
     Attributes:
         source: what was converted.
@@ -91,7 +91,7 @@ class ConversionReport:
         return asdict(self)
 
     def sentence(self) -> str:
-        """What it costs, in words."""
+        """Says in words what it costs."""
         is_swapped = self.from_scheme != self.to_scheme
         how = f" from {self.from_scheme} to {self.to_scheme}" if is_swapped else f", {self.to_scheme} as it was"
         text, last = f"Converted {self.source}{how}", self.extended or self.after or self.before
@@ -105,7 +105,7 @@ class ConversionReport:
         return f"{text}, {_percent(self.before)} without healing{extended}."
 
     def __repr__(self) -> str:
-        """What it costs in words, then the table, then what there is to know; `to_dict` has all values."""
+        """Shows in words what it costs, then the table, then what there is to know; `to_dict` has all values."""
         swapped = "swapped" if self.from_scheme != self.to_scheme else "changed"
         measured = {swapped: self.before, "healed": self.after, "extended": self.extended}
         rows = [
@@ -137,7 +137,7 @@ class ConversionReport:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert` returns; shown, it is its report.
+    """Result of `convert`; shown, it is its report.
 
     Attributes:
         model: in evaluation mode.

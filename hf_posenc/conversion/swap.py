@@ -178,7 +178,7 @@ def swap(
 
 
 def has_table(part: PositionScheme) -> bool:
-    """Whether some weight has a row for each position."""
+    """True where some weight has a row for each position."""
     return part.max_length is not None and any(
         value.shape[:1] == (part.max_length,) for value in part.state_dict().values()
     )

@@ -39,7 +39,7 @@ class Columns:
 
     @property
     def is_pair(self) -> bool:
-        """Whether an example is two texts."""
+        """True where an example is two texts."""
         return len(self.text) == 2 and self.separator is None
 
     @property
@@ -95,7 +95,7 @@ def _named_classes(table: Dataset, name: str, cells: list[Any]) -> list[Any]:
 
 
 def _is_text(cell: Any) -> bool:
-    """Whether a cell is a text, a number, which is written as one, or missing."""
+    """True for a cell that is a text, a number, which is written as one, or missing."""
     return isinstance(cell, str | int | float | None)
 
 
@@ -111,7 +111,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def is_absent(cell: Any) -> bool:
-    """Whether a cell holds nothing: None, NaN, or what pandas has for them."""
+    """True for a cell that holds nothing: None, NaN, or what pandas has for them."""
     return cell is None or cell is pd.NA or cell is pd.NaT or (isinstance(cell, float) and math.isnan(cell))
 
 
@@ -237,7 +237,7 @@ OURS = "hf_posenc"
 
 
 def notes_of(config: Any) -> dict[str, Any]:
-    """What a checkpoint's configuration says in our name."""
+    """Notes that a checkpoint's configuration holds in our name."""
     # Every transformers configuration has this field; transformers ignores our key.
     others = getattr(config, "task_specific_params", None)
     noted = others.get(OURS) if isinstance(others, dict) else None
@@ -270,7 +270,7 @@ def remembered_columns(config: Any) -> Columns | None:
 
 
 def remembered_dialect(config: Any) -> Dialect | None:
-    """How the training of a checkpoint was told to read its files; None if its configuration doesn't say."""
+    """Dialect by which the training of a checkpoint read its files; None if its configuration doesn't say."""
     noted = notes_of(config).get("dialect")
     return Dialect(**noted) if isinstance(noted, dict) else None
 

@@ -38,7 +38,7 @@ _FOR_PEOPLE = re.compile(r"[+-]?\d[\d.]*,[\d.,]*\d ?%?|[+-]?\d[\d.]* ?%")
 
 @dataclass(frozen=True)
 class Known:
-    """What a trained classifier knows of its data."""
+    """Knowledge that a trained classifier has of its data."""
 
     columns: Columns | None = None
     label_names: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Labels:
         return {name: number for number, name in enumerate(self.names)}
 
     def sentence(self) -> str:
-        """How many there are, and the first ones."""
+        """Says the number of labels, and the first ones."""
         listed = ", ".join(self.names[:5]) + ", ..." * (len(self.names) > 5)
         return f"{len(self.names)} labels ({listed})" if self.names else "numbers to predict"
 
@@ -212,7 +212,7 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell holds nothing."""
+    """True for a cell that holds nothing."""
     return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN differs from itself
 
 

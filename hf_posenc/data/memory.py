@@ -70,7 +70,7 @@ def _speaks_arrow(given: Any) -> bool:
 
 
 def _arrow_table(given: Any) -> pa.Table | None:
-    """What speaks Arrow's interface as a table; None: it doesn't, or is one column."""
+    """Makes a table of what speaks Arrow's interface; None: it doesn't, or is one column."""
     if not _speaks_arrow(given) or isinstance(given, pd.Series):
         return None
     try:

@@ -45,7 +45,7 @@ class DataSummary:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """What a run trains and scores on.
+    """Data that a run trains and scores on.
 
     Attributes:
         columns: of the file.

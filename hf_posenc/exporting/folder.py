@@ -1,4 +1,4 @@
-"""What lies beside an exported model: configuration, tokenizer, a sentence-transformer's modules, the card."""
+"""Files beside an exported model: configuration, tokenizer, a sentence-transformer's modules, the card."""
 
 import json
 from pathlib import Path

@@ -80,7 +80,7 @@ def record_files(staging: Path, to: str, **facts: Any) -> None:
 
 
 def _sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """What the graph is traced with: two texts of unlike lengths. Batch and length stay free."""
+    """Inputs that the graph is traced with: two texts of unlike lengths. Batch and length stay free."""
     length = min(16, position_limit(model) or 16)
     shape = (2, 3, length) if takes_choices(model) else (2, length)
     mask = torch.ones(shape, dtype=torch.long)

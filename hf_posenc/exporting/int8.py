@@ -52,7 +52,7 @@ class Questions:
 
     @property
     def metric(self) -> str | None:
-        """What answers are scored by; None: the right ones aren't known."""
+        """Metric that answers are scored by; None: the right ones aren't known."""
         return None if self.labels is None else GATES[str(self.problem_type)]
 
     def score(self, answers: Sequence[np.ndarray]) -> float:
@@ -63,7 +63,7 @@ class Questions:
 
 @dataclass
 class Int8Report:
-    """What int8 costs and gains. Each pair is before and after.
+    """Costs and gains of int8. Each pair is before and after.
 
     Attributes:
         megabytes: of the model's files, without tokenizer.

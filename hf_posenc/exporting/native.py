@@ -132,7 +132,7 @@ def _target(config: Any, task: str, like: str | None) -> Family:
 
 
 def _obstacles(family: Family, config: Any, task: str) -> list[str]:
-    """What of a PosEnc model a family can't hold."""
+    """Lists what of a PosEnc model a family can't hold."""
     name = family.model_type
     problems = family.mismatches(config.to_dict(), (task,))
     if task != "feature-extraction" and task not in family.heads:
@@ -242,7 +242,7 @@ def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str
 
 
 def _notes(family: Family, config: Any, task: str) -> list[str]:
-    """What is otherwise in the class."""
+    """Lists what is otherwise in the class."""
     name, notes = family.model_type, []
     if _merges_types(family, config):
         first = "" if config.type_vocab_size == 1 else " Pairs of texts, whose second has type 1, aren't the same."

@@ -22,12 +22,12 @@ Batch = dict[str, np.ndarray]
 
 
 def takes_choices(model: PreTrainedModel) -> bool:
-    """Whether inputs are (B, C, S)."""
+    """True where inputs are (B, C, S)."""
     return task_of(type(model).__name__) == "multiple-choice"
 
 
 def answers_tokens(model: PreTrainedModel) -> bool:
-    """Whether outputs are (B, S, ...): an answer for each token, of which that of padding means nothing."""
+    """True where outputs are (B, S, ...): an answer for each token, of which that of padding means nothing."""
     return task_of(type(model).__name__) in _TOKENS
 
 
@@ -90,7 +90,7 @@ def batches(
 
 
 def encode_rows(tokenizer: PreTrainedTokenizerBase, limit: int, *texts: Sequence[str]) -> list[Row]:
-    """What the tokenizer gives for each text, or for each pair of texts, cut to `limit` tokens."""
+    """Encodes each text, or each pair of texts, cut to `limit` tokens."""
     encoded = tokenizer(*map(list, texts), truncation=True, max_length=limit)
     return [{name: values[row] for name, values in encoded.items()} for row in range(len(texts[0]))]
 

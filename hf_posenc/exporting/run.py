@@ -35,7 +35,7 @@ TARGETS = ("native", *GRAPHS)
 
 @dataclass(frozen=True)
 class Written:
-    """What was written into an empty folder."""
+    """Account of what was written into an empty folder."""
 
     notes: list[str]
     """For the user."""
@@ -68,7 +68,7 @@ def _write(
 
 @dataclass
 class ExportReport:
-    """What was exported, and how exactly.
+    """Report of what was exported, and how exactly.
 
     Attributes:
         checkpoint, output: the folder that was read, and the one that was written.
@@ -226,7 +226,7 @@ def _compared(model: PreTrainedModel, written: Written) -> float:
 
 
 def _reading_options(evaluate: str | None, calibrate: str | None, reading: dict[str, Any]) -> Options:
-    """How the files are read; refuses what has no effect on those that are given."""
+    """Options by which the files are read; refuses what has no effect on those that are given."""
     options = reading_options(reading)
     if evaluate is None:
         refuse_given(options, OF_LABELS if calibrate else READING, f"is for the data of {spell('evaluate')}")

@@ -145,7 +145,7 @@ def load(
 
 
 class _Estimator(BaseEstimator):
-    """What classifier and regressor share. Constructors store parameters, as scikit-learn wants it.
+    """Base of classifier and regressor. Constructors store parameters, as scikit-learn wants it.
 
     An option of `hf-posenc train` is a parameter once it is given or set: `clone` and `GridSearchCV` see them all. As
     scikit-learn wants it, `fit` refuses wrong ones.

@@ -1,4 +1,4 @@
-"""What the commands `train`, `predict` and `evaluate` do, as functions with the same parameters."""
+"""Functions of the commands `train`, `predict` and `evaluate`, with the same parameters."""
 
 import logging
 import warnings
@@ -71,7 +71,7 @@ class Answers:
         )
 
     def remarks(self) -> list[str]:
-        """What to know of answers that are computed: texts that were cut, and empty ones."""
+        """Says what to know of answers that are computed: texts that were cut, and empty ones."""
         return [*filter(None, (cut_texts_in_words(self.truncated, self.classifier.tokenizer), self.remark_of_empty))]
 
 

@@ -158,7 +158,7 @@ def answers_to(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found.
+    """Result of an evaluation.
 
     Attributes:
         metrics: loss and the metrics of its problem type.
@@ -180,7 +180,7 @@ class Evaluation:
     answers: list[dict[str, Any]]
 
     def as_dict(self, data: str) -> dict[str, Any]:
-        """What `evaluate` returns, and its command prints as JSON: metrics, and the classes if there are any."""
+        """Builds what `evaluate` returns, and its command prints as JSON: metrics, and the classes if there are any."""
         by_class = {"classes": self.classes, "confusion": self.confusion} if self.classes else {}
         return {"data": data, "examples": self.examples, **self.metrics, **by_class}
 

@@ -51,7 +51,7 @@ class Beginning:
 
     @property
     def known(self) -> Known:
-        """What the checkpoint knows of its data."""
+        """Knowledge that the checkpoint has of its data."""
         return knowledge(self.config, self.checkpoint)
 
 
@@ -144,7 +144,7 @@ def start(
 
 
 def _needs_conversion(options: Options, config: Any) -> bool:
-    """Whether the checkpoint isn't ours, or other positions are asked for than it has."""
+    """True where the checkpoint isn't ours, or other positions are asked for than it has."""
     wanted = {
         "position_embedding_type": options.scheme,
         "position_embedding_kwargs": options.scheme_kwargs,
@@ -214,7 +214,7 @@ def _head(labels: Labels) -> dict[str, Any]:
 
 
 def _config_fields(options: Options) -> dict[str, Any]:
-    """What `set` names of the configuration."""
+    """Fields of the configuration that `set` names."""
     return {name: value for name, value in options.assigned.items() if name in _CONFIG}
 
 

@@ -40,7 +40,7 @@ _KEPT = (
 
 @dataclass(frozen=True)
 class Publication:
-    """What `publish` sent, or after a dry run would send.
+    """Account of what `publish` sent, or after a dry run would send.
 
     Attributes:
         url: of the commit that was loaded back, or of the pull request. None: it was a dry run.

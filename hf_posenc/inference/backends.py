@@ -66,7 +66,7 @@ class Backend:
         return self.run(arrays)
 
     def logits(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """What the head returns, float32: (B, C) of texts, (B, S, C) of tokens, (B, S, 2) of answers' starts and ends.
+        """Output of the head, float32: (B, C) of texts, (B, S, C) of tokens, (B, S, 2) of answers' starts and ends.
 
         A model without a head returns its hidden states (B, S, D). Arguments and errors are those of `outputs`.
         """

@@ -1,4 +1,4 @@
-"""How attention runs: softmax(scale q k^T + bias) v by one of the backends below, chosen once per forward.
+"""Attention: softmax(scale q k^T + bias) v by one of the backends below, chosen once per forward.
 
 `choose_attention` takes what `config.attn_implementation` names:
 
@@ -264,7 +264,7 @@ def _flash(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, 
 
 
 def _runs_varlen(scheme: PositionScheme, layout: TokenLayout, x: Tensor, has_dropout: bool) -> bool:
-    """Whether variable-length attention takes this: unpadded halves on an A100 or newer, no bias, no dropout."""
+    """True where variable-length attention takes this: unpadded halves on an A100 or newer, no bias, no dropout."""
     fits = x.is_cuda and layout.index is not None and not _is_biased(scheme) and not has_dropout
     fits = fits and linear_dtype(x) in HALF and not tracing()
     return fits and torch.cuda.get_device_capability(x.device) >= (8, 0)

@@ -121,7 +121,7 @@ def _has_modules(value: Any) -> bool:
 
 
 def takes_rope_parameters(scheme: Any) -> bool:
-    """Whether a scheme takes `config.rope_parameters`."""
+    """True where a scheme takes `config.rope_parameters`."""
     return "rope_parameters" in inspect.signature(scheme.__init__).parameters
 
 
@@ -319,7 +319,7 @@ class PosEncConfig(CheckpointConfig):
 
     @property
     def _active_load(self) -> tuple[str, bool, dict[str, Any]]:
-        """What is being loaded, or the checkpoint that this was loaded from: then its code isn't trusted any more."""
+        """Names what is being loaded, or what this was loaded from: then its code isn't trusted any more."""
         return _loading.get() or (self._source, False, {})
 
     @property
@@ -333,12 +333,12 @@ class PosEncConfig(CheckpointConfig):
         return str(self.auto_map.get("AutoConfig", "")).rpartition("--")[0]
 
     def _may_be_bundled(self, name: str, source: str) -> bool:
-        """Whether a scheme's code may come with a checkpoint; of one on the Hub, only loading it tells."""
+        """True where a scheme's code may come with a checkpoint; of one on the Hub, only loading it tells."""
         place = self._code_repository or source
         return bool(place) and (not os.path.isdir(place) or name in declared_schemes(place, {}))
 
     def _is_deferred(self, name: str) -> bool:
-        """Whether a scheme's code comes with the checkpoint, and is neither loaded nor trusted."""
+        """True where a scheme's code comes with the checkpoint, and is neither loaded nor trusted."""
         source, trusted, _ = self._active_load
         loaded = name in SCHEMES or name in self._bundled_classes
         return not loaded and not trusted and self._may_be_bundled(name, source)

@@ -47,7 +47,7 @@ _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDi
 
 
 def is_built_in(scheme: type[PositionScheme]) -> bool:
-    """Whether the scheme is one of this package's."""
+    """True for a scheme that is one of this package's."""
     return scheme.__module__.rpartition(".")[0] == __name__.rpartition(".")[0]
 
 

@@ -1,4 +1,4 @@
-"""What a model has to beat: the majority, and linear models on words: alone, with word pairs, or with their places."""
+"""Baselines that a model has to beat: the majority, and linear models on words, with pairs or places of words."""
 
 import warnings
 from collections import Counter

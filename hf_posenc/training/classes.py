@@ -43,7 +43,7 @@ def confusion(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -
 
 
 def class_table(where: str, classes: Sequence[dict[str, Any]], rest: str) -> str:
-    """What `class_scores` returned, the first classes, in Markdown; "-": no examples.
+    """Writes in Markdown what `class_scores` returned, the first classes; "-": no examples.
 
     Args:
         where: what was scored.
@@ -65,7 +65,7 @@ def class_table(where: str, classes: Sequence[dict[str, Any]], rest: str) -> str
 
 
 def confusion_table(classes: Sequence[dict[str, Any]], matrix: list[list[int]] | None) -> str:
-    """What `confusion` returned, in Markdown; empty where there is none, or one of too many classes."""
+    """Writes in Markdown what `confusion` returned; empty where there is none, or one of too many classes."""
     if matrix is None or len(matrix) > MOST_CLASSES:
         return ""
     names = [plain(short(row["label"], 24)) for row in classes]

@@ -20,7 +20,7 @@ _STEPS_APART = 500
 
 @dataclass(frozen=True)
 class RunLength:
-    """How long a run is: `max_steps`, or else so many epochs."""
+    """Length of a run: `max_steps`, or else so many epochs."""
 
     epochs: float
     steps_per_epoch: int
@@ -98,7 +98,7 @@ def _ways_to_validate() -> str:
 
 
 def _keeps_best(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether the best weights are kept: where they are evaluated and saved at the same steps, or nothing is said.
+    """True where the best weights are kept: where they are evaluated and saved at the same steps, or nothing is said.
 
     Raises:
         UserError: they can't be, and it isn't said that the last ones are kept.

@@ -23,7 +23,7 @@ from ..options import json_object
 
 
 class _Metric(evaluate.Metric):
-    """What the metrics share. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
+    """Base of the metrics. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
 
     key = ""
     function: Callable[..., Any]
@@ -94,7 +94,7 @@ METRICS: dict[str, tuple[type[_Metric], ...]] = {
 
 
 def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
-    """What logits (n, C) predict: class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
+    """Predictions from logits (n, C): class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
     if problem_type == "single_label_classification":
         return logits.argmax(-1)
     if problem_type == "multi_label_classification":
@@ -111,7 +111,7 @@ def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarr
 def answers_from_logits(
     logits: np.ndarray, names: Sequence[str], problem_type: str, *, threshold: float = 0.5, top_k: int | None = None
 ) -> list[dict[str, Any]]:
-    """What logits (n, C) say of each example, for JSON.
+    """Answers from logits (n, C), one for each example, for JSON.
 
     `label` (for several labels per text a list: those with a probability above `threshold`), `confidence`, the highest
     probability, and `probabilities`, highest first; for a regression `prediction`, or `predictions` by name where there
@@ -145,7 +145,7 @@ def _digits(value: Any) -> float:
 
 
 def score(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
-    """What the `METRICS` of a problem type compute, without the Arrow table that evaluate makes of the examples."""
+    """Computes the `METRICS` of a problem type, without the Arrow table that evaluate makes of the examples."""
     kind = np.float64 if problem_type == "regression" else np.int64
     predictions, references = (np.asarray(values).astype(kind) for values in (predictions, references))
     if problem_type == "regression":
