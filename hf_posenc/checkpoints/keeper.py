@@ -117,8 +117,8 @@ class OutputFolder:
     def content(self) -> list[str]:
         """The names in the folder, without what the keeper itself needs."""
         names = sorted(path.name for path in self.path.iterdir())
-        own = {LOCK, HOLDER, _VALUE} | ({WRITING} if _is_temporary(self.path / WRITING) else set())
-        return [name for name in names if name not in own and not _EARLIER.fullmatch(name)]
+        internal = {LOCK, HOLDER, _VALUE} | ({WRITING} if _is_temporary(self.path / WRITING) else set())
+        return [name for name in names if name not in internal and not _EARLIER.fullmatch(name)]
 
     def written(self) -> dict[str, str]:
         """The files on the list that are as they were written, with their SHA-256."""

@@ -71,14 +71,14 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command these `Options` behind its own parameters; they stand in its context alone."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        own, options = inspect.signature(command), inspect.signature(Options).parameters
+        signature, options = inspect.signature(command), inspect.signature(Options).parameters
 
         @functools.wraps(command)
         def called(**values: Any) -> None:
-            command(**{name: value for name, value in values.items() if name in own.parameters})
+            command(**{name: value for name, value in values.items() if name in signature.parameters})
 
-        parameters = [*own.parameters.values(), *(options[name] for name in names)]
-        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        parameters = [*signature.parameters.values(), *(options[name] for name in names)]
+        called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return called
 
     return decorated

@@ -58,8 +58,8 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
     """
     # From scratch no scheme of the user's own has to be built.
     run = PlannedRun(task, plan.schemes[0] if plan.pretrained else "none", plan.seeds[0])
-    own = {"tokenizer": str(tokenizer_folder)} if task.is_generated else {}
-    options = Options.of(**run_options(plan, run), **own, output="timed")
+    tokenizer_option = {"tokenizer": str(tokenizer_folder)} if task.is_generated else {}
+    options = Options.of(**run_options(plan, run), **tokenizer_option, output="timed")
     beginning = check_start(options)
     prepared = prepare({"train": training_rows(plan, run)}, options, beginning.known)
     tokenizer, model, _ = start(options, prepared, beginning)

@@ -167,8 +167,8 @@ def _check_values(plan: Plan) -> None:
             if fault := whole_number(SHORTEST).fault(shortest):
                 raise UserError(f"{where}: {shortest} tokens of an input {fault}")
         for options in (plan.options, task.options):
-            if own := [name for name in options if name in PLANNED]:
-                raise UserError(f"{where}: options can't set {own[0]!r}, which the plan itself decides.")
+            if fixed := [name for name in options if name in PLANNED]:
+                raise UserError(f"{where}: options can't set {fixed[0]!r}, which the plan itself decides.")
             if not isinstance(options.get("set", {}), dict):
                 raise UserError(f"{where}, options: set is {options['set']!r}. Give fields: {{weight_decay: 0.01}}.")
             if isinstance(rate := options.get("learning_rate"), str):

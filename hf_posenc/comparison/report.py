@@ -220,14 +220,14 @@ class Summary:
         for reference in self.plan.references:
             tested = [c for c in self.contrasts if c.reference == reference and c.corrected is not None]
             if tested:
-                found = "; ".join(self._found(tested)) or "no scheme is shown to differ"
-                yield f"Compared with {code(reference)}: {found}."
+                differing = "; ".join(self._differing(tested)) or "no scheme is shown to differ"
+                yield f"Compared with {code(reference)}: {differing}."
 
-    def _found(self, tested: Sequence[Contrast]) -> Iterator[str]:
+    def _differing(self, tested: Sequence[Contrast]) -> Iterator[str]:
         """The schemes that differ, by verdict, group and length."""
-        found = [contrast for contrast in tested if contrast.is_found]
-        for verdict, group, length in dict.fromkeys((c.verdict, c.group, c.length) for c in found):
-            members = [c for c in found if (c.verdict, c.group, c.length) == (verdict, group, length)]
+        differing = [contrast for contrast in tested if contrast.is_found]
+        for verdict, group, length in dict.fromkeys((c.verdict, c.group, c.length) for c in differing):
+            members = [c for c in differing if (c.verdict, c.group, c.length) == (verdict, group, length)]
             members.sort(key=lambda c: -abs(c.interval.mean))
             names = ", ".join(f"{code(c.scheme)} ({c.interval.mean:+.3f})" for c in members)
             at = f" at {length:,} tokens" if len(statistics.tested_lengths(self.plan)) > 1 else ""

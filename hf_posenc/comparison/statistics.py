@@ -127,18 +127,18 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> list[floa
 def above_majority(table: pd.DataFrame, task: str, scheme: str, length: int) -> tuple[int, int] | None:
     """Counts the runs above the majority's answers, in the mean over a task's parts, and all runs."""
     rows = table[(table["task"] == task) & (table["length"] == length)]
-    majority, own = rows[rows["scheme"] == MAJORITY], rows[(rows["scheme"] == scheme) & rows["score"].notna()]
-    if own.empty or majority.empty:
+    majority, of_scheme = rows[rows["scheme"] == MAJORITY], rows[(rows["scheme"] == scheme) & rows["score"].notna()]
+    if of_scheme.empty or majority.empty:
         return None
     chance, examples, metric = majority["score"].mean(), int(majority["examples"].sum()), majority["metric"].iloc[0]
     above = 0
-    for score in own.groupby("seed")["score"].mean():
+    for score in of_scheme.groupby("seed")["score"].mean():
         if metric == "accuracy":
             p = stats.binomtest(round(score * examples), examples, min(chance, 1.0), alternative="greater").pvalue
         else:
             p = stats.norm.sf(score * math.sqrt(examples))
         above += bool(p < ABOVE_MAJORITY)
-    return above, own["seed"].nunique()
+    return above, of_scheme["seed"].nunique()
 
 
 def pairs(plan: Plan) -> list[tuple[str, str]]:

@@ -142,11 +142,11 @@ def _extra_tests(task: Task, options: Options) -> dict[str, Dataset]:
 
 def _hold_out(rows: Dataset, options: Options) -> dict[str, Dataset]:
     """The rows without a share of the texts, and those of this share; incomplete ones are no texts to choose from."""
-    columns, found = find_columns(rows, options), rows.info.description
+    columns, description = find_columns(rows, options), rows.info.description
     if options.skip_missing:
         cells = zip(*columns.texts(rows), rows[columns.label], strict=True)
         whole = rows.select([row for row, parts in enumerate(cells) if not any(map(is_missing, parts))])
-        found += f", {len(rows) - len(whole):,} left out" if len(whole) < len(rows) else ""
+        description += f", {len(rows) - len(whole):,} left out" if len(whole) < len(rows) else ""
         rows = whole
     marks = marks_of(*columns.texts(rows))
     held = choose_texts(marks, list(map(str, rows[columns.label])), _TEST_SHARE)
@@ -155,7 +155,7 @@ def _hold_out(rows: Dataset, options: Options) -> dict[str, Dataset]:
         "test": rows.select([row for row, mark in enumerate(marks) if mark in held]),
     }
     for part in parts.values():
-        part.info.description = f"{counted(len(part), 'row')} of {found}"
+        part.info.description = f"{counted(len(part), 'row')} of {description}"
     return parts
 
 

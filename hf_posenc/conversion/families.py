@@ -289,8 +289,8 @@ class Family:
 def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields, and the arguments within them: `t5.num_buckets`, `rope_parameters.rope_type`."""
     scheme = fields.get("position_embedding_type") or ""
-    own = fields.get("position_embedding_kwargs") or {}
-    nested = {**(own if "+" in scheme else {scheme: own}), "rope_parameters": fields.get("rope_parameters") or {}}
+    kwargs = fields.get("position_embedding_kwargs") or {}
+    nested = {**(kwargs if "+" in scheme else {scheme: kwargs}), "rope_parameters": fields.get("rope_parameters") or {}}
     arguments = {f"{part}.{name}": value for part, values in nested.items() for name, value in values.items()}
     return {**fields, **arguments}
 

@@ -109,14 +109,14 @@ def _set_positions(fields: dict[str, Any], family: Family, config: Any, kind: st
     if family.model_type == "mpnet":
         fields["position_embedding_kwargs"]["t5"]["num_buckets"] = config.relative_attention_num_buckets
     if family.model_type == "modernbert":
-        fields["rope_parameters"] = _alternate(config, fields["position_embedding_kwargs"], source)
+        fields["rope_parameters"] = _modernbert_rope(config, fields["position_embedding_kwargs"], source)
     elif getattr(config, "rope_parameters", None):
         fields["rope_parameters"] = dict(config.rope_parameters)
     if problems := family.mismatches(fields, ()):
         raise UserError(f"{source!r} has {'; '.join(problems)}: PosEnc wouldn't compute the same.")
 
 
-def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
+def _modernbert_rope(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
     """Sets the arguments of ModernBERT's window; returns `rope_parameters`."""
     of_kind, kinds = config.rope_parameters, list(config.layer_types)
     every = next((n for n in range(1, len(kinds)) if kinds[n] == "full_attention"), max(len(kinds), 2))
@@ -141,11 +141,11 @@ def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str,
 
 def _check_head(family: Family, config: Any, task: str, source: str) -> None:
     act = getattr(config, family.fields.get("hidden_act", "hidden_act"))
-    own = getattr(config, "classifier_activation", family.lm_act or act)
-    if task == "fill-mask" and own != act:
+    head_act = getattr(config, "classifier_activation", family.lm_act or act)
+    if task == "fill-mask" and head_act != act:
         raise UserError(
-            f"{source!r} has a masked-LM head with {own}, and PosEnc's has the encoder's activation, {act}. Convert "
-            f"the encoder alone: {spell('head', 'feature-extraction')}."
+            f"{source!r} has a masked-LM head with {head_act}, and PosEnc's has the encoder's activation, {act}. "
+            f"Convert the encoder alone: {spell('head', 'feature-extraction')}."
         )
     for name, wanted in summary(family, task, act).items():
         value = getattr(config, name, None)

@@ -163,17 +163,18 @@ def fold_constants(base: Any, left: Tensor, tokenizer: PreTrainedTokenizerBase |
     return line | ({"position 0": "in the embedding of [CLS]"} if cls is not None else {})
 
 
-def extended_table(table: Tensor, length: int, how: str) -> Tensor:
+def extended_table(table: Tensor, length: int, extension: str) -> Tensor:
     """A table of positions for another number of them: (P, D) -> (length, D).
 
-    Fewer: the first ones. More, by `how`: `tile` repeats the rows from 1 on (row 0 is [CLS]'s alone), so that texts of
-    up to P tokens keep their outputs; `interpolate` stretches the rows, so that every row but the first changes.
+    Fewer: the first ones. More, by `extension`: `tile` repeats the rows from 1 on (row 0 is [CLS]'s alone), so
+    that texts of up to P tokens keep their outputs; `interpolate` stretches the rows, so that every row but the first
+    changes.
     """
     old = len(table)
     if length <= old:
         return table[:length].clone()
     places = torch.arange(length)
-    if how == "tile":
+    if extension == "tile":
         return table[torch.where(places < old, places, 1 + (places - 1) % max(old - 1, 1))]
     columns = table.reshape(1, old, -1).mT
     stretched = nn.functional.interpolate(columns, length, mode="linear", align_corners=True)

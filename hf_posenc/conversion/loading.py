@@ -133,14 +133,14 @@ def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
         raise UserError(
             f"{source.name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(CLASSES)}."
         )
-    own = CLASSES[architecture]
-    task = wanted or own
+    source_task = CLASSES[architecture]
+    task = wanted or source_task
     read = read_in_class(source, model_class(task), config, "model.")
     encoder = {name: name for name in cast(Any, read.model).base_model.state_dict()}
     head = {name: name for name in read.state if name not in encoder}
-    heads = ("classifier.", "lm_head.", "qa_outputs.") if own != task else ()
-    reasons = {name: f"the head of {own}; this is {task}" for name in read.surplus if name.startswith(heads)}
-    return _place(source, read, config, task, own, encoder, head, reasons)
+    heads = ("classifier.", "lm_head.", "qa_outputs.") if source_task != task else ()
+    reasons = {name: f"the head of {source_task}; this is {task}" for name in read.surplus if name.startswith(heads)}
+    return _place(source, read, config, task, source_task, encoder, head, reasons)
 
 
 def _reason_to_drop(family: Family, name: str) -> str | None:
@@ -155,13 +155,13 @@ def _reason_to_drop(family: Family, name: str) -> str | None:
 def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
-    own = _task_of(family, theirs.architectures, source.name, wanted)
-    task = wanted or own
+    source_task = _task_of(family, theirs.architectures, source.name, wanted)
+    task = wanted or source_task
     assert task is not None
     plain = Counter(_plain(name, family) for name in source.stored)
     if twice := [name for name, count in plain.items() if count > 1]:
         raise UserError(f"{source.name!r} holds {listed(twice)} twice, under two names: one would be lost.")
-    if task == "question-answering" and own != task:
+    if task == "question-answering" and source_task != task:
         theirs.num_labels = 2  # start and end: some classes refuse another head's
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
     in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
@@ -179,7 +179,7 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         head["lm_head.decoder.bias"] = at_decoder
         reasons[str(family.decoder_bias)] = "the bias again"
     if not theirs.architectures and not read.random & set(head.values()):
-        own = task
+        source_task = task
     notes = []
     is_relative = config.position_embedding_type.startswith("relative_key")
     if is_relative:  # the class has dropped these tables, and adds absolute positions instead
@@ -206,7 +206,7 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         weight = read.state[f"{name.removesuffix('bias')}weight"]
         read.state[name] = weight.new_zeros(len(weight))
     reasons = {name: _reason_to_drop(family, name) for name in read.surplus} | reasons
-    loaded = _place(source, read, config, task, own, encoder, head, reasons)
+    loaded = _place(source, read, config, task, source_task, encoder, head, reasons)
     loaded.notes += notes
     loaded.keys.used = sorted(set(loaded.keys.used) - zeros)
     loaded.original = None if is_relative else read.model
@@ -218,7 +218,7 @@ def _place(
     read: InItsClass,
     config: PosEncConfig,
     task: str,
-    own: str | None,
+    source_task: str | None,
     encoder: dict[str, str],
     head: dict[str, str],
     reasons: Mapping[str, str | None],
@@ -230,9 +230,9 @@ def _place(
         read: its weights.
         config: of the model.
         task: of the model.
-        own: the source's; another one than `task` was asked for, which alone allows new weights. None: its head isn't
-            like ours. Only the pooler, and a whole masked-LM head, outlive a change of task: other names mean another
-            head in each.
+        source_task: the source's; another one than `task` was asked for, which alone allows new weights. None: its
+            head isn't like ours. Only the pooler, and a whole masked-LM head, outlive a change of task: other names
+            mean another head in each.
         encoder: their names by ours, without prefixes.
         head: the same of the head.
         reasons: why a weight without a place may be left out.
@@ -241,8 +241,8 @@ def _place(
         UserError: a weight that the model needs isn't there or has another shape, or one that is there has no place.
     """
     fresh: dict[str, str] = {}  # our names of new weights, each with the reason why the source's isn't kept
-    if own != task and not (own and task == "fill-mask" and not read.random & set(head.values())):
-        reason = f"the head of {own or 'another task'}; this is {task}"
+    if source_task != task and not (source_task and task == "fill-mask" and not read.random & set(head.values())):
+        reason = f"the head of {source_task or 'another task'}; this is {task}"
         fresh = {ours: reason for ours, name in head.items() if name in read.random or not name.startswith("pooler.")}
     decoder = "lm_head.decoder.weight"
     notes: list[str] = []

@@ -164,9 +164,9 @@ def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
         places = [list(range(len(row["input_ids"]))) for row in some]
         packed = {name: [token for row in some for token in row[name]] for name in some[0]}
         right, left = pad_rows(some, pad), pad_rows(some, pad, "left")
-        one = pad_rows([{**packed, "position_ids": [place for row in places for place in row]}], pad)
+        in_one_row = pad_rows([{**packed, "position_ids": [place for row in places for place in row]}], pad)
         expected = _answers(theirs, right, task, has_head)
-        for layout in (right, left, {name: value for name, value in one.items() if name != "attention_mask"}):
+        for layout in (right, left, {name: value for name, value in in_one_row.items() if name != "attention_mask"}):
             per_token = task in ("fill-mask", "token-classification")  # other heads answer a packed row text by text
             got = _answers(ours, layout, task, has_head and (per_token or "attention_mask" in layout))
             off = [float((a - b).abs().max()) for a, b in zip(got, expected, strict=False)]
@@ -189,6 +189,6 @@ def _answers(model: Any, batch: dict[str, Tensor], task: str, has_head: bool) ->
     if has_head:
         choices = task == "multiple-choice"
         out = model(**{name: value.unsqueeze(1) for name, value in batch.items()} if choices else batch)
-        found = [out[name] for name in ("logits", "start_logits", "end_logits") if name in out]
-        answers += found if task in POOLED else [part[real] for part in found]
+        logits = [out[name] for name in ("logits", "start_logits", "end_logits") if name in out]
+        answers += logits if task in POOLED else [part[real] for part in logits]
     return [answer.float() for answer in answers]

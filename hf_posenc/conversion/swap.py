@@ -194,8 +194,8 @@ def _copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: s
             state[key] = value
         elif before and sizes == (before, after):
             state[key] = fitting.extended_table(value, after, extension)
-            how = extension if after > before else "the first ones"
-            carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": how})
+            kept = extension if after > before else "the first ones"
+            carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": kept})
         elif before and sizes == (2 * before - 1, 2 * after - 1):
             # A vector for each distance: farther ones get the farthest.
             state[key] = value[torch.arange(-(after - 1), after).clamp(-(before - 1), before - 1) + before - 1]

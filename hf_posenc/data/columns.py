@@ -208,14 +208,14 @@ def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[
     longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]))
     fewest = min((name for name in names if name != longest), key=lambda name: len({*map(str, head[name])}), default="")
     wanted, options = [], []
-    for found, what, guess, parameter in (
+    for candidates, what, guess, parameter in (
         (texts, "text or sentence, nor a pair such as text and text_pair", longest, "text_column"),
         (labels, "label or labels", fewest, "label_column"),
     ):
-        if len(found) != 1:
-            several = " and ".join(", ".join(columns) for columns in found)
-            wanted.append(f"{several} could all be meant" if found else f"no column is called {what}")
-            options.append(spell(parameter, spelt(found[0] if found else [guess])))
+        if len(candidates) != 1:
+            several = " and ".join(", ".join(columns) for columns in candidates)
+            wanted.append(f"{several} could all be meant" if candidates else f"no column is called {what}")
+            options.append(spell(parameter, spelt(candidates[0] if candidates else [guess])))
     cells = [f"{name} ({next((cell for cell in head[name] if cell is not None), None)!r:.40})" for name in names]
     say = f" Say which: such as {' and '.join(options)}." if fewest or len(labels) == 1 else ""  # none can be both
     return UserError(

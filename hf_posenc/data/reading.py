@@ -324,8 +324,8 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 def lone_surrogate(text: str) -> str | None:
     """Half of a character, which Python's strings can hold and no file in UTF-8 can; None: there is none."""
-    found = None if text.isascii() else _HALF.search(text)
-    return found and found[0]
+    match = None if text.isascii() else _HALF.search(text)
+    return match and match[0]
 
 
 def refuse_surrogates(texts: Iterable[tuple[str, str]]) -> None:
@@ -378,8 +378,8 @@ def _read_delimited(
     end = joined = not_quoted = 0
     try:
         for cells in reader:
-            first, own, end = end + 1, lines[end : reader.line_num], reader.line_num
-            if len(cells) < 2 and not own[0].strip(" \r\n"):  # a blank line: no row, or in one column an empty cell
+            first, spanned, end = end + 1, lines[end : reader.line_num], reader.line_num
+            if len(cells) < 2 and not spanned[0].strip(" \r\n"):  # a blank line: no row, or in one column an empty cell
                 if len(names) != 1:
                     continue
                 cells = [""]
@@ -387,7 +387,7 @@ def _read_delimited(
             if guesses and not quotes and enclosed:
                 cell = f"{path}, line {first}: the cell {enclosed[0]:.40} begins and ends with a quote"
                 raise UserError(f"{cell}. {_say_quotes()}")
-            if guesses and len(own) > 1:
+            if guesses and len(spanned) > 1:
                 joined = joined or first
             if not names:
                 names = cells
@@ -401,7 +401,7 @@ def _read_delimited(
                 )
             if cells == names:
                 raise UserError(f"{path}, line {first} is the first row once more. Remove it.")
-            if not not_quoted and "".join(own).rstrip("\r\n") != delimiter.join(
+            if not not_quoted and "".join(spanned).rstrip("\r\n") != delimiter.join(
                 '"' + cell.replace('"', '""') + '"' for cell in cells
             ):
                 not_quoted = first

@@ -172,7 +172,7 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     if name in ("electra", "roformer"):
         fields["embedding_size"] = config.embedding_width
     if name == "modernbert":
-        fields |= _alternate(config)
+        fields |= _modernbert_fields(config)
     elif family.scheme == "rope" and name != "roformer":
         fields["rope_parameters"] = dict(config.rope_parameters)
     fields |= summary(family, task, config.hidden_act)
@@ -186,7 +186,7 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     return fields
 
 
-def _alternate(config: Any) -> dict[str, Any]:
+def _modernbert_fields(config: Any) -> dict[str, Any]:
     """ModernBERT's fields for its local and global layers."""
     window, whole = config.position_embedding_kwargs["window"], dict(config.rope_parameters)
     local, layers = whole.pop("local_rope_theta", None), range(config.num_hidden_layers)

@@ -193,8 +193,8 @@ def _load(
     with user_errors():
         config.update(fields)
     if checkpoint.task == CLASSIFIER:
-        which, how = ("these", "trained further") if keeps_head else ("other", "learned anew")
-        notes.append(f"{last_name(source)} was trained for {which} labels: its classifier is {how}.")
+        which, state = ("these", "trained further") if keeps_head else ("other", "learned anew")
+        notes.append(f"{last_name(source)} was trained for {which} labels: its classifier is {state}.")
     model = load_model(checkpoint, config, new_head=not keeps_head)
     if not keeps_head:  # the weights in its file are of another task
         for name, part in type(model)(model.config).named_children():

@@ -67,8 +67,8 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     raw = opened.raw
     config = PosEncConfig.from_pretrained(source, trust_remote_code=trusted)
     code, is_ours = _code(source, raw["auto_map"], config)
-    own = not is_ours or not all(map(is_built_in, config.schemes().values()))
-    if own and not trusted:
+    is_foreign = not is_ours or not all(map(is_built_in, config.schemes().values()))
+    if is_foreign and not trusted:
         raise UserError(
             f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
             f"version's. If you trust it, publish with {spell('trust_remote_code', True)}."
@@ -97,7 +97,7 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     sent = (*sorted(names), CHECKSUMS)
     known = {"README.md", *(name.partition("/")[0] for name in sent)}
     left_out = tuple(sorted(path.name for path in source.iterdir() if path.name not in known))
-    return Checkpoint(folder, source, model, auto, input_ids, output, sent, left_out, own, token_ids)
+    return Checkpoint(folder, source, model, auto, input_ids, output, sent, left_out, is_foreign, token_ids)
 
 
 def _check_ours(opened: Opened) -> None:

@@ -215,12 +215,12 @@ class PosEncConfig(CheckpointConfig):
         A key that isn't known is kept, since other libraries and newer versions write some; one that looks like a
         misspelt field is said. A scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
         """
-        values, own = dict(config_dict), [*_fields(), *_OLDER_ROPE]
+        values, known = dict(config_dict), [*_fields(), *_OLDER_ROPE]
         scheme = values.get("position_embedding_type")
         if kwargs.get("position_embedding_type", scheme) != scheme:
             for name in ("position_embedding_kwargs", "rope_parameters"):
                 values.pop(name, None)
-        values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own and name != "rope_parameters"}
+        values |= {name: kwargs.pop(name) for name in list(kwargs) if name in known and name != "rope_parameters"}
         if _is_newer(written_by := values.get("posenc_version")):
             logger.warning(
                 f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
@@ -359,8 +359,8 @@ class PosEncConfig(CheckpointConfig):
                 written then.
         """
         files = self.code_files()  # or refused before anything is written
-        own = [inspect.getsourcefile(scheme) for scheme in self.schemes().values() if not is_built_in(scheme)]
-        if Path(save_directory).resolve() in [Path(source or "").resolve().parent for source in own]:
+        sources = [inspect.getsourcefile(scheme) for scheme in self.schemes().values() if not is_built_in(scheme)]
+        if Path(save_directory).resolve() in [Path(source or "").resolve().parent for source in sources]:
             raise ValueError(
                 f"{str(save_directory)!r} holds the file that a scheme was imported from, and which the copy that "
                 "travels would replace. Save into another folder."
