@@ -16,13 +16,12 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_posenc.checkpoints.loading import input_length
-from hf_posenc.data.preparing import encode, prepare
-from hf_posenc.finetuning.start import check_start, start
-from hf_posenc.options import Options
-from hf_posenc.training.baselines import FEATURES, fit_words, most_frequent
-from hf_posenc.training.recipe import Recipe, make_recipe
-
+from ..checkpoints.loading import input_length
+from ..data.preparing import encode, prepare
+from ..finetuning.start import check_start, start
+from ..options import Options
+from ..training.baselines import FEATURES, fit_words, most_frequent
+from ..training.recipe import Recipe, make_recipe
 from .plan import Plan, PlannedRun, Task
 from .probes import OPPOSITES
 from .run import run_options

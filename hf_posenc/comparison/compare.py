@@ -8,11 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from hf_posenc.errors import NO_VALUE, renaming
-from hf_posenc.files import expanded
-from hf_posenc.options import Options, json_object, words
-from hf_posenc.quiet import alone
-
+from ..errors import NO_VALUE, renaming
+from ..files import expanded
+from ..options import Options, json_object, words
+from ..quiet import alone
 from .executor import execute
 from .plan import SEARCH_FACTORS, Plan
 from .plan_file import PLANNED, read_plan

@@ -16,11 +16,10 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
-from hf_posenc.files import expanded, last_name, sha256, written_whole
-from hf_posenc.progress import ProgressConsole
-from hf_posenc.quiet import silence, without_bars
-
+from ..errors import Diverged, Interrupted, UserError, disk_error, one_line
+from ..files import expanded, last_name, sha256, written_whole
+from ..progress import ProgressConsole
+from ..quiet import silence, without_bars
 from .baselines import BASELINES, measure_baselines
 from .plan import Plan, PlannedRun
 from .results import LOCKS_NAME, check_folder, read_result, record_plan, write_result

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from hf_posenc.errors import UserError
-from hf_posenc.files import without_folders
-from hf_posenc.options import COUNT, POSITIVE, SEED, Options, whole_number
+from ..errors import UserError
+from ..files import without_folders
+from ..options import COUNT, POSITIVE, SEED, Options, whole_number
 
 DATA_VARIABLE = "HF_POSENC_DATA"
 GENERATED = ("probes", "halves")

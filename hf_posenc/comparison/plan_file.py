@@ -10,12 +10,11 @@ from typing import Any, get_type_hints
 import yaml
 from huggingface_hub.dataclasses import type_validator
 
-from hf_posenc.errors import UserError, one_line, spell
-from hf_posenc.files import expanded
-from hf_posenc.model.package_config import did_you_mean
-from hf_posenc.options import check_range, whole_number
-from hf_posenc.schemes.names import known_schemes
-
+from ..errors import UserError, one_line, spell
+from ..files import expanded
+from ..model.package_config import did_you_mean
+from ..options import check_range, whole_number
+from ..schemes.names import known_schemes
 from .plan import DEVELOPMENT_SEED, Plan, Task
 from .probes import PROBES, SHORTEST
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from hf_posenc.data.reading import counted
-from hf_posenc.errors import UserError
-from hf_posenc.files import expanded, write_text
-from hf_posenc.markdown import code, markdown_table, plain, render
-from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.schemes.describe import position_rates, rates_in_words
-from hf_posenc.schemes.plots import PALETTE, save_figure
-
+from ..data.reading import counted
+from ..errors import UserError
+from ..files import expanded, write_text
+from ..markdown import code, markdown_table, plain, render
+from ..model.package_config import PosEncConfig
+from ..schemes.describe import position_rates, rates_in_words
+from ..schemes.plots import PALETTE, save_figure
 from . import statistics
 from .baselines import BASELINES
 from .plan import Plan

@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from hf_posenc.errors import UserError, check_writable, one_line
-from hf_posenc.files import WRITING, expanded, finite, write_json, write_text
-
+from ..errors import UserError, check_writable, one_line
+from ..files import WRITING, expanded, finite, write_json, write_text
 from .plan import Plan, PlannedRun, Task
 from .plan_file import read_plan
 

@@ -10,22 +10,21 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from hf_posenc.checkpoints.loading import position_limit
-from hf_posenc.checkpoints.tokenizers import check_ids
-from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
-from hf_posenc.conversion.loading import load
-from hf_posenc.errors import UserError, user_errors
-from hf_posenc.finetuning.start import check_start
-from hf_posenc.finetuning.train import TrainingResult, fine_tune
-from hf_posenc.inference.logits import logits_of
-from hf_posenc.machine import commit, processor
-from hf_posenc.model.scheme_factory import make_scheme
-from hf_posenc.options import Options
-from hf_posenc.schemes.names import require_scheme
-from hf_posenc.schemes.scheme_file import register_scheme
-from hf_posenc.training.recipe import default_learning_rate
-from hf_posenc.training.run_folder import OPTIONS_NAME
-
+from ..checkpoints.loading import position_limit
+from ..checkpoints.tokenizers import check_ids
+from ..checkpoints.trainer_checkpoints import checkpoints
+from ..conversion.loading import load
+from ..errors import UserError, user_errors
+from ..finetuning.start import check_start
+from ..finetuning.train import TrainingResult, fine_tune
+from ..inference.logits import logits_of
+from ..machine import commit, processor
+from ..model.scheme_factory import make_scheme
+from ..options import Options
+from ..schemes.names import require_scheme
+from ..schemes.scheme_file import register_scheme
+from ..training.recipe import default_learning_rate
+from ..training.run_folder import OPTIONS_NAME
 from .plan import Plan, PlannedRun
 from .tasks import test_parts, training_rows
 

@@ -16,15 +16,14 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hf_posenc.data.columns import find_columns
-from hf_posenc.data.labels import is_missing
-from hf_posenc.data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
-from hf_posenc.data.reading import as_table, counted, read_file
-from hf_posenc.data.sources import read
-from hf_posenc.data.tokenizer import SPECIAL_TOKENS
-from hf_posenc.errors import UserError
-from hf_posenc.options import Options
-
+from ..data.columns import find_columns
+from ..data.labels import is_missing
+from ..data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
+from ..data.reading import as_table, counted, read_file
+from ..data.sources import read
+from ..data.tokenizer import SPECIAL_TOKENS
+from ..errors import UserError
+from ..options import Options
 from .plan import CONTROL, Plan, PlannedRun, Task, resolve_data
 from .probes import PROBES, SHORTEST, VOCABULARY, make_halves, make_probes
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
 
-from hf_posenc.errors import UserError, one_line
-from hf_posenc.markdown import render
-from hf_posenc.model.configuration_posenc import MINIMUM_TRANSFORMERS
-from hf_posenc.tasks import CLASSES
-from hf_posenc.training.report import HERE
-
+from ..errors import UserError, one_line
+from ..markdown import render
+from ..model.configuration_posenc import MINIMUM_TRANSFORMERS
+from ..tasks import CLASSES
+from ..training.report import HERE
 from .collecting import Checkpoint
 
 _BEGIN, _END = "<!-- hf-posenc publish -->", "<!-- end of hf-posenc publish -->"

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from hf_posenc.checkpoints.files import INDEX, TOKENIZER_FILES, WEIGHTS, read_json, weight_files
-from hf_posenc.checkpoints.loading import load_any
-from hf_posenc.checkpoints.opening import Checkpoint as Opened
-from hf_posenc.checkpoints.opening import open_checkpoint
-from hf_posenc.checkpoints.sentence_modules import read_modules
-from hf_posenc.checkpoints.tokenizers import check_ids, load_tokenizer
-from hf_posenc.errors import UserError, spell
-from hf_posenc.files import sha256
-from hf_posenc.isolated_load import first_output
-from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.model.scheme_files import is_built_in
-from hf_posenc.quiet import without_bars
-from hf_posenc.tasks import CLASSES, auto_class
+from ..checkpoints.files import INDEX, TOKENIZER_FILES, WEIGHTS, read_json, weight_files
+from ..checkpoints.loading import load_any
+from ..checkpoints.opening import Checkpoint as Opened
+from ..checkpoints.opening import open_checkpoint
+from ..checkpoints.sentence_modules import read_modules
+from ..checkpoints.tokenizers import check_ids, load_tokenizer
+from ..errors import UserError, spell
+from ..files import sha256
+from ..isolated_load import first_output
+from ..model.package_config import PosEncConfig
+from ..model.scheme_files import is_built_in
+from ..quiet import without_bars
+from ..tasks import CLASSES, auto_class
 
 CHECKSUMS = "SHA256SUMS"
 

@@ -12,11 +12,10 @@ from pathlib import Path, PurePosixPath
 import torch
 from huggingface_hub import CommitInfo, HfApi
 
-from hf_posenc.checkpoints.keeper import output_folder
-from hf_posenc.errors import Interrupted, UserError, one_line, spell, without_tokens
-from hf_posenc.files import expanded, sha256
-from hf_posenc.isolated_load import Answer, load_isolated
-
+from ..checkpoints.keeper import output_folder
+from ..errors import Interrupted, UserError, one_line, spell, without_tokens
+from ..files import expanded, sha256
+from ..isolated_load import Answer, load_isolated
 from .card import published_card
 from .collecting import CHECKSUMS, TEXT, Checkpoint, collect
 

@@ -9,12 +9,12 @@ from weakref import WeakKeyDictionary
 
 from transformers.utils import logging
 
-from hf_posenc.errors import UserError
-from hf_posenc.files import expanded, sha256
-from hf_posenc.model.position_base import PositionScheme
-from hf_posenc.model.scheme_factory import overrides
-from hf_posenc.model.scheme_files import remember_code
-from hf_posenc.model.scheme_table import SCHEMES
+from ..errors import UserError
+from ..files import expanded, sha256
+from ..model.position_base import PositionScheme
+from ..model.scheme_factory import overrides
+from ..model.scheme_files import remember_code
+from ..model.scheme_table import SCHEMES
 
 logger = logging.get_logger(__name__)
 

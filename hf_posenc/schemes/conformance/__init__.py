@@ -16,11 +16,10 @@ from unittest import mock
 
 import torch
 
-from hf_posenc.errors import UserError
-from hf_posenc.quiet import without_bars
-
+from ...errors import UserError
 from ...model.position_base import PositionScheme
 from ...model.scheme_table import SCHEMES
+from ...quiet import without_bars
 from ..describe import position_rates, rates_in_words
 from ..names import require_scheme
 from ..scheme_file import register_scheme
