@@ -9,14 +9,14 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import Checkpoint, Output, Overwrite, WritingCommand, app, loading, reads_data
+from .application import CheckpointName, Output, Overwrite, WritingCommand, app, loading, reads_data
 
 
 @app.command(cls=WritingCommand)
 @reads_data()
 def export(
     context: typer.Context,
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointName,
     output: Output,
     to: Annotated[
         str,

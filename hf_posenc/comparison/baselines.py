@@ -28,13 +28,13 @@ from .run import run_options
 from .tasks import test_parts, training_rows
 
 MAJORITY = "majority"
-WORDS, WORD_PAIRS, PLACES = FEATURES
+WORDS, WORD_PAIRS, WORD_PLACES = FEATURES
 USUAL_FORM = "usual form alone"
 BASELINES = {
     MAJORITY: "the most frequent label",
     WORDS: "a linear model on words, which sees no order",
     WORD_PAIRS: "a linear model on words and pairs of neighbours",
-    PLACES: "a linear model on words with their places",
+    WORD_PLACES: "a linear model on words with their places",
     USUAL_FORM: "right where a probe is asked in its usual form, answers no to its opposite",
 }
 """What each does, in words."""

@@ -93,9 +93,9 @@ def compare(
     with renaming(_as_given):
         chosen = read_plan(
             plan or {},
-            tasks=_listed(data),
+            tasks=_strings(data),
             schemes=words(schemes) if isinstance(schemes, str) else schemes,
-            scheme_files=_listed(scheme_file),
+            scheme_files=_strings(scheme_file),
             seeds=seeds if seeds is None or isinstance(seeds, int) else list(seeds),
             reference=reference,
             size=size,
@@ -115,7 +115,7 @@ def compare(
     return comparison
 
 
-def _listed(given: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+def _strings(given: str | Path | Sequence[str | Path] | None) -> list[str] | None:
     """One path, or several, as strings; None: there is none."""
     if not given:
         return None

@@ -163,7 +163,8 @@ class Summary:
         if name not in column.scores:
             return None
         metric = next(task.metric for task in self.plan.tasks if task.name == column.tasks[0])
-        made, least = statistics.compare([[*column.scores[name].values()]])[0], 0.0 if metric == "accuracy" else -1.0
+        made = statistics.mean_difference([[*column.scores[name].values()]])[0]
+        least = 0.0 if metric == "accuracy" else -1.0
         within = (None if end is None else min(max(end, least), 1.0) for end in (made.low, made.high))
         return Interval(made.mean, *within)
 
@@ -193,7 +194,7 @@ class Summary:
             rows.append([code(name)])
             for column in columns:
                 pairs = statistics.paired(column.scores.get(name, {}), column.scores.get(reference, {}))
-                rows[-1].append(difference(statistics.compare([pairs])[0]) if pairs else "")
+                rows[-1].append(difference(statistics.mean_difference([pairs])[0]) if pairs else "")
         return markdown_table((f"minus {code(reference)}", *(plain(column.title) for column in columns)), rows)
 
     def sentences(self) -> Iterator[str]:
@@ -342,7 +343,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
         rows=" or ".join("all" if count is None else f"{count:,}" for count in counts),
         examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests)))),
         error=0.5 / min(tests) ** 0.5,
-        rates=_rates(plan),
+        rates=_rates_in_words(plan),
         there=there,
         own=there
         if (folder / RUNS_NAME).is_dir()
@@ -350,7 +351,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
     )
 
 
-def _rates(plan: Plan) -> str:
+def _rates_in_words(plan: Plan) -> str:
     """The schemes whose weights learn at another rate than the encoder, in words."""
     rates: dict[str, float] = {}
     for scheme in plan.schemes:

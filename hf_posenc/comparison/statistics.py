@@ -161,7 +161,7 @@ def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
             differences = list(map(paired, of_scheme[scheme], of_scheme[reference]))
             if not all(differences):
                 continue
-            interval, p = compare(differences)
+            interval, p = mean_difference(differences)
             counts = (above_majority(table, *where, length) for where in product(tasks, (scheme, reference)))
             few = min(map(len, differences)) < FEW_SEEDS
             if few and any(count is not None and count[0] < count[1] for count in counts):
@@ -176,7 +176,7 @@ def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
     return _corrected(made)
 
 
-def compare(differences: Sequence[Sequence[float]]) -> tuple[Interval, float | None]:
+def mean_difference(differences: Sequence[Sequence[float]]) -> tuple[Interval, float | None]:
     """The mean of a group with its interval and p-value; no p-value with one seed, or where no difference varies.
 
     Args:

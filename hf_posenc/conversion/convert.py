@@ -24,8 +24,8 @@ from ..schemes.scheme_file import register_scheme
 from .families import FAMILIES, SOURCE
 from .fields import not_carried
 from .heal import Healing, heal, remove_healing, set_aside
-from .loading import Loaded, load
-from .measure import compare, encode, random_tokens, special_tokens, verify
+from .loading import Loaded, load_source
+from .measure import measure_agreement, random_tokens, special_tokens, tokenize, verify
 from .report import Agreement, Conversion, ConversionReport
 from .swap import Target, swap, target_config
 
@@ -110,7 +110,7 @@ def convert(
     if output is not None:
         check_apart(output, source)
     with contextlib.nullcontext() if output is None else output_folder(output, overwrite=overwrite) as folder:
-        loaded = load(source, task=head, revision=revision, allow_pickle=allow_pickle)
+        loaded = load_source(source, task=head, revision=revision, allow_pickle=allow_pickle)
         final, _ = target_config(loaded.model, target)  # what can't be is refused before a healing
         if healing is not None:
             _check_healing(loaded, target, healing)
@@ -200,7 +200,7 @@ class _Change:
         if not self.measures:
             return None
         special = set() if self.loaded.tokenizer is None else special_tokens(self.loaded.tokenizer)
-        return compare(model, self.loaded.model, self.texts.rows, self.texts.name, special)
+        return measure_agreement(model, self.loaded.model, self.texts.rows, self.texts.name, special)
 
 
 def _trained_length(loaded: Loaded) -> int:
@@ -246,7 +246,7 @@ def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest:
         training, chosen = set_aside(training)
         name = "held out of the healing text"
     if loaded.tokenizer is not None:
-        return _Texts(training, encode(loaded.tokenizer, chosen, min(longest, _LONGEST)), name)
+        return _Texts(training, tokenize(loaded.tokenizer, chosen, min(longest, _LONGEST)), name)
     ids = random_tokens(loaded.model.config, None, 16, min(longest, 64)).tolist()
     rows: list[Row] = [{"input_ids": row[: 1 + len(row) * number // 16]} for number, row in enumerate(ids)]
     return _Texts([], rows, "random tokens")

@@ -24,7 +24,7 @@ SOURCE = "hf_posenc_source"
 """Where `task_specific_params` of a converted checkpoint name its family, to which a native export goes back."""
 POOLED = ("text-classification", "multiple-choice")
 """The tasks whose classes read [CLS] in the first place."""
-SAME = (
+SAME_FIELDS = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id"),
 )
@@ -51,7 +51,7 @@ _INTERLEAVED: Needs = {
     "rope_parameters.rope_theta": (10000.0,),
 }
 
-KINDS = ("weight", "bias")
+WEIGHT_KINDS = ("weight", "bias")
 _EMBEDDINGS = {"embeddings.word_embeddings": "embeddings.word_embeddings", "embeddings.norm": "embeddings.LayerNorm"}
 _BERT_LAYER = {
     "attention.query": "attention.self.query",
@@ -254,7 +254,7 @@ class Family:
             f"{ours}.{kind}".format(layer): f"{theirs}.{kind}".format(layer)
             for layer in range(config.num_hidden_layers)
             for ours, theirs in names.items()
-            for kind in KINDS
+            for kind in WEIGHT_KINDS
         }
 
     def split(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -279,7 +279,9 @@ class Family:
     def head_names(self, task: str) -> dict[str, str]:
         """Our name -> their name of each weight of a task's head."""
         names = {
-            f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in self.heads.get(task, {}).items() for kind in KINDS
+            f"{ours}.{kind}": f"{theirs}.{kind}"
+            for ours, theirs in self.heads.get(task, {}).items()
+            for kind in WEIGHT_KINDS
         }
         if task == "fill-mask" and self.decoder_bias is not None:
             names["lm_head.decoder.bias"] = self.decoder_bias

@@ -7,7 +7,7 @@ from transformers import CONFIG_MAPPING
 from ..checkpoints.files import read_json
 from ..checkpoints.opening import Checkpoint
 from ..errors import UserError, spell
-from .families import SAME, Family, summary
+from .families import SAME_FIELDS, Family, summary
 
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
@@ -79,7 +79,7 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
     fields = family.usual_fields(family.scheme)
-    fields |= {name: getattr(config, family.fields.get(name, name)) for name in SAME}
+    fields |= {name: getattr(config, family.fields.get(name, name)) for name in SAME_FIELDS}
     fields |= {
         "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),

@@ -59,7 +59,7 @@ from ..options import (
     check_range,
 )
 from ..progress import Bar, LogLines, ProgressConsole, Stop, is_live
-from .measure import encode, special_tokens, swap_tokens
+from .measure import special_tokens, swap_tokens, tokenize
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class Healing:
         return {name: getattr(self, name) for name in names}
 
 
-def default_rate(hidden_size: int) -> float:
+def healing_rate(hidden_size: int) -> float:
     """The learning rate that heals best in a thousand steps, measured at a hidden size of 384."""
     return min(6e-4, 6e-4 * 384 / hidden_size)
 
@@ -177,13 +177,13 @@ def heal(
         Interrupted: Ctrl-C; the message says how to go on.
     """
     if healing.learning_rate is None:
-        healing = replace(healing, learning_rate=default_rate(model.config.hidden_size))
+        healing = replace(healing, learning_rate=healing_rate(model.config.hidden_size))
     if not texts:
         raise UserError(
             f"There is no text to heal with that isn't measured on, too. Give more, or other {spell('eval_texts')}."
         )
     limit = original.config.max_position_embeddings
-    rows = encode(tokenizer, texts, min(healing.max_length or limit, limit))
+    rows = tokenize(tokenizer, texts, min(healing.max_length or limit, limit))
     steps, console = texts_by_step(rows, special_tokens(tokenizer), healing, seed), ProgressConsole()
     body, teacher = cast(Any, model).base_model, cast(Any, original).base_model
     embeddings = body.embeddings.word_embeddings.weight

@@ -14,7 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import InItsClass, check_finite, read_in_class
-from ..checkpoints.opening import COUNTERS, Checkpoint, listed, open_checkpoint
+from ..checkpoints.opening import COUNTERS, Checkpoint, open_checkpoint, quoted
 from ..checkpoints.tokenizers import load_tokenizer
 from ..errors import UserError, one_line, spell, user_errors
 from ..model import modeling_posenc
@@ -22,7 +22,7 @@ from ..model.package_config import PosEncConfig
 from ..model.scheme_factory import make_scheme
 from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
-from .families import FAMILIES, KINDS, Family, check_known
+from .families import FAMILIES, WEIGHT_KINDS, Family, check_known
 from .fields import our_fields
 from .report import Accounting
 
@@ -89,7 +89,9 @@ class Loaded:
     tokenizer: PreTrainedTokenizerBase | None = None
 
 
-def load(source: str, *, task: str | None = None, revision: str | None = None, allow_pickle: bool = False) -> Loaded:
+def load_source(
+    source: str, *, task: str | None = None, revision: str | None = None, allow_pickle: bool = False
+) -> Loaded:
     """Reads a checkpoint and builds the model that computes what it does, with the scheme that it has.
 
     Raises:
@@ -148,7 +150,7 @@ def _reason_to_drop(family: Family, name: str) -> str | None:
     if name in ("pooler.dense.weight", "pooler.dense.bias"):
         return "the pooler, which only classifiers use"
     layers = [layer for head in family.heads.values() for layer in head.values()]
-    heads = {family.decoder_bias, *(f"{layer}.{kind}" for layer in layers for kind in KINDS)}
+    heads = {family.decoder_bias, *(f"{layer}.{kind}" for layer in layers for kind in WEIGHT_KINDS)}
     return "another head" if name in heads or name.startswith(family.foreign) else None
 
 
@@ -158,9 +160,9 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
     source_task = _task_of(family, theirs.architectures, source.name, wanted)
     task = wanted or source_task
     assert task is not None
-    plain = Counter(_plain(name, family) for name in source.stored)
+    plain = Counter(_todays_name(name, family) for name in source.stored)
     if twice := [name for name, count in plain.items() if count > 1]:
-        raise UserError(f"{source.name!r} holds {listed(twice)} twice, under two names: one would be lost.")
+        raise UserError(f"{source.name!r} holds {quoted(twice)} twice, under two names: one would be lost.")
     if task == "question-answering" and source_task != task:
         theirs.num_labels = 2  # start and end: some classes refuse another head's
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
@@ -188,7 +190,7 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
             "that silently and runs it with absolute positions, so that its numbers are wrong; here it has its "
             "relative positions, as in transformers up to 4.57."
         )
-        tables = {_plain(name, family): table for name, table in source.tensors("distance_embedding").items()}
+        tables = {_todays_name(name, family): table for name, table in source.tensors("distance_embedding").items()}
         check_finite(tables, source.name)
         read.state |= tables
         read.surplus -= set(tables)
@@ -269,7 +271,7 @@ def _place(
             "jinaai/jina-embeddings-v3-hf of Jina v3."
         )
         raise UserError(
-            f"{source.name!r} lacks {listed(lacking)}, which its config.json asks for. The checkpoint is incomplete."
+            f"{source.name!r} lacks {quoted(lacking)}, which its config.json asks for. The checkpoint is incomplete."
             f"{code if 'auto_map' in source.raw else ''}"
         )
     places = {read.state[name].data_ptr() for name in needed}
@@ -278,7 +280,7 @@ def _place(
     dropped = {name: reasons.get(name) for name in sorted(set(read.state) - used - read.missing | read.surplus)}
     if surplus := [name for name, reason in dropped.items() if reason is None]:
         raise UserError(
-            f"{source.name!r} holds {listed(surplus)}, which a {source.raw['model_type']} model for {task} doesn't "
+            f"{source.name!r} holds {quoted(surplus)}, which a {source.raw['model_type']} model for {task} doesn't "
             "have: converting it would lose something. Is config.json that of these weights?"
         )
     model = model_class(task)(config).eval()  # type: ignore[call-arg]
@@ -299,7 +301,7 @@ def _read_as(config_class: Any, source: Checkpoint, what: str) -> Any:
         raise UserError(f"{source.name!r}: config.json is no {what} configuration: {one_line(error)}") from error
 
 
-def _plain(name: str, family: Family) -> str:
+def _todays_name(name: str, family: Family) -> str:
     """A name in the files without prefixes, and with today's names of a LayerNorm's weights."""
     name = name.removeprefix("module.").removeprefix(family.prefix)
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

@@ -21,7 +21,7 @@ from .reading import DELIMITERS, Dialect, cells_of, classes_of, listed, places, 
 
 MOST_NUMBERED = 50
 """More different whole numbers than this need `problem_type`."""
-FAR = 10_000
+FAR_FROM_ZERO = 10_000
 """Numbers whose mean is more than so many standard deviations from 0 aren't learned: float32 has 7 digits."""
 GREATEST = 1e37
 """The greatest number to predict; float32 ends at 3.4e38, and differences must fit."""
@@ -384,7 +384,7 @@ def refuse_far_from_zero(name: str, numbers: Sequence[float]) -> None:
     """Raises a UserError where numbers differ by so little of their size that float32 answers can't tell them apart."""
     values = np.asarray(numbers, np.float64)
     mean, deviation = float(values.mean()), float(np.std(values))
-    if values.min() == values.max() or abs(mean) <= FAR * deviation:
+    if values.min() == values.max() or abs(mean) <= FAR_FROM_ZERO * deviation:
         return
     offset = round(mean, -math.floor(math.log10(deviation))) if deviation else mean
     raise UserError(

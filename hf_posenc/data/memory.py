@@ -16,7 +16,7 @@ from .columns import Columns, as_input, columns_of_input, is_absent
 from .preparing import TEXTS
 from .reading import Source, readable, refuse_surrogates
 
-SOURCE = "texts in memory"
+IN_MEMORY = "texts in memory"
 """What messages call them."""
 
 
@@ -60,9 +60,9 @@ def dataset_in_memory(given: Any) -> Dataset | None:
     columns = table_in_memory(given)
     if columns is None:
         return None
-    with readable(SOURCE, "Write the values of a column alike."):
+    with readable(IN_MEMORY, "Write the values of a column alike."):
         rows = pa.table({name: values_in_memory(cells) for name, cells in columns.items()})
-    return Source(rows, SOURCE).table()
+    return Source(rows, IN_MEMORY).table()
 
 
 def _speaks_arrow(given: Any) -> bool:

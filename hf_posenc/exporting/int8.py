@@ -19,7 +19,7 @@ from ..inference.logits import Row
 from ..machine import processor
 from ..options import Options
 from ..tasks import task_of
-from ..training.metrics import predictions_from_logits, score
+from ..training.metrics import compute_metrics, predictions_from_logits
 from .folder import megabytes
 from .graph import quietly, record_files
 from .parity import LONGEST, Batch, answers_tokens, encode_rows, input_names, make_batch
@@ -58,7 +58,7 @@ class Questions:
     def score(self, answers: Sequence[np.ndarray]) -> float:
         """The metric of logits (C,) of each text."""
         kind, labels = str(self.problem_type), list(self.labels or ())
-        return score(predictions_from_logits(np.stack(answers), kind), labels, kind)[str(self.metric)]
+        return compute_metrics(predictions_from_logits(np.stack(answers), kind), labels, kind)[str(self.metric)]
 
 
 @dataclass

@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import read_config
 from ..checkpoints.sentence_modules import ACTIVATION
-from ..conversion.families import FAMILIES, POOLED, SAME, SOURCE, Family, check_known, summary
+from ..conversion.families import FAMILIES, POOLED, SAME_FIELDS, SOURCE, Family, check_known, summary
 from ..data.columns import remembered_columns
 from ..errors import UserError, spell
 from ..quiet import without_warnings
@@ -156,7 +156,7 @@ def _obstacles(family: Family, config: Any, task: str) -> list[str]:
 def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     """The fields of a family's config that computes what a PosEnc model without `_obstacles` does."""
     name, merged = family.model_type, _merges_types(family, config)
-    fields: dict[str, Any] = {family.fields.get(field, field): getattr(config, field) for field in SAME}
+    fields: dict[str, Any] = {family.fields.get(field, field): getattr(config, field) for field in SAME_FIELDS}
     for field in ("hidden_dropout_prob", "attention_probs_dropout_prob"):  # not every class takes a whole number
         fields[family.fields.get(field, field)] = float(getattr(config, field))
     fields["max_position_embeddings"] = config.max_position_embeddings + family.rows_before(config)

@@ -37,9 +37,7 @@ def input_names(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> l
     return [*INPUTS[:2], *(INPUTS[2:] if has_types else ())]
 
 
-def largest_difference(
-    model: PreTrainedModel, compared: Sequence[Batch], reference: Backend, exported: Backend
-) -> float:
+def measure_parity(model: PreTrainedModel, compared: Sequence[Batch], reference: Backend, exported: Backend) -> float:
     """The largest difference of an output, divided by the outputs' largest size if that is above 1.
 
     Args:

@@ -25,7 +25,7 @@ from .folder import megabytes, write_card, write_config, write_sentence_modules,
 from .graph import check_packages, write_graph
 from .int8 import Int8Report, from_texts, quantize_graph, read_labelled
 from .native import what_holds, write
-from .parity import LARGEST, Batch, batches, largest_difference
+from .parity import LARGEST, Batch, batches, measure_parity
 
 logger = logging.getLogger(__name__)
 
@@ -216,7 +216,7 @@ def _quantizer(
 
 def _compared(model: PreTrainedModel, written: Written) -> float:
     """The largest difference of what was written from the model; refuses one that is too large."""
-    difference = largest_difference(model, written.compared, torch_backend(model), written.exported)
+    difference = measure_parity(model, written.compared, torch_backend(model), written.exported)
     if not difference <= written.allowed:
         raise UserError(
             f"The export differs from PyTorch by {difference:.1e}, more than {written.allowed}, so nothing was "

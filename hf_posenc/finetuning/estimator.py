@@ -34,7 +34,7 @@ from ..checkpoints.files import not_finite
 from ..checkpoints.keeper import OutputFolder, output_folder
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import note, notes_of, remembered_columns, spelt
-from ..data.memory import SOURCE, labels_in_memory, texts_in_memory
+from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError
@@ -181,7 +181,7 @@ class _Estimator(BaseEstimator):
         columns = dict(zip(names or TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         label = next(name for name in (f"{'_' * n}label" for n in count()) if name not in columns)
         features = Features({**dict.fromkeys(columns, Value("string")), label: target})
-        table = as_table(Dataset.from_dict({**columns, label: values}, features=features), SOURCE)
+        table = as_table(Dataset.from_dict({**columns, label: values}, features=features), IN_MEMORY)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
         verbose, baselines = parameters.pop("verbose"), parameters.pop("baselines")
         refuse_given(
@@ -193,7 +193,7 @@ class _Estimator(BaseEstimator):
             "problem_type": problem_type,
             "text_column": spelt(tuple(columns)),
             "label_column": spelt((label,)),
-            "data": SOURCE,
+            "data": IN_MEMORY,
         }
         if parameters.get("validation_share") == 0:
             parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
@@ -224,7 +224,10 @@ class _Estimator(BaseEstimator):
         check_is_fitted(self, "model_")
         (_, rows), truncated = texts_in_memory(texts, remembered_columns(self.model_.config)), set[int]()
         logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=truncated))
-        for remark in (cut_texts_in_words(truncated, self.tokenizer_), empty_in_words(SOURCE, rows, "row {}".format)):
+        for remark in (
+            cut_texts_in_words(truncated, self.tokenizer_),
+            empty_in_words(IN_MEMORY, rows, "row {}".format),
+        ):
             if remark:
                 warnings.warn(remark, stacklevel=4)
         return np.stack(logits, dtype=np.float64)

@@ -274,7 +274,7 @@ def evaluate(
         trust_remote_code=trust_remote_code,
     )
     place = None if errors is None else expanded(str(errors))
-    scores = score(checkpoint, options, split=split, errors=place, batch_size=batch_size)
+    scores = score_checkpoint(checkpoint, options, split=split, errors=place, batch_size=batch_size)
     logger.info(scores.data.line)
     for remark in (*scores.data.doubts, scores.cut):
         if remark:
@@ -282,7 +282,7 @@ def evaluate(
     return scores.as_dict(str(data))
 
 
-def score(
+def score_checkpoint(
     checkpoint: str | Path,
     options: Options,
     *,
@@ -304,7 +304,7 @@ def score(
     if errors is not None and classifier.known.problem_type == "regression":
         useless = f"lists wrong labels, and {classifier.name!r} predicts numbers. Leave it out."
         raise UserError(useless, parameter="errors", value=errors)
-    scores = prediction.score(classifier, options, split, batch_size=batch_size, progress=progress)
+    scores = prediction.score_classifier(classifier, options, split, batch_size=batch_size, progress=progress)
     if errors is not None:
         prediction.write_answers(errors, scores.errors, scores.answers, classifier.known.label_names)
     return scores

@@ -185,7 +185,7 @@ class Evaluation:
         return {"data": data, "examples": self.examples, **self.metrics, **by_class}
 
 
-def score(
+def score_classifier(
     classifier: Classifier,
     options: Options,
     split: str | None = None,

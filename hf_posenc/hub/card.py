@@ -10,12 +10,12 @@ from ..markdown import render
 from ..model.configuration_posenc import MINIMUM_TRANSFORMERS
 from ..tasks import CLASSES
 from ..training.report import HERE
-from .collecting import Checkpoint
+from .collecting import Upload
 
 _BEGIN, _END = "<!-- hf-posenc publish -->", "<!-- end of hf-posenc publish -->"
 
 
-def published_card(checkpoint: Checkpoint, repo_id: str, revision: str) -> str:
+def published_card(checkpoint: Upload, repo_id: str, revision: str) -> str:
     """The README.md that is sent to the Hub: the folder's text, complete metadata, and a section on loading.
 
     Args:

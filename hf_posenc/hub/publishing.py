@@ -17,7 +17,7 @@ from ..errors import Interrupted, UserError, one_line, spell, without_tokens
 from ..files import expanded, sha256
 from ..isolated_load import Answer, load_isolated
 from .card import published_card
-from .collecting import CHECKSUMS, TEXT, Checkpoint, collect
+from .collecting import CHECKSUMS, TEXT, Upload, collect
 
 DRAFT = "README.hub.md"
 """The card that a dry run writes into the folder."""
@@ -128,7 +128,7 @@ def publish(
             commit = _upload(api, repo_id, branch, sent, place / "cache", commit_message, create_pr)
             with _leaves(f"The files are there as commit {commit.oid}, but it isn't verified."):
                 refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
-                verify(api, repo_id, commit.oid, sent, place)
+                verify_upload(api, repo_id, commit.oid, sent, place)
             with _leaves(f"Commit {commit.oid} was verified, but its card may not say so yet."):
                 api.upload_file(
                     path_or_fileobj=published_card(sent, repo_id, commit.oid).encode(),
@@ -160,7 +160,7 @@ def _leaves(outcome: str) -> Iterator[None]:
 
 
 def _upload(
-    api: HfApi, repo_id: str, branch: str, sent: Checkpoint, cache: Path, message: str, create_pr: bool
+    api: HfApi, repo_id: str, branch: str, sent: Upload, cache: Path, message: str, create_pr: bool
 ) -> CommitInfo:
     """Sends the files in one commit, which also deletes those of earlier uploads that they replace."""
     before = str(api.model_info(repo_id, revision=branch).sha)
@@ -220,7 +220,7 @@ def _is_harmless(name: str) -> bool:
     return not is_read and PurePosixPath(name).suffix.lower() != ".py" and "\\" not in name
 
 
-def verify(api: HfApi, repo_id: str, revision: str, sent: Checkpoint, place: Path) -> None:
+def verify_upload(api: HfApi, repo_id: str, revision: str, sent: Upload, place: Path) -> None:
     """Downloads a commit into an empty cache in `place`, and loads it without hf_posenc, network or token.
 
     Raises:
@@ -244,7 +244,7 @@ def verify(api: HfApi, repo_id: str, revision: str, sent: Checkpoint, place: Pat
         raise UserError(f"loading it back failed: {difference}.")
 
 
-def _difference(answer: Answer, sent: Checkpoint) -> str | None:
+def _difference(answer: Answer, sent: Upload) -> str | None:
     """The first difference from what was sent, or None."""
     atol = 1e-5 * max(1.0, float(sent.output.abs().max()))  # a regression's numbers may be in the thousands
     is_alike = (answer.output.shape, answer.output.dtype) == (sent.output.shape, sent.output.dtype)

@@ -18,7 +18,7 @@ from ..model.scheme_table import SCHEMES
 
 logger = logging.get_logger(__name__)
 
-_read: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+_first_digests: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 """The hash of the file that a module was made from."""
 
 
@@ -88,7 +88,7 @@ def _named_schemes(file: Path, selected: str | None) -> list[tuple[type[Position
         wanted = "isn't named like a module. Rename it, to my_scheme.py for instance."
         raise UserError(wanted, parameter="scheme_file", value=str(file))
     module = _import_in_folder(file.resolve())
-    if _read.setdefault(module, sha256(file)) != sha256(file):
+    if _first_digests.setdefault(module, sha256(file)) != sha256(file):
         raise UserError(f"{file} has changed since this process read it. Start a new one, or put the file back.")
     schemes = [
         value

@@ -32,7 +32,7 @@ class RunLength:
         return self.max_steps or math.ceil(self.epochs * self.steps_per_epoch)
 
 
-def check_length(chosen: Mapping[str, Any], length: RunLength) -> None:
+def check_run_length(chosen: Mapping[str, Any], length: RunLength) -> None:
     """Refuses a warm-up or a delay that lasts longer than the run."""
     warmup, delay, steps = chosen.get("warmup_steps", 0), chosen.get("eval_delay", 0), length.steps
     if warmup > steps:

@@ -144,7 +144,7 @@ def _digits(value: Any) -> float:
     return float(f"{value:.9g}")
 
 
-def score(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
+def compute_metrics(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
     """Computes the `METRICS` of a problem type, without the Arrow table that evaluate makes of the examples."""
     kind = np.float64 if problem_type == "regression" else np.int64
     predictions, references = (np.asarray(values).astype(kind) for values in (predictions, references))
@@ -207,7 +207,7 @@ def loss_and_metrics(loss: ClassificationLoss, logits: np.ndarray, labels: np.nd
     plain = replace(loss, label_smoothing=0.0)  # so that losses compare, whatever was trained on
     value = plain((torch.from_numpy(logits).double(),), torch.from_numpy(labels))
     predictions = predictions_from_logits(logits, loss.problem_type)
-    return {"loss": value.item(), **score(predictions, labels, loss.problem_type)}
+    return {"loss": value.item(), **compute_metrics(predictions, labels, loss.problem_type)}
 
 
 def make_loss(

@@ -23,7 +23,7 @@ from transformers.utils import is_torch_tf32_available
 from ..errors import UserError, one_line, spell, user_errors
 from ..machine import step_bytes
 from ..options import Options
-from .evaluations import RunLength, check_length, evaluations_of
+from .evaluations import RunLength, check_run_length, evaluations_of
 from .trainer_fields import trainer_fields
 
 MANY = 200
@@ -122,7 +122,7 @@ def make_recipe(
         steps_per_epoch=math.ceil(examples / batch),
         max_steps=options.max_steps,
     )
-    check_length(chosen, length)
+    check_run_length(chosen, length)
     defaults: dict[str, Any] = {
         "output_dir": options.output,
         "per_device_train_batch_size": texts_per_device,
