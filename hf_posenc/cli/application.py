@@ -64,7 +64,8 @@ def _hf_posenc(
     ] = False,
 ) -> None:
     """Encoders whose positional scheme is one config value: train, evaluate, predict."""
-    running, commands = context.invoked_subcommand, cast(Any, context.command).commands
+    running = context.invoked_subcommand
+    commands = cast(Any, context.command).commands
     if running in commands:
         context.with_resource(spelling(CommandLineSpelling(commands, str(running))))
 
@@ -73,7 +74,8 @@ def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
     """Gives a command these `Options` behind its own parameters; they stand in its context alone."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        signature, options = inspect.signature(command), inspect.signature(Options).parameters
+        signature = inspect.signature(command)
+        options = inspect.signature(Options).parameters
 
         @functools.wraps(command)
         def called(**values: Any) -> None:

@@ -59,7 +59,8 @@ def export(
 @contextlib.contextmanager
 def _steps_shown() -> Iterator[None]:
     """Shows on standard error the steps that an export logs."""
-    steps, shown = logging.getLogger("hf_posenc.exporting.run"), logging.StreamHandler()
+    steps = logging.getLogger("hf_posenc.exporting.run")
+    shown = logging.StreamHandler()
     shown.setFormatter(logging.Formatter("%(message)s ..."))
     steps.addHandler(shown)
     steps.setLevel(logging.INFO)

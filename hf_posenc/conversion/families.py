@@ -213,7 +213,8 @@ class Family:
 
     def _needs(self, values: Mapping[str, Any], tasks: Iterable[str]) -> dict[str, tuple[Any, ...]]:
         """The values that fields may have, for these tasks, beside the others in `values`; see `flat`."""
-        scheme, act = values.get("position_embedding_type"), values.get("hidden_act", "gelu")
+        scheme = values.get("position_embedding_type")
+        act = values.get("hidden_act", "gelu")
         needs = {"position_embedding_type": tuple(self.schemes), **self.schemes.get(str(scheme), {})}
         needs |= {"norm_position": ("post",), "scale_embeddings": (False,), **_UNGATED, **self.needed}
         if any(task in POOLED for task in tasks):

@@ -59,7 +59,9 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
 
 def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -> None:
     """Raises a UserError where heads have another width than ours, or older names of fields another value."""
-    width, heads, head_dim = config.hidden_size, config.num_attention_heads, getattr(config, "head_dim", None)
+    width = config.hidden_size
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None)
     if head_dim is not None and head_dim * heads != width:
         raise UserError(
             f"{source!r} has head_dim={head_dim}, and PosEnc's heads are hidden_size / num_attention_heads = "
@@ -118,7 +120,8 @@ def _set_positions(fields: dict[str, Any], family: Family, config: Any, kind: st
 
 def _modernbert_rope(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
     """Sets the arguments of ModernBERT's window; returns `rope_parameters`."""
-    of_kind, kinds = config.rope_parameters, list(config.layer_types)
+    of_kind = config.rope_parameters
+    kinds = list(config.layer_types)
     every = next((n for n in range(1, len(kinds)) if kinds[n] == "full_attention"), max(len(kinds), 2))
     whole, local = of_kind["full_attention"], of_kind["sliding_attention"]
     expected = ["sliding_attention" if index % every else "full_attention" for index in range(len(kinds))]
@@ -179,7 +182,9 @@ def not_carried(family: Family, config: Any, tokenizer: Any, source: Checkpoint)
         tokenizer: of the result, or None.
         source: the checkpoint.
     """
-    raw, usual, ours = source.raw, CONFIG_MAPPING[family.model_type]().to_dict(), config.to_dict()
+    raw = source.raw
+    usual = CONFIG_MAPPING[family.model_type]().to_dict()
+    ours = config.to_dict()
     kept = {name: raw[name] for name in raw if raw[name] in (usual.get(name), ours.get(name))}
     known = {"config.json": {*_TRANSLATED, *family.fields.values(), *family.old_fields, *kept}}
     if tokenizer is not None:

@@ -184,8 +184,10 @@ def heal(
         )
     limit = original.config.max_position_embeddings
     rows = tokenize(tokenizer, texts, min(healing.max_length or limit, limit))
-    steps, console = texts_by_step(rows, special_tokens(tokenizer), healing, seed), ProgressConsole()
-    body, teacher = cast(Any, model).base_model, cast(Any, original).base_model
+    steps = texts_by_step(rows, special_tokens(tokenizer), healing, seed)
+    console = ProgressConsole()
+    body = cast(Any, model).base_model
+    teacher = cast(Any, original).base_model
     embeddings = body.embeddings.word_embeddings.weight
     with tempfile.TemporaryDirectory() as temporary:
         place = folder or Path(temporary)
@@ -339,7 +341,8 @@ def remove_healing(folder: Path) -> None:
 
 def _forecast(trainer: "Distillation", steps: list[list[Row]]) -> str:
     """Estimates what the healing will take: time, by trying its largest step twice, and memory, by a formula."""
-    device, model = trainer.args.device, cast(Any, trainer.model)
+    device = trainer.args.device
+    model = cast(Any, trainer.model)
     largest = max(steps, key=lambda rows: len(rows) * max(len(row["input_ids"]) for row in rows))
     lengths = [len(row["input_ids"]) for row in largest]
     longest = max(len(row["input_ids"]) for rows in steps for row in rows)
@@ -381,7 +384,8 @@ class Distillation(Trainer):
         """Logs for how many seconds it has trained, with those before it was resumed."""
         if self._earlier is None:
             times = [entry["seconds"] for entry in self.state.log_history if "seconds" in entry]
-            self._earlier, self._started = max(times, default=0.0), start_time or time.time()
+            self._earlier = max(times, default=0.0)
+            self._started = start_time or time.time()
         super().log({**logs, "seconds": round(self._earlier + time.time() - self._started, 1)}, start_time)
 
     def compute_loss(
@@ -439,7 +443,8 @@ def hidden_states_loss(ours: Sequence[Tensor], theirs: Sequence[Tensor], real: T
 
 def texts_by_step(rows: list[Row], special: set[int], healing: Healing, seed: int) -> list[list[Row]]:
     """The texts of each step, some with two tokens swapped; the seed decides, so that a healing can go on."""
-    draw, lengths = random.Random(seed), torch.tensor([len(row["input_ids"]) for row in rows])
+    draw = random.Random(seed)
+    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     batches: list[list[int]] = []
     while len(batches) < healing.max_steps:
         batches += batches_of_like_lengths(lengths, healing.batch_tokens, draw.randrange(2**32))

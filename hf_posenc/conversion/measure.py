@@ -97,8 +97,10 @@ def measure_agreement(
         special: tokens that stay where they are when others are swapped, for `order_r2`.
     """
     rows = sorted(rows, key=lambda row: len(row["input_ids"]))  # less padding
-    ours, theirs = _hidden(model, rows, original), _hidden(original, rows, model)
-    off, wanted = torch.cat(ours) - torch.cat(theirs), torch.cat(theirs)
+    ours = _hidden(model, rows, original)
+    theirs = _hidden(original, rows, model)
+    off = torch.cat(ours) - torch.cat(theirs)
+    wanted = torch.cat(theirs)
     means, expected = (torch.stack([state.mean(0) for state in states]) for states in (ours, theirs))
     return Agreement(
         texts=texts,
@@ -140,7 +142,8 @@ def order_r2(model: Any, original: Any, rows: Sequence[Row], special: Container[
         before, after = (torch.stack([s.double().sum(0) for s in _hidden(each, some, other)]) for some in kinds)
         return before, after
 
-    (before, after), (first, second) = sums(model, original), sums(original, model)
+    before, after = sums(model, original)
+    first, second = sums(original, model)
     change, expected = after - before, second - first
     size = expected.square().sum()
     if size <= 1e-10 * first.square().sum():  # less is rounding
@@ -163,14 +166,16 @@ def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
         pad = theirs.config.pad_token_id  # type: ignore[attr-defined]
         places = [list(range(len(row["input_ids"]))) for row in some]
         packed = {name: [token for row in some for token in row[name]] for name in some[0]}
-        right, left = pad_rows(some, pad), pad_rows(some, pad, "left")
+        right = pad_rows(some, pad)
+        left = pad_rows(some, pad, "left")
         in_one_row = pad_rows([{**packed, "position_ids": [place for row in places for place in row]}], pad)
         expected = _hidden_and_logits(theirs, right, task, has_head)
         for layout in (right, left, {name: value for name, value in in_one_row.items() if name != "attention_mask"}):
             per_token = task in ("fill-mask", "token-classification")  # other heads answer a packed row text by text
             got = _hidden_and_logits(ours, layout, task, has_head and (per_token or "attention_mask" in layout))
             off = [float((a - b).abs().max()) for a, b in zip(got, expected, strict=False)]
-            hidden, logits = max(hidden, off[0]), max(logits, *off[1:], 0.0)
+            hidden = max(hidden, off[0])
+            logits = max(logits, *off[1:], 0.0)
     tokens = sum(len(row["input_ids"]) for row in rows)
     return Agreement(texts, len(rows), tokens, hidden_max=hidden, logits_max=logits if has_head else None)
 

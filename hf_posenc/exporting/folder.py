@@ -30,7 +30,8 @@ def write_config(model: PreTrainedModel, staging: Path) -> None:
     """
     values = model.config.to_dict()
     if model.config.model_type == PosEncConfig.model_type:
-        known, our_fields = BertConfig().to_dict(), PosEncConfig.__dataclass_fields__
+        known = BertConfig().to_dict()
+        our_fields = PosEncConfig.__dataclass_fields__
         values = {name: value for name, value in values.items() if name in known or name not in our_fields}
         values["model_type"] = _READ_AS
     for name in ("auto_map", "_name_or_path"):

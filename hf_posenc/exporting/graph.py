@@ -55,7 +55,8 @@ def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
 
     kind, path = {"onnx": "Onnx", "openvino": "OpenVINO"}[to], staging / GRAPHS[to]
     with quietly():
-        exporter, config = getattr(exporters, f"{kind}Exporter"), getattr(exporters, f"{kind}Config")
+        exporter = getattr(exporters, f"{kind}Exporter")
+        config = getattr(exporters, f"{kind}Config")
         exported = exporter().export(model, _example_inputs(model, tokenizer), config(dynamic=True))
         exported.config = None  # its `save_pretrained` would bring the model's code
         exported.save_pretrained(path.parent)

@@ -57,7 +57,8 @@ class Questions:
 
     def score(self, answers: Sequence[np.ndarray]) -> float:
         """The metric of logits (C,) of each text."""
-        kind, labels = str(self.problem_type), list(self.labels or ())
+        kind = str(self.problem_type)
+        labels = list(self.labels or ())
         return compute_metrics(predictions_from_logits(np.stack(answers), kind), labels, kind)[str(self.metric)]
 
 
@@ -192,7 +193,9 @@ def quantize_graph(
     after, others, alone = _measure(staging, to, questions)
     score = None
     if questions.metric is not None:
-        score = was, now = questions.score(answers), questions.score(others)
+        was = questions.score(answers)
+        now = questions.score(others)
+        score = (was, now)
         if not was - now <= largest_drop:
             raise UserError(
                 f"int8 lowers {questions.metric} on {evaluated_on} from {was:.4f} to {now:.4f}, by more than "

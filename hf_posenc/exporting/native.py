@@ -79,7 +79,8 @@ def to_native(
     check_known(family.model_type)
     fields = _their_fields(family, config, task)
     if not family.biases:  # its norms and heads usually lack them
-        state, names = checkpoint.state_dict(), ("norm.bias", "dense.bias")
+        state = checkpoint.state_dict()
+        names = ("norm.bias", "dense.bias")
         has_some = any(bool(value.any()) for name, value in state.items() if name.endswith(names))
         fields |= dict.fromkeys(("norm_bias", "classifier_bias"), has_some)
     theirs: Any = CONFIG_MAPPING[family.model_type](**fields)
@@ -96,7 +97,8 @@ def to_native(
             "config.json changed?"
         )
     model.load_state_dict(written, strict=False)
-    notes, dtype = _notes(family, config, task), dtype or checkpoint.dtype
+    notes = _notes(family, config, task)
+    dtype = dtype or checkpoint.dtype
     if dtype != torch.float32:
         # 16 bits can't hold 2005 (it would be 2008), nor a sum of two vectors or a table of sines as they are.
         rounded = (config.label_mean, config.label_scale) != (0.0, 1.0) or family.model_type == "roformer"
@@ -109,7 +111,8 @@ def to_native(
 
 def _target(config: Any, task: str, like: str | None) -> Family:
     """The named class; else that of the source, or the first that can hold the checkpoint."""
-    scheme, params = config.position_embedding_type, getattr(config, "task_specific_params", None) or {}
+    scheme = config.position_embedding_type
+    params = getattr(config, "task_specific_params", None) or {}
     fit = [name for name in FAMILIES if scheme in FAMILIES[name].schemes]
     fit.sort(key=lambda name: name != params.get(SOURCE))
     asked = fit if like is None else [like]
@@ -155,7 +158,8 @@ def _obstacles(family: Family, config: Any, task: str) -> list[str]:
 
 def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     """The fields of a family's config that computes what a PosEnc model without `_obstacles` does."""
-    name, merged = family.model_type, _merges_types(family, config)
+    name = family.model_type
+    merged = _merges_types(family, config)
     fields: dict[str, Any] = {family.fields.get(field, field): getattr(config, field) for field in SAME_FIELDS}
     for field in ("hidden_dropout_prob", "attention_probs_dropout_prob"):  # not every class takes a whole number
         fields[family.fields.get(field, field)] = float(getattr(config, field))
@@ -188,8 +192,10 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
 
 def _modernbert_fields(config: Any) -> dict[str, Any]:
     """ModernBERT's fields for its local and global layers."""
-    window, whole = config.position_embedding_kwargs["window"], dict(config.rope_parameters)
-    local, layers = whole.pop("local_rope_theta", None), range(config.num_hidden_layers)
+    window = config.position_embedding_kwargs["window"]
+    whole = dict(config.rope_parameters)
+    local = whole.pop("local_rope_theta", None)
+    layers = range(config.num_hidden_layers)
     whole.pop(_EVERY, None)
     return {
         "layer_types": ["sliding_attention" if n % window[_EVERY] else "full_attention" for n in layers],

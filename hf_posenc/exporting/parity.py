@@ -51,7 +51,8 @@ def measure_parity(model: PreTrainedModel, compared: Sequence[Batch], reference:
     """
     largest = 0.0
     for batch in compared:
-        expected, outputs = reference.outputs(batch), exported.outputs(batch)
+        expected = reference.outputs(batch)
+        outputs = exported.outputs(batch)
         for name, values in expected.items():
             if name not in outputs or outputs[name].shape != values.shape:
                 shape = outputs[name].shape if name in outputs else "none"

@@ -171,7 +171,8 @@ class _Estimator(BaseEstimator):
     def _read(self, X: Any, y: Any) -> tuple[tuple[list[str], list[tuple[str, ...]]], Any, list[int]]:
         """The columns and rows of texts, the labels that there are, and which rows have none."""
         y = labels_in_memory(y)
-        missing, texts = require_labels(y, skips=bool(getattr(self, "skip_missing", None))), texts_in_memory(X)
+        missing = require_labels(y, skips=bool(getattr(self, "skip_missing", None)))
+        texts = texts_in_memory(X)
         check_consistent_length(texts[1], y)
         return texts, _without(y, missing), missing
 
@@ -183,7 +184,8 @@ class _Estimator(BaseEstimator):
         features = Features({**dict.fromkeys(columns, Value("string")), label: target})
         table = as_table(Dataset.from_dict({**columns, label: values}, features=features), IN_MEMORY)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        verbose, baselines = parameters.pop("verbose"), parameters.pop("baselines")
+        verbose = parameters.pop("verbose")
+        baselines = parameters.pop("baselines")
         refuse_given(
             Options.of(**parameters),
             _OF_FILES,
@@ -222,7 +224,8 @@ class _Estimator(BaseEstimator):
     def _logits(self, texts: Any) -> np.ndarray:
         """Logits (n, C)."""
         check_is_fitted(self, "model_")
-        (_, rows), truncated = texts_in_memory(texts, remembered_columns(self.model_.config)), set[int]()
+        _, rows = texts_in_memory(texts, remembered_columns(self.model_.config))
+        truncated = set[int]()
         logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=truncated))
         for remark in (
             cut_texts_in_words(truncated, self.tokenizer_),
@@ -319,7 +322,8 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
 
     def _class_logits(self, X: Any) -> tuple[np.ndarray, str]:
         """Logits (n, C) in the order of `classes_`, which a checkpoint may not have, and the problem type."""
-        logits, config = self._logits(X), self.model_.config
+        logits = self._logits(X)
+        config = self.model_.config
         return logits[:, [config.label2id[str(name)] for name in self.classes_.tolist()]], text_problem_type(config)
 
     def predict(self, X: Any) -> np.ndarray:

@@ -218,7 +218,8 @@ def predict(
         backend=backend,
         options=options,
     )
-    names, given = answers.classifier.known.label_names, list(answers.compute())
+    names = answers.classifier.known.label_names
+    given = list(answers.compute())
     if place is not None:
         prediction.write_answers(place, answers.rows, given, names)
     if answers.read:

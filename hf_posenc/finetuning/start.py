@@ -163,7 +163,9 @@ def _load(
     options: Options, prepared: PreparedData, checkpoint: Checkpoint, config: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """A checkpoint of ours as a classifier of the data's labels."""
-    labels, notes, source = prepared.labels, list[str](), str(options.pretrained)
+    labels = prepared.labels
+    notes = list[str]()
+    source = str(options.pretrained)
     known = knowledge(config, checkpoint)
     same_labels = config.num_labels == 1 if labels.problem_type == "regression" else known.label_names == labels.names
     keeps_head = known.problem_type == labels.problem_type and same_labels

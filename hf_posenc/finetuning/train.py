@@ -100,7 +100,8 @@ def _train(
     console: Console,
 ) -> TrainingResult:
     """Trains into a folder that is locked; see `train`."""
-    started, beginning = time.time(), check_start(options)
+    started = time.time()
+    beginning = check_start(options)
     tables = read(options) if tables is None else tables
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")

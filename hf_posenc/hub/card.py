@@ -36,7 +36,8 @@ def published_card(checkpoint: Upload, repo_id: str, revision: str) -> str:
     except Exception as error:  # of whichever YAML library
         raise UserError(f"{str(path)!r} has broken metadata: {one_line(error)}. Mend or delete it.") from error
     data: ModelCardData = card.data  # type: ignore[assignment]
-    old, name = data.model_name or checkpoint.source.resolve().name, repo_id.rpartition("/")[2]
+    old = data.model_name or checkpoint.source.resolve().name
+    name = repo_id.rpartition("/")[2]
     data.library_name = data.library_name or "transformers"
     data.pipeline_tag = data.pipeline_tag or CLASSES.get(type(model).__name__)
     data.tags = list(dict.fromkeys([*(data.tags or []), "posenc", scheme, "custom_code"]))

@@ -110,7 +110,8 @@ def publish(
     if create_pr and revision is not None:
         both = f"{spell('create_pr')} and {spell('revision')}"
         raise UserError(f"{both} exclude each other: a pull request has a branch of its own. Give one of them.")
-    api, branch = HfApi(token=token), revision or "main"
+    api = HfApi(token=token)
+    branch = revision or "main"
     try:
         with tempfile.TemporaryDirectory() as temporary:
             place = Path(temporary)
