@@ -144,7 +144,7 @@ with contextlib.suppress(ImportError):  # a GPU image in which nothing was insta
 
 
 def _is_the_command() -> bool:
-    """Whether this process is `hf-posenc`, which prints its help before PyTorch is imported.
+    """True where this process is `hf-posenc`, which prints its help before PyTorch is imported.
 
     It registers the model when it first needs it. A program that embeds Python may have no `sys.argv`.
     """

@@ -97,7 +97,7 @@ def user_errors() -> Iterator[None]:
 
 
 def is_local(name: str) -> bool:
-    """Whether a name is a file or folder on this machine, or can't be one on the Hub: `name` or `owner/name`."""
+    """True for the name of a file or folder on this machine, or for one that can't be on the Hub as `owner/name`."""
     return Path(name).exists() or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?", name) or ".." in name
 
 
@@ -166,12 +166,12 @@ def disk_error(error: BaseException) -> str | None:
 
     Torch and safetensors report a full disk by their own error classes, with the system's text inside.
     """
-    found = _UNWRITTEN.search("".join(traceback.format_exception(error, limit=0)))
-    return found and without_tokens(found[0])
+    match = _UNWRITTEN.search("".join(traceback.format_exception(error, limit=0)))
+    return match and without_tokens(match[0])
 
 
 def is_main_process() -> bool:
-    """Whether this is the one of several processes that speaks to the user; known before PyTorch is imported."""
+    """True in the one of several processes that speaks to the user; known before PyTorch is imported."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -35,9 +35,9 @@ def scale_position_learning_rates(
     if is_used or any({"initial_lr", _DONE} & group.keys() for group in optimizer.param_groups):
         raise ValueError("The optimizer is in use, or has these rates. Call this once, before any schedule is made.")
     wanted = {  # rate, and whether it decays
-        parameter: (own if position_rate is None else position_rate, False)
+        parameter: (rate_of_module if position_rate is None else position_rate, False)
         for module in model.modules()  # parts after the whole that they are parts of
-        if (own := getattr(module, "position_rate", None)) is not None
+        if (rate_of_module := getattr(module, "position_rate", None)) is not None
         for parameter in module.parameters()
     }
     if word_rate != 1.0:

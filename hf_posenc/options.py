@@ -24,7 +24,7 @@ class Range(NamedTuple):
     holds: Callable[[Any], bool]
 
     def fault(self, value: Any) -> str | None:
-        """What is wrong with a value, to be said behind it; None: nothing, or the value is None."""
+        """Says what is wrong with a value, to stand behind it; None: nothing, or the value is None."""
         try:
             holds = value is None or (self.holds(value) and isinstance(value, bool) is (self is BOOLEAN))
         except TypeError:  # a string where a number is wanted, or a fraction where a whole one is
@@ -60,7 +60,7 @@ def complete_scheme(incomplete: str) -> list[str]:
 
 
 def _option(help: str, *names: str, **more: Any) -> Any:
-    """How the command line shows an option; defaults stand in its help."""
+    """Makes what the command line shows of an option; defaults stand in its help."""
     return typer.Option(*names, help=help, show_default=False, **more)
 
 
@@ -109,7 +109,7 @@ PATHS = ("output", "data", "validation", "test", "pretrained", "scheme_file", "t
 
 @dataclass(kw_only=True)
 class Options:
-    """What is read, what is trained, and how. None: the default depends on the data or the model.
+    """Options of reading and training. None: the default depends on the data or the model.
 
     Attributes:
         output: the folder for checkpoint and results.
@@ -258,12 +258,12 @@ class Options:
 
     @property
     def named_labels(self) -> tuple[str, ...]:
-        """What `label_names` lists."""
+        """Names that `label_names` lists."""
         return tuple(words(self.label_names or ""))
 
     @property
     def assigned(self) -> dict[str, Any]:
-        """What `set` names, by name."""
+        """Values that `set` gives, by name."""
         return cast(Any, self.set) or {}
 
     def changed(self) -> dict[str, Any]:

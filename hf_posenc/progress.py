@@ -124,7 +124,7 @@ class Stop(TrainerCallback):
 
 
 def is_live(console: Console) -> bool:
-    """Whether a line can be redrawn: not in a file, a pipe, a notebook or a dumb terminal."""
+    """True where a line can be redrawn: not in a file, a pipe, a notebook or a dumb terminal."""
     return console.is_interactive and not console.is_jupyter and console.file.isatty()
 
 

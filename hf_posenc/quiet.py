@@ -1,4 +1,4 @@
-"""What a process has once: silenced or changed while something runs, and afterwards as the user had set it."""
+"""State that a process has once: silenced or changed while something runs, and afterwards as the user had set it."""
 
 import contextlib
 import io

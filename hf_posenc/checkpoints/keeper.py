@@ -60,7 +60,7 @@ _GRAPHS = ("onnx", "openvino")
 
 
 def is_model_file(path: Path) -> bool:
-    """Whether a file or folder has a name that a command writes into an output folder, or that a loader reads there."""
+    """True for the name of what a command writes into an output folder, or a loader reads there."""
     is_named = path.name in _NAMES or path.name.endswith(_ENDINGS) or CHECKPOINT.fullmatch(path.name)
     return bool(is_named) or path.name in _GRAPHS or is_module(path)
 
@@ -87,7 +87,7 @@ def disk_errors(folder: str | Path, left: Callable[[], str]) -> Iterator[None]:
 
 
 def nothing_changed() -> str:
-    """What is left after a failed write that changed nothing."""
+    """Says, after a failed write, that it changed nothing."""
     return "What was there is as it was."
 
 
@@ -117,8 +117,8 @@ class OutputFolder:
     def content(self) -> list[str]:
         """The names in the folder, without what the keeper itself needs."""
         names = sorted(path.name for path in self.path.iterdir())
-        own = {LOCK, HOLDER, _VALUE} | ({WRITING} if _is_temporary(self.path / WRITING) else set())
-        return [name for name in names if name not in own and not _EARLIER.fullmatch(name)]
+        internal = {LOCK, HOLDER, _VALUE} | ({WRITING} if _is_temporary(self.path / WRITING) else set())
+        return [name for name in names if name not in internal and not _EARLIER.fullmatch(name)]
 
     def written(self) -> dict[str, str]:
         """The files on the list that are as they were written, with their SHA-256."""
@@ -346,7 +346,7 @@ def _without_interruption() -> Iterator[None]:
 
 
 def _is_temporary(folder: Path) -> bool:
-    """Whether there is no such folder, or a temporary one of a command."""
+    """True where there is no such folder, or a temporary one of a command."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         return False
     return not folder.exists() or (folder / MARK).is_file() or not any(folder.iterdir())

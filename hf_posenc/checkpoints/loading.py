@@ -21,7 +21,7 @@ from ..model.position_base import PositionScheme
 from ..quiet import without_warnings
 from ..tasks import auto_class
 from .files import TRAINED_ON, not_finite
-from .opening import COUNTERS, Checkpoint, listed
+from .opening import COUNTERS, Checkpoint, quoted
 
 logger = logging.get_logger(__name__)
 
@@ -30,7 +30,7 @@ CLASSIFIER = "text-classification"
 _NO_LIMIT = 10**6
 """A larger limit of a tokenizer means none."""
 OUR_HEADS = ("classifier.", "lm_head.", "qa_outputs.")
-HEADS = (
+HEAD_PREFIXES = (
     *OUR_HEADS,
     *("cls.", "pooler.", "score.", "decoder.", "head.", "pre_classifier.", "sequence_summary."),
     *("vocab_transform.", "vocab_layer_norm.", "vocab_projector."),
@@ -116,7 +116,7 @@ def check_finite(tensors: Mapping[str, Tensor], name: str) -> None:
     """Raises a UserError where a weight isn't a finite number: the model would give NaN, or garbage."""
     if bad := not_finite(tensors.items()):
         raise UserError(
-            f"{name!r}: {listed(bad)} holds a number that isn't finite (NaN or infinity). The checkpoint is damaged, "
+            f"{name!r}: {quoted(bad)} holds a number that isn't finite (NaN or infinity). The checkpoint is damaged, "
             "or its training diverged: take another one."
         )
 
@@ -163,24 +163,24 @@ def _check_complete(read: InItsClass, checkpoint: Checkpoint, keeps_head: bool) 
             "belong together: get the checkpoint anew."
         )
     if lacking := {f"{key} {tuple(read.state[key].shape)}" for key in read.missing if is_needed(key)}:
-        raise UserError(f"{checkpoint.name!r} lacks weights, which would be random: {listed(lacking)}. Get it anew.")
+        raise UserError(f"{checkpoint.name!r} lacks weights, which would be random: {quoted(lacking)}. Get it anew.")
 
 
 def _check_surplus(read: InItsClass, checkpoint: Checkpoint, keeps_head: bool) -> None:
     """Refuses weights that the model doesn't have: of ours all but a head that isn't kept; of others but any head."""
     is_ours = read.model.config.model_type == PosEncConfig.model_type
     body = f"{read.model.base_model_prefix}."
-    heads: tuple[str, ...] = (*HEADS, f"{body}pooler.")
+    heads: tuple[str, ...] = (*HEAD_PREFIXES, f"{body}pooler.")
     if is_ours:
         heads = () if keeps_head else OUR_HEADS
     names = {key for key in read.surplus if is_ours or not key.endswith(COUNTERS)}
     if unknown := {key for key in names if not key.startswith(heads)}:
         raise UserError(
-            f"{checkpoint.name!r} has weights that its config.json doesn't know, such as {listed(unknown)}. Get it "
+            f"{checkpoint.name!r} has weights that its config.json doesn't know, such as {quoted(unknown)}. Get it "
             "anew."
         )
     if names and not is_ours:
-        logger.warning(f"{checkpoint.name!r}: left out, of another head or a pooler: {listed(names)}.")
+        logger.warning(f"{checkpoint.name!r}: left out, of another head or a pooler: {quoted(names)}.")
 
 
 def load_any(checkpoint: Checkpoint) -> PreTrainedModel:
@@ -199,12 +199,12 @@ def load_any(checkpoint: Checkpoint) -> PreTrainedModel:
 
 
 def text_problem_type(config: Any) -> str:
-    """What a text classifier answers; transformers' models don't always say."""
+    """Returns the problem type of a text classifier; transformers' models don't always say it."""
     return config.problem_type or ("regression" if config.num_labels == 1 else "single_label_classification")
 
 
 def knowledge(config: Any, checkpoint: Checkpoint | None) -> Known:
-    """What a trained classifier knows of its data, and of the texts that it was trained on; nothing is known of others.
+    """Collects what a trained classifier knows of its data and texts; nothing is known of others.
 
     Args:
         config: its configuration, or that of a new encoder.
@@ -262,7 +262,7 @@ def input_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max
 
 
 def position_limit(model: PreTrainedModel) -> int | None:
-    """How many positions a model has, or None if it takes any number."""
+    """The number of positions that a model has, or None if it takes any number."""
     if model.config.model_type == PosEncConfig.model_type:
         return cast(PositionScheme, model.base_model.position).max_length
     tables = (("embeddings", "position_embeddings"), ("encoder", "embed_positions"))  # RoFormer's holds sines

@@ -56,7 +56,7 @@ class Checkpoint:
 
     @property
     def is_pickled(self) -> bool:
-        """Whether its weights are in a pickle alone."""
+        """True where its weights are in a pickle alone."""
         return not weight_files(self.folder) and (self.folder / PICKLE).is_file()
 
     @cached_property
@@ -89,7 +89,7 @@ class Checkpoint:
         return {key: value.float() for state in files for key, value in state.items() if part in key}
 
     def _kinds(self) -> dict[str, Any]:
-        """How each weight is stored: a dtype of `_DTYPES`, or another kind's name."""
+        """Storage of each weight: a dtype of `_DTYPES`, or another kind's name."""
         kinds: dict[str, Any] = {}
         for name, promised in weight_files(self.folder).items():
             with open_weights(self.folder / name) as file:
@@ -97,7 +97,7 @@ class Checkpoint:
             if promised and promised != written.keys():
                 raise UserError(
                     f"{self.name!r}: {INDEX} and {name} don't name the same weights: only one has "
-                    f"{listed(promised ^ written.keys())}. Get the checkpoint anew."
+                    f"{quoted(promised ^ written.keys())}. Get the checkpoint anew."
                 )
             kinds |= {key: _DTYPES.get(kind, kind) for key, kind in written.items()}
         if kinds:
@@ -201,7 +201,7 @@ def read_config(folder: Path, name: str) -> dict[str, Any]:
     for key, (accepts, reason) in _ACCEPTED.items():
         if key in raw and not accepts(raw[key]):
             raise UserError(f"{name!r}: config.json has {key}={_shown(raw[key])}, {reason}")
-    _check_labels(raw, name)
+    _check_unique_labels(raw, name)
     _check_notes(raw, name)
     return raw
 
@@ -277,7 +277,7 @@ NOTED: dict[str, Callable[[Any], bool]] = {
 
 
 def _is_dialect(value: Any) -> bool:
-    """Whether it is what a training writes of a `Dialect`."""
+    """True for what a training writes of a `Dialect`."""
     if not isinstance(value, dict) or value.keys() != {"kind", "delimiter", "quoting"}:
         return False
     delimiter = value["delimiter"]
@@ -286,7 +286,7 @@ def _is_dialect(value: Any) -> bool:
     return is_said and value["kind"] in tuple(DELIMITERS)
 
 
-def _check_labels(raw: Mapping[str, Any], name: str) -> None:
+def _check_unique_labels(raw: Mapping[str, Any], name: str) -> None:
     """Refuses two labels of one name: of the two probabilities one would be lost."""
     labels, heads = raw.get("id2label"), map(task_of, raw.get("architectures") or ())
     if not isinstance(labels, dict) or not any(task in _OF_LABELS for task in heads):
@@ -313,7 +313,7 @@ def _check_notes(raw: Mapping[str, Any], name: str) -> None:
         )
 
 
-def listed(names: Iterable[str]) -> str:
+def quoted(names: Iterable[str]) -> str:
     """Names in quotes, the first four and their number where there are more."""
     names = sorted(names)
     return ", ".join(map(repr, names[:4])) + (f", ... ({len(names)} in all)" if len(names) > 4 else "")

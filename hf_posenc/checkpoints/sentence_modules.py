@@ -1,4 +1,4 @@
-"""What makes a model one of sentence-transformers: modules behind it, prompts, the longest input, an activation."""
+"""Files of a sentence-transformers model: modules behind it, prompts, the longest input, an activation."""
 
 import re
 from pathlib import Path
@@ -84,7 +84,7 @@ def write_modules(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def is_module(path: Path) -> bool:
-    """Whether it is a file or a folder that `write_modules` writes."""
+    """True for a file or a folder that `write_modules` writes."""
     is_folder = path.is_dir() and re.fullmatch(r"\d+_\w+", path.name) and path.name.rpartition("_")[2] in _NEEDED
     return path.name in (MODULES, PROMPTS) or bool(is_folder)
 

@@ -28,7 +28,7 @@ def open_tokenizer(name: str, revision: str | None = None) -> PreTrainedTokenize
     folder = find_folder(name, revision)
     if not _has_tokenizer(folder):
         raise UserError(f"{name!r} holds no tokenizer. Give a folder with tokenizer files or a Hub name.")
-    tokenizer = _read(folder, name, trust_remote_code=False)
+    tokenizer = _read_tokenizer(folder, name, trust_remote_code=False)
     check_ids(tokenizer, folder, name)
     return tokenizer
 
@@ -45,7 +45,7 @@ def load_tokenizer(checkpoint: Checkpoint, config: Any) -> PreTrainedTokenizerBa
     """
     if not _has_tokenizer(checkpoint.folder):
         return None
-    tokenizer = _read(checkpoint.folder, checkpoint.name, checkpoint.trust_remote_code)
+    tokenizer = _read_tokenizer(checkpoint.folder, checkpoint.name, checkpoint.trust_remote_code)
     with readable(f"{checkpoint.name!r}: its tokenizer", _WAY_OUT):
         encoded = tokenizer("a")  # with what a template puts around it
         types = encoded.get("token_type_ids", [0])
@@ -89,7 +89,7 @@ def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in VOCABULARIES)
 
 
-def _read(folder: Path, name: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+def _read_tokenizer(folder: Path, name: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     described = folder / "tokenizer_config.json"
     if described.is_file() and "fast_tokenizer_files" in read_json(described, name, dict):
         raise UserError(

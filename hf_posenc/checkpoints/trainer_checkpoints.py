@@ -37,7 +37,7 @@ def our_checkpoints(folder: Path) -> list[Path]:
 
 
 def strange_files(checkpoint: Path) -> list[str]:
-    """What lies in a checkpoint folder and isn't the Trainer's."""
+    """Names in a checkpoint folder that aren't the Trainer's."""
     names = sorted(path.name for path in checkpoint.iterdir())
     return [name for name in names if name not in TOKENIZER_FILES and not _OF_CHECKPOINTS.fullmatch(name)]
 

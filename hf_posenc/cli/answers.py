@@ -13,7 +13,7 @@ from hf_posenc import options as shared
 from hf_posenc.errors import UserError, spell
 from hf_posenc.files import expanded, json_text
 
-from .application import Checkpoint, app, data_options, loading, reads_data
+from .application import CheckpointName, app, data_options, loading, reads_data
 
 _BatchSize = Annotated[int, typer.Option(min=1, metavar="N", help="Texts per forward pass.")]
 _Split = Annotated[str | None, typer.Option(help="Of --data, where that has several. [test]", show_default=False)]
@@ -23,7 +23,7 @@ _Split = Annotated[str | None, typer.Option(help="Of --data, where that has seve
 @reads_data(*shared.OF_LABELS)
 def predict(
     context: typer.Context,
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointName,
     texts: Annotated[list[str] | None, typer.Argument(help="Texts to classify.", show_default=False)] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair; goes with one text.")] = None,
     data: shared.DataOption = None,
@@ -102,11 +102,11 @@ def _print_table(inputs: list[tuple[str, ...]], answers: list[dict[str, Any]]) -
     """A line per text with its answer."""
     table = Table("text", *answers[0])
     for parts, answer in zip(inputs, answers, strict=True):
-        table.add_row(*map(escape, (" || ".join(parts), *map(_cell, answer.values()))))
+        table.add_row(*map(escape, (" || ".join(parts), *map(_table_cell, answer.values()))))
     Console().print(table)
 
 
-def _cell(value: Any) -> str:
+def _table_cell(value: Any) -> str:
     """A part of any answer, as the table shows it."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {number:.4g}" for name, number in value.items())
@@ -119,7 +119,7 @@ def _cell(value: Any) -> str:
 @reads_data()
 def evaluate(
     context: typer.Context,
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointName,
     data: shared.DataOption,
     data_config: shared.DataConfigOption = None,
     split: _Split = None,
@@ -137,11 +137,11 @@ def evaluate(
     with loading():
         from tqdm import tqdm
 
-        from hf_posenc.finetuning.functions import score
+        from hf_posenc.finetuning.functions import score_checkpoint
         from hf_posenc.training.classes import class_tables
 
     with tqdm(desc="Scoring", unit=" texts", leave=False, disable=None, delay=1) as bar:
-        scores = score(
+        scores = score_checkpoint(
             checkpoint,
             data_options(context),
             split=split,

@@ -21,7 +21,9 @@ from hf_posenc.options import READING, Options, output_option
 from .spelling import CommandLineSpelling
 from .streams import OutputLost, output_may_be_lost, outputs
 
-Checkpoint = Annotated[str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)]
+CheckpointName = Annotated[
+    str, typer.Argument(help="A checkpoint's folder, or its name on the Hub.", show_default=False)
+]
 Output = Annotated[str, output_option(help="The folder to write, whole or not at all.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what hf-posenc wrote there.")]
 
@@ -62,23 +64,25 @@ def _hf_posenc(
     ] = False,
 ) -> None:
     """Encoders whose positional scheme is one config value: train, evaluate, predict."""
-    running, commands = context.invoked_subcommand, cast(Any, context.command).commands
+    running = context.invoked_subcommand
+    commands = cast(Any, context.command).commands
     if running in commands:
         context.with_resource(spelling(CommandLineSpelling(commands, str(running))))
 
 
-def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command these `Options` behind its own parameters; they stand in its context alone."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        own, options = inspect.signature(command), inspect.signature(Options).parameters
+        signature = inspect.signature(command)
+        options = inspect.signature(Options).parameters
 
         @functools.wraps(command)
         def called(**values: Any) -> None:
-            command(**{name: value for name, value in values.items() if name in own.parameters})
+            command(**{name: value for name, value in values.items() if name in signature.parameters})
 
-        parameters = [*own.parameters.values(), *(options[name] for name in names)]
-        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        parameters = [*signature.parameters.values(), *(options[name] for name in names)]
+        called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return called
 
     return decorated
@@ -86,7 +90,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def reads_data(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command the options of reading, but those left out."""
-    return takes(*(name for name in READING if name not in left_out))
+    return with_options(*(name for name in READING if name not in left_out))
 
 
 def data_options(context: typer.Context) -> Options:

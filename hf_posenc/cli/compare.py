@@ -11,7 +11,7 @@ from .application import WritingCommand, app, loading, reads_data
 
 
 def _seeds(text: str) -> int | list[int]:
-    """How many seeds, or which."""
+    """Reads a number of seeds, or a list of them."""
     try:
         numbers = [int(word) for word in text.split(",")]
     except ValueError as error:

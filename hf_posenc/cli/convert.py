@@ -87,7 +87,7 @@ def convert(
 
 
 def _healing(texts: str | None, settings: dict[str, Any]) -> "Healing | None":
-    """What the options say of healing; refuses settings without text."""
+    """Makes the settings of healing from the options; refuses settings without text."""
     from hf_posenc.conversion import Healing
 
     given = {name: value for name, value in settings.items() if value is not None}

@@ -9,14 +9,14 @@ import typer
 
 from hf_posenc import options as shared
 
-from .application import Checkpoint, Output, Overwrite, WritingCommand, app, loading, reads_data
+from .application import CheckpointName, Output, Overwrite, WritingCommand, app, loading, reads_data
 
 
 @app.command(cls=WritingCommand)
 @reads_data()
 def export(
     context: typer.Context,
-    checkpoint: Checkpoint,
+    checkpoint: CheckpointName,
     output: Output,
     to: Annotated[
         str,
@@ -59,7 +59,8 @@ def export(
 @contextlib.contextmanager
 def _steps_shown() -> Iterator[None]:
     """Shows on standard error the steps that an export logs."""
-    steps, shown = logging.getLogger("hf_posenc.exporting.run"), logging.StreamHandler()
+    steps = logging.getLogger("hf_posenc.exporting.run")
+    shown = logging.StreamHandler()
     shown.setFormatter(logging.Formatter("%(message)s ..."))
     steps.addHandler(shown)
     steps.setLevel(logging.INFO)

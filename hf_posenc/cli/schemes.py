@@ -109,7 +109,8 @@ def _check_onnx(scheme: str, kwargs: dict[str, Any]) -> "CheckResult":
     from hf_posenc.schemes.conformance import CheckResult
     from hf_posenc.schemes.conformance.case import Case, describe
 
-    started, tokenizer = time.perf_counter(), train_tokenizer(own_texts())
+    started = time.perf_counter()
+    tokenizer = train_tokenizer(own_texts())
     with tempfile.TemporaryDirectory() as folder, without_bars():
         tokenizer.save_pretrained(f"{folder}/model")
         try:

@@ -37,7 +37,8 @@ class _Lossy(io.RawIOBase):
 
     def __init__(self, raw: Any) -> None:
         self.raw, self.is_needed = raw, False
-        self.name, self.mode = getattr(raw, "name", None), "wb"
+        self.name = getattr(raw, "name", None)
+        self.mode = "wb"
 
     def writable(self) -> bool:
         return True

@@ -7,11 +7,11 @@ import typer
 from hf_posenc.errors import is_main_process
 from hf_posenc.options import Options
 
-from .application import WritingCommand, app, data_options, loading, takes
+from .application import WritingCommand, app, data_options, loading, with_options
 
 
 @app.command(cls=WritingCommand)
-@takes(*(item.name for item in fields(Options)))
+@with_options(*(item.name for item in fields(Options)))
 def train(context: typer.Context) -> None:
     """Train a text classifier or regressor, and write a checkpoint that loads with transformers alone.
 

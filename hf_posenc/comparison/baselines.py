@@ -1,4 +1,4 @@
-"""What every scheme has to beat: the majority, words and word pairs (TF-IDF, logistic regression).
+"""Baselines that every scheme has to beat: the majority, words and word pairs (TF-IDF, logistic regression).
 
 Beside the probes stand two more: words at places, and the usual form of a question alone. The baselines are tested on
 the examples of the runs. They read the models' tokens, decoded: all inputs are cut alike.
@@ -16,26 +16,25 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_posenc.checkpoints.loading import input_length
-from hf_posenc.data.preparing import encode, prepare
-from hf_posenc.finetuning.start import check_start, start
-from hf_posenc.options import Options
-from hf_posenc.training.baselines import FEATURES, fit_words, most_frequent
-from hf_posenc.training.recipe import Recipe, make_recipe
-
+from ..checkpoints.loading import input_length
+from ..data.preparing import encode, prepare
+from ..finetuning.start import check_start, start
+from ..options import Options
+from ..training.baselines import FEATURES, fit_words, most_frequent
+from ..training.recipe import Recipe, make_recipe
 from .plan import Plan, PlannedRun, Task
 from .probes import OPPOSITES
 from .run import run_options
 from .tasks import test_parts, training_rows
 
 MAJORITY = "majority"
-WORDS, WORD_PAIRS, PLACES = FEATURES
+WORDS, WORD_PAIRS, WORD_PLACES = FEATURES
 USUAL_FORM = "usual form alone"
 BASELINES = {
     MAJORITY: "the most frequent label",
     WORDS: "a linear model on words, which sees no order",
     WORD_PAIRS: "a linear model on words and pairs of neighbours",
-    PLACES: "a linear model on words with their places",
+    WORD_PLACES: "a linear model on words with their places",
     USUAL_FORM: "right where a probe is asked in its usual form, answers no to its opposite",
 }
 """What each does, in words."""
@@ -58,8 +57,8 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
     """
     # From scratch no scheme of the user's own has to be built.
     run = PlannedRun(task, plan.schemes[0] if plan.pretrained else "none", plan.seeds[0])
-    own = {"tokenizer": str(tokenizer_folder)} if task.is_generated else {}
-    options = Options.of(**run_options(plan, run), **own, output="timed")
+    tokenizer_option = {"tokenizer": str(tokenizer_folder)} if task.is_generated else {}
+    options = Options.of(**run_options(plan, run), **tokenizer_option, output="timed")
     beginning = check_start(options)
     prepared = prepare({"train": training_rows(plan, run)}, options, beginning.known)
     tokenizer, model, _ = start(options, prepared, beginning)

@@ -8,11 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from hf_posenc.errors import NO_VALUE, renaming
-from hf_posenc.files import expanded
-from hf_posenc.options import Options, json_object, words
-from hf_posenc.quiet import alone
-
+from ..errors import NO_VALUE, renaming
+from ..files import expanded
+from ..options import Options, json_object, words
+from ..quiet import alone
 from .executor import execute
 from .plan import SEARCH_FACTORS, Plan
 from .plan_file import PLANNED, read_plan
@@ -94,9 +93,9 @@ def compare(
     with renaming(_as_given):
         chosen = read_plan(
             plan or {},
-            tasks=_listed(data),
+            tasks=_strings(data),
             schemes=words(schemes) if isinstance(schemes, str) else schemes,
-            scheme_files=_listed(scheme_file),
+            scheme_files=_strings(scheme_file),
             seeds=seeds if seeds is None or isinstance(seeds, int) else list(seeds),
             reference=reference,
             size=size,
@@ -116,7 +115,7 @@ def compare(
     return comparison
 
 
-def _listed(given: str | Path | Sequence[str | Path] | None) -> list[str] | None:
+def _strings(given: str | Path | Sequence[str | Path] | None) -> list[str] | None:
     """One path, or several, as strings; None: there is none."""
     if not given:
         return None

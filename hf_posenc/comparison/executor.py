@@ -16,11 +16,10 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from hf_posenc.errors import Diverged, Interrupted, UserError, disk_error, one_line
-from hf_posenc.files import expanded, last_name, sha256, written_whole
-from hf_posenc.progress import ProgressConsole
-from hf_posenc.quiet import silence, without_bars
-
+from ..errors import Diverged, Interrupted, UserError, disk_error, one_line
+from ..files import expanded, last_name, sha256, written_whole
+from ..progress import ProgressConsole
+from ..quiet import silence, without_bars
 from .baselines import BASELINES, measure_baselines
 from .plan import Plan, PlannedRun
 from .results import LOCKS_NAME, check_folder, read_result, record_plan, write_result
@@ -33,7 +32,7 @@ MODELS_NAME, TOKENIZER_NAME = "models", "tokenizer"
 
 @dataclass
 class Execution:
-    """What `execute` did: runs it made, runs that were there, runs of other processes, and why others failed."""
+    """Outcome of `execute`: runs it made, runs that were there, runs of other processes, and why others failed."""
 
     done: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -41,7 +40,7 @@ class Execution:
     failed: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """How many of each."""
+        """Says the number of each."""
         others = f"{len(self.elsewhere)} are another process's, " if self.elsewhere else ""
         again = "\nCompare again, and those that failed are tried again." if self.failed else ""
         return f"{len(self.done)} runs made, {len(self.skipped)} were there, {others}{len(self.failed)} failed.{again}"

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from hf_posenc.errors import UserError
-from hf_posenc.files import without_folders
-from hf_posenc.options import COUNT, POSITIVE, SEED, Options, whole_number
+from ..errors import UserError
+from ..files import without_folders
+from ..options import COUNT, POSITIVE, SEED, Options, whole_number
 
 DATA_VARIABLE = "HF_POSENC_DATA"
 GENERATED = ("probes", "halves")
@@ -41,7 +41,7 @@ _EXAMPLES, _LENGTH = whole_number(2), whole_number(8)
 
 @dataclass(frozen=True)
 class Task:
-    """What a model learns, and what it is tested on."""
+    """Data that a model learns, and those that it is tested on."""
 
     name: str
     data: str
@@ -63,7 +63,7 @@ class Task:
 
     @property
     def is_generated(self) -> bool:
-        """Whether its data are generated."""
+        """True where its data are generated."""
         return self.data in GENERATED
 
 
@@ -146,11 +146,11 @@ class Plan:
         return min((length for length in self.lengths if length >= self.train_length), default=self.lengths[-1])
 
     def train_examples_of(self, task: Task) -> int | None:
-        """How many training examples; None: all that there are."""
+        """Number of training examples; None: all that there are."""
         return task.train_examples or self.train_examples or (20_000 if task.is_generated else None)
 
     def test_examples_of(self, task: Task) -> int | None:
-        """How many test examples per part and length; None: all that there are."""
+        """Number of test examples per part and length; None: all that there are."""
         return self.test_examples or (400 if task.is_generated else None)
 
     def options_of(self, task: Task) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class Plan:
         return str(self.pretrained).replace("{scheme}", scheme)
 
     def settings(self, task: Task) -> dict[str, Any]:
-        """What runs of a task share that compare: all but the lists that may grow."""
+        """Settings that runs of a task share if they compare: all but the lists that may grow."""
         plan = replace(self, tasks=(task,)).recorded()
         values = {name: value for name, value in plan.to_dict().items() if name not in _GROW}
         return {**values, "task": _compact(asdict(plan.tasks[0]))}

@@ -10,12 +10,11 @@ from typing import Any, get_type_hints
 import yaml
 from huggingface_hub.dataclasses import type_validator
 
-from hf_posenc.errors import UserError, one_line, spell
-from hf_posenc.files import expanded
-from hf_posenc.model.package_config import did_you_mean
-from hf_posenc.options import check_range, whole_number
-from hf_posenc.schemes.names import known_schemes
-
+from ..errors import UserError, one_line, spell
+from ..files import expanded
+from ..model.package_config import did_you_mean
+from ..options import check_range, whole_number
+from ..schemes.names import known_schemes
 from .plan import DEVELOPMENT_SEED, Plan, Task
 from .probes import PROBES, SHORTEST
 
@@ -167,8 +166,8 @@ def _check_values(plan: Plan) -> None:
             if fault := whole_number(SHORTEST).fault(shortest):
                 raise UserError(f"{where}: {shortest} tokens of an input {fault}")
         for options in (plan.options, task.options):
-            if own := [name for name in options if name in PLANNED]:
-                raise UserError(f"{where}: options can't set {own[0]!r}, which the plan itself decides.")
+            if fixed := [name for name in options if name in PLANNED]:
+                raise UserError(f"{where}: options can't set {fixed[0]!r}, which the plan itself decides.")
             if not isinstance(options.get("set", {}), dict):
                 raise UserError(f"{where}, options: set is {options['set']!r}. Give fields: {{weight_decay: 0.01}}.")
             if isinstance(rate := options.get("learning_rate"), str):

@@ -85,7 +85,7 @@ def _distance(draw: random.Random, count: int, usual: bool, near: Sequence[int],
     return (at(nearer), at(farther)) if usual else (at(farther), at(nearer))
 
 
-def _place(draw: random.Random, count: int, usual: bool) -> Pair:
+def _place_question(draw: random.Random, count: int, usual: bool) -> Pair:
     place = draw.choice(_PLACES)
     other = place + draw.choice((-1, 1))  # so that which letter is first says nothing
     return _pair(draw, f"{'#' if usual else '!'}{place}", (place, other) if usual else (other, place), count)
@@ -102,7 +102,7 @@ PROBES: dict[str, Callable[[random.Random, int, bool], Pair]] = {
     "order_far": partial(_order, apart=(6, 7, 8, 9, 10)),
     "distance_coarse": partial(_distance, near=(2, 3, 4), far=(8, 9, 10, 11, 12)),
     "distance_fine": partial(_distance, near=(3, 4), far=(6, 7)),
-    "place": _place,
+    "place": _place_question,
     "parity": _parity,
 }
 """What draws a pair of each probe: with so many words, its own token not counted, in the usual form or the opposite."""

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from hf_posenc.data.reading import counted
-from hf_posenc.errors import UserError
-from hf_posenc.files import expanded, write_text
-from hf_posenc.markdown import code, markdown_table, plain, render
-from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.schemes.describe import position_rates, rates_in_words
-from hf_posenc.schemes.plots import PALETTE, save_figure
-
+from ..data.reading import counted
+from ..errors import UserError
+from ..files import expanded, write_text
+from ..markdown import code, markdown_table, plain, render
+from ..model.package_config import PosEncConfig
+from ..schemes.describe import position_rates, rates_in_words
+from ..schemes.plots import PALETTE, save_figure
 from . import statistics
 from .baselines import BASELINES
 from .plan import Plan
@@ -164,7 +163,8 @@ class Summary:
         if name not in column.scores:
             return None
         metric = next(task.metric for task in self.plan.tasks if task.name == column.tasks[0])
-        made, least = statistics.compare([[*column.scores[name].values()]])[0], 0.0 if metric == "accuracy" else -1.0
+        made = statistics.mean_difference([[*column.scores[name].values()]])[0]
+        least = 0.0 if metric == "accuracy" else -1.0
         within = (None if end is None else min(max(end, least), 1.0) for end in (made.low, made.high))
         return Interval(made.mean, *within)
 
@@ -194,11 +194,11 @@ class Summary:
             rows.append([code(name)])
             for column in columns:
                 pairs = statistics.paired(column.scores.get(name, {}), column.scores.get(reference, {}))
-                rows[-1].append(difference(statistics.compare([pairs])[0]) if pairs else "")
+                rows[-1].append(difference(statistics.mean_difference([pairs])[0]) if pairs else "")
         return markdown_table((f"minus {code(reference)}", *(plain(column.title) for column in columns)), rows)
 
     def sentences(self) -> Iterator[str]:
-        """What the results answer: which scheme, by how much, and how sure."""
+        """Answers the plan's question: which scheme, by how much, and how sure."""
         for group, tasks in self.plan.tested_groups.items():
             column = self._column(group, tasks, self.plan.home_length)
             below, ranked = ([n for n in column.means if n in names] for names in (self.baselines, self.order))
@@ -220,14 +220,14 @@ class Summary:
         for reference in self.plan.references:
             tested = [c for c in self.contrasts if c.reference == reference and c.corrected is not None]
             if tested:
-                found = "; ".join(self._found(tested)) or "no scheme is shown to differ"
-                yield f"Compared with {code(reference)}: {found}."
+                differing = "; ".join(self._differing(tested)) or "no scheme is shown to differ"
+                yield f"Compared with {code(reference)}: {differing}."
 
-    def _found(self, tested: Sequence[Contrast]) -> Iterator[str]:
+    def _differing(self, tested: Sequence[Contrast]) -> Iterator[str]:
         """The schemes that differ, by verdict, group and length."""
-        found = [contrast for contrast in tested if contrast.is_found]
-        for verdict, group, length in dict.fromkeys((c.verdict, c.group, c.length) for c in found):
-            members = [c for c in found if (c.verdict, c.group, c.length) == (verdict, group, length)]
+        differing = [contrast for contrast in tested if contrast.is_found]
+        for verdict, group, length in dict.fromkeys((c.verdict, c.group, c.length) for c in differing):
+            members = [c for c in differing if (c.verdict, c.group, c.length) == (verdict, group, length)]
             members.sort(key=lambda c: -abs(c.interval.mean))
             names = ", ".join(f"{code(c.scheme)} ({c.interval.mean:+.3f})" for c in members)
             at = f" at {length:,} tokens" if len(statistics.tested_lengths(self.plan)) > 1 else ""
@@ -343,7 +343,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
         rows=" or ".join("all" if count is None else f"{count:,}" for count in counts),
         examples=" to ".join(dict.fromkeys(f"{count:,}" for count in (min(tests), max(tests)))),
         error=0.5 / min(tests) ** 0.5,
-        rates=_rates(plan),
+        rates=_rates_in_words(plan),
         there=there,
         own=there
         if (folder / RUNS_NAME).is_dir()
@@ -351,7 +351,7 @@ def render_report(summary: Summary, pictures: Sequence[str]) -> str:
     )
 
 
-def _rates(plan: Plan) -> str:
+def _rates_in_words(plan: Plan) -> str:
     """The schemes whose weights learn at another rate than the encoder, in words."""
     rates: dict[str, float] = {}
     for scheme in plan.schemes:

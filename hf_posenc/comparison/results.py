@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from hf_posenc.errors import UserError, check_writable, one_line
-from hf_posenc.files import WRITING, expanded, finite, write_json, write_text
-
+from ..errors import UserError, check_writable, one_line
+from ..files import WRITING, expanded, finite, write_json, write_text
 from .plan import Plan, PlannedRun, Task
 from .plan_file import read_plan
 
@@ -86,7 +85,7 @@ def write_result(folder: Path, plan: Plan, of: Task | PlannedRun, result: dict[s
 
 
 def read_result(folder: Path, plan: Plan, of: Task | PlannedRun) -> dict[str, Any]:
-    """What `write_result` wrote; empty where nothing is.
+    """Reads what `write_result` wrote; empty where nothing is.
 
     Raises:
         UserError: a letter of it has changed since, or it is of another plan.

@@ -10,22 +10,21 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from hf_posenc.checkpoints.loading import position_limit
-from hf_posenc.checkpoints.tokenizers import check_ids
-from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
-from hf_posenc.conversion.loading import load
-from hf_posenc.errors import UserError, user_errors
-from hf_posenc.finetuning.start import check_start
-from hf_posenc.finetuning.train import TrainingResult, fine_tune
-from hf_posenc.inference.logits import logits_of
-from hf_posenc.machine import commit, processor
-from hf_posenc.model.scheme_factory import make_scheme
-from hf_posenc.options import Options
-from hf_posenc.schemes.names import require_scheme
-from hf_posenc.schemes.scheme_file import register_scheme
-from hf_posenc.training.recipe import default_learning_rate
-from hf_posenc.training.run_folder import OPTIONS_NAME
-
+from ..checkpoints.loading import position_limit
+from ..checkpoints.tokenizers import check_ids
+from ..checkpoints.trainer_checkpoints import checkpoints
+from ..conversion.loading import load_source
+from ..errors import UserError, user_errors
+from ..finetuning.start import check_start
+from ..finetuning.train import TrainingResult, fine_tune
+from ..inference.logits import logits_of
+from ..machine import commit, processor
+from ..model.scheme_factory import make_scheme
+from ..options import Options
+from ..schemes.names import require_scheme
+from ..schemes.scheme_file import register_scheme
+from ..training.recipe import default_learning_rate
+from ..training.run_folder import OPTIONS_NAME
 from .plan import Plan, PlannedRun
 from .tasks import test_parts, training_rows
 
@@ -71,7 +70,7 @@ def _read_whole(checkpoint: str, options: Options) -> None:
     """Reads a checkpoint with its tokenizer, so that a damaged one is refused before a plan is recorded."""
     if options.trust_remote_code:  # its class is known when it is trained
         return
-    loaded = load(checkpoint, task="feature-extraction", revision=options.revision)
+    loaded = load_source(checkpoint, task="feature-extraction", revision=options.revision)
     if loaded.tokenizer is not None:
         folder = loaded.source.folder
         check_ids(loaded.tokenizer, folder, checkpoint, allowed=options.allow_other_tokens, is_saved=True)
@@ -97,7 +96,7 @@ def run_one(
     options = {**run_options(plan, run), "output": str(work)}
     if run.task.is_generated:
         options["tokenizer"] = str(tokenizer)
-    rate = options["learning_rate"] = learning_rate or default_rate(plan, run)
+    rate = options["learning_rate"] = learning_rate or rate_of_run(plan, run)
     options["resume"] = (work / OPTIONS_NAME).is_file() and bool(checkpoints(work))
     if not options["resume"]:
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
@@ -121,7 +120,7 @@ def run_one(
     return [{**shared, **row} for row in tested]
 
 
-def default_rate(plan: Plan, run: PlannedRun) -> float:
+def rate_of_run(plan: Plan, run: PlannedRun) -> float:
     """The learning rate of the plan, else the one that `train` gives the model; of a trial times its factor.
 
     To 6 digits.

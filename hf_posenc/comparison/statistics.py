@@ -1,4 +1,4 @@
-"""What the results of a comparison allow one to say: means with intervals, and few planned tests.
+"""Statistics of a comparison: means with intervals, and few planned tests.
 
 Every run of a task is tested on the same examples, so that intervals and verdicts are about these test rows, for seeds
 like those that ran.
@@ -82,7 +82,7 @@ class Contrast:
 
     @property
     def is_found(self) -> bool:
-        """Whether the two differ."""
+        """True where the two differ."""
         return self.corrected is not None and self.corrected < ALPHA
 
     @property
@@ -125,20 +125,20 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> list[floa
 
 
 def above_majority(table: pd.DataFrame, task: str, scheme: str, length: int) -> tuple[int, int] | None:
-    """How many runs of how many are above the majority's answers, in the mean over a task's parts."""
+    """Counts the runs above the majority's answers, in the mean over a task's parts, and all runs."""
     rows = table[(table["task"] == task) & (table["length"] == length)]
-    majority, own = rows[rows["scheme"] == MAJORITY], rows[(rows["scheme"] == scheme) & rows["score"].notna()]
-    if own.empty or majority.empty:
+    majority, of_scheme = rows[rows["scheme"] == MAJORITY], rows[(rows["scheme"] == scheme) & rows["score"].notna()]
+    if of_scheme.empty or majority.empty:
         return None
     chance, examples, metric = majority["score"].mean(), int(majority["examples"].sum()), majority["metric"].iloc[0]
     above = 0
-    for score in own.groupby("seed")["score"].mean():
+    for score in of_scheme.groupby("seed")["score"].mean():
         if metric == "accuracy":
             p = stats.binomtest(round(score * examples), examples, min(chance, 1.0), alternative="greater").pvalue
         else:
             p = stats.norm.sf(score * math.sqrt(examples))
         above += bool(p < ABOVE_MAJORITY)
-    return above, own["seed"].nunique()
+    return above, of_scheme["seed"].nunique()
 
 
 def pairs(plan: Plan) -> list[tuple[str, str]]:
@@ -161,7 +161,7 @@ def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
             differences = list(map(paired, of_scheme[scheme], of_scheme[reference]))
             if not all(differences):
                 continue
-            interval, p = compare(differences)
+            interval, p = mean_difference(differences)
             counts = (above_majority(table, *where, length) for where in product(tasks, (scheme, reference)))
             few = min(map(len, differences)) < FEW_SEEDS
             if few and any(count is not None and count[0] < count[1] for count in counts):
@@ -176,7 +176,7 @@ def contrasts(plan: Plan, table: pd.DataFrame) -> list[Contrast]:
     return _corrected(made)
 
 
-def compare(differences: Sequence[Sequence[float]]) -> tuple[Interval, float | None]:
+def mean_difference(differences: Sequence[Sequence[float]]) -> tuple[Interval, float | None]:
     """The mean of a group with its interval and p-value; no p-value with one seed, or where no difference varies.
 
     Args:

@@ -16,15 +16,14 @@ from sklearn.metrics import accuracy_score, matthews_corrcoef
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from hf_posenc.data.columns import find_columns
-from hf_posenc.data.labels import is_missing
-from hf_posenc.data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
-from hf_posenc.data.reading import as_table, counted, read_file
-from hf_posenc.data.sources import read
-from hf_posenc.data.tokenizer import SPECIAL_TOKENS
-from hf_posenc.errors import UserError
-from hf_posenc.options import Options
-
+from ..data.columns import find_columns
+from ..data.labels import is_missing
+from ..data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
+from ..data.reading import as_table, counted, read_file
+from ..data.sources import read
+from ..data.tokenizer import SPECIAL_TOKENS
+from ..errors import UserError
+from ..options import Options
 from .plan import CONTROL, Plan, PlannedRun, Task, resolve_data
 from .probes import PROBES, SHORTEST, VOCABULARY, make_halves, make_probes
 
@@ -142,11 +141,11 @@ def _extra_tests(task: Task, options: Options) -> dict[str, Dataset]:
 
 def _hold_out(rows: Dataset, options: Options) -> dict[str, Dataset]:
     """The rows without a share of the texts, and those of this share; incomplete ones are no texts to choose from."""
-    columns, found = find_columns(rows, options), rows.info.description
+    columns, description = find_columns(rows, options), rows.info.description
     if options.skip_missing:
         cells = zip(*columns.texts(rows), rows[columns.label], strict=True)
         whole = rows.select([row for row, parts in enumerate(cells) if not any(map(is_missing, parts))])
-        found += f", {len(rows) - len(whole):,} left out" if len(whole) < len(rows) else ""
+        description += f", {len(rows) - len(whole):,} left out" if len(whole) < len(rows) else ""
         rows = whole
     marks = marks_of(*columns.texts(rows))
     held = choose_texts(marks, list(map(str, rows[columns.label])), _TEST_SHARE)
@@ -155,13 +154,13 @@ def _hold_out(rows: Dataset, options: Options) -> dict[str, Dataset]:
         "test": rows.select([row for row, mark in enumerate(marks) if mark in held]),
     }
     for part in parts.values():
-        part.info.description = f"{counted(len(part), 'row')} of {found}"
+        part.info.description = f"{counted(len(part), 'row')} of {description}"
     return parts
 
 
 @dataclass(frozen=True)
 class CheckedData:
-    """What was read of a task's data.
+    """Summary of a task's data as they were read.
 
     Attributes:
         digest: a hash of its rows, by which runs on changed data are told; None: it is generated.

@@ -24,8 +24,8 @@ from ..schemes.scheme_file import register_scheme
 from .families import FAMILIES, SOURCE
 from .fields import not_carried
 from .heal import Healing, heal, remove_healing, set_aside
-from .loading import Loaded, load
-from .measure import compare, encode, random_tokens, special_tokens, verify
+from .loading import Loaded, load_source
+from .measure import measure_agreement, random_tokens, special_tokens, tokenize, verify
 from .report import Agreement, Conversion, ConversionReport
 from .swap import Target, swap, target_config
 
@@ -105,12 +105,13 @@ def convert(
     if scheme is not None:
         require_scheme(scheme, scheme_kwargs)
     torch.default_generator.manual_seed(seed)
-    source, output = str(expanded(source)), None if output is None else Path(expanded(output))
+    source = str(expanded(source))
+    output = None if output is None else Path(expanded(output))
     target = Target(scheme, scheme_kwargs, rope_parameters, max_position_embeddings, extension)
     if output is not None:
         check_apart(output, source)
     with contextlib.nullcontext() if output is None else output_folder(output, overwrite=overwrite) as folder:
-        loaded = load(source, task=head, revision=revision, allow_pickle=allow_pickle)
+        loaded = load_source(source, task=head, revision=revision, allow_pickle=allow_pickle)
         final, _ = target_config(loaded.model, target)  # what can't be is refused before a healing
         if healing is not None:
             _check_healing(loaded, target, healing)
@@ -123,7 +124,8 @@ def convert(
         loaded.original = None  # its memory is free again
         change = _Change(loaded, texts, report, seed, measure)
         if healing is None:
-            model, checkpoints = change.swapped(target), None
+            model = change.swapped(target)
+            checkpoints = None
         else:
             checkpoints = None if output is None else Path(f"{output}.healing")
             model = change.swapped(target.at_the_old_length)
@@ -139,7 +141,7 @@ def convert(
 
 @dataclass(frozen=True)
 class _Texts:
-    """What was read to heal with and to measure on."""
+    """Texts to heal with and to measure on."""
 
     training: list[str]
     rows: list[Row]
@@ -200,7 +202,7 @@ class _Change:
         if not self.measures:
             return None
         special = set() if self.loaded.tokenizer is None else special_tokens(self.loaded.tokenizer)
-        return compare(model, self.loaded.model, self.texts.rows, self.texts.name, special)
+        return measure_agreement(model, self.loaded.model, self.texts.rows, self.texts.name, special)
 
 
 def _trained_length(loaded: Loaded) -> int:
@@ -215,7 +217,9 @@ def _check_healing(loaded: Loaded, target: Target, healing: Healing) -> None:
     if not isinstance(healing, Healing):
         raise UserError(f"is a {type(healing).__name__}. Give Healing(texts).", parameter="healing")
     config, changes = target_config(loaded.model, target.at_the_old_length)
-    source, scheme, trained = loaded.source.name, config.position_embedding_type, _trained_length(loaded)
+    source = loaded.source.name
+    scheme = config.position_embedding_type
+    trained = _trained_length(loaded)
     if loaded.tokenizer is None:
         raise UserError(f"{source!r} has no tokenizer, so text can't heal it. Put its tokenizer into the folder.")
     if trained < (longest := config.max_position_embeddings):
@@ -235,18 +239,20 @@ def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest:
     """Texts to heal with, and others to measure on, as token ids, up to `longest`."""
     reading = Options() if healing is None else healing.reading()
     training = [] if healing is None else read_training_texts(expanded(healing.texts), reading)
-    chosen, name = own_texts(), "blimp_order, which comes along"
+    chosen = own_texts()
+    name = "blimp_order, which comes along"
     if held_out is not None:
         if not isinstance(held_out, (str, Path)):
             reading = replace(reading, delimiter=None, quoting=None, encoding=None, format=None)
-        chosen, name = read_training_texts(expanded(held_out), reading), "eval_texts"
+        chosen = read_training_texts(expanded(held_out), reading)
+        name = "eval_texts"
         measured = set(chosen)
         training = [text for text in training if text not in measured]
     elif healing is not None:
         training, chosen = set_aside(training)
         name = "held out of the healing text"
     if loaded.tokenizer is not None:
-        return _Texts(training, encode(loaded.tokenizer, chosen, min(longest, _LONGEST)), name)
+        return _Texts(training, tokenize(loaded.tokenizer, chosen, min(longest, _LONGEST)), name)
     ids = random_tokens(loaded.model.config, None, 16, min(longest, 64)).tolist()
     rows: list[Row] = [{"input_ids": row[: 1 + len(row) * number // 16]} for number, row in enumerate(ids)]
     return _Texts([], rows, "random tokens")
@@ -254,7 +260,8 @@ def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest:
 
 def _begin_report(loaded: Loaded, config: Any, kept: list[str], allow_other_tokens: bool) -> ConversionReport:
     """A report of what was read; the tokenizer's ids are checked for it."""
-    source, trained = loaded.source.name, _trained_length(loaded)
+    source = loaded.source.name
+    trained = _trained_length(loaded)
     said = ["The source has none."]
     if loaded.tokenizer is not None:
         said = check_ids(loaded.tokenizer, loaded.source.folder, source, allowed=allow_other_tokens, is_saved=True)

@@ -24,7 +24,7 @@ SOURCE = "hf_posenc_source"
 """Where `task_specific_params` of a converted checkpoint name its family, to which a native export goes back."""
 POOLED = ("text-classification", "multiple-choice")
 """The tasks whose classes read [CLS] in the first place."""
-SAME = (
+SAME_FIELDS = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id"),
 )
@@ -51,7 +51,7 @@ _INTERLEAVED: Needs = {
     "rope_parameters.rope_theta": (10000.0,),
 }
 
-KINDS = ("weight", "bias")
+WEIGHT_KINDS = ("weight", "bias")
 _EMBEDDINGS = {"embeddings.word_embeddings": "embeddings.word_embeddings", "embeddings.norm": "embeddings.LayerNorm"}
 _BERT_LAYER = {
     "attention.query": "attention.self.query",
@@ -179,7 +179,7 @@ class Family:
         return next(iter(self.schemes))
 
     def mismatches(self, fields: Mapping[str, Any], tasks: Iterable[str]) -> list[str]:
-        """What its class can't hold of these fields of a PosEncConfig, each with its value and those that it can.
+        """Lists the fields of a PosEncConfig that its class can't hold, each with its value and those that it can.
 
         Args:
             fields: all or some.
@@ -213,7 +213,8 @@ class Family:
 
     def _needs(self, values: Mapping[str, Any], tasks: Iterable[str]) -> dict[str, tuple[Any, ...]]:
         """The values that fields may have, for these tasks, beside the others in `values`; see `flat`."""
-        scheme, act = values.get("position_embedding_type"), values.get("hidden_act", "gelu")
+        scheme = values.get("position_embedding_type")
+        act = values.get("hidden_act", "gelu")
         needs = {"position_embedding_type": tuple(self.schemes), **self.schemes.get(str(scheme), {})}
         needs |= {"norm_position": ("post",), "scale_embeddings": (False,), **_UNGATED, **self.needed}
         if any(task in POOLED for task in tasks):
@@ -223,7 +224,7 @@ class Family:
         return needs
 
     def rows_before(self, config: Any) -> int:
-        """How many rows of its table of positions stand before that of position 0; `config` is ours or theirs."""
+        """Number of rows in its table of positions before that of position 0; `config` is ours or theirs."""
         return int(config.pad_token_id) + 1 if self.first_row is None else self.first_row
 
     def model_class(self, task: str) -> Any:
@@ -254,7 +255,7 @@ class Family:
             f"{ours}.{kind}".format(layer): f"{theirs}.{kind}".format(layer)
             for layer in range(config.num_hidden_layers)
             for ours, theirs in names.items()
-            for kind in KINDS
+            for kind in WEIGHT_KINDS
         }
 
     def split(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -279,7 +280,9 @@ class Family:
     def head_names(self, task: str) -> dict[str, str]:
         """Our name -> their name of each weight of a task's head."""
         names = {
-            f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in self.heads.get(task, {}).items() for kind in KINDS
+            f"{ours}.{kind}": f"{theirs}.{kind}"
+            for ours, theirs in self.heads.get(task, {}).items()
+            for kind in WEIGHT_KINDS
         }
         if task == "fill-mask" and self.decoder_bias is not None:
             names["lm_head.decoder.bias"] = self.decoder_bias
@@ -289,8 +292,8 @@ class Family:
 def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields, and the arguments within them: `t5.num_buckets`, `rope_parameters.rope_type`."""
     scheme = fields.get("position_embedding_type") or ""
-    own = fields.get("position_embedding_kwargs") or {}
-    nested = {**(own if "+" in scheme else {scheme: own}), "rope_parameters": fields.get("rope_parameters") or {}}
+    kwargs = fields.get("position_embedding_kwargs") or {}
+    nested = {**(kwargs if "+" in scheme else {scheme: kwargs}), "rope_parameters": fields.get("rope_parameters") or {}}
     arguments = {f"{part}.{name}": value for part, values in nested.items() for name, value in values.items()}
     return {**fields, **arguments}
 

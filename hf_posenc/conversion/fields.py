@@ -7,7 +7,7 @@ from transformers import CONFIG_MAPPING
 from ..checkpoints.files import read_json
 from ..checkpoints.opening import Checkpoint
 from ..errors import UserError, spell
-from .families import SAME, Family, summary
+from .families import SAME_FIELDS, Family, summary
 
 _CANT = (
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "pruned_heads"),
@@ -59,7 +59,9 @@ def our_fields(family: Family, config: Any, raw: dict[str, Any], task: str, sour
 
 def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -> None:
     """Raises a UserError where heads have another width than ours, or older names of fields another value."""
-    width, heads, head_dim = config.hidden_size, config.num_attention_heads, getattr(config, "head_dim", None)
+    width = config.hidden_size
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None)
     if head_dim is not None and head_dim * heads != width:
         raise UserError(
             f"{source!r} has head_dim={head_dim}, and PosEnc's heads are hidden_size / num_attention_heads = "
@@ -79,7 +81,7 @@ def _check_body(family: Family, config: Any, raw: dict[str, Any], source: str) -
 def _body(family: Family, config: Any, task: str) -> dict[str, Any]:
     """Sizes, dropouts, activations, pooling."""
     fields = family.usual_fields(family.scheme)
-    fields |= {name: getattr(config, family.fields.get(name, name)) for name in SAME}
+    fields |= {name: getattr(config, family.fields.get(name, name)) for name in SAME_FIELDS}
     fields |= {
         "layer_norm_eps": getattr(config, family.fields.get("layer_norm_eps", "layer_norm_eps"), 1e-12),
         "type_vocab_size": getattr(config, "type_vocab_size", 0),
@@ -109,16 +111,17 @@ def _set_positions(fields: dict[str, Any], family: Family, config: Any, kind: st
     if family.model_type == "mpnet":
         fields["position_embedding_kwargs"]["t5"]["num_buckets"] = config.relative_attention_num_buckets
     if family.model_type == "modernbert":
-        fields["rope_parameters"] = _alternate(config, fields["position_embedding_kwargs"], source)
+        fields["rope_parameters"] = _modernbert_rope(config, fields["position_embedding_kwargs"], source)
     elif getattr(config, "rope_parameters", None):
         fields["rope_parameters"] = dict(config.rope_parameters)
     if problems := family.mismatches(fields, ()):
         raise UserError(f"{source!r} has {'; '.join(problems)}: PosEnc wouldn't compute the same.")
 
 
-def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
+def _modernbert_rope(config: Any, arguments: dict[str, Any], source: str) -> dict[str, Any]:
     """Sets the arguments of ModernBERT's window; returns `rope_parameters`."""
-    of_kind, kinds = config.rope_parameters, list(config.layer_types)
+    of_kind = config.rope_parameters
+    kinds = list(config.layer_types)
     every = next((n for n in range(1, len(kinds)) if kinds[n] == "full_attention"), max(len(kinds), 2))
     whole, local = of_kind["full_attention"], of_kind["sliding_attention"]
     expected = ["sliding_attention" if index % every else "full_attention" for index in range(len(kinds))]
@@ -141,11 +144,11 @@ def _alternate(config: Any, arguments: dict[str, Any], source: str) -> dict[str,
 
 def _check_head(family: Family, config: Any, task: str, source: str) -> None:
     act = getattr(config, family.fields.get("hidden_act", "hidden_act"))
-    own = getattr(config, "classifier_activation", family.lm_act or act)
-    if task == "fill-mask" and own != act:
+    head_act = getattr(config, "classifier_activation", family.lm_act or act)
+    if task == "fill-mask" and head_act != act:
         raise UserError(
-            f"{source!r} has a masked-LM head with {own}, and PosEnc's has the encoder's activation, {act}. Convert "
-            f"the encoder alone: {spell('head', 'feature-extraction')}."
+            f"{source!r} has a masked-LM head with {head_act}, and PosEnc's has the encoder's activation, {act}. "
+            f"Convert the encoder alone: {spell('head', 'feature-extraction')}."
         )
     for name, wanted in summary(family, task, act).items():
         value = getattr(config, name, None)
@@ -179,7 +182,9 @@ def not_carried(family: Family, config: Any, tokenizer: Any, source: Checkpoint)
         tokenizer: of the result, or None.
         source: the checkpoint.
     """
-    raw, usual, ours = source.raw, CONFIG_MAPPING[family.model_type]().to_dict(), config.to_dict()
+    raw = source.raw
+    usual = CONFIG_MAPPING[family.model_type]().to_dict()
+    ours = config.to_dict()
     kept = {name: raw[name] for name in raw if raw[name] in (usual.get(name), ours.get(name))}
     known = {"config.json": {*_TRANSLATED, *family.fields.values(), *family.old_fields, *kept}}
     if tokenizer is not None:

@@ -41,7 +41,8 @@ _GRID = 512
 def descend(part: nn.Module, function: Callable[[], Tensor], wanted: Tensor, weight: Tensor, lr: float = 3e-3) -> float:
     """Fits a scheme's weights to given numbers (n, ...) by Adam, keeps the best weights, and returns R^2."""
     weight = weight.view(-1, *[1] * (wanted.dim() - 1)) / weight.sum()
-    best, kept = math.inf, deepcopy(part.state_dict())
+    best = math.inf
+    kept = deepcopy(part.state_dict())
     size = wanted.square().mean().clamp(min=1e-6)
     with torch.enable_grad():
         optimizer = torch.optim.Adam(part.parameters(), lr=lr)
@@ -49,7 +50,8 @@ def descend(part: nn.Module, function: Callable[[], Tensor], wanted: Tensor, wei
         for _ in range(_STEPS):
             loss = (weight * (function() - wanted).square()).sum() / size
             if loss.item() < best:
-                best, kept = loss.item(), deepcopy(part.state_dict())
+                best = loss.item()
+                kept = deepcopy(part.state_dict())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -69,18 +71,18 @@ def _r2(fitted: Tensor, wanted: Tensor, weight: Tensor) -> float:
 
 
 def is_additive(part: PositionScheme) -> bool:
-    """Whether a scheme adds a vector that depends on the position alone."""
+    """True where a scheme adds a vector that depends on the position alone."""
     return hasattr(part, "encodings") and getattr(part, "applies_to", "positions") == "positions"
 
 
 def vectors_of(part: PositionScheme, length: int) -> Tensor:
-    """What a scheme adds at each of the first positions: float32 (length, D)."""
+    """Vectors that a scheme adds at each of the first positions: float32 (length, D)."""
     return part.encodings(torch.arange(length)).float()  # type: ignore[operator]
 
 
 @torch.no_grad()
 def added_vectors(parts: dict[str, PositionScheme], config: Any) -> Tensor | None:
-    """What the schemes add to the embeddings at each position, (P, D); None if nothing."""
+    """Vectors that the schemes add to the embeddings at each position, (P, D); None if nothing."""
     additive = [part for part in parts.values() if is_additive(part)]
     length = min([part.max_length or config.max_position_embeddings for part in additive], default=0)
     return sum(vectors_of(part, length) for part in additive) if additive else None  # type: ignore[return-value]
@@ -110,7 +112,8 @@ def fit_vectors(part: PositionScheme, table: Tensor) -> dict[str, float]:
     A table takes the vectors themselves. A network is fitted by least squares in its last layer, then as a whole by
     Adam, kept if that is better; a scale isn't fitted.
     """
-    length, last = len(table), getattr(part, _LINEAR_IN.get(part.name, ""), None)
+    length = len(table)
+    last = getattr(part, _LINEAR_IN.get(part.name, ""), None)
     weight = 1 / (1 + torch.arange(length) / _FITTED_LENGTH)  # low positions count more: every text has them
     if isinstance(last, nn.Embedding) and last.num_embeddings == part.max_length:
         last.weight.copy_(extended_table(table, last.num_embeddings, "tile"))
@@ -149,7 +152,8 @@ def _least_squares(part: Any, last: nn.Linear, wanted: Tensor, weight: Tensor) -
 
 def fold_constants(base: Any, left: Tensor, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
     """Moves the mean of the old vectors, and what is special about position 0, into an encoder's embeddings."""
-    embeddings, mean = base.embeddings, _mean_vector(left)
+    embeddings = base.embeddings
+    mean = _mean_vector(left)
     words, types = embeddings.word_embeddings.weight, embeddings.token_type_embeddings
     cls = None if tokenizer is None else tokenizer.cls_token_id
     if cls is not None:
@@ -163,17 +167,18 @@ def fold_constants(base: Any, left: Tensor, tokenizer: PreTrainedTokenizerBase |
     return line | ({"position 0": "in the embedding of [CLS]"} if cls is not None else {})
 
 
-def extended_table(table: Tensor, length: int, how: str) -> Tensor:
+def extended_table(table: Tensor, length: int, extension: str) -> Tensor:
     """A table of positions for another number of them: (P, D) -> (length, D).
 
-    Fewer: the first ones. More, by `how`: `tile` repeats the rows from 1 on (row 0 is [CLS]'s alone), so that texts of
-    up to P tokens keep their outputs; `interpolate` stretches the rows, so that every row but the first changes.
+    Fewer: the first ones. More, by `extension`: `tile` repeats the rows from 1 on (row 0 is [CLS]'s alone), so
+    that texts of up to P tokens keep their outputs; `interpolate` stretches the rows, so that every row but the first
+    changes.
     """
     old = len(table)
     if length <= old:
         return table[:length].clone()
     places = torch.arange(length)
-    if how == "tile":
+    if extension == "tile":
         return table[torch.where(places < old, places, 1 + (places - 1) % max(old - 1, 1))]
     columns = table.reshape(1, old, -1).mT
     stretched = nn.functional.interpolate(columns, length, mode="linear", align_corners=True)
@@ -252,7 +257,8 @@ def fit_biases(
     effect = torch.zeros_like(effect) if is_silent else effect
     reach = effect.shape[-1] // 2
     for name, part in sorted(biased.items(), key=lambda item: not item[1].uses("bias")):
-        shared, size = part.uses("bias"), reach + 1
+        shared = part.uses("bias")
+        size = reach + 1
         if not any(p.requires_grad for p in part.parameters()):
             fixed = _by_distance(_biases(part, size)) if shared else None
             # What a mask or a window cuts off no other bias brings back.
@@ -311,7 +317,8 @@ def _centred(effect: Tensor) -> Tensor:
 
 def _effect_by_distance(model: Any, original: Any, rows: Tensor) -> Tensor:
     """Mean difference of log attention probabilities, original minus a model without the new biases: (L, H, 2R + 1)."""
-    base, bare = model.base_model, PositionScheme()  # without biases and rotations; vectors added to embeddings stay
+    base = model.base_model
+    bare = PositionScheme()  # without biases and rotations; vectors added to embeddings stay
     scheme, base.position = base.position, bare
     bare.embed, bare.query_scale = scheme.embed, scheme.query_scale  # type: ignore[method-assign]
     plain = base(rows, output_attentions=True).attentions

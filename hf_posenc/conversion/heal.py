@@ -59,7 +59,7 @@ from ..options import (
     check_range,
 )
 from ..progress import Bar, LogLines, ProgressConsole, Stop, is_live
-from .measure import encode, special_tokens, swap_tokens
+from .measure import special_tokens, swap_tokens, tokenize
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def set_aside(texts: list[str]) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class Healing:
-    """What `convert` heals a swapped model with, and how.
+    """Texts and settings that `convert` heals a swapped model with.
 
     Attributes:
         texts: unlabelled text: a file, texts, or a table in memory.
@@ -130,7 +130,7 @@ class Healing:
         self.reading()  # refuses what is none
 
     def reading(self) -> Options:
-        """How texts are read."""
+        """Options by which texts are read."""
         return Options(**{name: getattr(self, name) for name in READING if name not in OF_LABELS})
 
     def settings(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Healing:
         return {name: getattr(self, name) for name in names}
 
 
-def default_rate(hidden_size: int) -> float:
+def healing_rate(hidden_size: int) -> float:
     """The learning rate that heals best in a thousand steps, measured at a hidden size of 384."""
     return min(6e-4, 6e-4 * 384 / hidden_size)
 
@@ -177,15 +177,17 @@ def heal(
         Interrupted: Ctrl-C; the message says how to go on.
     """
     if healing.learning_rate is None:
-        healing = replace(healing, learning_rate=default_rate(model.config.hidden_size))
+        healing = replace(healing, learning_rate=healing_rate(model.config.hidden_size))
     if not texts:
         raise UserError(
             f"There is no text to heal with that isn't measured on, too. Give more, or other {spell('eval_texts')}."
         )
     limit = original.config.max_position_embeddings
-    rows = encode(tokenizer, texts, min(healing.max_length or limit, limit))
-    steps, console = texts_by_step(rows, special_tokens(tokenizer), healing, seed), ProgressConsole()
-    body, teacher = cast(Any, model).base_model, cast(Any, original).base_model
+    rows = tokenize(tokenizer, texts, min(healing.max_length or limit, limit))
+    steps = texts_by_step(rows, special_tokens(tokenizer), healing, seed)
+    console = ProgressConsole()
+    body = cast(Any, model).base_model
+    teacher = cast(Any, original).base_model
     embeddings = body.embeddings.word_embeddings.weight
     with tempfile.TemporaryDirectory() as temporary:
         settings = repr((healing.settings(), seed, body.config.to_dict(), rows))
@@ -328,7 +330,7 @@ def _checkpoint(folder: Path, digest: str, anew: bool) -> str | None:
 
 
 def _left_over(folder: Path) -> list[Path]:
-    """What a kill leaves in a folder of checkpoints while the mark is written, or a checkpoint deleted."""
+    """Finds what a kill leaves in a folder of checkpoints while the mark is written, or a checkpoint deleted."""
     return [*folder.glob(f".*{WRITING}"), *folder.glob(f"{REPLACED}*")]
 
 
@@ -344,8 +346,9 @@ def remove_healing(folder: Path) -> None:
 
 
 def _forecast(trainer: "Distillation", steps: list[list[Row]]) -> str:
-    """What the healing will take: time, by trying its largest step twice, and memory, by a formula."""
-    device, model = trainer.args.device, cast(Any, trainer.model)
+    """Estimates what the healing will take: time, by trying its largest step twice, and memory, by a formula."""
+    device = trainer.args.device
+    model = cast(Any, trainer.model)
     largest = max(steps, key=lambda rows: len(rows) * max(len(row["input_ids"]) for row in rows))
     lengths = [len(row["input_ids"]) for row in largest]
     longest = max(len(row["input_ids"]) for rows in steps for row in rows)
@@ -387,7 +390,8 @@ class Distillation(Trainer):
         """Logs for how many seconds it has trained, with those before it was resumed."""
         if self._earlier is None:
             times = [entry["seconds"] for entry in self.state.log_history if "seconds" in entry]
-            self._earlier, self._started = max(times, default=0.0), start_time or time.time()
+            self._earlier = max(times, default=0.0)
+            self._started = start_time or time.time()
         super().log({**logs, "seconds": round(self._earlier + time.time() - self._started, 1)}, start_time)
 
     def compute_loss(
@@ -422,7 +426,7 @@ class Distillation(Trainer):
 
 
 def depth_at(progress: float, layers: int) -> int | None:
-    """How many of the layers are trained at a share of the steps; None: all."""
+    """Number of the layers that are trained at a share of the steps; None: all."""
     for depth in range(1, layers):
         if progress < _FIRST_ALONE + (_ALL_FROM - _FIRST_ALONE) * (depth - 1) / max(1, layers - 2):
             return depth
@@ -445,7 +449,8 @@ def hidden_states_loss(ours: Sequence[Tensor], theirs: Sequence[Tensor], real: T
 
 def texts_by_step(rows: list[Row], special: set[int], healing: Healing, seed: int) -> list[list[Row]]:
     """The texts of each step, some with two tokens swapped; the seed decides, so that a healing can go on."""
-    draw, lengths = random.Random(seed), torch.tensor([len(row["input_ids"]) for row in rows])
+    draw = random.Random(seed)
+    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     batches: list[list[int]] = []
     while len(batches) < healing.max_steps:
         batches += batches_of_like_lengths(lengths, healing.batch_tokens, draw.randrange(2**32))

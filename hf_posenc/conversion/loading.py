@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..checkpoints.loading import InItsClass, check_finite, read_in_class
-from ..checkpoints.opening import COUNTERS, Checkpoint, listed, open_checkpoint
+from ..checkpoints.opening import COUNTERS, Checkpoint, open_checkpoint, quoted
 from ..checkpoints.tokenizers import load_tokenizer
 from ..errors import UserError, one_line, spell, user_errors
 from ..model import modeling_posenc
@@ -23,7 +23,7 @@ from ..model.package_config import PosEncConfig
 from ..model.scheme_factory import make_scheme
 from ..tasks import CLASSES, TASKS
 from ..tasks import task_of as class_task
-from .families import FAMILIES, KINDS, Family, check_known
+from .families import FAMILIES, WEIGHT_KINDS, Family, check_known
 from .fields import our_fields
 from .report import Accounting
 
@@ -91,7 +91,9 @@ class Loaded:
     tokenizer: PreTrainedTokenizerBase | None = None
 
 
-def load(source: str, *, task: str | None = None, revision: str | None = None, allow_pickle: bool = False) -> Loaded:
+def load_source(
+    source: str, *, task: str | None = None, revision: str | None = None, allow_pickle: bool = False
+) -> Loaded:
     """Reads a checkpoint and builds the model that computes what it does, with the scheme that it has.
 
     Raises:
@@ -151,14 +153,14 @@ def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
         raise UserError(
             f"{source.name!r} holds {architecture!r}, which is no PosEnc model. Known: {', '.join(CLASSES)}."
         )
-    own = CLASSES[architecture]
-    task = wanted or own
+    source_task = CLASSES[architecture]
+    task = wanted or source_task
     read = read_in_class(source, model_class(task), config, "model.")
     encoder = {name: name for name in cast(Any, read.model).base_model.state_dict()}
     head = {name: name for name in read.state if name not in encoder}
-    heads = ("classifier.", "lm_head.", "qa_outputs.") if own != task else ()
-    reasons = {name: f"the head of {own}; this is {task}" for name in read.surplus if name.startswith(heads)}
-    return _place(source, config, task, own, _Weights(read, encoder, head, reasons))
+    heads = ("classifier.", "lm_head.", "qa_outputs.") if source_task != task else ()
+    reasons = {name: f"the head of {source_task}; this is {task}" for name in read.surplus if name.startswith(heads)}
+    return _place(source, config, task, source_task, _Weights(read, encoder, head, reasons))
 
 
 # ---- another family -------------------------------------------------------------------------------------------------
@@ -177,11 +179,11 @@ class _Positions:
 def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Loaded:
     """The model that computes what a checkpoint of a family does, for its own task or the wanted one."""
     theirs = _read_as(CONFIG_MAPPING[family.model_type], source, family.model_type)
-    own = _task_of(family, theirs.architectures, source.name, wanted)
-    task = wanted or own
+    source_task = _task_of(family, theirs.architectures, source.name, wanted)
+    task = wanted or source_task
     assert task is not None
     _refuse_twice(source, family)
-    if task == "question-answering" and own != task:
+    if task == "question-answering" and source_task != task:
         theirs.num_labels = 2  # start and end: some classes refuse another head's
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
     in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
@@ -193,15 +195,15 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
     apart = family.split(read.state)
     head, again = _head_of(family, task, apart)
     if not theirs.architectures and not read.random & set(head.values()):
-        own = task
+        source_task = task
     positions = _positions_of(source, family, theirs, config, read.model, apart)
     state = apart | positions.tensors
     zeros = {} if family.biases else _zeros(state, {*encoder.values(), *head.values()})
-    counters = {name: "a counter, not a weight" for name in _plain_names(source, family) if name.endswith(COUNTERS)}
+    counters = {name: "a counter, not a weight" for name in _todays_names(source, family) if name.endswith(COUNTERS)}
     surplus = (read.surplus | set(counters)) - set(positions.tensors)
     reasons = {name: _reason_to_drop(family, name) for name in surplus} | counters | again | positions.reasons
     read = replace(read, state=state | zeros, surplus=surplus)
-    loaded = _place(source, config, task, own, _Weights(read, encoder, head, reasons))
+    loaded = _place(source, config, task, source_task, _Weights(read, encoder, head, reasons))
     return replace(
         loaded,
         original=None if _is_relative(config) else read.model,
@@ -210,21 +212,21 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
     )
 
 
-def _plain(name: str, family: Family) -> str:
+def _todays_name(name: str, family: Family) -> str:
     """A name in the files without prefixes, and with today's names of a LayerNorm's weights."""
     name = name.removeprefix("module.").removeprefix(family.prefix)
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _plain_names(source: Checkpoint, family: Family) -> list[str]:
-    return [_plain(name, family) for name in source.stored]
+def _todays_names(source: Checkpoint, family: Family) -> list[str]:
+    return [_todays_name(name, family) for name in source.stored]
 
 
 def _refuse_twice(source: Checkpoint, family: Family) -> None:
     """Raises a UserError where two names in the files are one weight."""
-    counts = Counter(_plain_names(source, family))
+    counts = Counter(_todays_names(source, family))
     if twice := [name for name, count in counts.items() if count > 1]:
-        raise UserError(f"{source.name!r} holds {listed(twice)} twice, under two names: one would be lost.")
+        raise UserError(f"{source.name!r} holds {quoted(twice)} twice, under two names: one would be lost.")
 
 
 def _reason_to_drop(family: Family, name: str) -> str | None:
@@ -232,7 +234,7 @@ def _reason_to_drop(family: Family, name: str) -> str | None:
     if name in ("pooler.dense.weight", "pooler.dense.bias"):
         return "the pooler, which only classifiers use"
     layers = [layer for head in family.heads.values() for layer in head.values()]
-    heads = {family.decoder_bias, *(f"{layer}.{kind}" for layer in layers for kind in KINDS)}
+    heads = {family.decoder_bias, *(f"{layer}.{kind}" for layer in layers for kind in WEIGHT_KINDS)}
     return "another head" if name in heads or name.startswith(family.foreign) else None
 
 
@@ -281,7 +283,7 @@ def _positions_of(
 def _relative_tables(source: Checkpoint, family: Family, config: PosEncConfig) -> _Positions:
     """The tables of relative positions, from the files."""
     scheme = config.position_embedding_type
-    tables = {_plain(name, family): table for name, table in source.tensors("distance_embedding").items()}
+    tables = {_todays_name(name, family): table for name, table in source.tensors("distance_embedding").items()}
     check_finite(tables, source.name)
     note = (
         f"The checkpoint has position_embedding_type={scheme!r}. transformers 5 ignores that silently and runs it with "
@@ -301,21 +303,21 @@ def _check_sines(model: Any, name: str) -> None:
 # ---- each weight in its place ---------------------------------------------------------------------------------------
 
 
-def _place(source: Checkpoint, config: PosEncConfig, task: str, own: str | None, weights: _Weights) -> Loaded:
+def _place(source: Checkpoint, config: PosEncConfig, task: str, source_task: str | None, weights: _Weights) -> Loaded:
     """The model with exactly the source's weights.
 
     Args:
         source: the checkpoint.
         config: of the model.
         task: of the model.
-        own: the source's; another one than `task` was asked for, which alone allows new weights. None: its head isn't
-            like ours.
+        source_task: the source's; another one than `task` was asked for, which alone allows new weights. None: its
+            head isn't like ours.
         weights: its weights.
 
     Raises:
         UserError: a weight that the model needs isn't there or has another shape, or one that is there has no place.
     """
-    fresh, head, state = _new_weights(weights, task, own), weights.head, weights.read.state
+    fresh, head, state = _new_weights(weights, task, source_task), weights.head, weights.read.state
     notes: list[str] = []
     if _DECODER in head and config.tie_word_embeddings:
         words = state[weights.encoder["embeddings.word_embeddings.weight"]]
@@ -341,15 +343,15 @@ def _place(source: Checkpoint, config: PosEncConfig, task: str, own: str | None,
     return Loaded(model, None, task, str(source.raw["model_type"]), source, keys, notes)
 
 
-def _new_weights(weights: _Weights, task: str, own: str | None) -> dict[str, str]:
+def _new_weights(weights: _Weights, task: str, source_task: str | None) -> dict[str, str]:
     """Our names of new weights, each with the reason why the source's isn't kept.
 
     Only the pooler, and a whole masked-LM head, outlive a change of task: other names mean another head in each.
     """
     random, head = weights.read.random, weights.head
-    if own == task or (own and task == "fill-mask" and not random & set(head.values())):
+    if source_task == task or (source_task and task == "fill-mask" and not random & set(head.values())):
         return {}
-    reason = f"the head of {own or 'another task'}; this is {task}"
+    reason = f"the head of {source_task or 'another task'}; this is {task}"
     return {ours: reason for ours, name in head.items() if name in random or not name.startswith("pooler.")}
 
 
@@ -366,7 +368,7 @@ def _check_needed(source: Checkpoint, read: InItsClass, needed: set[str]) -> Non
             "jinaai/jina-embeddings-v3-hf of Jina v3."
         )
         raise UserError(
-            f"{source.name!r} lacks {listed(lacking)}, which its config.json asks for. The checkpoint is incomplete."
+            f"{source.name!r} lacks {quoted(lacking)}, which its config.json asks for. The checkpoint is incomplete."
             f"{code if 'auto_map' in source.raw else ''}"
         )
 
@@ -381,7 +383,7 @@ def _dropped(source: Checkpoint, task: str, reasons: Mapping[str, str | None]) -
     """Why each weight is left out; refuses one without a reason."""
     if surplus := [name for name, reason in reasons.items() if reason is None]:
         raise UserError(
-            f"{source.name!r} holds {listed(surplus)}, which a {source.raw['model_type']} model for {task} doesn't "
+            f"{source.name!r} holds {quoted(surplus)}, which a {source.raw['model_type']} model for {task} doesn't "
             "have: converting it would lose something. Is config.json that of these weights?"
         )
     return cast(dict[str, str], reasons)

@@ -18,7 +18,7 @@ _ROWS = 32
 """Of a batch."""
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[Row]:
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int) -> list[Row]:
     """Texts to token ids, cut to `max_length`, and token types where the tokenizer gives them."""
     known = [name for name in ("input_ids", "token_type_ids") if name in tokenizer.model_input_names]
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length)
@@ -85,20 +85,22 @@ def _hidden(model: Any, rows: Sequence[Row], other: Any) -> list[Tensor]:
 
 
 @torch.no_grad()
-def compare(
+def measure_agreement(
     model: PreTrainedModel, original: PreTrainedModel, rows: Sequence[Row], texts: str, special: Container[int]
 ) -> Agreement:
     """Agreement of a model with the original; both in evaluation mode.
 
     Args:
         model, original: any with the same tokens.
-        rows: see `encode`.
+        rows: see `tokenize`.
         texts: a description of the texts, for the report.
         special: tokens that stay where they are when others are swapped, for `order_r2`.
     """
     rows = sorted(rows, key=lambda row: len(row["input_ids"]))  # less padding
-    ours, theirs = _hidden(model, rows, original), _hidden(original, rows, model)
-    off, wanted = torch.cat(ours) - torch.cat(theirs), torch.cat(theirs)
+    ours = _hidden(model, rows, original)
+    theirs = _hidden(original, rows, model)
+    off = torch.cat(ours) - torch.cat(theirs)
+    wanted = torch.cat(theirs)
     means, expected = (torch.stack([state.mean(0) for state in states]) for states in (ours, theirs))
     return Agreement(
         texts=texts,
@@ -122,7 +124,7 @@ def order_r2(model: Any, original: Any, rows: Sequence[Row], special: Container[
 
     Args:
         model, original: in evaluation mode.
-        rows: see `encode`.
+        rows: see `tokenize`.
         special: tokens that stay where they are.
 
     Returns:
@@ -140,7 +142,8 @@ def order_r2(model: Any, original: Any, rows: Sequence[Row], special: Container[
         before, after = (torch.stack([s.double().sum(0) for s in _hidden(each, some, other)]) for some in kinds)
         return before, after
 
-    (before, after), (first, second) = sums(model, original), sums(original, model)
+    before, after = sums(model, original)
+    first, second = sums(original, model)
     change, expected = after - before, second - first
     size = expected.square().sum()
     if size <= 1e-10 * first.square().sum():  # less is rounding
@@ -163,19 +166,21 @@ def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
         pad = theirs.config.pad_token_id  # type: ignore[attr-defined]
         places = [list(range(len(row["input_ids"]))) for row in some]
         packed = {name: [token for row in some for token in row[name]] for name in some[0]}
-        right, left = pad_rows(some, pad), pad_rows(some, pad, "left")
-        one = pad_rows([{**packed, "position_ids": [place for row in places for place in row]}], pad)
-        expected = _answers(theirs, right, task, has_head)
-        for layout in (right, left, {name: value for name, value in one.items() if name != "attention_mask"}):
+        right = pad_rows(some, pad)
+        left = pad_rows(some, pad, "left")
+        in_one_row = pad_rows([{**packed, "position_ids": [place for row in places for place in row]}], pad)
+        expected = _hidden_and_logits(theirs, right, task, has_head)
+        for layout in (right, left, {name: value for name, value in in_one_row.items() if name != "attention_mask"}):
             per_token = task in ("fill-mask", "token-classification")  # other heads answer a packed row text by text
-            got = _answers(ours, layout, task, has_head and (per_token or "attention_mask" in layout))
+            got = _hidden_and_logits(ours, layout, task, has_head and (per_token or "attention_mask" in layout))
             off = [float((a - b).abs().max()) for a, b in zip(got, expected, strict=False)]
-            hidden, logits = max(hidden, off[0]), max(logits, *off[1:], 0.0)
+            hidden = max(hidden, off[0])
+            logits = max(logits, *off[1:], 0.0)
     tokens = sum(len(row["input_ids"]) for row in rows)
     return Agreement(texts, len(rows), tokens, hidden_max=hidden, logits_max=logits if has_head else None)
 
 
-def _answers(model: Any, batch: dict[str, Tensor], task: str, has_head: bool) -> list[Tensor]:
+def _hidden_and_logits(model: Any, batch: dict[str, Tensor], task: str, has_head: bool) -> list[Tensor]:
     """The last hidden states, and the logits if there is a trained head: at real tokens, text by text, or of each text.
 
     Args:
@@ -189,6 +194,6 @@ def _answers(model: Any, batch: dict[str, Tensor], task: str, has_head: bool) ->
     if has_head:
         choices = task == "multiple-choice"
         out = model(**{name: value.unsqueeze(1) for name, value in batch.items()} if choices else batch)
-        found = [out[name] for name in ("logits", "start_logits", "end_logits") if name in out]
-        answers += found if task in POOLED else [part[real] for part in found]
+        logits = [out[name] for name in ("logits", "start_logits", "end_logits") if name in out]
+        answers += logits if task in POOLED else [part[real] for part in logits]
     return [answer.float() for answer in answers]

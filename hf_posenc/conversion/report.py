@@ -11,7 +11,7 @@ from ..markdown import markdown_table
 
 @dataclass
 class Accounting:
-    """What became of each weight of the source."""
+    """Account of each weight of the source."""
 
     used: list[str]
     dropped: dict[str, str]
@@ -49,7 +49,7 @@ class Agreement:
 
 @dataclass(repr=False)
 class ConversionReport:
-    """What `convert` did, and what was measured; also in `conversion.json` in the folder that it writes.
+    """Report of `convert`: what it did, and what was measured; also in `conversion.json` in the folder that it writes.
 
     Attributes:
         source: what was converted.
@@ -91,10 +91,10 @@ class ConversionReport:
         return asdict(self)
 
     def sentence(self) -> str:
-        """What it costs, in words."""
+        """Says in words what it costs."""
         is_swapped = self.from_scheme != self.to_scheme
-        how = f" from {self.from_scheme} to {self.to_scheme}" if is_swapped else f", {self.to_scheme} as it was"
-        text, last = f"Converted {self.source}{how}", self.extended or self.after or self.before
+        change = f" from {self.from_scheme} to {self.to_scheme}" if is_swapped else f", {self.to_scheme} as it was"
+        text, last = f"Converted {self.source}{change}", self.extended or self.after or self.before
         if last is None:
             most = "" if self.exact is None else f": hidden states differ by at most {self.exact.hidden_max:.1g}"
             return f"{text}{most}."
@@ -105,13 +105,13 @@ class ConversionReport:
         return f"{text}, {_percent(self.before)} without healing{extended}."
 
     def __repr__(self) -> str:
-        """What it costs in words, then the table, then what there is to know; `to_dict` has all values."""
+        """Shows in words what it costs, then the table, then what there is to know; `to_dict` has all values."""
         swapped = "swapped" if self.from_scheme != self.to_scheme else "changed"
         measured = {swapped: self.before, "healed": self.after, "extended": self.extended}
         rows = [
-            (name, _percent(found), f"{found.cosine:.3f}", "" if found.order_r2 is None else f"{found.order_r2:.2f}")
-            for name, found in measured.items()
-            if found is not None
+            (name, _percent(value), f"{value.cosine:.3f}", "" if value.order_r2 is None else f"{value.order_r2:.2f}")
+            for name, value in measured.items()
+            if value is not None
         ]
         head = ("", "hidden states differ by", "cosine of embeddings", "order kept (1 is all)")
         table = ["", markdown_table(head, rows), ""] if rows else []
@@ -128,8 +128,8 @@ class ConversionReport:
         yield from (("carried over", _pairs(line)) for line in self.carried)
         if self.healing is not None:
             yield "healing", _pairs(self.healing)
-        if found := self.extended or self.after or self.before or self.exact:
-            yield "measured on", f"{found.sequences} texts ({found.tokens:,} tokens): {found.texts}"
+        if agreement := self.extended or self.after or self.before or self.exact:
+            yield "measured on", f"{agreement.sequences} texts ({agreement.tokens:,} tokens): {agreement.texts}"
         if self.tokenizer:
             yield "tokenizer", self.tokenizer
         yield from (("note", note) for note in self.notes)
@@ -137,7 +137,7 @@ class ConversionReport:
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert` returns; shown, it is its report.
+    """Result of `convert`; shown, it is its report.
 
     Attributes:
         model: in evaluation mode.
@@ -153,9 +153,9 @@ class Conversion:
         return repr(self.report)
 
 
-def _percent(found: Any) -> str:
+def _percent(agreement: Any) -> str:
     """The distance of an `Agreement` in words."""
-    return f"{100 * found.distance:.2g} %" if found.distance < 1 else f"{100 * found.distance:.0f} %"
+    return f"{100 * agreement.distance:.2g} %" if agreement.distance < 1 else f"{100 * agreement.distance:.0f} %"
 
 
 def _pairs(values: dict[str, Any]) -> str:

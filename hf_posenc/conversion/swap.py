@@ -34,7 +34,8 @@ Parts = dict[str, PositionScheme]
 
 def parts_of(model: Any) -> Parts:
     """The schemes of a model by name."""
-    scheme, names = model.base_model.position, scheme_names(model.config.position_embedding_type)
+    scheme = model.base_model.position
+    names = scheme_names(model.config.position_embedding_type)
     return {names[0]: scheme} if len(names) == 1 else {name: getattr(scheme, name) for name in names}
 
 
@@ -96,7 +97,8 @@ def _check_extension(
     extension: str, kind: str, original: PreTrainedModel, length: int, rope_parameters: dict[str, Any] | None
 ) -> dict[str, Any] | None:
     """RoPE's parameters under an extension, if it is one of RoPE's."""
-    before, parts = original.config, parts_of(original)
+    before = original.config
+    parts = parts_of(original)
     trained = before.max_position_embeddings
     names = scheme_names(kind)
     fits = [*EXTENSIONS] if any(has_table(part) for name, part in parts.items() if name in names) else []
@@ -134,7 +136,8 @@ def _check_extension(
 
 
 def _suitable(original: PreTrainedModel, kind: str) -> dict[str, Any] | None:
-    names, kept = scheme_names(kind), scheme_kwargs(original.config)
+    names = scheme_names(kind)
+    kept = scheme_kwargs(original.config)
     table = fitting.added_vectors(parts_of(original), original.config)
     arguments: dict[str, dict[str, Any]] = {}
     for name in names:
@@ -178,7 +181,7 @@ def swap(
 
 
 def has_table(part: PositionScheme) -> bool:
-    """Whether some weight has a row for each position."""
+    """True where some weight has a row for each position."""
     return part.max_length is not None and any(
         value.shape[:1] == (part.max_length,) for value in part.state_dict().values()
     )
@@ -187,15 +190,17 @@ def has_table(part: PositionScheme) -> bool:
 def _copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: str) -> list[dict[str, Any]]:
     """Copies the weights of the scheme, tables with another number of positions."""
     state, carried = {}, []
-    before, after, expected = old.max_length or 0, new.max_length or 0, new.state_dict()
+    before = old.max_length or 0
+    after = new.max_length or 0
+    expected = new.state_dict()
     for key, value in old.state_dict().items():
         sizes = (len(value), len(expected[key])) if value.dim() and key in expected else None
         if key in expected and expected[key].shape == value.shape:
             state[key] = value
         elif before and sizes == (before, after):
             state[key] = fitting.extended_table(value, after, extension)
-            how = extension if after > before else "the first ones"
-            carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": how})
+            kept = extension if after > before else "the first ones"
+            carried.append({"scheme": name, "what": f"{before} positions -> {after}", "how": kept})
         elif before and sizes == (2 * before - 1, 2 * after - 1):
             # A vector for each distance: farther ones get the farthest.
             state[key] = value[torch.arange(-(after - 1), after).clamp(-(before - 1), before - 1) + before - 1]
@@ -213,7 +218,8 @@ def _copy_part(name: str, old: PositionScheme, new: PositionScheme, extension: s
 def _carry_over(
     model: Any, original: Any, tokenizer: PreTrainedTokenizerBase | None, extension: str
 ) -> list[dict[str, Any]]:
-    old, new = parts_of(original), parts_of(model)
+    old = parts_of(original)
+    new = parts_of(model)
     kept = [name for name in new if name in old]
     carried = [line for name in kept for line in _copy_part(name, old[name], new[name], extension)]
     gone, came = ({name: part for name, part in parts.items() if name not in kept} for parts in (old, new))

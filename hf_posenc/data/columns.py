@@ -39,7 +39,7 @@ class Columns:
 
     @property
     def is_pair(self) -> bool:
-        """Whether an example is two texts."""
+        """True where an example is two texts."""
         return len(self.text) == 2 and self.separator is None
 
     @property
@@ -95,7 +95,7 @@ def _named_classes(table: Dataset, name: str, cells: list[Any]) -> list[Any]:
 
 
 def _is_text(cell: Any) -> bool:
-    """Whether a cell is a text, a number, which is written as one, or missing."""
+    """True for a cell that is a text, a number, which is written as one, or missing."""
     return isinstance(cell, str | int | float | None)
 
 
@@ -111,7 +111,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def is_absent(cell: Any) -> bool:
-    """Whether a cell holds nothing: None, NaN, or what pandas has for them."""
+    """True for a cell that holds nothing: None, NaN, or what pandas has for them."""
     return cell is None or cell is pd.NA or cell is pd.NaT or (isinstance(cell, float) and math.isnan(cell))
 
 
@@ -220,14 +220,14 @@ def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[
     longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]))
     fewest = min((name for name in names if name != longest), key=lambda name: len({*map(str, head[name])}), default="")
     wanted, options = [], []
-    for found, what, guess, parameter in (
+    for candidates, what, guess, parameter in (
         (texts, "text or sentence, nor a pair such as text and text_pair", longest, "text_column"),
         (labels, "label or labels", fewest, "label_column"),
     ):
-        if len(found) != 1:
-            several = " and ".join(", ".join(columns) for columns in found)
-            wanted.append(f"{several} could all be meant" if found else f"no column is called {what}")
-            options.append(spell(parameter, spelt(found[0] if found else [guess])))
+        if len(candidates) != 1:
+            several = " and ".join(", ".join(columns) for columns in candidates)
+            wanted.append(f"{several} could all be meant" if candidates else f"no column is called {what}")
+            options.append(spell(parameter, spelt(candidates[0] if candidates else [guess])))
     cells = [f"{name} ({next((cell for cell in head[name] if cell is not None), None)!r:.40})" for name in names]
     say = f" Say which: such as {' and '.join(options)}." if fewest or len(labels) == 1 else ""  # none can be both
     return UserError(
@@ -249,7 +249,7 @@ OURS = "hf_posenc"
 
 
 def notes_of(config: Any) -> dict[str, Any]:
-    """What a checkpoint's configuration says in our name."""
+    """Notes that a checkpoint's configuration holds in our name."""
     # Every transformers configuration has this field; transformers ignores our key.
     others = getattr(config, "task_specific_params", None)
     noted = others.get(OURS) if isinstance(others, dict) else None
@@ -282,7 +282,7 @@ def remembered_columns(config: Any) -> Columns | None:
 
 
 def remembered_dialect(config: Any) -> Dialect | None:
-    """How the training of a checkpoint was told to read its files; None if its configuration doesn't say."""
+    """Dialect by which the training of a checkpoint read its files; None if its configuration doesn't say."""
     noted = notes_of(config).get("dialect")
     return Dialect(**noted) if isinstance(noted, dict) else None
 

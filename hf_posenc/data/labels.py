@@ -21,7 +21,7 @@ from .reading import DELIMITERS, Dialect, cells_of, classes_of, listed, places, 
 
 MOST_NUMBERED = 50
 """More different whole numbers than this need `problem_type`."""
-FAR = 10_000
+FAR_FROM_ZERO = 10_000
 """Numbers whose mean is more than so many standard deviations from 0 aren't learned: float32 has 7 digits."""
 GREATEST = 1e37
 """The greatest number to predict; float32 ends at 3.4e38, and differences must fit."""
@@ -38,7 +38,7 @@ _FOR_PEOPLE = re.compile(r"[+-]?\d[\d.]*,[\d.,]*\d ?%?|[+-]?\d[\d.]* ?%")
 
 @dataclass(frozen=True)
 class Known:
-    """What a trained classifier knows of its data."""
+    """Knowledge that a trained classifier has of its data."""
 
     columns: Columns | None = None
     label_names: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Labels:
         return {name: number for number, name in enumerate(self.names)}
 
     def sentence(self) -> str:
-        """How many there are, and the first ones."""
+        """Says the number of labels, and the first ones."""
         listed = ", ".join(self.names[:5]) + ", ..." * (len(self.names) > 5)
         return f"{len(self.names)} labels ({listed})" if self.names else "numbers to predict"
 
@@ -262,7 +262,7 @@ def _name_of(item: Any, kind: str, known: tuple[str, ...] | None, spelt: set[str
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell holds nothing."""
+    """True for a cell that holds nothing."""
     return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN differs from itself
 
 
@@ -441,7 +441,7 @@ def refuse_far_from_zero(name: str, numbers: Sequence[float]) -> None:
     """Raises a UserError where numbers differ by so little of their size that float32 answers can't tell them apart."""
     values = np.asarray(numbers, np.float64)
     mean, deviation = float(values.mean()), float(np.std(values))
-    if values.min() == values.max() or abs(mean) <= FAR * deviation:
+    if values.min() == values.max() or abs(mean) <= FAR_FROM_ZERO * deviation:
         return
     offset = round(mean, -math.floor(math.log10(deviation))) if deviation else mean
     raise UserError(

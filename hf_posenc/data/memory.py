@@ -16,7 +16,7 @@ from .columns import Columns, as_input, columns_of_input, is_absent
 from .preparing import TEXTS
 from .reading import Source, readable, refuse_surrogates
 
-SOURCE = "texts in memory"
+IN_MEMORY = "texts in memory"
 """What messages call them."""
 
 
@@ -30,7 +30,8 @@ def table_in_memory(given: Any) -> dict[str, Any] | None:
         names = list(given.columns)
         columns = {name: given.iloc[:, place] for place, name in enumerate(names)}
     elif isinstance(given, Mapping):
-        names, columns = list(given), dict(given)
+        names = list(given)
+        columns = dict(given)
         if any(isinstance(part, Dataset | pd.DataFrame) for part in columns.values()):
             raise UserError(f"X is several tables, {', '.join(map(repr, names))}. Give one of them: X[{names[0]!r}].")
         if any(isinstance(cells, str) for cells in columns.values()):
@@ -43,7 +44,8 @@ def table_in_memory(given: Any) -> dict[str, Any] | None:
         table = _arrow_table(given)
         if table is None:
             return None
-        names, columns = table.column_names, dict(zip(table.column_names, table.columns, strict=True))
+        names = table.column_names
+        columns = dict(zip(table.column_names, table.columns, strict=True))
     if not all(isinstance(name, str) for name in names):
         return None
     if len(columns) < len(names):
@@ -60,9 +62,9 @@ def dataset_in_memory(given: Any) -> Dataset | None:
     columns = table_in_memory(given)
     if columns is None:
         return None
-    with readable(SOURCE, "Write the values of a column alike."):
+    with readable(IN_MEMORY, "Write the values of a column alike."):
         rows = pa.table({name: values_in_memory(cells) for name, cells in columns.items()})
-    return Source(rows, SOURCE).table()
+    return Source(rows, IN_MEMORY).table()
 
 
 def _speaks_arrow(given: Any) -> bool:
@@ -70,7 +72,7 @@ def _speaks_arrow(given: Any) -> bool:
 
 
 def _arrow_table(given: Any) -> pa.Table | None:
-    """What speaks Arrow's interface as a table; None: it doesn't, or is one column."""
+    """Makes a table of what speaks Arrow's interface; None: it doesn't, or is one column."""
     if not _speaks_arrow(given) or isinstance(given, pd.Series):
         return None
     try:
@@ -119,7 +121,8 @@ def texts_in_memory(given: Any, known: Columns | None = None) -> tuple[list[str]
     """
     if isinstance(given, str):
         raise UserError(f"X is one string, {given[:40]!r}. Give a list of texts: [{given[:10]!r}...].")
-    table, rows = table_in_memory(given), list[Any]()
+    table = table_in_memory(given)
+    rows = list[Any]()
     if table is None:
         rows = values_in_memory(given.to_numpy(object) if isinstance(given, pd.DataFrame) else given)
         if known is None and rows and all(isinstance(row, Mapping) for row in rows):

@@ -45,7 +45,7 @@ class DataSummary:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """What a run trains and scores on.
+    """Data that a run trains and scores on.
 
     Attributes:
         columns: of the file.
@@ -87,7 +87,8 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
     Raises:
         UserError: a split, a column or a label is missing, or no row is left.
     """
-    known, trains = known or Known(), "train" in tables
+    known = known or Known()
+    trains = "train" in tables
     first = next(iter(tables.values()))
     columns = find_columns(first, options, None if trains else known.columns)
     texts = {split: columns.texts(table) for split, table in tables.items()}
@@ -187,7 +188,9 @@ def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> 
     """Doubts of labels that all or no training rows have; refuses them where several may apply and none is listed."""
     if labels.problem_type == "regression":
         return []
-    names, total, several = labels.names, len(targets), labels.problem_type == "multi_label_classification"
+    names = labels.names
+    total = len(targets)
+    several = labels.problem_type == "multi_label_classification"
     counts = np.sum(targets, axis=0) if several else np.bincount(targets, minlength=len(names))
     odd = [name for name, count in zip(names, counts, strict=True) if count in (0, total)]
     if not several and total in counts:
@@ -232,7 +235,8 @@ def choose_texts(marks: Sequence[int], labels: Sequence[Any] | None, share: floa
     Raises:
         UserError: no text can be spared.
     """
-    sizes, total = Counter(marks), len(marks)
+    sizes = Counter(marks)
+    total = len(marks)
     of_text: dict[int, Any] = dict(zip(reversed(marks), reversed(labels or [None] * total), strict=True))
     if labels and isinstance(labels[0], list):
         several = {mark: [number for number, on in enumerate(label) if on] for mark, label in of_text.items()}
@@ -296,7 +300,8 @@ def encode_texts(
         split: the name of the split, for the progress bar.
     """
     chunks: list[pa.Table] = []
-    cut, count = 0, len(texts[0])
+    cut = 0
+    count = len(texts[0])
     for start in tqdm(range(0, count, _CHUNK), f"Tokenizing {split}", leave=False, disable=None, delay=2):
         batch = tokenizer(
             *(list(column[start : start + _CHUNK]) for column in texts), truncation=True, max_length=max_length

@@ -97,7 +97,7 @@ def _as_bytes(cells: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a training was told to read its files of one kind; its checkpoint remembers it for others of that kind.
+    """Options by which a training read its files of one kind; its checkpoint remembers it for others of that kind.
 
     Not their encoding: any bytes are latin-1, so a file in UTF-8 would be read without an error, as other letters. Nor
     `format`: what a suffix means doesn't depend on the model.
@@ -303,7 +303,7 @@ def cells_of(table: Dataset, column: str) -> list[Any]:
 
 
 def _media(feature: Any) -> str | None:
-    """What a column decodes files to, in the name that `datasets` has for it; None: it decodes none."""
+    """Name that `datasets` has for what a column decodes files to; None: it decodes none."""
     if isinstance(feature, List | LargeList):
         return _media(feature.feature)
     if isinstance(feature, dict):
@@ -324,8 +324,8 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 def lone_surrogate(text: str) -> str | None:
     """Half of a character, which Python's strings can hold and no file in UTF-8 can; None: there is none."""
-    found = None if text.isascii() else _HALF.search(text)
-    return found and found[0]
+    match = None if text.isascii() else _HALF.search(text)
+    return match and match[0]
 
 
 def refuse_surrogates(texts: Iterable[tuple[str, str]]) -> None:

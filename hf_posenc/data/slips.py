@@ -1,4 +1,4 @@
-"""What in training rows may be a slip: labels of one row, labels nearly alike, one text with several labels."""
+"""Possible slips in training rows: labels of one row, labels nearly alike, one text with several labels."""
 
 import unicodedata
 from collections import defaultdict

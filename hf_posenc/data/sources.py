@@ -39,9 +39,9 @@ def read(options: Options) -> dict[str, Dataset]:
         refuse_given(options, ("validation_share",), "is for data without validation rows, and these have some")
     if not named:
         raise UserError(f"{options.data!r} has the splits {', '.join(splits)}. One of them must be called train.")
-    if unused := [name for name, found in splits.items() if found not in named.values()]:
+    if unused := [name for name, data in splits.items() if data not in named.values()]:
         logger.warning(f"Splits of {options.data!r} that are used only where they are named: {', '.join(unused)}.")
-    return {split: _table(found, split, options) for split, found in named.items()}
+    return {split: _table(data, split, options) for split, data in named.items()}
 
 
 def read_split(options: Options, split: str | None, dialect: Dialect | None = None) -> Source:
@@ -71,9 +71,9 @@ def read_split(options: Options, split: str | None, dialect: Dialect | None = No
     return Source(rows.with_format("arrow")[:], f"{options.data}, split {split}")
 
 
-def _table(found: Dataset | str, split: str, options: Options) -> Dataset:
+def _table(data: Dataset | str, split: str, options: Options) -> Dataset:
     """The rows of a file, or of a split that has been read."""
-    return read_file(found, options) if isinstance(found, str) else as_table(found, f"{options.data}, split {split}")
+    return read_file(data, options) if isinstance(data, str) else as_table(data, f"{options.data}, split {split}")
 
 
 def _splits_of(options: Options) -> Mapping[str, Dataset | str]:

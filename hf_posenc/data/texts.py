@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import UserError
 from ..options import Options, refuse_given
 from .columns import find_columns
-from .memory import SOURCE, dataset_in_memory, values_in_memory
+from .memory import IN_MEMORY, dataset_in_memory, values_in_memory
 from .reading import Dialect, counted, read_file, refuse_surrogates
 from .sources import EXAMPLE_DATA
 
@@ -49,6 +49,6 @@ def read_training_texts(source: Any, options: Options | None = None, dialect: Di
     if not written:
         raise UserError(f"{str(source)[:80]!r} holds no text. Give a file with one text per line.")
     if empty := len(texts) - len(written):
-        name = repr(str(source)) if isinstance(source, (str, Path)) else SOURCE
+        name = repr(str(source)) if isinstance(source, (str, Path)) else IN_MEMORY
         logger.warning(f"{name}: {counted(empty, 'empty text')} left out, {counted(len(written), 'text')} used.")
     return written

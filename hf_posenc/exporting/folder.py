@@ -1,4 +1,4 @@
-"""What lies beside an exported model: configuration, tokenizer, a sentence-transformer's modules, the card."""
+"""Files beside an exported model: configuration, tokenizer, a sentence-transformer's modules, the card."""
 
 import json
 from pathlib import Path
@@ -30,8 +30,9 @@ def write_config(model: PreTrainedModel, staging: Path) -> None:
     """
     values = model.config.to_dict()
     if model.config.model_type == PosEncConfig.model_type:
-        known, own = BertConfig().to_dict(), PosEncConfig.__dataclass_fields__
-        values = {name: value for name, value in values.items() if name in known or name not in own}
+        known = BertConfig().to_dict()
+        our_fields = PosEncConfig.__dataclass_fields__
+        values = {name: value for name, value in values.items() if name in known or name not in our_fields}
         values["model_type"] = _READ_AS
     for name in ("auto_map", "_name_or_path"):
         values.pop(name, None)

@@ -55,8 +55,9 @@ def write_graph(to: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerB
 
     kind, path = {"onnx": "Onnx", "openvino": "OpenVINO"}[to], staging / GRAPHS[to]
     with quietly():
-        exporter, config = getattr(exporters, f"{kind}Exporter"), getattr(exporters, f"{kind}Config")
-        exported = exporter().export(model, _sample(model, tokenizer), config(dynamic=True))
+        exporter = getattr(exporters, f"{kind}Exporter")
+        config = getattr(exporters, f"{kind}Config")
+        exported = exporter().export(model, _example_inputs(model, tokenizer), config(dynamic=True))
         exported.config = None  # its `save_pretrained` would bring the model's code
         exported.save_pretrained(path.parent)
         notes = _tidy(path) if to == "onnx" else []
@@ -79,8 +80,8 @@ def record_files(staging: Path, to: str, **facts: Any) -> None:
     write_json(staging / MANIFEST, manifest)
 
 
-def _sample(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """What the graph is traced with: two texts of unlike lengths. Batch and length stay free."""
+def _example_inputs(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Inputs that the graph is traced with: two texts of unlike lengths. Batch and length stay free."""
     length = min(16, position_limit(model) or 16)
     shape = (2, 3, length) if takes_choices(model) else (2, length)
     mask = torch.ones(shape, dtype=torch.long)

@@ -19,7 +19,7 @@ from ..inference.logits import Row
 from ..machine import processor
 from ..options import Options
 from ..tasks import task_of
-from ..training.metrics import predictions_from_logits, score
+from ..training.metrics import compute_metrics, predictions_from_logits
 from .folder import megabytes
 from .graph import quietly, record_files
 from .parity import LONGEST, Batch, answers_tokens, encode_rows, input_names, make_batch
@@ -52,18 +52,19 @@ class Questions:
 
     @property
     def metric(self) -> str | None:
-        """What answers are scored by; None: the right ones aren't known."""
+        """Metric that answers are scored by; None: the right ones aren't known."""
         return None if self.labels is None else GATES[str(self.problem_type)]
 
     def score(self, answers: Sequence[np.ndarray]) -> float:
         """The metric of logits (C,) of each text."""
-        kind, labels = str(self.problem_type), list(self.labels or ())
-        return score(predictions_from_logits(np.stack(answers), kind), labels, kind)[str(self.metric)]
+        kind = str(self.problem_type)
+        labels = list(self.labels or ())
+        return compute_metrics(predictions_from_logits(np.stack(answers), kind), labels, kind)[str(self.metric)]
 
 
 @dataclass
 class Int8Report:
-    """What int8 costs and gains. Each pair is before and after.
+    """Costs and gains of int8. Each pair is before and after.
 
     Attributes:
         megabytes: of the model's files, without tokenizer.
@@ -192,7 +193,9 @@ def quantize_graph(
     after, others, alone = _measure(staging, to, questions)
     score = None
     if questions.metric is not None:
-        score = was, now = questions.score(answers), questions.score(others)
+        was = questions.score(answers)
+        now = questions.score(others)
+        score = (was, now)
         if not was - now <= largest_drop:
             raise UserError(
                 f"int8 lowers {questions.metric} on {evaluated_on} from {was:.4f} to {now:.4f}, by more than "

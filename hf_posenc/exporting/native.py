@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBas
 from ..checkpoints.loading import position_limit
 from ..checkpoints.opening import read_config
 from ..checkpoints.sentence_modules import ACTIVATION
-from ..conversion.families import FAMILIES, POOLED, SAME, SOURCE, Family, check_known, summary
+from ..conversion.families import FAMILIES, POOLED, SAME_FIELDS, SOURCE, Family, check_known, summary
 from ..data.columns import remembered_columns
 from ..errors import UserError, spell
 from ..quiet import without_warnings
@@ -79,7 +79,8 @@ def to_native(
     check_known(family.model_type)
     fields = _their_fields(family, config, task)
     if not family.biases:  # its norms and heads usually lack them
-        state, names = checkpoint.state_dict(), ("norm.bias", "dense.bias")
+        state = checkpoint.state_dict()
+        names = ("norm.bias", "dense.bias")
         has_some = any(bool(value.any()) for name, value in state.items() if name.endswith(names))
         fields |= dict.fromkeys(("norm_bias", "classifier_bias"), has_some)
     theirs: Any = CONFIG_MAPPING[family.model_type](**fields)
@@ -96,7 +97,8 @@ def to_native(
             "config.json changed?"
         )
     model.load_state_dict(written, strict=False)
-    notes, dtype = _notes(family, config, task), dtype or checkpoint.dtype
+    notes = _notes(family, config, task)
+    dtype = dtype or checkpoint.dtype
     if dtype != torch.float32:
         # 16 bits can't hold 2005 (it would be 2008), nor a sum of two vectors or a table of sines as they are.
         rounded = (config.label_mean, config.label_scale) != (0.0, 1.0) or family.model_type == "roformer"
@@ -109,7 +111,8 @@ def to_native(
 
 def _target(config: Any, task: str, like: str | None) -> Family:
     """The named class; else that of the source, or the first that can hold the checkpoint."""
-    scheme, params = config.position_embedding_type, getattr(config, "task_specific_params", None) or {}
+    scheme = config.position_embedding_type
+    params = getattr(config, "task_specific_params", None) or {}
     fit = [name for name in FAMILIES if scheme in FAMILIES[name].schemes]
     fit.sort(key=lambda name: name != params.get(SOURCE))
     asked = fit if like is None else [like]
@@ -132,7 +135,7 @@ def _target(config: Any, task: str, like: str | None) -> Family:
 
 
 def _obstacles(family: Family, config: Any, task: str) -> list[str]:
-    """What of a PosEnc model a family can't hold."""
+    """Lists what of a PosEnc model a family can't hold."""
     name = family.model_type
     problems = family.mismatches(config.to_dict(), (task,))
     if task != "feature-extraction" and task not in family.heads:
@@ -155,8 +158,9 @@ def _obstacles(family: Family, config: Any, task: str) -> list[str]:
 
 def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     """The fields of a family's config that computes what a PosEnc model without `_obstacles` does."""
-    name, merged = family.model_type, _merges_types(family, config)
-    fields: dict[str, Any] = {family.fields.get(field, field): getattr(config, field) for field in SAME}
+    name = family.model_type
+    merged = _merges_types(family, config)
+    fields: dict[str, Any] = {family.fields.get(field, field): getattr(config, field) for field in SAME_FIELDS}
     for field in ("hidden_dropout_prob", "attention_probs_dropout_prob"):  # not every class takes a whole number
         fields[family.fields.get(field, field)] = float(getattr(config, field))
     fields["max_position_embeddings"] = config.max_position_embeddings + family.rows_before(config)
@@ -172,7 +176,7 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     if name in ("electra", "roformer"):
         fields["embedding_size"] = config.embedding_width
     if name == "modernbert":
-        fields |= _alternate(config)
+        fields |= _modernbert_fields(config)
     elif family.scheme == "rope" and name != "roformer":
         fields["rope_parameters"] = dict(config.rope_parameters)
     fields |= summary(family, task, config.hidden_act)
@@ -186,10 +190,12 @@ def _their_fields(family: Family, config: Any, task: str) -> dict[str, Any]:
     return fields
 
 
-def _alternate(config: Any) -> dict[str, Any]:
+def _modernbert_fields(config: Any) -> dict[str, Any]:
     """ModernBERT's fields for its local and global layers."""
-    window, whole = config.position_embedding_kwargs["window"], dict(config.rope_parameters)
-    local, layers = whole.pop("local_rope_theta", None), range(config.num_hidden_layers)
+    window = config.position_embedding_kwargs["window"]
+    whole = dict(config.rope_parameters)
+    local = whole.pop("local_rope_theta", None)
+    layers = range(config.num_hidden_layers)
     whole.pop(_EVERY, None)
     return {
         "layer_types": ["sliding_attention" if n % window[_EVERY] else "full_attention" for n in layers],
@@ -242,7 +248,7 @@ def _weights(checkpoint: PreTrainedModel, family: Family, theirs: Any, task: str
 
 
 def _notes(family: Family, config: Any, task: str) -> list[str]:
-    """What is otherwise in the class."""
+    """Lists what is otherwise in the class."""
     name, notes = family.model_type, []
     if _merges_types(family, config):
         first = "" if config.type_vocab_size == 1 else " Pairs of texts, whose second has type 1, aren't the same."

@@ -22,12 +22,12 @@ Batch = dict[str, np.ndarray]
 
 
 def takes_choices(model: PreTrainedModel) -> bool:
-    """Whether inputs are (B, C, S)."""
+    """True where inputs are (B, C, S)."""
     return task_of(type(model).__name__) == "multiple-choice"
 
 
 def answers_tokens(model: PreTrainedModel) -> bool:
-    """Whether outputs are (B, S, ...): an answer for each token, of which that of padding means nothing."""
+    """True where outputs are (B, S, ...): an answer for each token, of which that of padding means nothing."""
     return task_of(type(model).__name__) in _TOKENS
 
 
@@ -37,9 +37,7 @@ def input_names(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> l
     return [*INPUTS[:2], *(INPUTS[2:] if has_types else ())]
 
 
-def largest_difference(
-    model: PreTrainedModel, compared: Sequence[Batch], reference: Backend, exported: Backend
-) -> float:
+def measure_parity(model: PreTrainedModel, compared: Sequence[Batch], reference: Backend, exported: Backend) -> float:
     """The largest difference of an output, divided by the outputs' largest size if that is above 1.
 
     Args:
@@ -53,7 +51,8 @@ def largest_difference(
     """
     largest = 0.0
     for batch in compared:
-        expected, outputs = reference.outputs(batch), exported.outputs(batch)
+        expected = reference.outputs(batch)
+        outputs = exported.outputs(batch)
         for name, values in expected.items():
             if name not in outputs or outputs[name].shape != values.shape:
                 shape = outputs[name].shape if name in outputs else "none"
@@ -90,7 +89,7 @@ def batches(
 
 
 def encode_rows(tokenizer: PreTrainedTokenizerBase, limit: int, *texts: Sequence[str]) -> list[Row]:
-    """What the tokenizer gives for each text, or for each pair of texts, cut to `limit` tokens."""
+    """Encodes each text, or each pair of texts, cut to `limit` tokens."""
     encoded = tokenizer(*map(list, texts), truncation=True, max_length=limit)
     return [{name: values[row] for name, values in encoded.items()} for row in range(len(texts[0]))]
 

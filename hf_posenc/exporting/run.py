@@ -25,7 +25,7 @@ from .folder import megabytes, write_card, write_config, write_sentence_modules,
 from .graph import check_packages, write_graph
 from .int8 import Int8Report, from_texts, quantize_graph, read_labelled
 from .native import what_holds, write
-from .parity import LARGEST, Batch, batches, largest_difference
+from .parity import LARGEST, Batch, batches, measure_parity
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ TARGETS = ("native", *GRAPHS)
 
 @dataclass(frozen=True)
 class Written:
-    """What was written into an empty folder."""
+    """Account of what was written into an empty folder."""
 
     notes: list[str]
     """For the user."""
@@ -68,7 +68,7 @@ def _write(
 
 @dataclass
 class ExportReport:
-    """What was exported, and how exactly.
+    """Report of what was exported, and how exactly.
 
     Attributes:
         checkpoint, output: the folder that was read, and the one that was written.
@@ -223,7 +223,7 @@ def _quantizer(
 
 def _compared(model: PreTrainedModel, written: Written) -> float:
     """The largest difference of what was written from the model; refuses one that is too large."""
-    difference = largest_difference(model, written.compared, torch_backend(model), written.exported)
+    difference = measure_parity(model, written.compared, torch_backend(model), written.exported)
     if not difference <= written.allowed:
         raise UserError(
             f"The export differs from PyTorch by {difference:.1e}, more than {written.allowed}, so nothing was "
@@ -233,7 +233,7 @@ def _compared(model: PreTrainedModel, written: Written) -> float:
 
 
 def _reading_options(evaluate: str | None, calibrate: str | None, reading: dict[str, Any]) -> Options:
-    """How the files are read; refuses what has no effect on those that are given."""
+    """Options by which the files are read; refuses what has no effect on those that are given."""
     options = reading_options(reading)
     if evaluate is None:
         refuse_given(options, OF_LABELS if calibrate else READING, f"is for the data of {spell('evaluate')}")

@@ -34,7 +34,7 @@ from ..checkpoints.files import not_finite
 from ..checkpoints.keeper import OutputFolder, output_folder
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import note, notes_of, remembered_columns, spelt
-from ..data.memory import SOURCE, labels_in_memory, texts_in_memory
+from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
 from ..errors import Diverged, Interrupted, UserError
@@ -145,7 +145,7 @@ def load(
 
 
 class _Estimator(BaseEstimator):
-    """What classifier and regressor share. Constructors store parameters, as scikit-learn wants it.
+    """Base of classifier and regressor. Constructors store parameters, as scikit-learn wants it.
 
     An option of `hf-posenc train` is a parameter once it is given or set: `clone` and `GridSearchCV` see them all. As
     scikit-learn wants it, `fit` refuses wrong ones.
@@ -171,7 +171,8 @@ class _Estimator(BaseEstimator):
     def _read(self, X: Any, y: Any) -> tuple[tuple[list[str], list[tuple[str, ...]]], Any, list[int]]:
         """The columns and rows of texts, the labels that there are, and which rows have none."""
         y = labels_in_memory(y)
-        missing, texts = require_labels(y, skips=bool(getattr(self, "skip_missing", None))), texts_in_memory(X)
+        missing = require_labels(y, skips=bool(getattr(self, "skip_missing", None)))
+        texts = texts_in_memory(X)
         check_consistent_length(texts[1], y)
         return texts, _without(y, missing), missing
 
@@ -181,9 +182,10 @@ class _Estimator(BaseEstimator):
         columns = dict(zip(names or TEXTS, map(list, zip(*rows, strict=True)), strict=False))
         label = next(name for name in (f"{'_' * n}label" for n in count()) if name not in columns)
         features = Features({**dict.fromkeys(columns, Value("string")), label: target})
-        table = as_table(Dataset.from_dict({**columns, label: values}, features=features), SOURCE)
+        table = as_table(Dataset.from_dict({**columns, label: values}, features=features), IN_MEMORY)
         parameters = {name: value for name, value in self.get_params().items() if value is not None}
-        verbose, baselines = parameters.pop("verbose"), parameters.pop("baselines")
+        verbose = parameters.pop("verbose")
+        baselines = parameters.pop("baselines")
         refuse_given(
             Options.of(**parameters),
             _OF_FILES,
@@ -193,7 +195,7 @@ class _Estimator(BaseEstimator):
             "problem_type": problem_type,
             "text_column": spelt(tuple(columns)),
             "label_column": spelt((label,)),
-            "data": SOURCE,
+            "data": IN_MEMORY,
         }
         if parameters.get("validation_share") == 0:
             parameters["set"] = {"save_strategy": "no", **(parameters.get("set") or {})}
@@ -222,9 +224,13 @@ class _Estimator(BaseEstimator):
     def _logits(self, texts: Any) -> np.ndarray:
         """Logits (n, C)."""
         check_is_fitted(self, "model_")
-        (_, rows), truncated = texts_in_memory(texts, remembered_columns(self.model_.config)), set[int]()
+        _, rows = texts_in_memory(texts, remembered_columns(self.model_.config))
+        truncated = set[int]()
         logits = list(logits_of(self.model_, self.tokenizer_, rows, truncated=truncated))
-        for remark in (cut_texts_in_words(truncated, self.tokenizer_), empty_in_words(SOURCE, rows, "row {}".format)):
+        for remark in (
+            cut_texts_in_words(truncated, self.tokenizer_),
+            empty_in_words(IN_MEMORY, rows, "row {}".format),
+        ):
             if remark:
                 warnings.warn(remark, stacklevel=4)
         return np.stack(logits, dtype=np.float64)
@@ -316,7 +322,8 @@ class PosEncClassifier(ClassifierMixin, _Estimator):
 
     def _class_logits(self, X: Any) -> tuple[np.ndarray, str]:
         """Logits (n, C) in the order of `classes_`, which a checkpoint may not have, and the problem type."""
-        logits, config = self._logits(X), self.model_.config
+        logits = self._logits(X)
+        config = self.model_.config
         return logits[:, [config.label2id[str(name)] for name in self.classes_.tolist()]], text_problem_type(config)
 
     def predict(self, X: Any) -> np.ndarray:

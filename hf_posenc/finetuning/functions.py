@@ -1,4 +1,4 @@
-"""What the commands `train`, `predict` and `evaluate` do, as functions with the same parameters."""
+"""Functions of the commands `train`, `predict` and `evaluate`, with the same parameters."""
 
 import logging
 import warnings
@@ -82,7 +82,7 @@ class Answers:
         )
 
     def remarks(self) -> list[str]:
-        """What to know of answers that are computed: texts that were cut, and empty ones."""
+        """Says what to know of answers that are computed: texts that were cut, and empty ones."""
         return [*filter(None, (cut_texts_in_words(self.truncated, self.classifier.tokenizer), self.remark_of_empty))]
 
 
@@ -229,7 +229,8 @@ def predict(
         backend=backend,
         options=options,
     )
-    names, given = answers.classifier.known.label_names, list(answers.compute())
+    names = answers.classifier.known.label_names
+    given = list(answers.compute())
     if place is not None:
         prediction.write_answers(place, answers.rows, given, names)
     if answers.read:
@@ -285,7 +286,7 @@ def evaluate(
         trust_remote_code=trust_remote_code,
     )
     place = None if errors is None else expanded(str(errors))
-    scores = score(checkpoint, options, split=split, errors=place, batch_size=batch_size)
+    scores = score_checkpoint(checkpoint, options, split=split, errors=place, batch_size=batch_size)
     logger.info(scores.data.line)
     for remark in (*scores.data.doubts, scores.cut):
         if remark:
@@ -293,7 +294,7 @@ def evaluate(
     return scores.as_dict(str(data))
 
 
-def score(
+def score_checkpoint(
     checkpoint: str | Path,
     options: Options,
     *,
@@ -315,7 +316,7 @@ def score(
     if errors is not None and classifier.known.problem_type == "regression":
         useless = f"lists wrong labels, and {classifier.name!r} predicts numbers. Leave it out."
         raise UserError(useless, parameter="errors", value=errors)
-    scores = prediction.score(classifier, options, split, batch_size=batch_size, progress=progress)
+    scores = prediction.score_classifier(classifier, options, split, batch_size=batch_size, progress=progress)
     if errors is not None:
         prediction.write_answers(errors, scores.errors, scores.answers, classifier.known.label_names)
     return scores

@@ -138,7 +138,8 @@ def answers_to(
     Raises:
         UserError: the model answers NaN, or has no temperature.
     """
-    names, problem_type = classifier.known.label_names, str(classifier.known.problem_type)
+    names = classifier.known.label_names
+    problem_type = str(classifier.known.problem_type)
     temperature: Any = notes_of(classifier.model.config).get("temperature")
     if calibrated and not (isinstance(temperature, int | float) and 0 < temperature < math.inf):
         raise UserError(
@@ -151,14 +152,15 @@ def answers_to(
     if threshold is not None and problem_type != "multi_label_classification":
         useless = f"is for several labels per text, and {classifier.name!r} gives one answer. Leave it out."
         raise UserError(useless, parameter="threshold", value=threshold)
-    scale, least = float(temperature) if calibrated else 1.0, 0.5 if threshold is None else threshold
+    scale = float(temperature) if calibrated else 1.0
+    least = 0.5 if threshold is None else threshold
     for logits in logits_of(classifier.model, classifier.tokenizer, inputs, batch_size, **options):
         yield answers_from_logits(logits[None] / scale, names, problem_type, threshold=least, top_k=top_k)[0]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found.
+    """Result of an evaluation.
 
     Attributes:
         metrics: loss and the metrics of its problem type.
@@ -180,12 +182,12 @@ class Evaluation:
     answers: list[dict[str, Any]]
 
     def as_dict(self, data: str) -> dict[str, Any]:
-        """What `evaluate` returns, and its command prints as JSON: metrics, and the classes if there are any."""
+        """Builds what `evaluate` returns, and its command prints as JSON: metrics, and the classes if there are any."""
         by_class = {"classes": self.classes, "confusion": self.confusion} if self.classes else {}
         return {"data": data, "examples": self.examples, **self.metrics, **by_class}
 
 
-def score(
+def score_classifier(
     classifier: Classifier,
     options: Options,
     split: str | None = None,
@@ -218,10 +220,12 @@ def score(
     answers = logits_of(
         classifier.model, classifier.tokenizer, texts, batch_size, truncated=truncated, progress=progress
     )
-    logits, labels = np.stack(list(answers)), np.asarray(right)
+    logits = np.stack(list(answers))
+    labels = np.asarray(right)
     loss = ClassificationLoss(kind, label_scale=getattr(classifier.model.config, "label_scale", 1.0))
     metrics = loss_and_metrics(loss, logits, labels)
-    predicted, names = predictions_from_logits(logits, kind), prepared.labels.names
+    predicted = predictions_from_logits(logits, kind)
+    names = prepared.labels.names
     differ = (predicted != labels).reshape(len(part), -1).any(1)
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
     given = answers_from_logits(logits[wrong], classifier.known.label_names, kind)
@@ -258,7 +262,8 @@ def check_output(path: str, source: str | None = None, parameter: str = "output"
         source: the file or folder that is read.
         parameter: by which the path was given.
     """
-    file, read = Path(path), Path(source or "-")
+    file = Path(path)
+    read = Path(source or "-")
     if file.suffix.lower() not in _WRITTEN:
         unknown = f"names no format that is written. End it in {', '.join(_WRITTEN)}."
         raise UserError(unknown, parameter=parameter, value=path)

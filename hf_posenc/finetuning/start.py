@@ -51,7 +51,7 @@ class Beginning:
 
     @property
     def known(self) -> Known:
-        """What the checkpoint knows of its data."""
+        """Knowledge that the checkpoint has of its data."""
         return knowledge(self.config, self.checkpoint)
 
 
@@ -154,7 +154,7 @@ def start(
 
 
 def _needs_conversion(options: Options, config: Any) -> bool:
-    """Whether the checkpoint isn't ours, or other positions are asked for than it has."""
+    """True where the checkpoint isn't ours, or other positions are asked for than it has."""
     wanted = {
         "position_embedding_type": options.scheme,
         "position_embedding_kwargs": options.scheme_kwargs,
@@ -173,7 +173,9 @@ def _load(
     options: Options, prepared: PreparedData, checkpoint: Checkpoint, config: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """A checkpoint of ours as a classifier of the data's labels."""
-    labels, notes, source = prepared.labels, list[str](), str(options.pretrained)
+    labels = prepared.labels
+    notes = list[str]()
+    source = str(options.pretrained)
     known = knowledge(config, checkpoint)
     same_labels = config.num_labels == 1 if labels.problem_type == "regression" else known.label_names == labels.names
     keeps_head = known.problem_type == labels.problem_type and same_labels
@@ -203,8 +205,8 @@ def _load(
     with user_errors():
         config.update(fields)
     if checkpoint.task == CLASSIFIER:
-        which, how = ("these", "trained further") if keeps_head else ("other", "learned anew")
-        notes.append(f"{last_name(source)} was trained for {which} labels: its classifier is {how}.")
+        which, state = ("these", "trained further") if keeps_head else ("other", "learned anew")
+        notes.append(f"{last_name(source)} was trained for {which} labels: its classifier is {state}.")
     model = load_model(checkpoint, config, new_head=not keeps_head)
     if not keeps_head:  # the weights in its file are of another task
         for name, part in type(model)(model.config).named_children():
@@ -224,7 +226,7 @@ def _head(labels: Labels) -> dict[str, Any]:
 
 
 def _config_fields(options: Options) -> dict[str, Any]:
-    """What `set` names of the configuration."""
+    """Fields of the configuration that `set` names."""
     return {name: value for name, value in options.assigned.items() if name in _CONFIG}
 
 

@@ -44,7 +44,7 @@ logger = logging.get_logger(__name__)
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a run leaves."""
+    """Result of a run."""
 
     output: Path
     report: Report
@@ -100,7 +100,8 @@ def _train(
     console: Console,
 ) -> TrainingResult:
     """Trains into a folder that is locked; see `train`."""
-    started, beginning = time.time(), check_start(options)
+    started = time.time()
+    beginning = check_start(options)
     tables = read(options) if tables is None else tables
     if "train" not in tables:
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
@@ -152,7 +153,7 @@ def _train(
 
 
 def _dialect(options: Options, table: Dataset) -> Dialect | None:
-    """How the file of the training rows was read, where an option says so."""
+    """Dialect by which the training rows' file was read, where an option says so."""
     kind = str(table.info.builder_name)
     is_said = kind in DELIMITERS and (options.delimiter or options.quoting)
     return Dialect(kind, options.delimiter, options.quoting) if is_said else None
@@ -181,7 +182,7 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
 
 
 def _hyperparameters(trainer: RunTrainer, recipe: Recipe) -> dict[str, Any]:
-    """What it was trained with, for results.json and the card."""
+    """Collects what it was trained with, for results.json and the card."""
     values = extract_hyperparameters_from_trainer(trainer)
     if recipe.auto_find_batch_size:  # which may have found another size than the recipe's
         size = cast(int, trainer.state.train_batch_size)

@@ -5,18 +5,17 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
 
-from hf_posenc.errors import UserError, one_line
-from hf_posenc.markdown import render
-from hf_posenc.model.configuration_posenc import MINIMUM_TRANSFORMERS
-from hf_posenc.tasks import CLASSES
-from hf_posenc.training.report import HERE
-
-from .collecting import Checkpoint
+from ..errors import UserError, one_line
+from ..markdown import render
+from ..model.configuration_posenc import MINIMUM_TRANSFORMERS
+from ..tasks import CLASSES
+from ..training.report import HERE
+from .collecting import Upload
 
 _BEGIN, _END = "<!-- hf-posenc publish -->", "<!-- end of hf-posenc publish -->"
 
 
-def published_card(checkpoint: Checkpoint, repo_id: str, revision: str) -> str:
+def published_card(checkpoint: Upload, repo_id: str, revision: str) -> str:
     """The README.md that is sent to the Hub: the folder's text, complete metadata, and a section on loading.
 
     Args:
@@ -37,7 +36,8 @@ def published_card(checkpoint: Checkpoint, repo_id: str, revision: str) -> str:
     except Exception as error:  # of whichever YAML library
         raise UserError(f"{str(path)!r} has broken metadata: {one_line(error)}. Mend or delete it.") from error
     data: ModelCardData = card.data  # type: ignore[assignment]
-    old, name = data.model_name or checkpoint.source.resolve().name, repo_id.rpartition("/")[2]
+    old = data.model_name or checkpoint.source.resolve().name
+    name = repo_id.rpartition("/")[2]
     data.library_name = data.library_name or "transformers"
     data.pipeline_tag = data.pipeline_tag or CLASSES.get(type(model).__name__)
     data.tags = list(dict.fromkeys([*(data.tags or []), "posenc", scheme, "custom_code"]))

@@ -8,19 +8,18 @@ from typing import Any
 import torch
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from hf_posenc.checkpoints.files import INDEX, TOKENIZER_FILES, WEIGHTS, read_json, weight_files
-from hf_posenc.checkpoints.loading import load_any
-from hf_posenc.checkpoints.opening import Checkpoint as Opened
-from hf_posenc.checkpoints.opening import open_checkpoint
-from hf_posenc.checkpoints.sentence_modules import read_modules
-from hf_posenc.checkpoints.tokenizers import check_ids, load_tokenizer
-from hf_posenc.errors import UserError, spell
-from hf_posenc.files import sha256
-from hf_posenc.isolated_load import first_output
-from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.model.scheme_files import is_built_in
-from hf_posenc.quiet import without_bars
-from hf_posenc.tasks import CLASSES, auto_class
+from ..checkpoints.files import INDEX, TOKENIZER_FILES, WEIGHTS, read_json, weight_files
+from ..checkpoints.loading import load_any
+from ..checkpoints.opening import Checkpoint, open_checkpoint
+from ..checkpoints.sentence_modules import read_modules
+from ..checkpoints.tokenizers import check_ids, load_tokenizer
+from ..errors import UserError, spell
+from ..files import sha256
+from ..isolated_load import first_output
+from ..model.package_config import PosEncConfig
+from ..model.scheme_files import is_built_in
+from ..quiet import without_bars
+from ..tasks import CLASSES, auto_class
 
 CHECKSUMS = "SHA256SUMS"
 
@@ -35,7 +34,7 @@ _SENT = (
 
 
 @dataclass
-class Checkpoint:
+class Upload:
     """The files to send, and the model's outputs here."""
 
     folder: Path
@@ -55,7 +54,7 @@ class Checkpoint:
 
 
 @without_bars()
-def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
+def collect(source: Path, folder: Path, trusted: bool) -> Upload:
     """Copies the files to send into `folder`, and loads the model from there.
 
     Raises:
@@ -67,8 +66,8 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     raw = opened.raw
     config = PosEncConfig.from_pretrained(source, trust_remote_code=trusted)
     code, is_ours = _code(source, raw["auto_map"], config)
-    own = not is_ours or not all(map(is_built_in, config.schemes().values()))
-    if own and not trusted:
+    own_code = not is_ours or not all(map(is_built_in, config.schemes().values()))
+    if own_code and not trusted:
         raise UserError(
             f"{str(source)!r} holds code that isn't this hf_posenc's: a scheme of its author's own, or another "
             f"version's. If you trust it, publish with {spell('trust_remote_code', True)}."
@@ -97,10 +96,10 @@ def collect(source: Path, folder: Path, trusted: bool) -> Checkpoint:
     sent = (*sorted(names), CHECKSUMS)
     known = {"README.md", *(name.partition("/")[0] for name in sent)}
     left_out = tuple(sorted(path.name for path in source.iterdir() if path.name not in known))
-    return Checkpoint(folder, source, model, auto, input_ids, output, sent, left_out, own, token_ids)
+    return Upload(folder, source, model, auto, input_ids, output, sent, left_out, own_code, token_ids)
 
 
-def _check_ours(opened: Opened) -> None:
+def _check_ours(opened: Checkpoint) -> None:
     """Refuses a model that strangers don't load by the code that it brings."""
     source = opened.folder
     if (kind := opened.raw.get("model_type")) != PosEncConfig.model_type:
@@ -132,7 +131,7 @@ def _refuse_link(source: Path, name: str) -> None:
         raise UserError(f"{str(source / name)!r} is a link out of the folder. Replace it with the file, or remove it.")
 
 
-def _tokenize(copy: Opened, config: Any) -> list[int] | None:
+def _tokenize(copy: Checkpoint, config: Any) -> list[int] | None:
     described = copy.folder / "tokenizer_config.json"
     if described.is_file() and "auto_map" in read_json(described, copy.name, dict):
         raise UserError("The tokenizer has code of its own, which isn't sent. Give it one of transformers'.")

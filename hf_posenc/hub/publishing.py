@@ -12,13 +12,12 @@ from pathlib import Path, PurePosixPath
 import torch
 from huggingface_hub import CommitInfo, HfApi
 
-from hf_posenc.checkpoints.keeper import output_folder
-from hf_posenc.errors import Interrupted, UserError, one_line, spell, without_tokens
-from hf_posenc.files import expanded, sha256
-from hf_posenc.isolated_load import Answer, load_isolated
-
+from ..checkpoints.keeper import output_folder
+from ..errors import Interrupted, UserError, one_line, spell, without_tokens
+from ..files import expanded, sha256
+from ..isolated_load import Answer, load_isolated
 from .card import published_card
-from .collecting import CHECKSUMS, TEXT, Checkpoint, collect
+from .collecting import CHECKSUMS, TEXT, Upload, collect
 
 DRAFT = "README.hub.md"
 """The card that a dry run writes into the folder."""
@@ -40,7 +39,7 @@ _KEPT = (
 
 @dataclass(frozen=True)
 class Publication:
-    """What `publish` sent, or after a dry run would send.
+    """Account of what `publish` sent, or after a dry run would send.
 
     Attributes:
         url: of the commit that was loaded back, or of the pull request. None: it was a dry run.
@@ -111,7 +110,8 @@ def publish(
     if create_pr and revision is not None:
         both = f"{spell('create_pr')} and {spell('revision')}"
         raise UserError(f"{both} exclude each other: a pull request has a branch of its own. Give one of them.")
-    api, branch = HfApi(token=token), revision or "main"
+    api = HfApi(token=token)
+    branch = revision or "main"
     try:
         with tempfile.TemporaryDirectory() as temporary:
             place = Path(temporary)
@@ -129,7 +129,7 @@ def publish(
             commit = _upload(api, repo_id, branch, sent, place / "cache", commit_message, create_pr)
             with _leaves(f"The files are there as commit {commit.oid}, but it isn't verified."):
                 refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
-                verify(api, repo_id, commit.oid, sent, place)
+                verify_upload(api, repo_id, commit.oid, sent, place)
             with _leaves(f"Commit {commit.oid} was verified, but its card may not say so yet."):
                 api.upload_file(
                     path_or_fileobj=published_card(sent, repo_id, commit.oid).encode(),
@@ -161,7 +161,7 @@ def _leaves(outcome: str) -> Iterator[None]:
 
 
 def _upload(
-    api: HfApi, repo_id: str, branch: str, sent: Checkpoint, cache: Path, message: str, create_pr: bool
+    api: HfApi, repo_id: str, branch: str, sent: Upload, cache: Path, message: str, create_pr: bool
 ) -> CommitInfo:
     """Sends the files in one commit, which also deletes those of earlier uploads that they replace."""
     before = str(api.model_info(repo_id, revision=branch).sha)
@@ -221,7 +221,7 @@ def _is_harmless(name: str) -> bool:
     return not is_read and PurePosixPath(name).suffix.lower() != ".py" and "\\" not in name
 
 
-def verify(api: HfApi, repo_id: str, revision: str, sent: Checkpoint, place: Path) -> None:
+def verify_upload(api: HfApi, repo_id: str, revision: str, sent: Upload, place: Path) -> None:
     """Downloads a commit into an empty cache in `place`, and loads it without hf_posenc, network or token.
 
     Raises:
@@ -245,7 +245,7 @@ def verify(api: HfApi, repo_id: str, revision: str, sent: Checkpoint, place: Pat
         raise UserError(f"loading it back failed: {difference}.")
 
 
-def _difference(answer: Answer, sent: Checkpoint) -> str | None:
+def _difference(answer: Answer, sent: Upload) -> str | None:
     """The first difference from what was sent, or None."""
     atol = 1e-5 * max(1.0, float(sent.output.abs().max()))  # a regression's numbers may be in the thousands
     is_alike = (answer.output.shape, answer.output.dtype) == (sent.output.shape, sent.output.dtype)

@@ -66,7 +66,7 @@ class Backend:
         return self.run(arrays)
 
     def logits(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """What the head returns, float32: (B, C) of texts, (B, S, C) of tokens, (B, S, 2) of answers' starts and ends.
+        """Output of the head, float32: (B, C) of texts, (B, S, C) of tokens, (B, S, 2) of answers' starts and ends.
 
         A model without a head returns its hidden states (B, S, D). Arguments and errors are those of `outputs`.
         """
@@ -125,7 +125,7 @@ def open_backend(folder: str | Path, name: str, *, bf16: bool = False, throughpu
 
 def _open(folder: Path, path: Path, name: str, bf16: bool, throughput: bool) -> Backend:
     """Opens a folder's graph, see `open_backend`; raises whatever its runtime does."""
-    manifest, config = _read(folder / MANIFEST), _read(folder / "config.json")
+    manifest, config = _read_object(folder / MANIFEST), _read_object(folder / "config.json")
     # Of a graph that others wrote, the longest input is the one that its config names.
     recorded = manifest.get(OWN_PART) or {"max_length": config.get("max_position_embeddings")}
     for file, digest in recorded.get("files", {}).items():
@@ -144,11 +144,11 @@ def _open(folder: Path, path: Path, name: str, bf16: bool, throughput: bool) -> 
         return run({key: {**zeros, **arrays}[key] for key in inputs})
 
     backend = Backend(run_known, recorded["max_length"], streams, recorded.get("quantized"))
-    _check_labels(path, backend, config)
+    _check_label_count(path, backend, config)
     return backend
 
 
-def _check_labels(path: Path, backend: Backend, config: dict[str, Any]) -> None:
+def _check_label_count(path: Path, backend: Backend, config: dict[str, Any]) -> None:
     """Refuses a classifier's graph that answers three tokens with other than a number for each label of the config."""
     architecture, *_ = config.get("architectures") or [""]
     if task_of(architecture) not in ("text-classification", "token-classification"):
@@ -233,6 +233,6 @@ def _graphs_in(folder: Path) -> dict[str, Path]:
     return {name: path for name, path in places if path.is_file()}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     """A JSON file's object; of a file that isn't there, an empty one."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

@@ -112,7 +112,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, inputs: Sequence[Any]) -> tuple[
 
 
 def cut_texts_in_words(truncated: Collection[int], tokenizer: PreTrainedTokenizerBase) -> str:
-    """How many texts were cut; empty if there was none."""
+    """Says the number of texts that were cut; empty if there was none."""
     texts = "1 text has" if len(truncated) == 1 else f"{len(truncated):,} texts have"
     limit = f"more than {tokenizer.model_max_length:,} tokens, and only so many were read"
     return f"{texts} {limit}." if truncated else ""

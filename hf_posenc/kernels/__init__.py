@@ -1,4 +1,4 @@
-"""What makes a CPU faster than plain PyTorch: oneDNN's linear layers, 16-bit dropout, the gradient of a bias.
+"""Kernels that make a CPU faster than plain PyTorch: oneDNN's linear layers, 16-bit dropout, the gradient of a bias.
 
 Only the package's own models use it; a checkpoint's code never does. Each computes the same as PyTorch's own, and is
 left out where an operation that PyTorch doesn't promise to keep is missing or fails. `HF_POSENC_KERNELS=0` in the

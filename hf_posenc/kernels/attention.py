@@ -13,7 +13,7 @@ BLOCK = 2**18
 
 
 def gains_from_fusion(q: Tensor, bias: Tensor | None, dropout: float) -> bool:
-    """Whether `attend` computes this itself: a bias that needs a gradient, no dropout, ordinary tensors on a CPU."""
+    """True where `attend` computes this itself: a bias that needs a gradient, no dropout, ordinary tensors on a CPU."""
     return bias is not None and bias.requires_grad and not dropout and torch.is_grad_enabled() and takes(q)
 
 

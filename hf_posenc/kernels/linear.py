@@ -14,7 +14,7 @@ from .switch import takes
 
 @functools.cache
 def onednn_is_faster() -> bool:
-    """Whether float32 products run better in oneDNN than in MKL: on AMD processors with AVX-512.
+    """True where float32 products run better in oneDNN than in MKL: on AMD processors with AVX-512.
 
     There MKL keeps to AVX2. Measured on EPYCs with two threads: Zen 5, 200 GFLOP/s by MKL and 350 to 480 by oneDNN; Zen
     4, 190 and 210. False where PyTorch has no such operation, or one that gives other numbers.
@@ -94,7 +94,7 @@ def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def _is_watched(layer: nn.Module) -> bool:
-    """Whether calling the layer does more than its product; True where this PyTorch can't say."""
+    """True where calling the layer does more than its product; True where this PyTorch can't say."""
     try:
         from torch.nn.modules.module import _has_any_global_hook
 

@@ -1,4 +1,4 @@
-"""Whether the kernels are on, and whether a tensor is one that they take."""
+"""Switch of the kernels, and the test for tensors that they take."""
 
 import os
 
@@ -16,7 +16,7 @@ def set_enabled(enabled: bool) -> None:
 
 
 def takes(x: Tensor) -> bool:
-    """Whether the kernels are on, and `x` is an ordinary tensor on the CPU.
+    """True where the kernels are on, and `x` is an ordinary tensor on the CPU.
 
     So not in a compiler, tracing, a function transform or a dispatch mode; nor where this PyTorch can't say: its own
     operations work in all of them.

@@ -1,4 +1,4 @@
-"""How attention runs: softmax(scale q k^T + bias) v by one of the backends below, chosen once per forward.
+"""Attention: softmax(scale q k^T + bias) v by one of the backends below, chosen once per forward.
 
 `choose_attention` takes what `config.attn_implementation` names:
 
@@ -49,7 +49,7 @@ HALF_FROM = 512
 class ForwardAttention(Movable):
     """One forward's attention, the same call in every layer. Made by `choose_attention`."""
 
-    def __init__(self, name: str, backend: "Backend", scheme: PositionScheme, layout: TokenLayout) -> None:
+    def __init__(self, name: str, backend: "AttentionBackend", scheme: PositionScheme, layout: TokenLayout) -> None:
         self.name, self.backend, self.scheme, self.layout = name, backend, scheme, layout
         self.runs: Any = None  # how tokens become rows, for a backend that wants them: Rows or Runs
         self.row_tokens: Any = None  # `Tokens` in padded layout, for a scheme with a bias
@@ -264,7 +264,7 @@ def _flash(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks, 
 
 
 def _runs_varlen(scheme: PositionScheme, layout: TokenLayout, x: Tensor, has_dropout: bool) -> bool:
-    """Whether variable-length attention takes this: unpadded halves on an A100 or newer, no bias, no dropout."""
+    """True where variable-length attention takes this: unpadded halves on an A100 or newer, no bias, no dropout."""
     fits = x.is_cuda and layout.index is not None and not _is_biased(scheme) and not has_dropout
     fits = fits and linear_dtype(x) in HALF and not tracing()
     return fits and torch.cuda.get_device_capability(x.device) >= (8, 0)
@@ -281,7 +281,7 @@ def _varlen(attention: ForwardAttention, interface: Any, qkv: Qkv, masks: Masks,
 
 
 @dataclass(frozen=True)
-class Backend:
+class AttentionBackend:
     """One way to run attention, and what it takes.
 
     `run(attention, interface, (q, k, v), masks, dropout=, scaling=)` returns the result and, where it has them, the
@@ -297,11 +297,11 @@ class Backend:
 
 
 BACKENDS = {
-    "eager": Backend(_on_rows, takes_bias=True),
-    "sdpa": Backend(_on_rows, takes_bias=True),
-    "varlen": Backend(_varlen, takes_tokens=True),
-    "flash": Backend(_flash, takes_tokens=True),
-    "registered": Backend(_on_rows),
+    "eager": AttentionBackend(_on_rows, takes_bias=True),
+    "sdpa": AttentionBackend(_on_rows, takes_bias=True),
+    "varlen": AttentionBackend(_varlen, takes_tokens=True),
+    "flash": AttentionBackend(_flash, takes_tokens=True),
+    "registered": AttentionBackend(_on_rows),
 }
 """The backends by `attn_implementation`. `flash` is FlashAttention: transformers' `flash_attention_2` to `_4`, and
 kernels of the Hub, `owner/name` with "flash" in it. `registered` is any other that was registered with transformers: it
@@ -314,7 +314,7 @@ REFUSED = {
 }
 
 
-def backend_of(name: str) -> Backend:
+def backend_of(name: str) -> AttentionBackend:
     """The backend that an `attn_implementation` names.
 
     Raises:

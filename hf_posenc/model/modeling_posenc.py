@@ -155,7 +155,7 @@ class PosEncLayer(GradientCheckpointingLayer):
 
 
 class PosEncPreTrainedModel(PreTrainedModel):
-    """What all PosEnc models share: initialisation, saving, the attention backends."""
+    """Base of all PosEnc models: initialisation, saving, the attention backends."""
 
     config_class = PosEncConfig
     config: PosEncConfig

@@ -121,7 +121,7 @@ def _has_modules(value: Any) -> bool:
 
 
 def takes_rope_parameters(scheme: Any) -> bool:
-    """Whether a scheme takes `config.rope_parameters`."""
+    """True where a scheme takes `config.rope_parameters`."""
     return "rope_parameters" in inspect.signature(scheme.__init__).parameters
 
 
@@ -215,12 +215,12 @@ class PosEncConfig(CheckpointConfig):
         A key that isn't known is kept, since other libraries and newer versions write some; one that looks like a
         misspelt field is said. A scheme named in `kwargs` replaces the file's, whose arguments then don't apply.
         """
-        values, own = dict(config_dict), [*_fields(), *_OLDER_ROPE]
+        values, known = dict(config_dict), [*_fields(), *_OLDER_ROPE]
         scheme = values.get("position_embedding_type")
         if kwargs.get("position_embedding_type", scheme) != scheme:
             for name in ("position_embedding_kwargs", "rope_parameters"):
                 values.pop(name, None)
-        values |= {name: kwargs.pop(name) for name in list(kwargs) if name in own and name != "rope_parameters"}
+        values |= {name: kwargs.pop(name) for name in list(kwargs) if name in known and name != "rope_parameters"}
         if _is_newer(written_by := values.get("posenc_version")):
             logger.warning(
                 f"This checkpoint was written by hf_posenc {written_by}, the code here is {POSENC_VERSION}: results "
@@ -319,7 +319,7 @@ class PosEncConfig(CheckpointConfig):
 
     @property
     def _active_load(self) -> tuple[str, bool, dict[str, Any]]:
-        """What is being loaded, or the checkpoint that this was loaded from: then its code isn't trusted any more."""
+        """Names what is being loaded, or what this was loaded from: then its code isn't trusted any more."""
         return _loading.get() or (self._source, False, {})
 
     @property
@@ -333,12 +333,12 @@ class PosEncConfig(CheckpointConfig):
         return str(self.auto_map.get("AutoConfig", "")).rpartition("--")[0]
 
     def _may_be_bundled(self, name: str, source: str) -> bool:
-        """Whether a scheme's code may come with a checkpoint; of one on the Hub, only loading it tells."""
+        """True where a scheme's code may come with a checkpoint; of one on the Hub, only loading it tells."""
         place = self._code_repository or source
         return bool(place) and (not os.path.isdir(place) or name in declared_schemes(place, {}))
 
     def _is_deferred(self, name: str) -> bool:
-        """Whether a scheme's code comes with the checkpoint, and is neither loaded nor trusted."""
+        """True where a scheme's code comes with the checkpoint, and is neither loaded nor trusted."""
         source, trusted, _ = self._active_load
         loaded = name in SCHEMES or name in self._bundled_classes
         return not loaded and not trusted and self._may_be_bundled(name, source)
@@ -359,8 +359,8 @@ class PosEncConfig(CheckpointConfig):
                 written then.
         """
         files = self.code_files()  # or refused before anything is written
-        own = [inspect.getsourcefile(scheme) for scheme in self.schemes().values() if not is_built_in(scheme)]
-        if Path(save_directory).resolve() in [Path(source or "").resolve().parent for source in own]:
+        sources = [inspect.getsourcefile(scheme) for scheme in self.schemes().values() if not is_built_in(scheme)]
+        if Path(save_directory).resolve() in [Path(source or "").resolve().parent for source in sources]:
             raise ValueError(
                 f"{str(save_directory)!r} holds the file that a scheme was imported from, and which the copy that "
                 "travels would replace. Save into another folder."

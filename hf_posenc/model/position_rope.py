@@ -75,9 +75,9 @@ def complete_rope_parameters(wanted: dict[str, Any] | None, max_positions: int |
             raise ValueError(
                 f"rope_parameters: {less}={parameters[less]!r} must be less than {more}={parameters[more]!r}."
             )
-    for one, other in (("mscale", "mscale_all_dim"), _LOCAL):
-        if (one in parameters) != (other in parameters):
-            raise ValueError(f"rope_parameters: {one} and {other} act together. Give both or neither.")
+    for first, other in (("mscale", "mscale_all_dim"), _LOCAL):
+        if (first in parameters) != (other in parameters):
+            raise ValueError(f"rope_parameters: {first} and {other} act together. Give both or neither.")
     if rope_type == "longrope" and "factor" not in parameters:
         parameters["factor"] = max(1.0, (max_positions or parameters[_LENGTH]) / parameters[_LENGTH])
     if rope_type == "dynamic" and max_positions is not None:  # which is all that transformers reads of it

@@ -104,8 +104,8 @@ def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
 
 def overrides(scheme: type[PositionScheme], *methods: str) -> bool:
     """Tells whether the scheme overrides one of these, whichever copy of the protocol's file it inherits from."""
-    own = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("position_base")]
-    return any(method in vars(base) for base in own for method in methods)
+    bases = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("position_base")]
+    return any(method in vars(base) for base in bases for method in methods)
 
 
 @contextlib.contextmanager

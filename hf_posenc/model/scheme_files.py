@@ -47,7 +47,7 @@ _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDi
 
 
 def is_built_in(scheme: type[PositionScheme]) -> bool:
-    """Whether the scheme is one of this package's."""
+    """True for a scheme that is one of this package's."""
     return scheme.__module__.rpartition(".")[0] == __name__.rpartition(".")[0]
 
 
@@ -174,7 +174,9 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
             lines[node.lineno - 1] = before + re.sub(r"^from\s+hf_posenc[\w.]*", f"from .{module}", statement)
         elif isinstance(node, ast.ImportFrom):
             if node.level > 1 or not node.module or "." in node.module:
-                raise _refused(path, node, "Import from modules in the same folder, as 'from .helper import name'.")
+                raise _cannot_travel(
+                    path, node, "Import from modules in the same folder, as 'from .helper import name'."
+                )
             relative.setdefault(node.module, node)
     written = "\n".join(lines)
     seen_by_loader = set(re.findall(r"^\s*(?:from|import)\s+\.(\S+)", written, flags=re.MULTILINE))
@@ -185,7 +187,7 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
         )
     if unseen := set(relative) - seen_by_loader:
         why = "Whoever loads the model sees imports that are first on their line alone. Give it a line of its own."
-        raise _refused(path, relative[min(unseen)], why)
+        raise _cannot_travel(path, relative[min(unseen)], why)
     return written, list(relative)
 
 
@@ -205,7 +207,7 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
     """Refuses an absolute import of what needn't be installed where the copy is loaded."""
     package = module.partition(".")[0]
     if package == "hf_posenc":
-        raise _refused(
+        raise _cannot_travel(
             path,
             node,
             "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, Tokens, "
@@ -214,7 +216,7 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
             "belongs into the script that uses it.",
         )
     if package not in (*sys.stdlib_module_names, *_INSTALLED):
-        raise _refused(
+        raise _cannot_travel(
             path,
             node,
             f"{package} needn't be installed where the model is loaded; the standard library, {', '.join(_INSTALLED)} "
@@ -222,7 +224,7 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
         )
 
 
-def _refused(path: Path, node: ast.stmt, why: str) -> ValueError:
+def _cannot_travel(path: Path, node: ast.stmt, why: str) -> ValueError:
     return ValueError(f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model. {why}")
 
 

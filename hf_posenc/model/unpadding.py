@@ -281,7 +281,7 @@ class TokenLayout(Movable):
 
     @property
     def packed(self) -> bool:
-        """Whether some row holds several sequences."""
+        """True where some row holds several sequences."""
         return self.tokens.num_sequences > self.shape[0]
 
     def without_padding(self) -> "TokenLayout":

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.model.scheme_factory import make_scheme
-from hf_posenc.model.scheme_table import SCHEMES
+from ..model.package_config import PosEncConfig
+from ..model.scheme_factory import make_scheme
+from ..model.scheme_table import SCHEMES
 
 
 @dataclass(frozen=True)

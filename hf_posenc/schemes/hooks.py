@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from hf_posenc.model.position_base import PositionScheme
-from hf_posenc.model.unpadding import Tokens
+from ..model.position_base import PositionScheme
+from ..model.unpadding import Tokens
 
 
 def one_text(length: int, hidden_states: Tensor | None = None) -> Tokens:

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_posenc.errors import UserError, user_errors
-from hf_posenc.files import expanded, written_whole
-from hf_posenc.model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
-from hf_posenc.model.package_config import PosEncConfig
-from hf_posenc.schemes.hooks import one_text, rotated_units
+from ..errors import UserError, user_errors
+from ..files import expanded, written_whole
+from ..model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
+from ..model.package_config import PosEncConfig
+from .hooks import one_text, rotated_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

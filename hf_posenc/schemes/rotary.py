@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from hf_posenc.model.position_base import PositionScheme, tokens_at
-from hf_posenc.model.position_rope import RotaryPosition
+from ..model.position_base import PositionScheme, tokens_at
+from ..model.position_rope import RotaryPosition
 
 
 def apply_rotary(

@@ -9,16 +9,16 @@ from weakref import WeakKeyDictionary
 
 from transformers.utils import logging
 
-from hf_posenc.errors import UserError
-from hf_posenc.files import expanded, sha256
-from hf_posenc.model.position_base import PositionScheme
-from hf_posenc.model.scheme_factory import overrides
-from hf_posenc.model.scheme_files import remember_code
-from hf_posenc.model.scheme_table import SCHEMES
+from ..errors import UserError
+from ..files import expanded, sha256
+from ..model.position_base import PositionScheme
+from ..model.scheme_factory import overrides
+from ..model.scheme_files import remember_code
+from ..model.scheme_table import SCHEMES
 
 logger = logging.get_logger(__name__)
 
-_read: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+_first_digests: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 """The hash of the file that a module was made from."""
 
 
@@ -88,7 +88,7 @@ def _named_schemes(file: Path, selected: str | None) -> list[tuple[type[Position
         wanted = "isn't named like a module. Rename it, to my_scheme.py for instance."
         raise UserError(wanted, parameter="scheme_file", value=str(file))
     module = _import_in_folder(file.resolve())
-    if _read.setdefault(module, sha256(file)) != sha256(file):
+    if _first_digests.setdefault(module, sha256(file)) != sha256(file):
         raise UserError(f"{file} has changed since this process read it. Start a new one, or put the file back.")
     schemes = [
         value

@@ -1,4 +1,4 @@
-"""What a model has to beat: the majority, and linear models on words: alone, with word pairs, or with their places."""
+"""Baselines that a model has to beat: the majority, and linear models on words, with pairs or places of words."""
 
 import warnings
 from collections import Counter
@@ -17,7 +17,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, LabelBinarizer
 
 from ..errors import one_line
-from .metrics import score
+from .metrics import compute_metrics
 
 MOST_ROWS = 20_000
 MOST_CHARACTERS = 5_000_000
@@ -76,11 +76,11 @@ def fit_words(
         warnings.simplefilter("ignore")  # a rough fit will do, and labels may be rare or in all rows
         encoded = encoder.fit_transform([[column[row] for row in rows] for column in texts])
         kind = np.int8 if problem_type == "multi_label_classification" else None
-        model = _fit(encoded, np.asarray([labels[row] for row in rows], dtype=kind), problem_type)
+        model = _fit_linear(encoded, np.asarray([labels[row] for row in rows], dtype=kind), problem_type)
         return Pipeline([*encoder.steps, ("model", model)])
 
 
-def _fit(encoded: Any, labels: np.ndarray, problem_type: str) -> Any:
+def _fit_linear(encoded: Any, labels: np.ndarray, problem_type: str) -> Any:
     """Fits a linear model on encoded texts; of many labels the nearest mean or, with several a text, the nearest text.
 
     Means have the entries that the texts have; for 10,000 labels they are fitted in seconds.
@@ -149,7 +149,7 @@ def baseline_scores(
         baseline: {
             f"{name}_{metric}": value
             for name, answers in by_test.items()
-            for metric, value in score(answers, tests[name][1], problem_type).items()
+            for metric, value in compute_metrics(answers, tests[name][1], problem_type).items()
         }
         for baseline, by_test in predicted.items()
     }, said

@@ -42,13 +42,13 @@ def confusion(labels: np.ndarray, predicted: np.ndarray, names: Sequence[str]) -
     return matrix
 
 
-def class_table(where: str, classes: Sequence[dict[str, Any]], rest: str) -> str:
-    """What `class_scores` returned, the first classes, in Markdown; "-": no examples.
+def class_table(where: str, classes: Sequence[dict[str, Any]], elsewhere: str) -> str:
+    """Writes in Markdown what `class_scores` returned, the first classes; "-": no examples.
 
     Args:
         where: what was scored.
         classes: what `class_scores` returned.
-        rest: where the others are.
+        elsewhere: where the others are.
     """
     rows = [
         (
@@ -59,13 +59,13 @@ def class_table(where: str, classes: Sequence[dict[str, Any]], rest: str) -> str
         for row in classes[:MOST_CLASSES]
     ]
     if (more := len(classes) - len(rows)) > 0:
-        rows.append((f"... {more} more in {rest}", "", "", "", ""))
+        rows.append((f"... {more} more in {elsewhere}", "", "", "", ""))
     head = (f"{where}: class", "precision", "recall", "f1", "examples")
     return markdown_table(head, rows, align="lrrrr") if rows else ""
 
 
 def confusion_table(classes: Sequence[dict[str, Any]], matrix: list[list[int]] | None) -> str:
-    """What `confusion` returned, in Markdown; empty where there is none, or one of too many classes."""
+    """Writes in Markdown what `confusion` returned; empty where there is none, or one of too many classes."""
     if matrix is None or len(matrix) > MOST_CLASSES:
         return ""
     names = [plain(short(row["label"], 24)) for row in classes]
@@ -73,9 +73,9 @@ def confusion_table(classes: Sequence[dict[str, Any]], matrix: list[list[int]] |
     return markdown_table(("right, in rows; predicted:", *names), rows, align="l" + "r" * len(names))
 
 
-def class_tables(where: str, classes: Sequence[dict[str, Any]], matrix: list[list[int]] | None, rest: str) -> str:
+def class_tables(where: str, classes: Sequence[dict[str, Any]], matrix: list[list[int]] | None, elsewhere: str) -> str:
     """Both tables, in Markdown; see `class_table`."""
-    return f"{class_table(where, classes, rest)}\n\n{confusion_table(classes, matrix)}"
+    return f"{class_table(where, classes, elsewhere)}\n\n{confusion_table(classes, matrix)}"
 
 
 def short(text: str, length: int) -> str:

@@ -20,7 +20,7 @@ _STEPS_APART = 500
 
 @dataclass(frozen=True)
 class RunLength:
-    """How long a run is: `max_steps`, or else so many epochs."""
+    """Length of a run: `max_steps`, or else so many epochs."""
 
     epochs: float
     steps_per_epoch: int
@@ -32,7 +32,7 @@ class RunLength:
         return self.max_steps or math.ceil(self.epochs * self.steps_per_epoch)
 
 
-def check_length(chosen: Mapping[str, Any], length: RunLength) -> None:
+def check_run_length(chosen: Mapping[str, Any], length: RunLength) -> None:
     """Refuses a warm-up or a delay that lasts longer than the run."""
     warmup, delay, steps = chosen.get("warmup_steps", 0), chosen.get("eval_delay", 0), length.steps
     if warmup > steps:
@@ -98,7 +98,7 @@ def _ways_to_validate() -> str:
 
 
 def _keeps_best(chosen: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether the best weights are kept: where they are evaluated and saved at the same steps, or nothing is said.
+    """True where the best weights are kept: where they are evaluated and saved at the same steps, or nothing is said.
 
     Raises:
         UserError: they can't be, and it isn't said that the last ones are kept.

@@ -23,7 +23,7 @@ from ..options import json_object
 
 
 class _Metric(evaluate.Metric):
-    """What the metrics share. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
+    """Base of the metrics. `config_name="multilabel"`: predictions and references are rows of 0 and 1."""
 
     key = ""
     function: Callable[..., Any]
@@ -94,7 +94,7 @@ METRICS: dict[str, tuple[type[_Metric], ...]] = {
 
 
 def predictions_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarray:
-    """What logits (n, C) predict: class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
+    """Predictions from logits (n, C): class numbers (n,), rows of 0 and 1 (n, C), or numbers (n,)."""
     if problem_type == "single_label_classification":
         return logits.argmax(-1)
     if problem_type == "multi_label_classification":
@@ -111,7 +111,7 @@ def probabilities_from_logits(logits: np.ndarray, problem_type: str) -> np.ndarr
 def answers_from_logits(
     logits: np.ndarray, names: Sequence[str], problem_type: str, *, threshold: float = 0.5, top_k: int | None = None
 ) -> list[dict[str, Any]]:
-    """What logits (n, C) say of each example, for JSON.
+    """Answers from logits (n, C), one for each example, for JSON.
 
     `label` (for several labels per text a list: those with a probability above `threshold`), `confidence`, the highest
     probability, and `probabilities`, highest first; for a regression `prediction`, or `predictions` by name where there
@@ -144,8 +144,8 @@ def _digits(value: Any) -> float:
     return float(f"{value:.9g}")
 
 
-def score(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
-    """What the `METRICS` of a problem type compute, without the Arrow table that evaluate makes of the examples."""
+def compute_metrics(predictions: Any, references: Any, problem_type: str) -> dict[str, float]:
+    """Computes the `METRICS` of a problem type, without the Arrow table that evaluate makes of the examples."""
     kind = np.float64 if problem_type == "regression" else np.int64
     predictions, references = (np.asarray(values).astype(kind) for values in (predictions, references))
     if problem_type == "regression":
@@ -207,7 +207,7 @@ def loss_and_metrics(loss: ClassificationLoss, logits: np.ndarray, labels: np.nd
     plain = replace(loss, label_smoothing=0.0)  # so that losses compare, whatever was trained on
     value = plain((torch.from_numpy(logits).double(),), torch.from_numpy(labels))
     predictions = predictions_from_logits(logits, loss.problem_type)
-    return {"loss": value.item(), **score(predictions, labels, loss.problem_type)}
+    return {"loss": value.item(), **compute_metrics(predictions, labels, loss.problem_type)}
 
 
 def make_loss(

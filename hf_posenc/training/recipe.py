@@ -23,7 +23,7 @@ from transformers.utils import is_torch_tf32_available
 from ..errors import UserError, one_line, spell, user_errors
 from ..machine import step_bytes
 from ..options import Options
-from .evaluations import RunLength, check_length, evaluations_of
+from .evaluations import RunLength, check_run_length, evaluations_of
 from .trainer_fields import trainer_fields
 
 MANY = 200
@@ -79,7 +79,7 @@ def default_epochs(is_trained: bool, seen: float, examples: int, batch_size: int
 
 
 def defaults_of_language(seen: float, examples: int, problem_type: str) -> tuple[float, float]:
-    """What a new encoder needs that has read so little: a factor for new word embeddings, and label smoothing.
+    """Values that a new encoder needs that has read so little: a factor for new word embeddings, and label smoothing.
 
     Word embeddings get 15 / sqrt(seen) times the learning rate, from 1 to 4. A rare word must leave its random start in
     a few steps, or it stays noise. In a small vocabulary such a rate makes words alike before the model can tell them
@@ -98,7 +98,7 @@ def defaults_of_language(seen: float, examples: int, problem_type: str) -> tuple
 def make_recipe(
     options: Options, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoded: Mapping[str, Dataset]
 ) -> Recipe:
-    """How a run is trained: the options, what `set` names, and the defaults of what neither says.
+    """Decides how a run is trained: the options, what `set` names, and the defaults of what neither says.
 
     Logged, evaluated and saved is once per epoch, of more than 20 epochs about 20 times; the weights that are kept are
     the best by macro F1 on the validation rows, of numbers and with `patience` by the loss.
@@ -122,7 +122,7 @@ def make_recipe(
         steps_per_epoch=math.ceil(examples / batch),
         max_steps=options.max_steps,
     )
-    check_length(chosen, length)
+    check_run_length(chosen, length)
     defaults: dict[str, Any] = {
         "output_dir": options.output,
         "per_device_train_batch_size": texts_per_device,
@@ -192,18 +192,18 @@ def _rates(options: Options, model: PreTrainedModel, seen: float, examples: int)
 
 
 def devices(on_cpu: bool) -> int:
-    """How many devices share a step: those of all processes, or all GPUs of one."""
+    """Number of devices that share a step: those of all processes, or all GPUs of one."""
     processes = PartialState(cpu=on_cpu).num_processes
     return processes if on_cpu or processes > 1 else max(torch.cuda.device_count(), 1)
 
 
 def trains_on_cpu(options: Options) -> bool:
-    """Whether a run is trained on the processor."""
+    """True where a run is trained on the processor."""
     return options.device == "cpu" or not torch.accelerator.is_available()
 
 
 def is_bf16_fast(on_cpu: bool) -> bool:
-    """Whether the hardware multiplies bfloat16: AVX512-BF16, AMX, or a GPU; emulated it is slower than float32."""
+    """True where the hardware multiplies bfloat16: AVX512-BF16, AMX, or a GPU; emulated it is slower than float32."""
     if on_cpu:
         asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
         return any(getattr(torch.cpu, name, bool)() for name in asked)

@@ -1,4 +1,4 @@
-"""What a run says of itself: one `Report`, which the terminal, `results.json` and the card show."""
+"""Report of a run: one `Report`, which the terminal, `results.json` and the card show."""
 
 import math
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _WORDS = {"words": "words", "word_pairs": "words and word pairs"}
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far probabilities are from shares of right answers, before and after they are divided by a temperature.
+    """Distance of probabilities from shares of right answers, before and after they are divided by a temperature.
 
     The temperature T minimises the loss of softmax(logits / T) on the validation rows (Guo et al. 2017, arXiv
     1706.04599). The expected calibration error is the mean over the examples of |accuracy - confidence| in their bin,
@@ -298,7 +298,7 @@ def begin_report(
     options: Options,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Report:
-    """What is known of a run before its first step."""
+    """Starts a report with what is known of a run before its first step."""
     pretrained, output = options.pretrained, Path(str(options.output)).resolve()
     length, examples = tokenizer.model_max_length, {split: len(part) for split, part in encoded.items()}
     doubts = prepared.summary.doubts + [

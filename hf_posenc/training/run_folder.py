@@ -94,7 +94,7 @@ def resume_point(output: OutputFolder, options: Mapping[str, Any]) -> Path | Non
 
 
 def has_ended(checkpoint: Path) -> bool:
-    """Whether a checkpoint is of a run's last step, by number or for want of gain."""
+    """True where a checkpoint is of a run's last step, by number or for want of gain."""
     control = read_object(checkpoint / STATE).get("stateful_callbacks", {}).get("TrainerControl", {})
     return bool(control.get("args", {}).get("should_training_stop"))
 
@@ -140,12 +140,12 @@ def guarded(folder: Path) -> Iterator[None]:
 
 
 def after_a_failure(folder: Path) -> str:
-    """What a failed write left, in a sentence."""
+    """Says in a sentence what a failed write left."""
     return f"What is left: {what_is_left(folder)}"
 
 
 def what_is_left(folder: Path, *, diverged: bool = False) -> str:
-    """What an unfinished run left and, unless it diverged, how to go on; follows a colon."""
+    """Says what an unfinished run left and, unless it diverged, how to go on; follows a colon."""
     whole = whole_checkpoints(folder)
     kept = f" The finished run in {str(folder)!r} is as it was." if (folder / RESULTS_NAME).exists() else ""
     if not whole:

@@ -23,7 +23,7 @@ INSTALLED: dict[str, Field[Any]] = {item.name: item for item in fields(TrainingA
 
 
 class TrainerField(NamedTuple):
-    """What becomes of a field.
+    """Treatment of a field.
 
     Attributes:
         treatment: `taken`, it goes to the Trainer as it is; `said`, a line says what it changes, too; or `refused`.
@@ -215,7 +215,7 @@ def strategies(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trainer_fields(options: Options) -> dict[str, Any]:
-    """What `set` names of transformers' `TrainingArguments`.
+    """Fields of transformers' `TrainingArguments` that `set` names.
 
     Raises:
         UserError: a field is refused or unknown here, its value isn't accepted, or it would have no effect.

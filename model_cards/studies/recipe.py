@@ -29,7 +29,7 @@ from hf_posenc.checkpoints.loading import load_model, read_model_config
 from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.checkpoints.tokenizers import open_tokenizer
 from hf_posenc.comparison.report import difference
-from hf_posenc.comparison.statistics import compare
+from hf_posenc.comparison.statistics import mean_difference
 from hf_posenc.data.preparing import encode, labels_of, prepare, texts_of
 from hf_posenc.data.reading import as_table
 from hf_posenc.errors import run_script
@@ -227,9 +227,11 @@ def few_table(results: dict[str, Any]) -> str:
         if all(cells):
             scored = [[run["test"]["accuracy"] for run in cell] for cell in cells]
             pairs.append([with_it - without for without, with_it in zip(*scored, strict=False)])
-            rows.append((name, f"{size:,}", *map(_mean, cells), difference(compare(pairs[-1:])[0]), len(pairs[-1])))
+            rows.append(
+                (name, f"{size:,}", *map(_mean, cells), difference(mean_difference(pairs[-1:])[0]), len(pairs[-1]))
+            )
     if pairs:
-        rows.append(("mean", "", "", "", difference(compare(pairs)[0]), ""))
+        rows.append(("mean", "", "", "", difference(mean_difference(pairs)[0]), ""))
     return markdown_table(("set", "rows", *(f"{s:g}" for s in SMOOTHED), "difference", "seeds"), rows)
 
 

@@ -377,7 +377,7 @@ def test_what_a_training_notes_is_checked_when_it_is_read(whole):
 def test_the_door_knows_the_heads_of_every_family():
     names = {name for family in FAMILIES.values() for head in family.heads.values() for name in head.values()}
     names |= {prefix for family in FAMILIES.values() for prefix in family.foreign}
-    assert sorted(name for name in names if not f"{name}.".startswith(loading.HEADS)) == []
+    assert sorted(name for name in names if not f"{name}.".startswith(loading.HEAD_PREFIXES)) == []
 
 
 def test_a_new_model_has_a_row_for_the_largest_id_of_a_tokenizer_with_gaps(tmp_path):

@@ -7,7 +7,7 @@ from common import others_slow, perturb
 from comparison_harness import toy
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.comparison.baselines import PLACES, answer_usual
+from hf_posenc.comparison.baselines import WORD_PLACES, answer_usual
 from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.probes import OPPOSITES, PROBES, make_halves, make_probes
 from hf_posenc.comparison.tasks import make_tokenizer, training_rows
@@ -183,7 +183,7 @@ def test_words_at_places_are_counted_from_both_ends():
             answers.append(int(last))
     first = [" ".join(reversed(text.split())) for text in texts]
     for ends in (texts, first):
-        model = fit_words([ends[::4] + ends[1::4]], answers[::4] + answers[1::4], PLACES)
+        model = fit_words([ends[::4] + ends[1::4]], answers[::4] + answers[1::4], WORD_PLACES)
         assert (model.predict([ends[2::4] + ends[3::4]]) == answers[2::4] + answers[3::4]).all()
 
 

@@ -39,7 +39,7 @@ from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun
 from hf_posenc.comparison.results import write_result, write_table
-from hf_posenc.comparison.run import default_rate, run_options
+from hf_posenc.comparison.run import rate_of_run, run_options
 from hf_posenc.comparison.tasks import load_task, make_tokenizer, training_rows
 from hf_posenc.data.preparing import prepare
 from hf_posenc.data.tokenizer import train_tokenizer
@@ -522,12 +522,12 @@ def test_a_file_whose_scheme_has_no_clear_name_is_refused_before_any_run(tmp_pat
 def test_a_rate_that_the_plan_leaves_open_is_that_of_train(tmp_path):
     plan = toy(options={"set": {"hidden_size": 512}, "device": "cpu"})
     run = PlannedRun(plan.tasks[0], "rope", 0)
-    assert default_rate(plan, run) == 5e-4  # of an encoder so wide
-    assert default_rate(toy(), replace(run, factor=3.0)) == 3e-3
+    assert rate_of_run(plan, run) == 5e-4  # of an encoder so wide
+    assert rate_of_run(toy(), replace(run, factor=3.0)) == 3e-3
     started = replace(toy(options={}), pretrained=f"{tmp_path}/{{scheme}}")
     wide = PosEncConfig(hidden_size=768, num_attention_heads=12, num_hidden_layers=1, vocab_size=9)
     PosEncModel(wide).save_pretrained(tmp_path / "rope")
-    assert default_rate(started, run) == 5e-5
+    assert rate_of_run(started, run) == 5e-5
 
 
 @pytest.mark.slow  # six runs

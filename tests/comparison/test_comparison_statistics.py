@@ -17,9 +17,9 @@ from hf_posenc.comparison.statistics import (
     Interval,
     _corrected,
     above_majority,
-    compare,
     contrasts,
     group_scores,
+    mean_difference,
     pairs,
     power,
     scores,
@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parents[2] / "model_cards" / "results"
 
 def test_a_contrast_of_one_task_is_the_paired_t_test():
     differences = [0.03, 0.05, -0.01, 0.04]
-    (interval, p), known = compare([differences]), stats.ttest_1samp(differences, 0)
+    (interval, p), known = mean_difference([differences]), stats.ttest_1samp(differences, 0)
     assert p == pytest.approx(known.pvalue)
     assert (interval.low, interval.high) == pytest.approx(tuple(known.confidence_interval(0.95)))
 
@@ -41,19 +41,19 @@ def test_a_contrast_of_two_tasks_is_welchs_test():
     draw = np.random.default_rng(0)
     first, second = draw.normal(0.05, 0.01, 5), draw.normal(0.02, 0.06, 5)
     known = stats.ttest_ind(first, -second, equal_var=False)
-    interval, p = compare([first.tolist(), second.tolist()])
+    interval, p = mean_difference([first.tolist(), second.tolist()])
     assert p == pytest.approx(known.pvalue)
     low, high = known.confidence_interval(0.95)
     assert (2 * interval.low, 2 * interval.high) == pytest.approx((low, high))
 
 
 def test_where_no_difference_varies_there_is_no_p_value():
-    interval, p = compare([[0.5, 0.5, 0.5]])
+    interval, p = mean_difference([[0.5, 0.5, 0.5]])
     assert (p, interval.mean) == (None, 0.5)
     assert Contrast("", 0, "", "", interval, p).verdict == "no test: no difference varies"
-    assert compare([[0.5]]) == (Interval(0.5, None, None), None)
-    assert Contrast("", 0, "", "", *compare([[0.5]])).verdict == "no test: one seed"
-    assert compare([[0.5, 0.5, 0.5], [0.1, 0.2, 0.3]])[1] is not None
+    assert mean_difference([[0.5]]) == (Interval(0.5, None, None), None)
+    assert Contrast("", 0, "", "", *mean_difference([[0.5]])).verdict == "no test: one seed"
+    assert mean_difference([[0.5, 0.5, 0.5], [0.1, 0.2, 0.3]])[1] is not None
 
 
 def test_holm_corrects_as_its_paper_says():
@@ -69,7 +69,7 @@ def test_the_gap_is_found_in_four_of_five_cases(seeds, tasks, level):
     fixed = [(0.01 * (task + 1) * stats.zscore(np.arange(seeds), ddof=1)).tolist() for task in range(tasks)]
     gap, _ = power(fixed, level)
     drawn = draw.normal(gap, [[0.01 * (task + 1)] for task in range(tasks)], (600, tasks, seeds))
-    found = np.mean([compare(case)[1] < level for case in drawn.tolist()])
+    found = np.mean([mean_difference(case)[1] < level for case in drawn.tolist()])
     assert found == pytest.approx(0.8, abs=0.05 if tasks == 1 else 0.1)
 
 
@@ -179,7 +179,7 @@ def test_a_report_of_schemes_that_are_alike_rarely_has_a_finding(kind, seeds, mo
         else:
             runs = draw.normal(0.7, np.array(SPREADS[kind])[:, None], (10, 3, seeds))
         pairs = [(i, 0) for i in range(1, 10)] + [(i, 1) for i in range(2, 10)]
-        made = _corrected([Contrast("", 0, "", "", *compare((runs[i] - runs[j]).tolist())) for i, j in pairs])
+        made = _corrected([Contrast("", 0, "", "", *mean_difference((runs[i] - runs[j]).tolist())) for i, j in pairs])
         found += any(contrast.is_found for contrast in made)
         covered += made[0].interval.low <= 0 <= made[0].interval.high
     assert found / 400 <= most

@@ -20,8 +20,8 @@ from transformers import AutoTokenizer, TrainerCallback
 
 from hf_posenc.conversion import Healing, convert
 from hf_posenc.conversion import heal as module
-from hf_posenc.conversion.heal import batches_of_like_lengths, default_rate, depth_at, set_aside
-from hf_posenc.conversion.measure import encode, swap_tokens
+from hf_posenc.conversion.heal import batches_of_like_lengths, depth_at, healing_rate, set_aside
+from hf_posenc.conversion.measure import swap_tokens, tokenize
 from hf_posenc.data.texts import read_training_texts
 
 
@@ -99,7 +99,7 @@ def test_the_loss_is_the_squared_difference_in_units_of_the_originals_variance()
 
 @pytest.mark.parametrize(("width", "rate"), [(32, 6e-4), (384, 6e-4), (768, 3e-4), (1024, 2.25e-4)])
 def test_wider_models_learn_more_slowly(width, rate):
-    assert default_rate(width) == pytest.approx(rate)
+    assert healing_rate(width) == pytest.approx(rate)
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_the_steps_are_said_and_the_learning_rate_falls_over_them(source, tmp_pa
     assert re.search(r"takes 20 steps of up to [0-9]+ tokens .the longest text has 1[0-9].: at most about .* MB", out)
     assert "%|" not in out + err  # no bars in a log
     assert not list(tmp_path.iterdir())  # the Trainer's own folder isn't left behind
-    assert report.healing["learning_rate"] == default_rate(32) == 6e-4
+    assert report.healing["learning_rate"] == healing_rate(32) == 6e-4
     assert rates == pytest.approx([3e-4, *(6e-4 * (1 - step / 18) for step in range(19))])
     assert report.healing["steps"] == 20
     assert not report.notes
@@ -423,4 +423,4 @@ def test_rows_have_their_parts_in_one_order_in_every_process(source):
     """Else their hash, by which a healing is resumed, would change with the process."""
     words = AutoTokenizer.from_pretrained(source)
     words.model_input_names = ["token_type_ids", "attention_mask", "input_ids"]
-    assert [*encode(words, ["a"], 8)[0]] == ["input_ids", "token_type_ids"]
+    assert [*tokenize(words, ["a"], 8)[0]] == ["input_ids", "token_type_ids"]

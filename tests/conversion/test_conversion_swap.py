@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme
 from hf_posenc.conversion import convert, swap
 from hf_posenc.conversion.fitting import choose_basis, extended_table
-from hf_posenc.conversion.measure import encode, order_r2, special_tokens
+from hf_posenc.conversion.measure import order_r2, special_tokens, tokenize
 
 
 def source_of(*arguments, **fields):
@@ -69,7 +69,7 @@ def test_a_scheme_that_makes_queries_and_keys_anew_is_said_where_it_comes_and_go
 
 def test_how_much_a_model_knows_of_word_order(source):
     original = convert(source).model
-    rows = encode(AutoTokenizer.from_pretrained(source), sentences(40), 32)
+    rows = tokenize(AutoTokenizer.from_pretrained(source), sentences(40), 32)
     blind = convert(source, scheme="none").model
     assert order_r2(original, original, rows, {2, 3}) == 1
     assert abs(order_r2(blind, original, rows, {2, 3})) < 1e-6

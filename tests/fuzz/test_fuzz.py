@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.comparison import Summary, read_plan
 from hf_posenc.comparison.report import render_report
-from hf_posenc.conversion.loading import load
+from hf_posenc.conversion.loading import load_source
 from hf_posenc.data.columns import find_columns
 from hf_posenc.data.preparing import prepare
 from hf_posenc.data.sources import read
@@ -166,7 +166,7 @@ def test_files_of_a_checkpoint(checkpoint, tmp_path, name):
     def read(content):
         (tmp_path / name).write_bytes(content)
         errors = []
-        for reader in (load, lambda folder: list(answers_to(load_classifier(folder), [("a b",)]))):
+        for reader in (load_source, lambda folder: list(answers_to(load_classifier(folder), [("a b",)]))):
             try:
                 reader(str(tmp_path))
             except ValueError as caught:

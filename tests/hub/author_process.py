@@ -59,7 +59,7 @@ def train_and_publish(folder: Path) -> None:
     sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 100}
     data = {"data": str(folder / "train.jsonl"), "validation": str(folder / "train.jsonl")}
     fine_tune(Options(output=str(folder / "trained"), **data, scheme="alibi", max_steps=2, device="cpu", set=sizes))
-    publishing.verify = lambda *_: None
+    publishing.verify_upload = lambda *_: None
     publish(folder / "trained", "me/trained")
 
 

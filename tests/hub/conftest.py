@@ -31,7 +31,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 @pytest.fixture
 def unverified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the check of the commit, which has tests of its own."""
-    monkeypatch.setattr(publishing, "verify", lambda *_: None)
+    monkeypatch.setattr(publishing, "verify_upload", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

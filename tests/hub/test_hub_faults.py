@@ -85,7 +85,7 @@ def test_ctrl_c_says_what_is_there(hub: Hub, checkpoint: Path, monkeypatch: pyte
         patched.setattr(publishing.HfApi, "upload_folder", interrupted)
         with pytest.raises(KeyboardInterrupt, match="^me/mine: Whether it arrived isn't known"):
             send(checkpoint)
-    monkeypatch.setattr(publishing, "verify", interrupted)
+    monkeypatch.setattr(publishing, "verify_upload", interrupted)
     with pytest.raises(KeyboardInterrupt, match=r"are there as commit [0-9a-f]{40}, but it isn't verified"):
         send(checkpoint)
 

@@ -264,7 +264,7 @@ def test_foreign_code_that_came_with_the_commit_is_never_loaded(
         return real(self, *args, **{**kwargs, "parent_commit": None})
 
     monkeypatch.setattr(publishing.HfApi, "create_commit", late)
-    monkeypatch.setattr(publishing, "verify", lambda *_: pytest.fail("it was loaded"))
+    monkeypatch.setattr(publishing, "verify_upload", lambda *_: pytest.fail("it was loaded"))
     with pytest.raises(UserError, match=r"'tok.py'.*are there as commit [0-9a-f]{40}, but it isn't verified"):
         publish(checkpoint, "me/mine", token=WRITER)
 

@@ -20,7 +20,7 @@ from hf_posenc.checkpoints.keeper import LIST, is_model_file
 from hf_posenc.data.labels import Labels
 from hf_posenc.errors import UserError
 from hf_posenc.files import sha256
-from hf_posenc.finetuning.prediction import load_classifier, score
+from hf_posenc.finetuning.prediction import load_classifier, score_classifier
 from hf_posenc.options import Options
 from hf_posenc.training.metrics import ClassificationLoss, loss_and_metrics, make_loss
 
@@ -31,7 +31,7 @@ PARADIGM = "existential_there_quantifiers_2"
 
 def scored(folder: Path | str, data: str) -> dict[str, float]:
     """The metrics of a checkpoint that is loaded anew, on a file."""
-    return score(load_classifier(str(folder), "cpu"), Options(data=data)).metrics
+    return score_classifier(load_classifier(str(folder), "cpu"), Options(data=data)).metrics
 
 
 @pytest.fixture(scope="module")

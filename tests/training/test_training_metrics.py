@@ -55,7 +55,9 @@ def test_a_correlation_with_a_constant_is_zero_and_not_nan(metric):
     ],
 )
 def test_the_problem_type_chooses_metrics_and_reads_logits(problem_type, logits, labels, expected):
-    scores = metrics.score(metrics.predictions_from_logits(np.array(logits), problem_type), labels, problem_type)
+    scores = metrics.compute_metrics(
+        metrics.predictions_from_logits(np.array(logits), problem_type), labels, problem_type
+    )
     assert {name: scores[name] for name in expected} == pytest.approx(expected)
     predictions = metrics.predictions_from_logits(np.array(logits), problem_type).tolist()
     labels = np.ravel(labels).tolist() if problem_type == "regression" else labels

@@ -16,11 +16,10 @@ from unittest import mock
 
 import torch
 
-from hf_posenc.errors import UserError
-from hf_posenc.quiet import without_bars
-
+from ...errors import UserError
 from ...model.position_base import PositionScheme
 from ...model.scheme_table import SCHEMES
+from ...quiet import without_bars
 from ..describe import position_rates, rates_in_words
 from ..names import require_scheme
 from ..scheme_file import register_scheme
@@ -174,7 +173,7 @@ def check_scheme(
         for name in (check for check in SCHEME_CHECKS if check in names):
             fault = results[0].error if results and results[0].name == "repeats" else None
             if fault is None or (name in ("signature", "shapes") and not isinstance(fault, Failure)):
-                results.append(_run(name, case))
+                results.append(_run_check(name, case))
             else:
                 results.append(CheckResult(name, "skipped", "comparisons say nothing until `repeats` passes", 0.0))
         rates = ""
@@ -186,7 +185,7 @@ def check_scheme(
     return CheckReport(label, tuple(results), rates)
 
 
-def _run(name: str, case: "Case") -> CheckResult:
+def _run_check(name: str, case: "Case") -> CheckResult:
     started = time.perf_counter()
     error: Exception | None = None
     outcome: Outcome

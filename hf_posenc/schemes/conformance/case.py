@@ -46,7 +46,7 @@ def describe(error: Exception) -> str:
 SAME, DIFFERENT = 1e-5, 1e-3
 """Hidden states are about 1. Float32 sums in another order differ by less than 1e-5, positions have larger effects."""
 
-LONGEST = 32
+CHECKED_LENGTH = 32
 
 
 def draw_tokens(*shape: int, seed: int = 1) -> Tensor:
@@ -86,10 +86,10 @@ class Case:
         torch.default_generator.manual_seed(0)
         model = PosEncForSequenceClassification(self.config(**overrides))
         limit = model.model.position.max_length
-        if limit is not None and limit < LONGEST:
+        if limit is not None and limit < CHECKED_LENGTH:
             raise UserError(
-                f"max_length={limit} is too short for the checks, which use {LONGEST} tokens. Give the argument in "
-                "scheme_kwargs that sets it, or read it from max_positions, which is 128 here."
+                f"max_length={limit} is too short for the checks, which use {CHECKED_LENGTH} tokens. Give the argument "
+                "in scheme_kwargs that sets it, or read it from max_positions, which is 128 here."
             )
         perturb(model)
         return model.eval()

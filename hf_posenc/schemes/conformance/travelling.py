@@ -12,8 +12,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from hf_posenc.isolated_load import IsolatedLoadFailed, load_isolated
-
+from ...isolated_load import IsolatedLoadFailed, load_isolated
 from ...model.modeling_posenc import PosEncForSequenceClassification
 from .case import SEQUENCES, Case, Failure, Skip, describe, draw_tokens, pad_batch, require_same
 

@@ -5,12 +5,12 @@ from torch import Tensor, nn
 
 from ...model.modeling_posenc import PosEncForSequenceClassification, PosEncModel
 from ...model.scheme_factory import make_scheme
-from .case import LONGEST, SEQUENCES, Case, Failure, describe, draw_tokens, pad_batch, require_same
+from .case import CHECKED_LENGTH, SEQUENCES, Case, Failure, describe, draw_tokens, pad_batch, require_same
 
 
 def _gradients(model: PosEncForSequenceClassification) -> dict[str, Tensor | None]:
     """Gradients of a random projection of a batch's logits, which is long enough for far distances."""
-    ids, mask = pad_batch([draw_tokens(LONGEST, seed=5), *SEQUENCES[:2]])
+    ids, mask = pad_batch([draw_tokens(CHECKED_LENGTH, seed=5), *SEQUENCES[:2]])
     logits = model(ids, attention_mask=mask).logits
     model.zero_grad(set_to_none=True)
     (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(11))).sum().backward()
