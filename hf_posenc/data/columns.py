@@ -174,7 +174,8 @@ def _check_join(columns: Columns, options: Options) -> None:
 def _check_as_trained(columns: Columns, known: Columns, *, is_named: bool) -> None:
     """Refuses texts that aren't put together as those that a checkpoint was trained on."""
     text = columns.text
-    trained, there = " and ".join(known.text), " and ".join(text)
+    trained = " and ".join(known.text)
+    there = " and ".join(text)
     if known.is_pair != columns.is_pair:
         kind, way_out = ("pairs", "two columns") if known.is_pair else ("single texts", "one column")
         way_out = f"{way_out}: {spell('text_column', 'a,b' if known.is_pair else 'a')}"
@@ -216,7 +217,8 @@ def _candidates(
 
 def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[tuple[str, ...]]) -> UserError:
     """The error of columns that must be named: exactly one choice isn't missing."""
-    names, head = names_of(table), table.with_format("arrow")[:100].to_pydict()
+    names = names_of(table)
+    head = table.with_format("arrow")[:100].to_pydict()
     longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]))
     fewest = min((name for name in names if name != longest), key=lambda name: len({*map(str, head[name])}), default="")
     wanted, options = [], []
@@ -239,7 +241,8 @@ def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[
 def require_columns(table: Dataset, names: Sequence[str], parameter: str, split: str = "") -> None:
     """Raises a UserError if a column, which this parameter may name, isn't there; it lists those that are."""
     if missing := [name for name in names if name not in names_of(table)]:
-        data, there = f"The {split} data" if split else table.info.dataset_name, ", ".join(map(repr, names_of(table)))
+        data = f"The {split} data" if split else table.info.dataset_name
+        there = ", ".join(map(repr, names_of(table)))
         raise UserError(f"{data} has no column {missing[0]!r}. It has {there}: name one with {spell(parameter)}.")
 
 

@@ -124,7 +124,8 @@ def encode_labels(
     Raises:
         UserError: a label is missing, unknown, or could be meant in two ways.
     """
-    options, known = options or Options(), known or Known()
+    options = options or Options()
+    known = known or Known()
     trained, problem_type = known.label_names, known.problem_type or "single_label_classification"
     labelled = _labelled(splits, columns, options, trained)
     if not labelled:
@@ -220,7 +221,7 @@ def _cells(table: Dataset, name: str, declared: tuple[str, ...] | None) -> list[
 
 
 def _are_numbers(table: Dataset, cells: list[Any]) -> bool:
-    """Whether all words of a file without types are numbers."""
+    """True where all words of a file without types are numbers."""
     if table.info.builder_name not in DELIMITERS:
         return False
     return all(_NUMBER.fullmatch(cell.strip()) for cell in cells if cell is not None)
@@ -235,14 +236,14 @@ def _parted(cells: list[Any], delimiter: str) -> list[Any]:
 
 
 def _kind_of(items: list[Any], is_numeric: bool) -> str:
-    """How labels are written; see `_Column`. `is_numeric`: as words that are numbers."""
+    """Kind of labels, by how they are written; see `_Column`. `is_numeric`: as words that are numbers."""
     if not is_numeric and any(isinstance(item, str | bool) for item in items):
         return "words"
     return "whole" if all(float(item).is_integer() for item in items) else "real"
 
 
 def _said_of_numbers(kind: str, options: Options) -> tuple[str, ...] | None:
-    """What `label_names` says that 0, 1, ... mean; None: nothing, or they are numbers themselves, which name those."""
+    """Names that `label_names` gives to 0, 1, ...; None: nothing, or they are numbers themselves, which name those."""
     said = options.named_labels
     if not said or kind != "whole" or options.problem_type == "regression":
         return None
@@ -326,7 +327,8 @@ def _as_written(column: _Column) -> str:
         return "multi_label_classification"
     if column.kind == "real":
         return "regression"
-    seen, classes = sorted(column.seen), spell("problem_type", "single_label_classification")
+    seen = sorted(column.seen)
+    classes = spell("problem_type", "single_label_classification")
     if column.kind == "words":
         odd = [name for name in seen if _FOR_PEOPLE.fullmatch(name)]
         is_text = column.table.info.builder_name in DELIMITERS and column.known is None
@@ -346,7 +348,8 @@ def _of_a_model(column: _Column, trained: tuple[str, ...], problem_type: str, op
     """The labels of a trained model, as the data calls them; refuses others where the model has no names for them."""
     if problem_type == "regression":
         return Labels(problem_type)
-    labels, numbers = sorted(column.seen), tuple(map(str, range(len(trained))))
+    labels = sorted(column.seen)
+    numbers = tuple(map(str, range(len(trained))))
     if trained != tuple(f"LABEL_{number}" for number in numbers) or {*labels} <= {*trained}:
         return Labels(problem_type, trained)
     if len(options.named_labels) == len(trained):
@@ -440,7 +443,8 @@ def _refuse_unknown(labels: Labels, column: _Column) -> None:
 def refuse_far_from_zero(name: str, numbers: Sequence[float]) -> None:
     """Raises a UserError where numbers differ by so little of their size that float32 answers can't tell them apart."""
     values = np.asarray(numbers, np.float64)
-    mean, deviation = float(values.mean()), float(np.std(values))
+    mean = float(values.mean())
+    deviation = float(np.std(values))
     if values.min() == values.max() or abs(mean) <= FAR_FROM_ZERO * deviation:
         return
     offset = round(mean, -math.floor(math.log10(deviation))) if deviation else mean
@@ -457,6 +461,7 @@ def standard_units(numbers: Sequence[float]) -> tuple[float, float]:
     Numbers that float32 can't tell apart have a standard deviation of 1, by which one may divide.
     """
     values = np.asarray(numbers, np.float64)
-    mean, std = float(values.mean()), float(values.std())
+    mean = float(values.mean())
+    std = float(values.std())
     smallest = max(abs(mean) * np.finfo(np.float32).eps, np.finfo(np.float32).tiny)
     return mean, std if std > smallest else 1.0

@@ -89,7 +89,8 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
         return {"train": name}
     is_saved = (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists()
     if folder.is_dir() and not is_saved:
-        usual, kinds = [name for names in _USUAL.values() for name in names], ", .".join(KINDS)
+        usual = [name for names in _USUAL.values() for name in names]
+        kinds = ", .".join(KINDS)
         way_out = f"Call files {', '.join(_USUAL)}, one for each split, each a .{kinds}; or name them: {spell('data')}."
         files: dict[str, str] = {}
         for path in sorted(path for path in folder.iterdir() if kind_of(path) in KINDS):
