@@ -149,8 +149,7 @@ def export(
     """
     source = str(expanded(checkpoint))
     output = expanded(output)
-    evaluate = expanded(evaluate)
-    calibrate = expanded(calibrate)
+    evaluate, calibrate = map(expanded, (evaluate, calibrate))
     to, like = _target(to)
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     options = _reading_options(evaluate, calibrate, reading)

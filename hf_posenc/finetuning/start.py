@@ -209,12 +209,17 @@ def _load(
         notes.append(f"{last_name(source)} was trained for {which} labels: its classifier is {state}.")
     model = load_model(checkpoint, config, new_head=not keeps_head)
     if not keeps_head:  # the weights in its file are of another task
-        for name, part in type(model)(model.config).named_children():
-            if name != model.base_model_prefix:
-                setattr(model, name, part)
+        _renew_head(model)
     if options.lora:
         add_lora(model)
     return tokenizer, model, notes
+
+
+def _renew_head(model: PreTrainedModel) -> None:
+    """Draws the weights of the head anew."""
+    for name, part in type(model)(model.config).named_children():
+        if name != model.base_model_prefix:
+            setattr(model, name, part)
 
 
 def _head(labels: Labels) -> dict[str, Any]:

@@ -124,8 +124,7 @@ def publish(
                 return Publication(None, None, files, sent.left_out, draft=str(sent.source / DRAFT))
             if not create_pr:  # a pull request is for an existing repository, perhaps somebody else's
                 repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-                if branch != "main" and not branch.startswith("refs/"):
-                    api.create_branch(repo_id, branch=branch, exist_ok=True)
+                _open_branch(api, repo_id, branch)
             commit = _upload(api, repo_id, branch, sent, place / "cache", commit_message, create_pr)
             with _leaves(f"The files are there as commit {commit.oid}, but it isn't verified."):
                 refuse_unknown_files(api.list_repo_files(repo_id, revision=commit.oid), sent.files)
@@ -158,6 +157,12 @@ def _leaves(outcome: str) -> Iterator[None]:
     except BaseException as error:
         error.add_note(outcome)
         raise
+
+
+def _open_branch(api: HfApi, repo_id: str, branch: str) -> None:
+    """Makes a branch that isn't there yet."""
+    if branch != "main" and not branch.startswith("refs/"):
+        api.create_branch(repo_id, branch=branch, exist_ok=True)
 
 
 def _upload(
