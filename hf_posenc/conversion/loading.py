@@ -168,7 +168,7 @@ def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
 
 @dataclass(frozen=True)
 class _Positions:
-    """What a converted model takes of a checkpoint's positions where its class has read something else."""
+    """The positions that a converted model takes of a checkpoint's files, where its class has read something else."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -187,7 +187,8 @@ def _load_family(source: Checkpoint, family: Family, wanted: str | None) -> Load
         theirs.num_labels = 2  # start and end: some classes refuse another head's
     config = build_config(our_fields(family, theirs, source.raw, task, source.name))
     in_class = task if task in family.heads else "feature-extraction"  # its own head isn't like ours
-    cls, bare = family.model_class(in_class), family.without_pooler(in_class)
+    cls = family.model_class(in_class)
+    bare = family.without_pooler(in_class)
     read = read_in_class(source, cls, theirs, family.prefix, **bare)
     with torch.device("meta"):
         has = model_class(task)(config).base_model.state_dict()  # type: ignore[call-arg]
@@ -255,7 +256,7 @@ def _zeros(state: Mapping[str, Tensor], names: set[str]) -> dict[str, Tensor]:
 
 
 def _is_relative(config: PosEncConfig) -> bool:
-    """Whether transformers' class drops the tables of the scheme, and adds absolute positions instead."""
+    """True where transformers' class drops the scheme's tables, and adds absolute positions instead."""
     return config.position_embedding_type.startswith("relative_key")
 
 
@@ -317,7 +318,8 @@ def _place(source: Checkpoint, config: PosEncConfig, task: str, source_task: str
     Raises:
         UserError: a weight that the model needs isn't there or has another shape, or one that is there has no place.
     """
-    fresh, head, state = _new_weights(weights, task, source_task), weights.head, weights.read.state
+    fresh = _new_weights(weights, task, source_task)
+    head, state = weights.head, weights.read.state
     notes: list[str] = []
     if _DECODER in head and config.tie_word_embeddings:
         words = state[weights.encoder["embeddings.word_embeddings.weight"]]

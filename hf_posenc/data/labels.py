@@ -220,7 +220,7 @@ def _cells(table: Dataset, name: str, declared: tuple[str, ...] | None) -> list[
 
 
 def _are_numbers(table: Dataset, cells: list[Any]) -> bool:
-    """Whether all words of a file without types are numbers."""
+    """True where all words of a file without types are numbers."""
     if table.info.builder_name not in DELIMITERS:
         return False
     return all(_NUMBER.fullmatch(cell.strip()) for cell in cells if cell is not None)
@@ -235,14 +235,14 @@ def _parted(cells: list[Any], delimiter: str) -> list[Any]:
 
 
 def _kind_of(items: list[Any], is_numeric: bool) -> str:
-    """How labels are written; see `_Column`. `is_numeric`: as words that are numbers."""
+    """The way labels are written; see `_Column`. `is_numeric`: as words that are numbers."""
     if not is_numeric and any(isinstance(item, str | bool) for item in items):
         return "words"
     return "whole" if all(float(item).is_integer() for item in items) else "real"
 
 
 def _said_of_numbers(kind: str, options: Options) -> tuple[str, ...] | None:
-    """What `label_names` says that 0, 1, ... mean; None: nothing, or they are numbers themselves, which name those."""
+    """The names that `label_names` gives 0, 1, ...; None: nothing, or they are numbers themselves, which name those."""
     said = options.named_labels
     if not said or kind != "whole" or options.problem_type == "regression":
         return None

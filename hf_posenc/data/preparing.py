@@ -121,7 +121,7 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
 
 
 def _read_in_words(split: str, table: Dataset, part: Dataset) -> str:
-    """What was read of a split, and how many of its rows were left out."""
+    """The rows that were read of a split, and how many of its rows were left out."""
     left_out = len(table) - len(part)
     return f"{split} {table.info.description}{f', {left_out:,} left out' if left_out else ''}"
 
@@ -141,9 +141,11 @@ def _choose_rows(parts: dict[str, Dataset], labels: Labels, options: Options) ->
 def _set_aside(parts: dict[str, Dataset], labels: Labels, share: float) -> dict[str, Dataset]:
     """The splits, with a share of the training rows to validate on; see `choose_texts`."""
     whole = parts["train"]
-    marks, classes = whole[_MARK][:], None if labels.problem_type == "regression" else labels_of(whole)
+    marks = whole[_MARK][:]
+    classes = None if labels.problem_type == "regression" else labels_of(whole)
     held = choose_texts(marks, classes, share)
-    is_held, rows = np.array([mark in held for mark in marks]), whole.with_format("arrow")[:]
+    is_held = np.array([mark in held for mark in marks])
+    rows = whole.with_format("arrow")[:]
     sides = {"train": ~is_held, "validation": is_held}  # filtered: datasets looks a selection up row by row
     of_training = {split: Dataset(rows.filter(side), info=whole.info) for split, side in sides.items()}
     return of_training | {split: part for split, part in parts.items() if split != "train"}

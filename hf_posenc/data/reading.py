@@ -368,11 +368,11 @@ class _Row(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
-        """Whether it is no row, or in a file of one column an empty cell."""
+        """True where it is no row, or in a file of one column an empty cell."""
         return len(self.cells) < 2 and not self.lines[0].strip(" \r\n")
 
     def is_quoted(self, delimiter: str) -> bool:
-        """Whether all of its cells are enclosed by quotes."""
+        """True where all of its cells are enclosed by quotes."""
         cells = ['"' + cell.replace('"', '""') + '"' for cell in self.cells]
         return "".join(self.lines).rstrip("\r\n") == delimiter.join(cells)
 
@@ -474,7 +474,8 @@ def _read_json(path: str | Path, kind: str, lines: list[str]) -> tuple[list[tupl
     else:
         rows = _value_in("".join(lines), str(path), must_list=True)
         places = list(range(len(rows)))
-    unit, has_escapes = "line" if kind == "jsonl" else "row", any(map(_ESCAPED_HALF.search, lines))
+    unit = "line" if kind == "jsonl" else "row"
+    has_escapes = any(map(_ESCAPED_HALF.search, lines))
     for place, row in zip(places, rows, strict=True):
         source = f"{path}, {unit} {place}"
         if not isinstance(row, dict):

@@ -147,8 +147,10 @@ def export(
             no class of Transformers can hold it; `output` can't be written; what was written differs from PyTorch by
             more than 1e-4, `native` 1e-5; or int8 lowers the score by more than `largest_drop`. Nothing is left then.
     """
-    source, output = str(expanded(checkpoint)), expanded(output)
-    evaluate, calibrate = expanded(evaluate), expanded(calibrate)
+    source = str(expanded(checkpoint))
+    output = expanded(output)
+    evaluate = expanded(evaluate)
+    calibrate = expanded(calibrate)
     to, like = _target(to)
     _check_int8(to, quantize, evaluate, largest_drop, calibrate)
     options = _reading_options(evaluate, calibrate, reading)
