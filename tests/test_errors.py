@@ -78,6 +78,10 @@ def test_a_command_prints_no_token(kind, variable, tokens, run, monkeypatch):
     assert ("Traceback" in err) is (variable is not None)
 
 
+def two_lines():
+    raise RuntimeError("two\nlines")
+
+
 def broadcast():
     return np.zeros(2) + np.zeros(3)
 
@@ -87,6 +91,7 @@ def broadcast():
     [
         (lambda: int("x1"), "ValueError: invalid literal for int() with base 10: 'x1'"),
         (lambda: {}["a"], "KeyError: 'a'"),
+        (two_lines, "RuntimeError: two lines"),
     ],
 )
 def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, run, monkeypatch):

@@ -103,6 +103,14 @@ def _moved_out(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
 
 
+def _index(text: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(text)
+
+    return damage
+
+
 def _sharded(change: Callable[[dict[str, str]], object]) -> Callable[[Path], None]:
     """An index beside its only shard, and a change of what it promises."""
 
@@ -181,6 +189,10 @@ WEIGHTS: dict[str, tuple[Callable[[Path], None], str]] = {
         _weights(lambda state, query, _: {name: value for name, value in state.items() if name != query}),
         r"lacks .*query\.weight",
     ),
+    "no head": (
+        _weights(lambda state, _, last: {name: value for name, value in state.items() if name != last}),
+        r"lacks .*bias",
+    ),
     "another shape": (
         _weights(lambda state, query, _: {**state, query: state[query][:, 1:].contiguous()}),
         r"query\.weight'.*\(\d+, \d+\).*\(\d+, \d+\)",
@@ -193,10 +205,9 @@ WEIGHTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "cut": (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-9]), "cut short"),
     "gone": (lambda f: (f / "model.safetensors").unlink(), r"holds no model\.safetensors"),
     "an index that names a file outside": (_moved_out, "no safetensors file of this folder"),
-    "an index without a map": (
-        lambda f: ((f / "model.safetensors").unlink(), (f / "model.safetensors.index.json").write_text("{}")),
-        "no weight_map",
-    ),
+    "an index that is no object": (_index("[]"), "holds no JSON object"),
+    "an index without a map": (_index("{}"), "no weight_map"),
+    "an index with a list for a map": (_index('{"weight_map": []}'), "no weight_map"),
     "an index that promises a weight too many": (
         _sharded(lambda names: names.update({"model.more.weight": "model-00001-of-00001.safetensors"})),
         "don't name the same weights: only one has 'model.more.weight'",
@@ -251,6 +262,7 @@ CONFIGS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a file of another name": (_other_config, "configuration_files="),
     "attention that is shown": (_fields("config.json", output_attentions=True), "output_attentions=true"),
     "quantised": (_fields("config.json", quantization_config={"quant_method": "fp8"}), "quantization_config="),
+    "code without classes": (_fields("config.json", auto_map=None), "auto_map=null, which doesn't name classes"),
     "no class of a model": (_fields("config.json", architectures=5), "architectures=5"),
     "a size of another type": (_fields("config.json", num_hidden_layers="two"), "num_hidden_layers"),
     "gone": (lambda f: (f / "config.json").unlink(), r"no config\.json"),

@@ -405,14 +405,6 @@ def test_batches_hold_like_lengths_in_any_order_and_every_text_once(count, token
     assert abs(torch.corrcoef(torch.stack((means[:-1], means[1:])))[0, 1]) < 0.3  # not from long to short
 
 
-def test_a_tokenizer_of_another_model_is_refused_before_anything_is_written(tmp_path):
-    tiny_source(tmp_path / "small", "bert", "fill-mask", vocab_size=12)
-    tiny_tokenizer(tmp_path / "small")
-    with pytest.raises(ValueError, match="They don't belong together"):
-        heal(tmp_path / "small", tmp_path / "out", max_steps=1, measure=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["small"]
-
-
 def test_a_source_without_a_tokenizer_cannot_be_healed(tmp_path):
     tiny_source(tmp_path / "source")
     with pytest.raises(ValueError, match="has no tokenizer, so text can't heal it"):

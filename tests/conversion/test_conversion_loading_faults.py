@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conversion_harness import converted, edit, edit_weights, tiny_source, tiny_tokenizer
+from conversion_harness import converted, edit, edit_weights, tiny_source
 from safetensors.torch import load_file
 
 from hf_posenc.conversion import convert
@@ -98,22 +98,6 @@ def test_the_known_keys_of_other_heads_are_dropped_with_their_reason(tmp_path):
     assert {name: report.keys.dropped[name] for name in foreign} == foreign
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"id2label": ["a", "b"]}, "config.json is no bert configuration"),
-        ({"architectures": [None]}, r"has architectures=\[null\], which is no list of names"),
-        ({"architectures": "BertModel"}, 'has architectures="BertModel", which is no list of names'),
-        ({"model_type": ["bert"]}, r"is a \['bert'\] model, which can't be converted"),
-    ],
-)
-def test_a_config_with_values_of_another_kind_is_refused(change, match, tmp_path):
-    tiny_source(tmp_path, "bert", "text-classification")
-    edit(tmp_path, **change)
-    with pytest.raises(ValueError, match=match):
-        convert(tmp_path)
-
-
 def test_a_missing_shard_is_named(tmp_path):
     theirs = tiny_source(tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -133,13 +117,6 @@ def test_a_pickle_that_holds_no_weights_by_name_is_refused(content, tmp_path):
         convert(tmp_path, allow_pickle=True)
 
 
-def test_a_tokenizer_for_a_larger_vocabulary_is_refused(tmp_path):
-    tiny_source(tmp_path, vocab_size=4)
-    tiny_tokenizer(tmp_path)
-    with pytest.raises(ValueError, match="its tokenizer has token 22, .*vocab_size=4"):
-        convert(tmp_path, eval_texts=["the dog sleeps"])
-
-
 DATA_PARALLEL = [
     *((family, "fill-mask") for family in ("bert", "roberta", "electra", "nomic_bert", "gte", "jina_embeddings_v3")),
     ("distilbert", "text-classification"),
@@ -155,15 +132,8 @@ def test_keys_that_transformers_does_not_understand_are_measured_under_its_names
     assert report.exact.logits_max < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"pad_token_id": None}, "pad_token_id=None, and a roberta model counts positions from it"),
-        ({"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}, "has quantization_config="),
-    ],
-)
-def test_a_source_that_transformers_could_not_run_is_refused(change, match, tmp_path):
+def test_a_source_that_transformers_could_not_run_is_refused(tmp_path):
     tiny_source(tmp_path, "roberta")
-    edit(tmp_path, **change)
-    with pytest.raises(ValueError, match=match):
+    edit(tmp_path, pad_token_id=None)
+    with pytest.raises(ValueError, match="pad_token_id=None, and a roberta model counts positions from it"):
         convert(tmp_path)

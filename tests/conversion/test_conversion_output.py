@@ -6,10 +6,9 @@ import os
 import pytest
 from conversion_harness import tiny_source, tiny_tokenizer
 
-from hf_posenc.checkpoints.keeper import LIST, is_model_file
+from hf_posenc.checkpoints.keeper import is_model_file
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
-from hf_posenc.files import sha256
 
 
 @pytest.fixture
@@ -31,7 +30,6 @@ def test_what_a_conversion_wrote_is_listed_and_replaced_and_all_else_stays(sourc
     out = tmp_path / "out"
     convert(source, out, measure=False)
     names = {path.name for path in out.iterdir()}
-    assert json.loads((out / LIST).read_text())["files"] == {name: sha256(out / name) for name in names - {LIST}}
     assert all(is_model_file(out / name) for name in names)
     (out / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"out' already holds .*replace it \(overwrite=True\)"):
@@ -40,10 +38,6 @@ def test_what_a_conversion_wrote_is_listed_and_replaced_and_all_else_stays(sourc
     assert (out / "notes.txt").read_text() == "mine"
     assert {path.name for path in out.iterdir()} - names == {"notes.txt", "position_rope.py", "position_rotated.py"}
     assert not (out / "position_learned.py").exists()
-    (out / "handler.py").write_text("mine")
-    with pytest.raises(UserError, match="holds handler.py, which hf-posenc didn't write"):
-        convert(source, out, overwrite=True)
-    assert (out / "handler.py").read_text() == "mine"
 
 
 def test_a_folder_without_permission_is_named_first(source, tmp_path, monkeypatch):

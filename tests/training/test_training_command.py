@@ -27,22 +27,6 @@ def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
 
 
-def test_whatever_else_goes_wrong_is_one_line_too(order, tmp_path, monkeypatch, run):
-    def broken(*args, **kwargs):
-        raise RuntimeError("two\nlines")
-
-    monkeypatch.setattr("transformers.Trainer.training_step", broken)
-    words = command(tmp_path / "run", **order, overwrite=True)
-    code, _, err = run("train", *words)
-    assert code == 1
-    assert err.strip().splitlines()[-1] == "Error: RuntimeError: two lines (HF_POSENC_TRACEBACK=1 shows where)"
-    monkeypatch.setenv("HF_POSENC_TRACEBACK", "1")
-    code, _, err = run("train", *words)
-    assert code == 1
-    assert "in broken" in err
-    assert err.strip().endswith("RuntimeError: two\nlines")
-
-
 def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_path, monkeypatch, run):
     resource = pytest.importorskip("resource")
     options = {**order, **dict.fromkeys(SIZES), "epochs": 2, "save_strategy": "epoch"}

@@ -15,7 +15,7 @@ from accelerate.state import AcceleratorState
 from common import others_slow, write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file, save_file
-from training_harness import assert_same_weights, command, order_files, results, snapshot, train
+from training_harness import assert_same_weights, order_files, results, snapshot, train
 from transformers.trainer_callback import CallbackHandler
 
 from hf_posenc import fit
@@ -315,13 +315,6 @@ def test_ctrl_c_saves_and_resuming_ends_in_the_same_weights(
     assert_same_weights(whole, stopped)
 
 
-def test_ctrl_c_ends_the_command_with_one_line_and_130(files, tmp_path, call_at, run):
-    call_at("on_step_begin", 2, press_ctrl_c)
-    code, _, err = run("train", *command(tmp_path / "stopped", **files, **EVERY_4))
-    assert code == 130
-    assert err.strip().splitlines()[-1].startswith("Interrupted: '")
-
-
 # ---- a folder that is taken -----------------------------------------------------------------------------------------
 
 
@@ -505,9 +498,3 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
     with pytest.raises(Diverged, match="holds NaN or infinity: the model isn't saved"):
         fitted.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
-
-
-def test_what_json_has_no_number_for_is_null(tmp_path):
-    write_json(tmp_path / "a.json", {"a": [float("nan"), 1.5, (float("inf"),)], "b": {"c": float("-inf")}})
-    read = json.loads((tmp_path / "a.json").read_text(), parse_constant=pytest.fail)
-    assert read == {"a": [None, 1.5, [None]], "b": {"c": None}}

@@ -1,7 +1,6 @@
 """More than one process gives what one gives, and a process that is killed at any moment loses nothing for good."""
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -22,8 +21,6 @@ from training_harness import (
     ROOT,
     SHARDED,
     TRAIN,
-    assert_same_weights,
-    await_loss,
     begun,
     command,
     in_processes,
@@ -129,27 +126,6 @@ def test_of_several_processes_the_main_one_alone_looks_at_the_folder_and_all_are
     assert f"out' is in use: process {os.getpid()} on" in said[0]
     assert "Error" not in said[1]
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_killed_at_two_random_moments_it_resumes_to_the_same_weights(order: dict[str, str], tmp_path: Path) -> None:
-    # Evaluations print lines, which are waited for.
-    options = {**order, "epochs": 6, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
-    options |= {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": False}
-    train(tmp_path / "whole", **options)
-    folder, moments = tmp_path / "killed", random.Random(0)
-    for is_training in (True, False):  # then while it starts, or reads what it resumes from
-        words = command(folder, **options, resume=not is_training)
-        with begun([sys.executable, *TRAIN, *words], tmp_path / "errors") as running:
-            if is_training:
-                await_loss(running)
-            time.sleep(moments.uniform(0, 0.4 if is_training else 5))
-            os.killpg(running.pid, signal.SIGKILL)
-        if (folder / "config.json").exists():  # a quick machine ended it before
-            break
-    else:
-        train(folder, **options, resume=True)
-    assert_same_weights(tmp_path / "whole", folder)
 
 
 @pytest.mark.gpu
