@@ -17,7 +17,7 @@ from comparison.comparison_harness import quiet, toy
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from kills import copied_before_each_operation, damaged
 from safetensors.numpy import load_file
-from training_harness import order_files, snapshot, train
+from training_harness import snapshot, train
 
 from hf_posenc import Healing, PosEncForSequenceClassification, convert, export
 from hf_posenc.checkpoints.keeper import LIST
@@ -46,11 +46,6 @@ def assert_same_model(folder: Path, whole: Path) -> None:
     ours, theirs = (load_file(place / "model.safetensors") for place in (folder, whole))
     assert all(np.array_equal(ours.pop(name), value) for name, value in theirs.items())
     assert not ours
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return order_files(tmp_path_factory.mktemp("files"))
 
 
 RUN: dict[str, Any] = {"epochs": 1.5, "batch_size": 40, "learning_rate": 2e-2, "save_strategy": None}

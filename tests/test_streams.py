@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from common import tiny_classifier
 from streams_process import WAYS
 from typer.main import get_command
 
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification, cli
-from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc import cli
 from hf_posenc.progress import ProgressConsole
 
 ROOT = Path(__file__).parent
@@ -57,21 +57,8 @@ def place(tmp_path_factory):
     texts = [f"un café {number} und {number * 7}" for number in range(30)]
     rows = "".join(f"{text},{'café' if number % 2 else 'thé'}\n" for number, text in enumerate(texts))
     (folder / "café.csv").write_text("text,label\n" + rows, encoding="utf-8")
-    tokenizer = train_tokenizer(texts, vocab_size=60, model_max_length=32)
-    labels = {"id2label": {0: "café", 1: "thé"}, "problem_type": "single_label_classification"}
-    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 32}
     head = {"classifier_pooling": "cls", "classifier_hidden_act": "tanh"}  # BERT's, so that it can be exported
-    config = PosEncConfig.from_size(
-        "tiny",
-        vocab_size=len(tokenizer),
-        position_embedding_type="learned",
-        norm_position="post",
-        **head,
-        **sizes,
-        **labels,
-    )
-    PosEncForSequenceClassification(config).save_pretrained(folder / "café")
-    tokenizer.save_pretrained(folder / "café")
+    tiny_classifier(folder / "café", texts, ("café", "thé"), norm_position="post", **head)
     return folder
 
 

@@ -19,7 +19,6 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 
 import hf_posenc
 from hf_posenc.checkpoints import loading, opening
-from hf_posenc.cli import main
 from hf_posenc.cli.application import app
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns
@@ -318,15 +317,6 @@ OURS_ALONE = ("publish", "plot", "export to native")
 """Commands that refuse a BERT, whatever its state."""
 
 
-def run(monkeypatch, capsys, words: list[Any]) -> tuple[int, str]:
-    """The exit code, and what was printed."""
-    monkeypatch.setattr("sys.argv", ["hf-posenc", *map(str, words)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    said = capsys.readouterr()
-    return int(end.value.code or 0), f"{said.out}{said.err}"
-
-
 def words_of(command: str, folder: Path, data: str, tmp_path: Path) -> list[Any]:
     words = COMMANDS[command](folder, data)
     return [*words, tmp_path / ("out.png" if command == "plot" else "out")] if words[-1] == "-o" else words
@@ -351,9 +341,9 @@ def test_a_damaged_checkpoint_is_refused(damaged, source, kind, name):
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("kind", "name"), [("weights", "one int32"), ("config", "answers without names")])
-def test_each_command_goes_through_the_door(damaged, data, tmp_path, monkeypatch, capsys, command, kind, name):
+def test_each_command_goes_through_the_door(damaged, data, tmp_path, run, command, kind, name):
     folder, message = damaged("ours", kind, name)
-    code, said = run(monkeypatch, capsys, words_of(command, folder, data, tmp_path))
+    code, _, said = run(*words_of(command, folder, data, tmp_path))
     assert code == 2, said
     assert message.partition(",")[0] in said
     assert not (tmp_path / "out").exists()
@@ -362,13 +352,10 @@ def test_each_command_goes_through_the_door(damaged, data, tmp_path, monkeypatch
 @pytest.mark.slow  # all damages, commands and models
 @pytest.mark.parametrize(("kind", "name"), DAMAGES)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_damage_is_refused_or_harmless_to_each_command(
-    damaged, data, tmp_path, monkeypatch, capsys, command, kind, name
-):
+def test_each_damage_is_refused_or_harmless_to_each_command(damaged, data, tmp_path, run, command, kind, name):
     for source in ("ours", "bert"):
         folder, message = damaged(source, kind, name)
-        capsys.readouterr()
-        code, said = run(monkeypatch, capsys, words_of(command, folder, data, tmp_path))
+        code, _, said = run(*words_of(command, folder, data, tmp_path))
         if command in NO_TOKENIZER and kind == "tokenizer" and source == "ours":
             assert code == 0, said
             continue

@@ -76,6 +76,13 @@ def test_the_dtype_of_the_weights_is_kept(dtype, source):
     assert torch.equal(weight, reference["bert.encoder.layer.0.output.dense.weight"].to(dtype))
 
 
+@pytest.mark.parametrize("task", [None, "text-classification"])
+def test_a_head_that_is_missing_is_not_replaced_by_a_random_one(task, tmp_path):
+    tiny_source(tmp_path / "source", task="text-classification")
+    edit_weights(tmp_path / "source", lambda state: state.pop("classifier.weight"))
+    refuses(tmp_path / "source", "lacks 'classifier.weight', which its config.json asks for", tmp_path, head=task)
+
+
 class _Bomb:
     def __reduce__(self):
         return (os.mkdir, ("exploded",))
