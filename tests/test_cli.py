@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from common import BUILTIN, schemes_restored, tiny_config, write_jsonl
+from common import BUILTIN, tiny_config, write_jsonl
 from datasets import Dataset
 from typer.main import get_command
 
@@ -325,30 +325,6 @@ def test_evaluate_prints_the_tables_that_train_prints(run, of_semicolons, tmp_pa
     lines = [[line.split() for line in table if re.match(r" (bad|good|right)", line)] for table in tables]
     assert lines[0] == lines[1]
     assert [line[0] for line in lines[0]] == ["bad", "good", "right,", "bad", "good"]
-
-
-OWN = """
-from hf_posenc import PositionScheme
-
-
-class Nearness(PositionScheme):
-    name = "nearness"
-
-    def bias(self, tokens):
-        return -tokens.distances().abs()[:, None] / 10
-"""
-
-
-def test_a_scheme_of_ones_own_is_converted_to_and_loaded_where_it_is_trusted(run, of_semicolons, tmp_path):
-    (tmp_path / "nearness.py").write_text(OWN)
-    with schemes_restored("nearness"):
-        words = ("--scheme", "nearness", "--scheme-file", tmp_path / "nearness.py")
-        code, _, err = run("convert", of_semicolons / "model", "-o", tmp_path / "out", *words)
-        assert code == 0, err
-    with pytest.raises(UserError, match="trust_remote_code|trust-remote-code"):
-        hf_posenc.load(tmp_path / "out")
-    with schemes_restored("nearness"):
-        assert hf_posenc.load(tmp_path / "out", trust_remote_code=True, device="cpu").predict(["a film"])
 
 
 def test_a_model_that_labels_no_texts_is_refused(refused, tmp_path):

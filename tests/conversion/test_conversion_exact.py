@@ -222,30 +222,6 @@ def test_gtes_own_names_and_prefix_are_understood_and_logits_scaled_by_the_lengt
         convert(tmp_path)
 
 
-def test_heads_of_another_width_than_the_hidden_size_gives_are_refused(tmp_path):
-    tiny_source(tmp_path, "nomic_bert", head_dim=16)
-    with pytest.raises(UserError, match=r"head_dim=16, and PosEnc's heads are .* = 32 / 4 wide"):
-        convert(tmp_path)
-
-
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("family", "changes", "named"),
-    [
-        ("mpnet", {"pad_token_id": 0}, "pad_token_id=0"),
-        ("mpnet", {"relative_attention_num_buckets": 16}, "t5.num_buckets=16"),
-        ("jina_embeddings_v3", {"rope_parameters": DYNAMIC}, "dynamic"),
-    ],
-)
-def test_positions_that_would_not_be_the_same_are_refused(family, changes, named, tmp_path):
-    tiny_source(tmp_path / "source", family, **changes)
-    with pytest.raises(UserError, match=named):
-        convert(tmp_path / "source", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_account_holds_every_key_of_the_source(tmp_path):
     BertForPreTraining(BertConfig(**SIZES)).save_pretrained(tmp_path)
     model, report = converted(tmp_path)

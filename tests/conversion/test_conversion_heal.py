@@ -270,18 +270,6 @@ def test_text_that_is_no_healing_is_refused(source):
         convert(source, scheme="rope", healing=sentences(50))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("measure", others_slow([True, False], True))
-def test_a_healing_that_diverges_writes_nothing_and_says_what_to_do(source, tmp_path, measure):
-    options = {"texts": 40, "measure": measure}
-    with pytest.raises(
-        ValueError, match="Healing diverged after .* steps with learning_rate=1e.* Give a lower one: Healing"
-    ):
-        heal(source, tmp_path / "out", max_steps=8, learning_rate=1e30, **options)
-    assert not list(tmp_path.iterdir())
-    heal(source, tmp_path / "out", max_steps=2, **options)
-
-
 def test_weights_without_numbers_are_refused_after_the_last_step_too(source, tmp_path, monkeypatch):
     """The loss, taken before that step, is a number."""
 
@@ -293,7 +281,7 @@ def test_weights_without_numbers_are_refused_after_the_last_step_too(source, tmp
             return loss
 
     monkeypatch.setattr(module, "Distillation", Ruined)
-    with pytest.raises(ValueError, match="Healing diverged after 3 steps"):
+    with pytest.raises(ValueError, match="diverged after 3 steps with learning_rate=.* Give a lower one: Healing"):
         heal(source, tmp_path / "out", texts=100, max_steps=3)
     assert not list(tmp_path.iterdir())
 

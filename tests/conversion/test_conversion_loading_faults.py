@@ -130,10 +130,3 @@ def test_keys_that_transformers_does_not_understand_are_measured_under_its_names
     report = convert(tmp_path).report
     assert report.exact.hidden_max < 1e-5
     assert report.exact.logits_max < 1e-5
-
-
-def test_a_source_that_transformers_could_not_run_is_refused(tmp_path):
-    tiny_source(tmp_path, "roberta")
-    edit(tmp_path, pad_token_id=None)
-    with pytest.raises(ValueError, match="pad_token_id=None, and a roberta model counts positions from it"):
-        convert(tmp_path)

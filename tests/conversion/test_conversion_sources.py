@@ -83,6 +83,26 @@ def test_a_head_that_is_missing_is_not_replaced_by_a_random_one(task, tmp_path):
     refuses(tmp_path / "source", "lacks 'classifier.weight', which its config.json asks for", tmp_path, head=task)
 
 
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("family", "values", "match"),
+    [
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id=0"),
+        ("mpnet", {"relative_attention_num_buckets": 16}, "t5.num_buckets=16"),
+        ("jina_embeddings_v3", {"rope_parameters": DYNAMIC}, "dynamic"),
+        ("nomic_bert", {"head_dim": 16}, r"head_dim=16, and PosEnc's heads are .* = 32 / 4 wide"),
+        ("roberta", {"pad_token_id": None}, "pad_token_id=None, and a roberta model counts positions from it"),
+    ],
+)
+def test_values_of_a_family_that_would_not_be_the_same_are_refused(family, values, match, tmp_path):
+    before = {} if family == "roberta" else values  # which makes no model without it
+    tiny_source(tmp_path / "source", family, **before)
+    edit(tmp_path / "source", **values)
+    refuses(tmp_path / "source", match, tmp_path)
+
+
 class _Bomb:
     def __reduce__(self):
         return (os.mkdir, ("exploded",))

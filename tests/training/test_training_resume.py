@@ -15,7 +15,8 @@ from accelerate.state import AcceleratorState
 from common import others_slow, write_jsonl
 from rich.console import Console
 from safetensors.torch import load_file, save_file
-from training_harness import assert_same_weights, results, snapshot, train
+from training_harness import SIZES, assert_same_weights, command, results, snapshot, train
+from transformers import Trainer
 from transformers.trainer_callback import CallbackHandler
 
 from hf_posenc import fit
@@ -420,15 +421,42 @@ def _full(*args, **kwargs):
         ("transformers.Trainer._save_optimizer_and_scheduler", "No space left .*no checkpoint had been saved. The fin"),
         (MOVE, "failed: No space left on device. Make room, .*checkpoint-10'. The same command"),
         ("hf_posenc.training.report.Report.card", "failed: No space left on device. Make room, .*checkpoint-10'"),
+        (None, "diverged: .* What is left: no checkpoint had been saved. The finished run in .* is as it was"),
     ],
 )
 def test_an_overwriting_run_that_fails_leaves_the_old_one(whole, files, target, message, monkeypatch):
-    before = snapshot(whole)
-    monkeypatch.setattr(target, _full)
+    before, options = snapshot(whole), dict(OTHER)
+    if target is None:
+        options |= {"learning_rate": 1e0, "optim": "sgd", "max_grad_norm": 0, "initializer_range": 1e20}
+    else:
+        monkeypatch.setattr(target, _full)
     with pytest.raises(UserError, match=message):
-        train(whole, **files, **OTHER, overwrite=True)
+        train(whole, **files, **options, overwrite=True)
     assert before.items() <= snapshot(whole).items()
     assert not [name for name in names(whole) if name.startswith(".")]
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_earlier_checkpoints(order, tmp_path, monkeypatch, run):
+    resource = pytest.importorskip("resource")
+    options = {**order, **dict.fromkeys(SIZES), "epochs": 2, "save_strategy": "epoch"}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    save = Trainer._save_checkpoint
+
+    def then_full(*arguments: Any) -> None:
+        save(*arguments)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))  # the weights are larger
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", then_full)
+    try:
+        code, _, err = run("train", *command(tmp_path / "run", **options))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2
+    (error,) = [line for line in err.splitlines() if line.startswith("Error: ")]
+    assert "Make room, or name another folder. What is left: '" in error
+    assert "checkpoint-10'. The same command with --resume goes on from there." in error
+    monkeypatch.setattr(Trainer, "_save_checkpoint", save)
+    assert run("train", *command(tmp_path / "run", **options, resume=True))[0] == 0
 
 
 def test_a_run_whose_end_could_not_be_written_ends_in_its_best_weights_where_it_is_moved(files, tmp_path, monkeypatch):

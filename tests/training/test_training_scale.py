@@ -21,6 +21,9 @@ from training_harness import (
     ROOT,
     SHARDED,
     TRAIN,
+    TWO,
+    assert_same_weights,
+    await_loss,
     begun,
     command,
     in_processes,
@@ -31,6 +34,7 @@ from training_harness import (
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.checkpoints.keeper import output_folder
+from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
 
 ALL_HOOKS = "learned+rope+t5"
 """An added, a rotary and a bias scheme at once."""
@@ -126,6 +130,22 @@ def test_of_several_processes_the_main_one_alone_looks_at_the_folder_and_all_are
     assert f"out' is in use: process {os.getpid()} on" in said[0]
     assert "Error" not in said[1]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
+    """As a terminal sends it: to the launcher, which passes it on, and to both processes."""
+    options = {**order, "max_steps": 200, "batch_size": 8}
+    with begun([*LAUNCH, *TRAIN, *command(tmp_path / "run", **options)], tmp_path / "errors") as running:
+        await_loss(running)
+        os.killpg(running.pid, signal.SIGINT)
+    errors = (tmp_path / "errors").read_text()
+    assert errors.count("Interrupted: '") == 1, errors
+    (checkpoint,) = checkpoints(tmp_path / "run")
+    assert len(list(checkpoint.glob("rng_state_*.pth"))) == 2
+    resumed, whole = ([*TRAIN, *command(tmp_path / name, **options, resume=name == "run")] for name in ("run", "whole"))
+    in_processes([*TWO, *resumed, "--then", *whole])
+    assert_same_weights(tmp_path / "whole", tmp_path / "run")
 
 
 @pytest.mark.gpu
