@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from accelerate.state import AcceleratorState
-from common import perturb, tiny_config, word_tokenizer
+from common import tiny_classifier
 from comparison.comparison_harness import quiet, toy
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from kills import copied_before_each_operation, damaged
 from safetensors.numpy import load_file
 from training_harness import snapshot, train
 
-from hf_posenc import Healing, PosEncForSequenceClassification, convert, export
+from hf_posenc import Healing, convert, export
 from hf_posenc.checkpoints.keeper import LIST
 from hf_posenc.comparison import execute, read_table
 from hf_posenc.conversion import heal as healing
@@ -108,9 +108,7 @@ def test_a_healing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 10])
 def test_an_export(tmp_path, every):
     bert = {"norm_position": "post", "classifier_pooling": "cls", "classifier_hidden_act": "tanh"}
-    model = perturb(PosEncForSequenceClassification(tiny_config("learned", num_hidden_layers=1, **bert)))
-    model.save_pretrained(tmp_path / "source")
-    word_tokenizer(f"w{number}" for number in range(90)).save_pretrained(tmp_path / "source")
+    tiny_classifier(tmp_path / "source", ["a film"], ("b", "g"), **bert)
     work = tmp_path / "work"
     for folder in (work, tmp_path / "whole"):
         export(tmp_path / "source", folder / "out", to="native")

@@ -12,10 +12,11 @@ import pytest
 import torch
 import typer.main
 from common import word_tokenizer, write_csv
+from conversion_harness import edit_weights, tiny_source
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizer, RobertaConfig
+from transformers import BertTokenizer, RobertaConfig
 
 import hf_posenc
 from hf_posenc.checkpoints import loading, opening
@@ -46,16 +47,8 @@ def whole(tmp_path_factory, data) -> dict[str, Path]:
     hf_posenc.fit(
         [row["text"] for row in ROWS], [row["label"] for row in ROWS], max_steps=2, baselines=False, bf16=False
     ).save(folder / "ours")
-    config = BertConfig(
-        vocab_size=len(WORDS) + 5,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        id2label={0: "bad", 1: "good"},
-        label2id={"bad": 0, "good": 1},
-    )
-    BertForSequenceClassification(config).save_pretrained(folder / "bert")
+    labels = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
+    tiny_source(folder / "bert", "bert", "text-classification", vocab_size=len(WORDS) + 5, **labels)
     word_tokenizer(WORDS).save_pretrained(folder / "bert")
     return {name: folder / name for name in ("ours", "bert")}
 
@@ -78,9 +71,8 @@ def _weights(change: Callable[[dict[str, torch.Tensor], str, str], dict[str, tor
     """Changes the weights, given the names of a query's and of the classifier's bias."""
 
     def damage(folder: Path) -> None:
-        path = folder / "model.safetensors"
         kind = "ours" if "posenc" in (folder / "config.json").read_text() else "bert"
-        save_file(change(load_file(path), QUERY[kind], LAST[kind]), path, metadata={"format": "pt"})
+        edit_weights(folder, lambda state: change(state, QUERY[kind], LAST[kind]))
 
     return damage
 
@@ -135,22 +127,17 @@ def _other_config(folder: Path) -> None:
     _fields("config.json", configuration_files=["config.4.0.0.json"])(folder)
 
 
-def _special_id(folder: Path) -> None:
-    """A template that puts an id around a text that no word has."""
-    processor = TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 99_999), ("[SEP]", 3)])
-    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.post_processor = processor
-    backend.save(str(folder / "tokenizer.json"))
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    _fields("tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_input_names=names)(folder)
+def _template(text: str, first: int) -> Callable[[Path], None]:
+    """What is put around a text, with this id for [CLS]."""
 
+    def damage(folder: Path) -> None:
+        backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        backend.post_processor = TemplateProcessing(text, None, [("[CLS]", first), ("[SEP]", 3)])
+        backend.save(str(folder / "tokenizer.json"))
+        names = ["input_ids", "token_type_ids", "attention_mask"]
+        _fields("tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_input_names=names)(folder)
 
-def _token_type(folder: Path) -> None:
-    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.post_processor = TemplateProcessing("[CLS]:7 $A:7 [SEP]:7", None, [("[CLS]", 2), ("[SEP]", 3)])
-    backend.save(str(folder / "tokenizer.json"))
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    _fields("tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_input_names=names)(folder)
+    return damage
 
 
 def _pickled(folder: Path) -> None:
@@ -225,8 +212,8 @@ TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {
         _vocabulary(lambda tokenizer: tokenizer["model"]["vocab"].update(good=5000)),
         "has token 5000, 'good'",
     ),
-    "an id of its template past the embeddings": (_special_id, "has token 99999"),
-    "a token type past the embeddings": (_token_type, "gives token type 7"),
+    "an id of its template past the embeddings": (_template("[CLS] $A [SEP]", 99_999), "has token 99999"),
+    "a token type past the embeddings": (_template("[CLS]:7 $A:7 [SEP]:7", 2), "gives token type 7"),
     "a file of another name": (
         _fields("tokenizer_config.json", fast_tokenizer_files=["tokenizer.4.0.json"]),
         "fast_tokenizer_files",
