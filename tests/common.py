@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import BertTokenizer
 
-from hf_posenc import SCHEMES, PosEncConfig, PosEncModel
+from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel
 from hf_posenc.schemes.conformance.case import pad_batch, perturb
 
 padded = pad_batch
@@ -68,9 +68,20 @@ def encoder(scheme: str = "rope", **overrides) -> PosEncModel:
     return perturb(PosEncModel(tiny_config(scheme, **overrides))).eval()
 
 
+def tiny_classifier(folder: Path, texts: list[str], labels: Iterable[str], **overrides: Any) -> None:
+    """Writes a random classifier with these labels, and a tokenizer of these texts."""
+    from hf_posenc.data.tokenizer import train_tokenizer  # which needs more than a GPU image has
+
+    tokenizer = train_tokenizer(texts, vocab_size=60, model_max_length=64)
+    fields = {"id2label": dict(enumerate(labels)), "problem_type": "single_label_classification", **overrides}
+    config = tiny_config("learned", vocab_size=len(tokenizer), **fields)
+    PosEncForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 def word_tokenizer(words: Iterable[str], **options) -> BertTokenizer:
     """A tokenizer whose vocabulary is these words, after the five special tokens."""
-    from hf_posenc.data.tokenizer import SPECIAL_TOKENS  # which needs more than a GPU image has
+    from hf_posenc.data.tokenizer import SPECIAL_TOKENS
 
     vocabulary = {word: number for number, word in enumerate([*SPECIAL_TOKENS.values(), *words])}
     return BertTokenizer(vocab=vocabulary, **{"do_lower_case": False, "model_max_length": 64, **options})

@@ -43,10 +43,18 @@ def _keep_what_is_there():
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    """A slice of the package data as files, to be read alone."""
+    from training_harness import order_files  # which needs more than the model's tests
+
+    return order_files(tmp_path_factory.mktemp("files"))
+
+
 @pytest.fixture
 def run(monkeypatch, capsys):
     """`hf-posenc` with these words in this process: (exit code, standard output, standard error)."""
-    from hf_posenc import cli  # which needs more than the model's tests
+    from hf_posenc import cli
 
     def call(*words: object, stdin: str = "", columns: int = 200) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["hf-posenc", *map(str, words)])

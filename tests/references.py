@@ -109,71 +109,21 @@ def fourier(scheme, rms: float | None = None) -> Reference:
     return Reference(embed=embed)
 
 
-def rope_frequencies(parameters: dict, head_dim: int, length: int) -> tuple[list[float], float]:
-    """Each pair's angle per position for a sequence of `length`, and what is multiplied by sines and cosines."""
-    kind, b = parameters["rope_type"], parameters["rope_theta"]
-    share, s = parameters.get("partial_rotary_factor", 1.0), parameters.get("factor", 1.0)
-    trained = parameters.get("original_max_position_embeddings")
-    d = head_dim if kind == "proportional" else int(head_dim * share)
-    theta = [b ** (-2 * i / d) for i in range(d // 2)]
-    if kind == "linear":  # Chen et al. 2023, eq. 4: f(x, m L / L'), L' / L the factor
-        return [f / s for f in theta], 1.0
-    if kind == "dynamic":  # b' = b a^(d/(d-2)), where a grows from 1 at the trained length
-        a = s * max(length, trained) / trained - (s - 1)
-        return [(b * a ** (d / (d - 2))) ** (-2 * i / d) for i in range(d // 2)], 1.0
-    if kind == "yarn":
-        # Peng et al. 2023, section 3.2: r turns within the trained length. The pair, as a real number, that makes r of
-        # them is d ln(L / (2 pi r)) / (2 ln b); the authors' code mixes linearly in the pair between two of these.
-        def pair_of(turns: float) -> float:
-            return d * math.log(trained / (2 * math.pi * turns)) / (2 * math.log(b))
-
-        low, high = pair_of(parameters.get("beta_fast", 32)), pair_of(parameters.get("beta_slow", 1))
-        if parameters.get("truncate", True):
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, d - 1)
-        mixed = []
-        for i, f in enumerate(theta):
-            gamma = 1 - min(max((i - low) / (high - low), 0), 1)
-            mixed.append((1 - gamma) * f / s + gamma * f)
-
-        def temperature(weight: float) -> float:  # eq. 22: sqrt(1/t) = 0.1 ln(s) + 1
-            return 0.1 * weight * math.log(s) + 1
-
-        scale = temperature(1.0)
-        if "mscale" in parameters:
-            scale = temperature(parameters["mscale"]) / temperature(parameters["mscale_all_dim"])
-        return mixed, parameters.get("attention_factor", scale)
-    if kind == "longrope":  # Ding et al. 2024, section 3: a factor per pair; eq. in section 4 for the temperature
-        factors = parameters["long_factor" if length > trained else "short_factor"]
-        scale = math.sqrt(1 + math.log(s) / math.log(trained))
-        return [f / factor for f, factor in zip(theta, factors, strict=True)], parameters.get("attention_factor", scale)
-    if kind == "llama3":
-        scaled = []
-        for f in theta:
-            turns = trained * f / (2 * math.pi)
-            low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
-            smooth = min(max((turns - low) / (high - low), 0), 1)
-            scaled.append((1 - smooth) * f / s + smooth * f)
-        return scaled, 1.0
-    if kind == "proportional":  # Barbero et al. 2024, p-RoPE: the slowest pairs don't turn
-        turning = int(share * head_dim // 2)
-        return [f / s if i < turning else 0.0 for i, f in enumerate(theta)], 1.0
-    return theta, 1.0
-
-
 def rope(scheme) -> Reference:
     def rotate(x: Tensor, positions: Tensor, layer: int = 0) -> Tensor:
         parameters = scheme.rope_parameters
         if scheme.local is not None and layer % scheme.every:
             parameters = scheme.local.rope_parameters
-        frequencies, scale = rope_frequencies(parameters, x.shape[-1], int(positions.max()) + 1)
+        assert parameters["rope_type"] == "default"  # the scaled ones are compared with transformers' Llama
+        size = int(x.shape[-1] * parameters.get("partial_rotary_factor", 1.0))
+        frequencies = [parameters["rope_theta"] ** (-2 * pair / size) for pair in range(size // 2)]
         rows = []
         for i, p in enumerate(positions.tolist()):
             row: list[Tensor] = list(x[i])
             for pair, frequency in enumerate(frequencies):
                 n = len(frequencies)
                 first, second = (2 * pair, 2 * pair + 1) if scheme.interleaved else (pair, pair + n)
-                cos, sin = scale * math.cos(p * frequency), scale * math.sin(p * frequency)
+                cos, sin = math.cos(p * frequency), math.sin(p * frequency)
                 a, b = x[i, first], x[i, second]
                 row[first] = a * cos - b * sin
                 row[second] = a * sin + b * cos

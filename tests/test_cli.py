@@ -7,14 +7,13 @@ import logging
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from common import BUILTIN, schemes_restored, tiny_config, write_jsonl
+from common import BUILTIN, tiny_config, write_jsonl
 from datasets import Dataset
 from typer.main import get_command
 
@@ -118,29 +117,6 @@ def test_answers_are_float32_unless_bfloat16_is_asked_for(run, checkpoint):
     assert answers[()] == pytest.approx(hf_posenc.load(checkpoint).predict_proba(["who saw karla"])[0, 0], abs=1e-6)
     assert answers["--bf16",] != answers[()]
     assert answers["--bf16",] == pytest.approx(answers[()], abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("./nope", "predict {} text"),
-        ("../nope", "convert {} -o out"),
-        ("~/nope", "train -o out --data blimp_order --pretrained {}"),
-        ("/nope/nope", "train -o out --data blimp_order --tokenizer {}"),
-        ("a/b/c", "train -o out --data {}"),
-    ],
-)
-def test_a_wrong_folder_is_not_looked_up_on_the_hub(run, monkeypatch, tmp_path, name, words):
-    def asked(*_, **__):
-        raise AssertionError("the network was asked")
-
-    monkeypatch.setattr(socket, "getaddrinfo", asked)
-    monkeypatch.chdir(tmp_path)
-    code, _, err = run(*words.format(name).split())
-    assert code == 2, err
-    last = err.strip().splitlines()[-1]
-    assert repr(os.path.expanduser(name)) in last
-    assert "There is no folder" in last or "there is no such folder" in last
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
@@ -349,30 +325,6 @@ def test_evaluate_prints_the_tables_that_train_prints(run, of_semicolons, tmp_pa
     lines = [[line.split() for line in table if re.match(r" (bad|good|right)", line)] for table in tables]
     assert lines[0] == lines[1]
     assert [line[0] for line in lines[0]] == ["bad", "good", "right,", "bad", "good"]
-
-
-OWN = """
-from hf_posenc import PositionScheme
-
-
-class Nearness(PositionScheme):
-    name = "nearness"
-
-    def bias(self, tokens):
-        return -tokens.distances().abs()[:, None] / 10
-"""
-
-
-def test_a_scheme_of_ones_own_is_converted_to_and_loaded_where_it_is_trusted(run, of_semicolons, tmp_path):
-    (tmp_path / "nearness.py").write_text(OWN)
-    with schemes_restored("nearness"):
-        words = ("--scheme", "nearness", "--scheme-file", tmp_path / "nearness.py")
-        code, _, err = run("convert", of_semicolons / "model", "-o", tmp_path / "out", *words)
-        assert code == 0, err
-    with pytest.raises(UserError, match="trust_remote_code|trust-remote-code"):
-        hf_posenc.load(tmp_path / "out")
-    with schemes_restored("nearness"):
-        assert hf_posenc.load(tmp_path / "out", trust_remote_code=True, device="cpu").predict(["a film"])
 
 
 def test_a_model_that_labels_no_texts_is_refused(refused, tmp_path):

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification
-from hf_posenc.data.tokenizer import train_tokenizer
+from common import tiny_classifier
 
 CODE = """
 import contextlib, io, json, os, sys
@@ -50,9 +48,7 @@ def place(tmp_path_factory):
     (folder / "run" / "config.json").write_text("{}")
     (folder / "file").write_text("")
     (folder / "plan.yaml").write_text("tasks: [halves]\nschemes: [rope]\noptions: {learnin_rate: 1}\n")
-    config = PosEncConfig.from_size("tiny", vocab_size=40, hidden_size=8, num_attention_heads=2)
-    PosEncForSequenceClassification(config).save_pretrained(folder / "model")
-    train_tokenizer(["a b"], vocab_size=40).save_pretrained(folder / "model")
+    tiny_classifier(folder / "model", ["a b"], ("no", "yes"))
     damages = {"weights": "model.safetensors", "configuration": "config.json", "bare": "tokenizer.json"}
     for name, file in damages.items():
         damaged = shutil.copytree(folder / "model", folder / name) / file

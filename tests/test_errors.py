@@ -22,7 +22,6 @@ from hf_posenc.errors import (
     one_line,
     spell,
     spelling,
-    user_errors,
 )
 
 TOKEN = "hf_thisIsNoRealTokenButLooksLikeOne"
@@ -78,6 +77,10 @@ def test_a_command_prints_no_token(kind, variable, tokens, run, monkeypatch):
     assert ("Traceback" in err) is (variable is not None)
 
 
+def two_lines():
+    raise RuntimeError("two\nlines")
+
+
 def broadcast():
     return np.zeros(2) + np.zeros(3)
 
@@ -87,6 +90,7 @@ def broadcast():
     [
         (lambda: int("x1"), "ValueError: invalid literal for int() with base 10: 'x1'"),
         (lambda: {}["a"], "KeyError: 'a'"),
+        (two_lines, "RuntimeError: two lines"),
     ],
 )
 def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, run, monkeypatch):
@@ -136,11 +140,6 @@ def test_one_of_several_processes_speaks(error, monkeypatch):
 def test_a_fault_of_one_process_alone_names_it(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     assert format_cli_error(RuntimeError("no room"))[0].startswith("Error: process 1: RuntimeError: no room (HF_POSENC")
-
-
-def test_a_refused_configuration_is_the_users():
-    with pytest.raises(UserError, match="hidden_dropout_prob=2 is out of range"), user_errors():
-        PosEncConfig(hidden_dropout_prob=2)
 
 
 def test_a_folder_of_an_owners_name_blocks_no_name_of_the_hub(tmp_path, monkeypatch):

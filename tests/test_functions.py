@@ -76,18 +76,6 @@ def test_evaluate_returns_what_its_command_prints(trained, data, run):
     [
         (lambda folder: hf_posenc.predict(folder), "Give texts to classify, or data with a file .*, and not both"),
         (lambda folder: hf_posenc.predict(folder, ["a", "b"], text_pair="c"), "text_pair goes with exactly one text"),
-        (
-            lambda folder: hf_posenc.predict(folder, ["a"], split="test"),
-            "split='test' is for data, and texts are given",
-        ),
-        (
-            lambda folder: hf_posenc.predict(folder, ["a"], delimiter=";"),
-            "delimiter=';' is for data, and texts are given",
-        ),
-        (
-            lambda folder: hf_posenc.predict(folder, ["a"], threshold=0.5),
-            "threshold=0.5 is for several labels per text",
-        ),
         (lambda folder: hf_posenc.predict(folder, ["a"], output="x.xls"), "output='x.xls' names no format that is"),
         (
             lambda folder: hf_posenc.predict(folder, ["a"], epochs=1),

@@ -3,10 +3,7 @@
 Each command runs once, and its folder is copied before each file operation in it. From each copy it goes on.
 """
 
-import itertools
-import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,14 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from accelerate.state import AcceleratorState
-from common import perturb, tiny_config, word_tokenizer
+from common import tiny_classifier
 from comparison.comparison_harness import quiet, toy
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
-from kills import copied_before_each_operation, damaged, watched
+from kills import copied_before_each_operation, damaged
 from safetensors.numpy import load_file
-from training_harness import order_files, snapshot, train
+from training_harness import snapshot, train
 
-from hf_posenc import Healing, PosEncForSequenceClassification, convert, export
+from hf_posenc import Healing, convert, export
 from hf_posenc.checkpoints.keeper import LIST
 from hf_posenc.comparison import execute, read_table
 from hf_posenc.conversion import heal as healing
@@ -51,11 +48,6 @@ def assert_same_model(folder: Path, whole: Path) -> None:
     assert not ours
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return order_files(tmp_path_factory.mktemp("files"))
-
-
 RUN: dict[str, Any] = {"epochs": 1.5, "batch_size": 40, "learning_rate": 2e-2, "save_strategy": None}
 RUN |= {"num_hidden_layers": 1, "max_rows": 80}
 
@@ -82,26 +74,6 @@ def test_a_training(files, tmp_path, replaces, every):
             assert before.items() <= snapshot(copy).items()  # until the new run is whole, the old one is there
         go_on(lambda copy=copy, **way: train(copy / "out", **options, **way), "resume", "overwrite")
         assert_same_model(copy / "out", whole)
-
-
-@pytest.mark.slow
-def test_a_sigkill_frees_the_folder_though_the_workers_of_its_data_loaders_live_on(files, tmp_path):
-    AcceleratorState._reset_state(reset_partial_state=True)
-    options, operations = {**files, **RUN, "dataloader_num_workers": 2}, itertools.count()
-    with watched(tmp_path / "whole", lambda: next(operations)):
-        whole = train(tmp_path / "whole", **options).output
-    for point in np.linspace(5, next(operations) - 1, 10, dtype=int).tolist():
-        folder, left = tmp_path / str(point), iter(range(point))
-        child = os.fork()
-        if child == 0:
-            with watched(
-                folder, lambda left=left: next(left, None) is not None or os.kill(os.getpid(), signal.SIGKILL)
-            ):
-                train(folder, **options)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        go_on(lambda folder=folder, **way: train(folder, **options, **way), "resume", "overwrite")
-        assert_same_model(folder, whole)
 
 
 @pytest.mark.slow
@@ -136,9 +108,7 @@ def test_a_healing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 10])
 def test_an_export(tmp_path, every):
     bert = {"norm_position": "post", "classifier_pooling": "cls", "classifier_hidden_act": "tanh"}
-    model = perturb(PosEncForSequenceClassification(tiny_config("learned", num_hidden_layers=1, **bert)))
-    model.save_pretrained(tmp_path / "source")
-    word_tokenizer(f"w{number}" for number in range(90)).save_pretrained(tmp_path / "source")
+    tiny_classifier(tmp_path / "source", ["a film"], ("b", "g"), **bert)
     work = tmp_path / "work"
     for folder in (work, tmp_path / "whole"):
         export(tmp_path / "source", folder / "out", to="native")

@@ -107,9 +107,12 @@ def test_a_docstring_documents_each_parameter_and_names_public_errors(name: str)
     doc = inspect.getdoc(function) or ""
     documented = re.findall(r"^    (\*{0,2}\w+(?:, \w+)*):", doc, re.MULTILINE)
     words = {word.strip("* ") for line in documented for word in line.split(",")}
-    assert {*inspect.signature(function).parameters} <= words | {"options"}
+    signature = inspect.signature(function)
+    assert {*signature.parameters} <= words | {"options"}
+    assert "Raises:" in doc
     raised = re.findall(r"^    (\w+): ", doc.partition("Raises:\n")[2], re.MULTILINE)
     builtin = {"ValueError", "TypeError", "KeyError", "NotImplementedError", "RuntimeError", "KeyboardInterrupt"}
+    assert signature.return_annotation is None or re.search("Returns:|^Builds ", doc)
     assert {*raised} <= {*hf_posenc.__all__} | builtin
 
 
@@ -169,30 +172,3 @@ def test_what_errors_name_are_parameters():
         known |= {*inspect.signature(getattr(hf_posenc, name)).parameters}
     assert len(_named()) > 40
     assert _named() <= known
-
-
-OLD = {
-    r"convert\(.*\b(position_embedding_type|task|heal)=": "scheme, head, healing=Healing(...)",
-    r"\w, \w+ = (hf_posenc\.)?convert\(": "Conversion",
-    r"--eval-text\b": "--eval-texts",
-    r"\bfrom_preset\b|\bPRESETS\b": "from_size, SIZES",
-    r"\blearning_rate_factor\b": "position_rate",
-    r"--baseline\b": "--reference",
-    r"quantise\w*\(": "quantize",
-    r"(--task |\btask=[\"'])(classification|regression)\b": "problem_type",
-    r"\bhub\.publish\b|hub import publish\b|\bPublished\(": "hf_posenc.publish, Publication",
-    r"export\([^,]+,[^,]+, \"(native|onnx|openvino)\"": "to=",
-}
-"""Names that left."""
-TREE = PACKAGE.parent
-
-
-@pytest.mark.parametrize("pattern", OLD)
-def test_no_old_name_is_left(pattern: str):
-    folders = ("hf_posenc", "docs", "examples", "model_cards", "tests")
-    paths = [
-        path for folder in folders for path in (TREE / folder).rglob("*") if path.suffix in (".py", ".md", ".ipynb")
-    ]
-    paths += [TREE / "README.md", TREE / "CONTRIBUTING.md"]
-    read = {path: path.read_text(encoding="utf-8") for path in paths if path.name != "test_names.py"}
-    assert not [str(path) for path, text in read.items() if re.search(pattern, text)]

@@ -13,7 +13,6 @@ from hf_posenc import cli
 from hf_posenc.cli.train import train
 from hf_posenc.errors import UserError
 from hf_posenc.options import OF_LABELS, READING, Options
-from hf_posenc.training.trainer_fields import trainer_fields
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
@@ -103,18 +102,3 @@ def test_options_that_are_said_are_told_from_defaults_and_json_is_read():
     assert options.assigned == values
     assert options.changed() == {"set": options.assigned, "scheme_kwargs": {"std": 1}}
     assert Options(**asdict(options)) == options
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        *((name, -7, "is out of range. Give ") for name in ("data_seed", "label_smoothing_factor", "weight_decay")),
-        *((name, 0, "is out of range. Give a ") for name in ("eval_steps", "gradient_accumulation_steps")),
-        ("adam_beta1", 2, "is out of range. Give a number from 0 to below 1."),
-        ("adam_beta1", "a", "is out of range. Give a number from 0 to below 1."),
-        *((name, "no", "is out of range. Give true or false.") for name in ("load_best_model_at_end", "tf32")),
-    ],
-)
-def test_a_field_of_transformers_out_of_range_is_refused(name, value, message):
-    with pytest.raises(UserError, match=f"--set {name}.* {re.escape(message)}"):
-        trainer_fields(Options(set={name: value}))

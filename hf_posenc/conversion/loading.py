@@ -168,7 +168,7 @@ def _load_posenc(source: Checkpoint, wanted: str | None) -> Loaded:
 
 @dataclass(frozen=True)
 class _Positions:
-    """Changes to a checkpoint's positions where its class has read something else."""
+    """The positions that a converted model takes of a checkpoint's files, where its class has read something else."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -256,7 +256,7 @@ def _zeros(state: Mapping[str, Tensor], names: set[str]) -> dict[str, Tensor]:
 
 
 def _is_relative(config: PosEncConfig) -> bool:
-    """True where transformers' class drops the tables of the scheme, and adds absolute positions instead."""
+    """True where transformers' class drops the scheme's tables, and adds absolute positions instead."""
     return config.position_embedding_type.startswith("relative_key")
 
 
@@ -319,8 +319,7 @@ def _place(source: Checkpoint, config: PosEncConfig, task: str, source_task: str
         UserError: a weight that the model needs isn't there or has another shape, or one that is there has no place.
     """
     fresh = _new_weights(weights, task, source_task)
-    head = weights.head
-    state = weights.read.state
+    head, state = weights.head, weights.read.state
     notes: list[str] = []
     if _DECODER in head and config.tie_word_embeddings:
         words = state[weights.encoder["embeddings.word_embeddings.weight"]]

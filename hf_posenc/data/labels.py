@@ -236,14 +236,14 @@ def _parted(cells: list[Any], delimiter: str) -> list[Any]:
 
 
 def _kind_of(items: list[Any], is_numeric: bool) -> str:
-    """Kind of labels, by how they are written; see `_Column`. `is_numeric`: as words that are numbers."""
+    """The way labels are written; see `_Column`. `is_numeric`: as words that are numbers."""
     if not is_numeric and any(isinstance(item, str | bool) for item in items):
         return "words"
     return "whole" if all(float(item).is_integer() for item in items) else "real"
 
 
 def _said_of_numbers(kind: str, options: Options) -> tuple[str, ...] | None:
-    """Names that `label_names` gives to 0, 1, ...; None: nothing, or they are numbers themselves, which name those."""
+    """The names that `label_names` gives 0, 1, ...; None: nothing, or they are numbers themselves, which name those."""
     said = options.named_labels
     if not said or kind != "whole" or options.problem_type == "regression":
         return None

@@ -121,7 +121,7 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
 
 
 def _read_in_words(split: str, table: Dataset, part: Dataset) -> str:
-    """Says what was read of a split, and how many of its rows were left out."""
+    """The rows that were read of a split, and how many of its rows were left out."""
     left_out = len(table) - len(part)
     return f"{split} {table.info.description}{f', {left_out:,} left out' if left_out else ''}"
 

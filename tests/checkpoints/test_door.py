@@ -12,14 +12,14 @@ import pytest
 import torch
 import typer.main
 from common import word_tokenizer, write_csv
+from conversion_harness import edit_weights, tiny_source
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizer, RobertaConfig
+from transformers import BertTokenizer, RobertaConfig
 
 import hf_posenc
 from hf_posenc.checkpoints import loading, opening
-from hf_posenc.cli import main
 from hf_posenc.cli.application import app
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns
@@ -47,16 +47,8 @@ def whole(tmp_path_factory, data) -> dict[str, Path]:
     hf_posenc.fit(
         [row["text"] for row in ROWS], [row["label"] for row in ROWS], max_steps=2, baselines=False, bf16=False
     ).save(folder / "ours")
-    config = BertConfig(
-        vocab_size=len(WORDS) + 5,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        id2label={0: "bad", 1: "good"},
-        label2id={"bad": 0, "good": 1},
-    )
-    BertForSequenceClassification(config).save_pretrained(folder / "bert")
+    labels = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
+    tiny_source(folder / "bert", "bert", "text-classification", vocab_size=len(WORDS) + 5, **labels)
     word_tokenizer(WORDS).save_pretrained(folder / "bert")
     return {name: folder / name for name in ("ours", "bert")}
 
@@ -79,9 +71,8 @@ def _weights(change: Callable[[dict[str, torch.Tensor], str, str], dict[str, tor
     """Changes the weights, given the names of a query's and of the classifier's bias."""
 
     def damage(folder: Path) -> None:
-        path = folder / "model.safetensors"
         kind = "ours" if "posenc" in (folder / "config.json").read_text() else "bert"
-        save_file(change(load_file(path), QUERY[kind], LAST[kind]), path, metadata={"format": "pt"})
+        edit_weights(folder, lambda state: change(state, QUERY[kind], LAST[kind]))
 
     return damage
 
@@ -101,6 +92,14 @@ def _moved_out(folder: Path) -> None:
     (folder / "model.safetensors").rename(outside / "model.safetensors")
     where = dict.fromkeys(names, f"../{outside.name}/model.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
+
+
+def _index(text: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(text)
+
+    return damage
 
 
 def _sharded(change: Callable[[dict[str, str]], object]) -> Callable[[Path], None]:
@@ -128,22 +127,17 @@ def _other_config(folder: Path) -> None:
     _fields("config.json", configuration_files=["config.4.0.0.json"])(folder)
 
 
-def _special_id(folder: Path) -> None:
-    """A template that puts an id around a text that no word has."""
-    processor = TemplateProcessing("[CLS] $A [SEP]", None, [("[CLS]", 99_999), ("[SEP]", 3)])
-    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.post_processor = processor
-    backend.save(str(folder / "tokenizer.json"))
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    _fields("tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_input_names=names)(folder)
+def _template(text: str, first: int) -> Callable[[Path], None]:
+    """What is put around a text, with this id for [CLS]."""
 
+    def damage(folder: Path) -> None:
+        backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        backend.post_processor = TemplateProcessing(text, None, [("[CLS]", first), ("[SEP]", 3)])
+        backend.save(str(folder / "tokenizer.json"))
+        names = ["input_ids", "token_type_ids", "attention_mask"]
+        _fields("tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_input_names=names)(folder)
 
-def _token_type(folder: Path) -> None:
-    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    backend.post_processor = TemplateProcessing("[CLS]:7 $A:7 [SEP]:7", None, [("[CLS]", 2), ("[SEP]", 3)])
-    backend.save(str(folder / "tokenizer.json"))
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    _fields("tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast", model_input_names=names)(folder)
+    return damage
 
 
 def _pickled(folder: Path) -> None:
@@ -181,6 +175,10 @@ WEIGHTS: dict[str, tuple[Callable[[Path], None], str]] = {
         _weights(lambda state, query, _: {name: value for name, value in state.items() if name != query}),
         r"lacks .*query\.weight",
     ),
+    "no head": (
+        _weights(lambda state, _, last: {name: value for name, value in state.items() if name != last}),
+        r"lacks .*bias",
+    ),
     "another shape": (
         _weights(lambda state, query, _: {**state, query: state[query][:, 1:].contiguous()}),
         r"query\.weight'.*\(\d+, \d+\).*\(\d+, \d+\)",
@@ -193,10 +191,9 @@ WEIGHTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "cut": (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-9]), "cut short"),
     "gone": (lambda f: (f / "model.safetensors").unlink(), r"holds no model\.safetensors"),
     "an index that names a file outside": (_moved_out, "no safetensors file of this folder"),
-    "an index without a map": (
-        lambda f: ((f / "model.safetensors").unlink(), (f / "model.safetensors.index.json").write_text("{}")),
-        "no weight_map",
-    ),
+    "an index that is no object": (_index("[]"), "holds no JSON object"),
+    "an index without a map": (_index("{}"), "no weight_map"),
+    "an index with a list for a map": (_index('{"weight_map": []}'), "no weight_map"),
     "an index that promises a weight too many": (
         _sharded(lambda names: names.update({"model.more.weight": "model-00001-of-00001.safetensors"})),
         "don't name the same weights: only one has 'model.more.weight'",
@@ -215,8 +212,8 @@ TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {
         _vocabulary(lambda tokenizer: tokenizer["model"]["vocab"].update(good=5000)),
         "has token 5000, 'good'",
     ),
-    "an id of its template past the embeddings": (_special_id, "has token 99999"),
-    "a token type past the embeddings": (_token_type, "gives token type 7"),
+    "an id of its template past the embeddings": (_template("[CLS] $A [SEP]", 99_999), "has token 99999"),
+    "a token type past the embeddings": (_template("[CLS]:7 $A:7 [SEP]:7", 2), "gives token type 7"),
     "a file of another name": (
         _fields("tokenizer_config.json", fast_tokenizer_files=["tokenizer.4.0.json"]),
         "fast_tokenizer_files",
@@ -251,6 +248,7 @@ CONFIGS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a file of another name": (_other_config, "configuration_files="),
     "attention that is shown": (_fields("config.json", output_attentions=True), "output_attentions=true"),
     "quantised": (_fields("config.json", quantization_config={"quant_method": "fp8"}), "quantization_config="),
+    "code without classes": (_fields("config.json", auto_map=None), "auto_map=null, which doesn't name classes"),
     "no class of a model": (_fields("config.json", architectures=5), "architectures=5"),
     "a size of another type": (_fields("config.json", num_hidden_layers="two"), "num_hidden_layers"),
     "gone": (lambda f: (f / "config.json").unlink(), r"no config\.json"),
@@ -306,15 +304,6 @@ OURS_ALONE = ("publish", "plot", "export to native")
 """Commands that refuse a BERT, whatever its state."""
 
 
-def run(monkeypatch, capsys, words: list[Any]) -> tuple[int, str]:
-    """The exit code, and what was printed."""
-    monkeypatch.setattr("sys.argv", ["hf-posenc", *map(str, words)])
-    with pytest.raises(SystemExit) as end:
-        main()
-    said = capsys.readouterr()
-    return int(end.value.code or 0), f"{said.out}{said.err}"
-
-
 def words_of(command: str, folder: Path, data: str, tmp_path: Path) -> list[Any]:
     words = COMMANDS[command](folder, data)
     return [*words, tmp_path / ("out.png" if command == "plot" else "out")] if words[-1] == "-o" else words
@@ -339,9 +328,9 @@ def test_a_damaged_checkpoint_is_refused(damaged, source, kind, name):
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("kind", "name"), [("weights", "one int32"), ("config", "answers without names")])
-def test_each_command_goes_through_the_door(damaged, data, tmp_path, monkeypatch, capsys, command, kind, name):
+def test_each_command_goes_through_the_door(damaged, data, tmp_path, run, command, kind, name):
     folder, message = damaged("ours", kind, name)
-    code, said = run(monkeypatch, capsys, words_of(command, folder, data, tmp_path))
+    code, _, said = run(*words_of(command, folder, data, tmp_path))
     assert code == 2, said
     assert message.partition(",")[0] in said
     assert not (tmp_path / "out").exists()
@@ -350,13 +339,10 @@ def test_each_command_goes_through_the_door(damaged, data, tmp_path, monkeypatch
 @pytest.mark.slow  # all damages, commands and models
 @pytest.mark.parametrize(("kind", "name"), DAMAGES)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_damage_is_refused_or_harmless_to_each_command(
-    damaged, data, tmp_path, monkeypatch, capsys, command, kind, name
-):
+def test_each_damage_is_refused_or_harmless_to_each_command(damaged, data, tmp_path, run, command, kind, name):
     for source in ("ours", "bert"):
         folder, message = damaged(source, kind, name)
-        capsys.readouterr()
-        code, said = run(monkeypatch, capsys, words_of(command, folder, data, tmp_path))
+        code, _, said = run(*words_of(command, folder, data, tmp_path))
         if command in NO_TOKENIZER and kind == "tokenizer" and source == "ours":
             assert code == 0, said
             continue

@@ -323,19 +323,6 @@ def test_wherever_it_is_killed_the_same_command_goes_on_and_what_was_complete_is
     assert completed.count(False) > len(NEW)
 
 
-def test_a_finished_move_is_said(tmp_path):
-    save(tmp_path, OLD)
-    write(tmp_path, {f"{WRITING}/{MARK}": ""})
-    for name in (*OLD, LIST):
-        (tmp_path / WRITING / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).rename(tmp_path / WRITING / name)
-    with pytest.raises(UserError, match="files of a command that was killed have all been moved in now: .*already hol"):
-        save(tmp_path, NEW)
-    assert texts(tmp_path) == OLD
-    save(tmp_path, NEW, overwrite=True)
-    assert texts(tmp_path) == NEW
-
-
 def test_what_a_kill_left_counts_for_nothing_and_goes_with_the_next_success(tmp_path):
     write(tmp_path, {f"{WRITING}/{MARK}": "", f"{WRITING}/config.json": "half", LOCK: "", HOLDER: ""})
     write(tmp_path, {f"{REPLACED}a1b2c3d4/config.json": "old"})

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from common import BUILTIN
 from comparison_harness import (
     SMALL,
     TEXT,
@@ -30,7 +29,7 @@ from comparison_harness import (
 )
 from datasets import Dataset
 from idle_scheme import Idle
-from transformers import BertConfig, BertModel, set_seed
+from transformers import BertConfig, BertModel
 
 import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel, register_scheme
@@ -39,15 +38,11 @@ from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun
 from hf_posenc.comparison.results import write_result, write_table
-from hf_posenc.comparison.run import rate_of_run, run_options
+from hf_posenc.comparison.run import rate_of_run
 from hf_posenc.comparison.tasks import load_task, make_tokenizer, training_rows
-from hf_posenc.data.preparing import prepare
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Diverged, Interrupted, UserError
-from hf_posenc.finetuning.start import check_start
-from hf_posenc.finetuning.start import start as begin
 from hf_posenc.machine import commit
-from hf_posenc.options import Options
 from hf_posenc.progress import Stop
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
@@ -59,29 +54,6 @@ def values_of(rows, keys):
 
 
 # What all runs share
-
-
-def test_all_weights_but_the_schemes_are_equal_at_the_start(tmp_path):
-    plan = toy(schemes=[*BUILTIN, "tupe+t5"], reference="none")
-    (task,) = plan.tasks
-    make_tokenizer().save_pretrained(tmp_path)
-
-    def start(scheme, seed):
-        run = PlannedRun(task, scheme, seed)
-        options = Options.of(**run_options(plan, run), tokenizer=str(tmp_path))
-        set_seed(seed)
-        _, model, _ = begin(options, prepare({"train": training_rows(plan, run)}, options), check_start(options))
-        return {name: value for name, value in model.state_dict().items() if ".position." not in name}
-
-    for seed in (0, 1):
-        none = start("none", seed)
-        assert sum(value.numel() for value in none.values()) > 5000
-        for scheme in plan.schemes if seed == 0 else ("fire",):
-            other = start(scheme, seed)
-            assert other.keys() == none.keys()
-            assert all(torch.equal(other[name], value) for name, value in none.items()), scheme
-    last = "classifier.out_proj.weight"
-    assert not torch.equal(start("none", 0)[last], start("none", 1)[last])
 
 
 def test_a_scheme_that_is_called_like_a_baseline_is_refused(tmp_path, monkeypatch):

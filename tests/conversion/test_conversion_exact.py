@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from common import others_slow, padded
 from conversion_harness import (
     CASES,
@@ -25,20 +24,16 @@ from transformers import (
     BertConfig,
     BertForPreTraining,
     BertModel,
-    BertTokenizer,
     DistilBertModel,
     ModernBertForSequenceClassification,
 )
 
-import hf_posenc
 from hf_posenc import PosEncForSequenceClassification
 from hf_posenc.conversion import convert
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.errors import UserError
-from hf_posenc.tasks import auto_class
 
 ROWS = [torch.randint(5, 101, (n,), generator=torch.Generator().manual_seed(n)) for n in (20, 7, 1, 33)]
-PIPELINES = ("feature-extraction", "fill-mask", "text-classification", "token-classification")
 GATED = ["nomic_bert", "gte"]
 
 
@@ -100,44 +95,6 @@ def test_every_head_of_every_family_equals_transformers_own_and_goes_back(family
     assert type(back) is type(theirs)
     again = type(theirs).from_pretrained(tmp_path / "back")
     assert_same(again, theirs, task, pad)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "task"), others_slow(CASES, *QUICK[:4]))
-def test_after_convert_and_export_each_head_answers_as_the_source_does(family, task, tmp_path):
-    """By transformers' pipelines where there is one for the head; the logits of the rest."""
-    changes = {"classifier_pooling": "cls"} if family == "modernbert" else {}
-    theirs = tiny_source(tmp_path / "source", family, task, vocab_size=101, **changes)
-    words = tiny_tokenizer(tmp_path / "source").get_vocab()
-    if theirs.config.pad_token_id == 1:
-        words |= {"[UNK]": 0, "[PAD]": 1}
-    BertTokenizer(vocab=words, model_max_length=40).save_pretrained(tmp_path / "source")
-    hf_posenc.convert(tmp_path / "source", tmp_path / "ours", measure=False)
-    hf_posenc.export(tmp_path / "ours", tmp_path / "back", to="native")
-    texts = [text.replace(" the", " [MASK]", 1) if " the" in text else f"{text} [MASK]" for text in sentences(4)]
-    if task not in PIPELINES:
-        inputs = AutoTokenizer.from_pretrained(tmp_path / "source")(texts, padding=True, return_tensors="pt")
-        inputs = {name: value[:, None] if task == "multiple-choice" else value for name, value in inputs.items()}
-        kind, real = getattr(transformers, auto_class(task)), inputs["attention_mask"].bool()
-        with torch.no_grad():
-            given, got = (kind.from_pretrained(tmp_path / name)(**inputs) for name in ("source", "back"))
-        for name in set(given) & {"logits", "start_logits", "end_logits"}:
-            here = real if given[name].shape[:2] == real.shape[:2] and task != "multiple-choice" else ...
-            torch.testing.assert_close(got[name][here], given[name][here], atol=1e-5, rtol=1e-5)
-        return
-    given, got = (transformers.pipeline(task, str(tmp_path / name), device="cpu")(texts) for name in ("source", "back"))
-    given, got = (json.loads(json.dumps(answer, default=float)) for answer in (given, got))
-    without = [json.dumps(json.loads(json.dumps(answer), parse_float=lambda _: None)) for answer in (given, got)]
-    assert without[0] == without[1]  # tokens, labels, places
-    for a, b in zip(numbers(got), numbers(given), strict=True):
-        assert a == pytest.approx(b, abs=1e-5)
-
-
-def numbers(answer):
-    """The floats in nested lists and dictionaries."""
-    if isinstance(answer, dict | list):
-        return [n for part in (answer.values() if isinstance(answer, dict) else answer) for n in numbers(part)]
-    return [answer] if isinstance(answer, float) else []
 
 
 def packed(rows):
@@ -263,30 +220,6 @@ def test_gtes_own_names_and_prefix_are_understood_and_logits_scaled_by_the_lengt
     edit(tmp_path, logn_attention_scale=True)
     with pytest.raises(UserError, match="is a gte model with logn_attention_scale=True"):
         convert(tmp_path)
-
-
-def test_heads_of_another_width_than_the_hidden_size_gives_are_refused(tmp_path):
-    tiny_source(tmp_path, "nomic_bert", head_dim=16)
-    with pytest.raises(UserError, match=r"head_dim=16, and PosEnc's heads are .* = 32 / 4 wide"):
-        convert(tmp_path)
-
-
-DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-
-
-@pytest.mark.parametrize(
-    ("family", "changes", "named"),
-    [
-        ("mpnet", {"pad_token_id": 0}, "pad_token_id=0"),
-        ("mpnet", {"relative_attention_num_buckets": 16}, "t5.num_buckets=16"),
-        ("jina_embeddings_v3", {"rope_parameters": DYNAMIC}, "dynamic"),
-    ],
-)
-def test_positions_that_would_not_be_the_same_are_refused(family, changes, named, tmp_path):
-    tiny_source(tmp_path / "source", family, **changes)
-    with pytest.raises(UserError, match=named):
-        convert(tmp_path / "source", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_account_holds_every_key_of_the_source(tmp_path):

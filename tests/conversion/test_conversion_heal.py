@@ -270,18 +270,6 @@ def test_text_that_is_no_healing_is_refused(source):
         convert(source, scheme="rope", healing=sentences(50))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("measure", others_slow([True, False], True))
-def test_a_healing_that_diverges_writes_nothing_and_says_what_to_do(source, tmp_path, measure):
-    options = {"texts": 40, "measure": measure}
-    with pytest.raises(
-        ValueError, match="Healing diverged after .* steps with learning_rate=1e.* Give a lower one: Healing"
-    ):
-        heal(source, tmp_path / "out", max_steps=8, learning_rate=1e30, **options)
-    assert not list(tmp_path.iterdir())
-    heal(source, tmp_path / "out", max_steps=2, **options)
-
-
 def test_weights_without_numbers_are_refused_after_the_last_step_too(source, tmp_path, monkeypatch):
     """The loss, taken before that step, is a number."""
 
@@ -293,7 +281,7 @@ def test_weights_without_numbers_are_refused_after_the_last_step_too(source, tmp
             return loss
 
     monkeypatch.setattr(module, "Distillation", Ruined)
-    with pytest.raises(ValueError, match="Healing diverged after 3 steps"):
+    with pytest.raises(ValueError, match="diverged after 3 steps with learning_rate=.* Give a lower one: Healing"):
         heal(source, tmp_path / "out", texts=100, max_steps=3)
     assert not list(tmp_path.iterdir())
 
@@ -403,14 +391,6 @@ def test_batches_hold_like_lengths_in_any_order_and_every_text_once(count, token
     assert sum(int(part.max() - part.min()) for part in parts) / len(parts) < 4
     means = torch.tensor([float(part.float().mean()) for part in parts])
     assert abs(torch.corrcoef(torch.stack((means[:-1], means[1:])))[0, 1]) < 0.3  # not from long to short
-
-
-def test_a_tokenizer_of_another_model_is_refused_before_anything_is_written(tmp_path):
-    tiny_source(tmp_path / "small", "bert", "fill-mask", vocab_size=12)
-    tiny_tokenizer(tmp_path / "small")
-    with pytest.raises(ValueError, match="They don't belong together"):
-        heal(tmp_path / "small", tmp_path / "out", max_steps=1, measure=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
 def test_a_source_without_a_tokenizer_cannot_be_healed(tmp_path):

@@ -1,22 +1,21 @@
-"""Damaged, poisoned, foreign sources: one clear error, and nothing is left behind."""
+"""Damaged, poisoned, foreign sources: one clear error, and nothing is left behind. What a conversion may replace."""
 
 import json
 import os
 import pickle
 import re
-import signal
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conversion_harness import WORDS, edit, edit_weights, sentences, tiny_source, tiny_tokenizer
+from conversion_harness import WORDS, converted, edit, edit_weights, sentences, tiny_source, tiny_tokenizer
 from safetensors.torch import load, load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AlbertConfig
 
+from hf_posenc.checkpoints.keeper import is_model_file
 from hf_posenc.conversion import convert
-from hf_posenc.files import WRITING
+from hf_posenc.errors import UserError
 
 
 @pytest.fixture
@@ -54,6 +53,10 @@ def test_a_foreign_architecture_is_refused_before_its_weights_are_read(tmp_path)
         ({"model_type": "eurobert"}, "RMSNorm.*keys are shared"),
         ({"num_hidden_layers": 1}, "holds 'encoder.layer.1.*would lose something"),
         ({"model_type": None}, "has no model_type"),
+        ({"model_type": ["bert"]}, r"is a \['bert'\] model, which can't be converted"),
+        ({"id2label": ["a", "b"]}, "config.json is no bert configuration"),
+        ({"architectures": [None]}, r"has architectures=\[null\], which is no list of names"),
+        ({"architectures": "BertModel"}, 'has architectures="BertModel", which is no list of names'),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(change, match, source, tmp_path):
@@ -61,30 +64,10 @@ def test_a_config_that_does_not_fit_is_refused(change, match, source, tmp_path):
     refuses(source, match, tmp_path)
 
 
-NORM = "bert.embeddings.LayerNorm.weight"
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda state: state[NORM].fill_(float("nan")), "'embeddings.LayerNorm.weight' holds a number that isn't fin"),
-        (lambda state: state.pop(NORM), "lacks 'embeddings.LayerNorm.weight'"),
-        (lambda state: state.update({NORM.replace("weight", "gamma"): state[NORM] + 1}), "twice, under two names"),
-    ],
-)
-def test_weights_that_do_not_fit_are_refused(change, match, source, tmp_path):
-    edit_weights(source, change)
-    refuses(source, match, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.int8, torch.uint8, torch.int32, torch.bool, torch.float8_e4m3fn, torch.complex64]
-)
-def test_weights_that_are_no_plain_real_numbers_are_refused(dtype, source, tmp_path):
-    key = "bert.encoder.layer.0.attention.self.query.weight"
-    edit_weights(source, lambda state: state.update({key: state[key].to(dtype)}))
-    match = f"'{key}' is [A-Z0-9_]+, and weights are F32, .*take the one that it was made from"
-    refuses(source, match, tmp_path)
+def test_a_weight_under_two_names_is_refused(source, tmp_path):
+    norm = "bert.embeddings.LayerNorm.weight"
+    edit_weights(source, lambda state: state.update({norm.replace("weight", "gamma"): state[norm] + 1}))
+    refuses(source, "twice, under two names", tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
@@ -102,33 +85,24 @@ def test_a_head_that_is_missing_is_not_replaced_by_a_random_one(task, tmp_path):
     refuses(tmp_path / "source", "lacks 'classifier.weight', which its config.json asks for", tmp_path, head=task)
 
 
-def test_a_file_that_is_cut_short_is_refused(source, tmp_path):
-    path = source / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    refuses(source, "damaged or cut short", tmp_path)
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 
 
-def test_a_config_that_is_no_json_is_refused(source, tmp_path):
-    for text, match in (('{"model_type": "be', "config.json can't be read"), ("[]", "holds no JSON object")):
-        (source / "config.json").write_text(text)
-        refuses(source, match, tmp_path)
-    (source / "config.json").unlink()
-    refuses(source, "has no config.json", tmp_path)
-
-
-ELSEWHERE = {"weight_map": {"bert.embeddings.word_embeddings.weight": "../elsewhere.safetensors"}}
-
-
-@pytest.mark.parametrize("index", [ELSEWHERE, [], {"weight_map": []}, {"weight_map": None}, 5, {}])
-def test_an_index_of_another_kind_or_that_points_out_of_the_folder_is_refused(index, source, tmp_path):
-    (source / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
-    (source / "model.safetensors.index.json").write_text(json.dumps(index))
-    match = (
-        "no safetensors file of this folder"
-        if index is ELSEWHERE
-        else r"index\.json('|\b).*(can't be read|no weight_map)"
-    )
-    refuses(source, match, tmp_path)
+@pytest.mark.parametrize(
+    ("family", "values", "match"),
+    [
+        ("mpnet", {"pad_token_id": 0}, "pad_token_id=0"),
+        ("mpnet", {"relative_attention_num_buckets": 16}, "t5.num_buckets=16"),
+        ("jina_embeddings_v3", {"rope_parameters": DYNAMIC}, "dynamic"),
+        ("nomic_bert", {"head_dim": 16}, r"head_dim=16, and PosEnc's heads are .* = 32 / 4 wide"),
+        ("roberta", {"pad_token_id": None}, "pad_token_id=None, and a roberta model counts positions from it"),
+    ],
+)
+def test_values_of_a_family_that_would_not_be_the_same_are_refused(family, values, match, tmp_path):
+    before = {} if family == "roberta" else values  # which makes no model without it
+    tiny_source(tmp_path / "source", family, **before)
+    edit(tmp_path / "source", **values)
+    refuses(tmp_path / "source", match, tmp_path)
 
 
 class _Bomb:
@@ -148,16 +122,6 @@ def test_a_pickle_is_read_only_when_asked_for_and_never_run(source, tmp_path, mo
         pickle.dump({"bert.embeddings.word_embeddings.weight": _Bomb()}, file)
     refuses(source, "pytorch_model.bin is damaged, or holds more than weights", tmp_path, allow_pickle=True)
     assert not (tmp_path / "exploded").exists()
-
-
-def test_a_source_that_is_not_there_is_named(tmp_path):
-    refuses(tmp_path / "nowhere", "There is no folder", tmp_path)
-    refuses("nobody/nothing-at-all", "couldn't be had from the Hub", tmp_path)
-
-
-def test_a_broken_tokenizer_is_refused(source, tmp_path):
-    (source / "tokenizer.json").write_text("{")
-    refuses(source, "tokenizer can't be read", tmp_path)
 
 
 def digits_apart(folder):
@@ -220,20 +184,6 @@ def test_what_is_not_carried_over_is_named(source):
         "Of its generation_config.json this isn't carried over: num_beams=4.",
         "Files of the source that aren't copied: 1 (training.log).",
     ]
-
-
-def test_a_kill_in_the_middle_of_writing_leaves_no_model_and_the_next_run_works(source, tmp_path, monkeypatch):
-    child = os.fork()
-    if child == 0:
-        sys.modules[convert.__module__].write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        convert(source, tmp_path / "out", measure=False)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".posenc.lock", ".posenc.lock.json", WRITING]
-    convert(source, tmp_path / "out", measure=False)
-    assert (tmp_path / "out/config.json").exists()
-    assert not [path for path in (tmp_path / "out").iterdir() if path.is_dir() or path.name.startswith(".")]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
 
 
 def test_a_task_or_an_activation_that_the_head_lacks_is_refused(tmp_path):
@@ -313,3 +263,180 @@ def test_the_words_of_the_guide_are_what_was_measured():  # its tables: test_ben
     assert f"{parts['exact/agreement']['exact']['hidden_max']:.1e}".replace("e-06", "e-6") in guide
     left = {name: parts[f"heal/{name}/agreement"]["after"]["order_r2"] for name in ("alibi", "alibi+t5")}
     assert left["alibi+t5"] > left["alibi"]  # "more of the order of neighbours is left"
+
+
+# ---- heads that are kept or made anew, and foreign keys --------------------------------------------------------------
+
+
+def _last(model):
+    return getattr(model.classifier, "out_proj", model.classifier)
+
+
+def _classifier(model):
+    name = "classifier.out_proj.weight"
+    return name if name in model.state_dict() else "classifier.weight"
+
+
+@pytest.mark.parametrize(
+    ("family", "own", "task", "new"),
+    [
+        ("bert", "token-classification", "text-classification", ["classifier.dense", "classifier.out_proj"]),
+        ("bert", "text-classification", "token-classification", ["classifier"]),
+        ("bert", "text-classification", "multiple-choice", ["classifier.out_proj"]),
+        ("bert", "multiple-choice", "text-classification", ["classifier.out_proj"]),
+        ("distilbert", "multiple-choice", "text-classification", ["classifier.dense", "classifier.out_proj"]),
+        ("roberta", "text-classification", "multiple-choice", ["classifier.dense", "classifier.out_proj"]),
+        ("electra", "text-classification", "token-classification", ["classifier"]),
+    ],
+)
+def test_the_classifier_of_another_task_is_dropped_and_the_new_one_is_listed(family, own, task, new, tmp_path):
+    theirs = tiny_source(tmp_path, family, own)
+    model, report = converted(tmp_path, head=task)
+    assert report.keys.new == [f"{name}.{kind}" for name in new for kind in ("weight", "bias")]
+    name = _classifier(theirs)
+    assert report.keys.dropped[name] in ("another head", f"the head of {own}; this is {task}")
+    assert name not in report.keys.used
+    assert _last(model).weight.abs().max() < 0.2  # a random start, not the source's, which was perturbed
+    assert report.exact.hidden_max < 1e-5
+    assert report.exact.logits_max is None
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+@pytest.mark.parametrize("task", ["multiple-choice", "text-classification", "token-classification"])
+def test_a_classifier_without_architectures_is_what_it_is_asked_to_be(family, task, tmp_path):
+    theirs = tiny_source(tmp_path, family, task)
+    edit(tmp_path, architectures=None)
+    model, report = converted(tmp_path, head=task, measure=False)
+    assert (report.keys.new, report.keys.dropped) == ([], {})
+    assert torch.equal(_last(model).weight, load_file(tmp_path / "model.safetensors")[_classifier(theirs)])
+
+
+def test_a_config_for_other_labels_than_the_classifier_is_refused(tmp_path):
+    tiny_source(tmp_path, "bert", "text-classification")
+    edit(tmp_path, id2label={"0": "a", "1": "b"}, label2id={"a": 0, "b": 1})
+    for task in (None, "text-classification"):
+        with pytest.raises(ValueError, match=r"'classifier.weight' has shape \(3, 32\), its config.json says \(2, 32"):
+            convert(tmp_path, head=task)
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_without_safetensors_the_way_to_a_pickle_is_said(flag, tmp_path):
+    tiny_source(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"holds no model\.safetensors") as caught:
+        convert(tmp_path, allow_pickle=flag)
+    assert ("allow_pickle=True" in str(caught.value)) is not flag
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("bert", "classifier.adapter.weight"),
+        ("bert", "bert.pooler.extra.weight"),
+        ("bert", "cls.predictions.secret"),
+        ("bert", "bert.secret.weight"),
+        ("bert", "bert.embeddings.position_ids_extra"),
+        ("bert", "qa_outputs.dense.weight"),
+        ("bert", "pre_classifier.weight"),
+        ("distilbert", "vocab_other.weight"),
+        ("roberta", "lm_head.adapter.weight"),
+    ],
+)
+def test_a_key_that_only_begins_like_a_known_one_is_refused(family, name, tmp_path):
+    tiny_source(tmp_path, family)
+    edit_weights(tmp_path, lambda state: {**state, name: torch.ones(2)})
+    with pytest.raises(ValueError, match=f"{name.removeprefix('bert.')!r}, which a {family} model"):
+        convert(tmp_path)
+
+
+def test_the_known_keys_of_other_heads_are_dropped_with_their_reason(tmp_path):
+    tiny_source(tmp_path, "roberta")
+    heads = ("lm_head.bias", "lm_head.decoder.bias", "classifier.out_proj.weight", "qa_outputs.bias")
+    foreign = {**dict.fromkeys(heads, "another head"), "pooler.dense.weight": "the pooler, which only classifiers use"}
+    edit_weights(tmp_path, lambda state: {**state, **{name: torch.ones(2) for name in foreign}})
+    report = convert(tmp_path, measure=False).report
+    assert {name: report.keys.dropped[name] for name in foreign} == foreign
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    theirs = tiny_source(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
+    lost = sorted(tmp_path.glob("*.safetensors"))[1]
+    lost.unlink()
+    with pytest.raises(ValueError, match=f"{lost.name}. is damaged or cut short .No such file"):
+        convert(tmp_path)
+
+
+@pytest.mark.parametrize("content", [[torch.ones(2)], torch.ones(2), {0: torch.ones(2)}, "text", None])
+def test_a_pickle_that_holds_no_weights_by_name_is_refused(content, tmp_path):
+    tiny_source(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"pytorch_model\.bin is damaged, or holds more than weights"):
+        convert(tmp_path, allow_pickle=True)
+
+
+DATA_PARALLEL = [
+    *((family, "fill-mask") for family in ("bert", "roberta", "electra", "nomic_bert", "gte", "jina_embeddings_v3")),
+    ("distilbert", "text-classification"),
+]
+
+
+@pytest.mark.parametrize(("family", "task"), DATA_PARALLEL)
+def test_keys_that_transformers_does_not_understand_are_measured_under_its_names(family, task, tmp_path):
+    tiny_source(tmp_path, family, task)
+    edit_weights(tmp_path, lambda state: {f"module.{key}": value for key, value in state.items()})
+    report = convert(tmp_path).report
+    assert report.exact.hidden_max < 1e-5
+    assert report.exact.logits_max < 1e-5
+
+
+# ---- what may be replaced; `test_keeper.py` has the rules of output folders ------------------------------------------
+
+
+def test_a_folder_that_holds_the_source_is_never_replaced(source):
+    (source.parent / "config.json").write_text("{}")
+    for out in (source.parent, source):
+        with pytest.raises(UserError, match=f"{out.name}' is the source's own folder, or holds it"):
+            convert(source, out, overwrite=True)
+    assert (source / "model.safetensors").is_file()
+
+
+def test_what_a_conversion_wrote_is_listed_and_replaced_and_all_else_stays(source, tmp_path):
+    out = tmp_path / "out"
+    convert(source, out, measure=False)
+    names = {path.name for path in out.iterdir()}
+    assert all(is_model_file(out / name) for name in names)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"out' already holds .*replace it \(overwrite=True\)"):
+        convert(source, out, measure=False)
+    convert(source, out, overwrite=True, measure=False, scheme="rope")
+    assert (out / "notes.txt").read_text() == "mine"
+    assert {path.name for path in out.iterdir()} - names == {"notes.txt", "position_rope.py", "position_rotated.py"}
+    assert not (out / "position_learned.py").exists()
+
+
+def test_a_folder_without_permission_is_named_first(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(UserError, match="can't be written to: no permission"):
+        convert(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize("failing", ["save_pretrained", "replace"])
+def test_a_conversion_that_fails_leaves_the_model_before_it(source, tmp_path, monkeypatch, failing):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    convert(source, tmp_path / "out", measure=False)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    options = {"scheme": "rope", "overwrite": True, "measure": False}
+    with monkeypatch.context() as patch:
+        patch.setattr("transformers.PreTrainedModel.save_pretrained" if failing != "replace" else "os.replace", full)
+        for out in ("out", "new"):
+            with pytest.raises(UserError, match="failed: No space left on device. Make room, or name another"):
+                convert(source, tmp_path / out, **options)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert not (tmp_path / "new").exists()
+    convert(source, tmp_path / "out", **options)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["position_embedding_type"] == "rope"

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from common import write_csv, write_jsonl
 from data_harness import rows_in, rows_of, write_file
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from datasets import Dataset, DatasetDict
 
 from hf_posenc.data.preparing import prepare
-from hf_posenc.data.reading import LINE, read_file
+from hf_posenc.data.reading import LINE
 from hf_posenc.data.sources import EXAMPLE_DATA, read, read_split
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
@@ -65,18 +65,6 @@ def test_validation_and_test_may_name_a_split_or_a_file(tmp_path, caplog):
     DatasetDict(a=Dataset.from_list(EXAMPLES)).save_to_disk(tmp_path / "other")
     with pytest.raises(UserError, match="has the splits a. One of them must be called train"):
         read(Options(data=str(tmp_path / "other")))
-
-
-CLASSES = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
-
-
-def test_a_parquet_file_keeps_its_classes_and_bytes_are_no_text(tmp_path):
-    Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=CLASSES).to_parquet(tmp_path / "train.parquet")
-    labels = prepare({"train": read_file(tmp_path / "train.parquet")}, Options(validation_share=0)).labels
-    assert labels.names == ("no", "yes")
-    write_file(tmp_path / "a.parquet", parquet(pa.array([b"a", b"b"]), pa.array(["x", "y"]), names=["text", "label"]))
-    with pytest.raises(UserError, match="Column 'text' holds b'a' in row 0, which is no text"):
-        prepare(read(Options(data=str(tmp_path / "a.parquet"))), Options())
 
 
 @pytest.mark.parametrize(
@@ -162,6 +150,7 @@ DEEP = b'{"text": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_001
             "can't be read: 'utf-8' codec .* byte 0xe9 in position 18: .*, in line 2",
         ),
         ("a.json", b'[{"text": "a", "text": "b"}]', "can't be read: it names 'text' twice"),
+        ("a.json", b'[{"text": "x"}, {"text": "\\udc00"}]', r"a.json, row 1 holds '\\udc00', one half of a surrogate"),
         ("a.jsonl", b'{"text": "x", "la', "a.jsonl, line 1 can't be read: Unterminated string"),
         ("a.jsonl", b'null\n{"text": "a"}\n', "a.jsonl, line 1 is no object: None"),
         ("a.jsonl", b'{"text": "a"}\n\n[]\n', r"a.jsonl, line 3 is no object: \[\]. .* or call a list .json"),

@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
@@ -294,38 +293,9 @@ def test_the_command_exports_over_an_older_export_and_says_what_it_did(command):
     assert not (out / "openvino").exists()
 
 
-class _Runtime(torch.nn.Module):
-    """What optimum's ORTModelForFeatureExtraction does with a folder: its file, its inputs, its first output.
-
-    optimum itself isn't installed here: it holds transformers back.
-    """
-
-    @classmethod
-    def from_pretrained(cls, folder, config, export, provider, subfolder, file_name, **options):
-        import onnxruntime
-
-        assert not export  # the graph was found
-        runtime = cls()
-        runtime.config = config
-        runtime.session = onnxruntime.InferenceSession(Path(folder) / subfolder / file_name, providers=[provider])
-        return runtime
-
-    def _save_pretrained(self, folder):
-        raise NotImplementedError
-
-    def forward(self, input_ids, attention_mask, token_type_ids, **options):
-        from transformers.modeling_outputs import BaseModelOutput
-
-        feed = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        arrays = {name: value.numpy() for name, value in feed.items()}
-        return BaseModelOutput(torch.from_numpy(self.session.run(["last_hidden_state"], arrays)[0]))
-
-
 @pytest.mark.slow
-def test_an_encoder_with_a_scheme_of_its_own_is_exported_where_its_code_may_run_for_sentence_transformers(
-    tmp_path, run, monkeypatch
-):
-    from sentence_transformers import SentenceTransformer
+def test_an_encoder_with_a_scheme_of_its_own_is_exported_for_sentence_transformers_where_it_may_run(tmp_path, run):
+    from sentence_transformers.models import Pooling
 
     with schemes_restored("recency"):
         register_scheme(Path(__file__).parents[2] / "examples/own_scheme/recency.py", "recency")
@@ -337,12 +307,11 @@ def test_an_encoder_with_a_scheme_of_its_own_is_exported_where_its_code_may_run_
         assert ("trust_remote_code=True" in err) == bool(code)
     assert "mean of the token vectors" in out
     assert not list((tmp_path / "out").rglob("*.py"))
-    classes = ("FeatureExtraction", "SequenceClassification", "MaskedLM", "CausalLM")
-    optimum = types.ModuleType("optimum.onnxruntime")
-    vars(optimum).update({f"ORTModelFor{name}": _Runtime for name in classes}, ONNX_WEIGHTS_NAME="model.onnx")
-    monkeypatch.setitem(sys.modules, "optimum", types.ModuleType("optimum"))
-    monkeypatch.setitem(sys.modules, "optimum.onnxruntime", optimum)
-    embedder = SentenceTransformer(
-        str(tmp_path / "out"), backend="onnx", model_kwargs={"provider": "CPUExecutionProvider"}
-    )
-    np.testing.assert_allclose(embedder.encode(TEXTS), mean_vectors(model), atol=1e-5)
+    inputs = dict(tokenizer()(TEXTS, padding=True, return_tensors="np"))
+    states = open_backend(tmp_path / "out", "onnx").outputs(inputs)["last_hidden_state"]
+    features = {
+        "token_embeddings": torch.from_numpy(states),
+        "attention_mask": torch.from_numpy(inputs["attention_mask"]),
+    }
+    pooled = Pooling.load(str(tmp_path / "out/1_Pooling"))(features)["sentence_embedding"]
+    np.testing.assert_allclose(pooled.numpy(), mean_vectors(model), atol=1e-5)

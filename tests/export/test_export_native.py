@@ -1,9 +1,6 @@
 """A checkpoint as a model of transformers' own: the same numbers where hf_posenc isn't installed."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,16 +9,13 @@ import transformers
 from common import others_slow, padded, perturb, tiny_config
 from conversion_harness import sentences, tiny_source, tiny_tokenizer
 from huggingface_hub import ModelCard
-from native_process import answers
 from safetensors.torch import load_file
 from transformers import CONFIG_MAPPING
-from typer.testing import CliRunner
 
 import hf_posenc
-from hf_posenc import cli
 from hf_posenc.checkpoints.loading import load_any
 from hf_posenc.checkpoints.opening import open_checkpoint
-from hf_posenc.conversion import loading
+from hf_posenc.conversion import families
 from hf_posenc.conversion.families import FAMILIES
 from hf_posenc.data.columns import Columns, remember_columns, remembered_columns
 from hf_posenc.errors import UserError
@@ -124,14 +118,20 @@ def assert_same(answers: list[dict], expected: list[dict], batches: list[dict]) 
             torch.testing.assert_close(output[name][real], value[real], atol=1e-5, rtol=1e-5)
 
 
-def in_a_fresh_process(folder: Path, cases: Sequence[dict]) -> list[dict]:
-    """What transformers alone answers."""
-    torch.save(cases, folder / "cases.pt")
-    process = Path(__file__).with_name("native_process.py")
-    command = [sys.executable, "-P", str(process), str(folder / "cases.pt"), str(folder / "answers.pt")]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return torch.load(folder / "answers.pt")
+def answers(case: dict) -> dict:
+    """What the Auto class of transformers answers to a folder, with its class and what its tokenizer makes of texts."""
+    cls = getattr(transformers, case["auto_class"])
+    model, loading = cls.from_pretrained(case["folder"], dtype=torch.float32, output_loading_info=True)
+    assert not type(model).__module__.startswith(("hf_posenc", "transformers_modules"))
+    assert not {name for names in loading.values() for name in names if "pooler" not in name}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(case["folder"])
+    outputs, ids = answers_of(model.eval(), case["batches"]), tokenizer(case["texts"])["input_ids"]
+    return {
+        "class": type(model).__name__,
+        "outputs": outputs,
+        "ids": ids,
+        "padding_side": tokenizer.padding_side,
+    }
 
 
 def case_of(folder: Path, task: str, batches: list[dict]) -> dict:
@@ -170,15 +170,6 @@ def test_transformers_own_class_computes_the_same(name, scheme, task, exported, 
 def test_so_it_does_for_other_arguments(name, scheme, more, exported):
     result, expected, case = exported[repr((name, scheme, "fill-mask", more))]
     assert_same(result["outputs"], expected, case["batches"])
-
-
-@pytest.mark.slow
-def test_transformers_alone_computes_the_same(exported, tmp_path):
-    one_of_each = list({case[0]: outputs for case, outputs in zip(EVERY, exported.values(), strict=True)}.values())
-    *_, cases = zip(*one_of_each, strict=True)
-    assert len(cases) == len(FAMILIES)
-    for (_, expected, case), result in zip(one_of_each, in_a_fresh_process(tmp_path, cases), strict=True):
-        assert_same(result["outputs"], expected, case["batches"])
 
 
 def test_the_first_class_that_fits_is_chosen():
@@ -371,7 +362,7 @@ def test_a_class_without_a_pooler_of_its_own_needs_no_note():
 
 
 def test_a_transformers_without_the_class_is_told_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(loading, "CONFIG_MAPPING", {})
+    monkeypatch.setattr(families, "CONFIG_MAPPING", {})
     with pytest.raises(UserError, match=r"has no jina_embeddings_v3\. Update it: pip install -U transformers"):
         to_native(posenc("jina_embeddings_v3", "rope", "fill-mask"))
 
@@ -418,11 +409,3 @@ def test_a_modernbert_goes_back_too(tmp_path):  # which has no classifier that o
     model.save_pretrained(tmp_path / "ours")
     report = hf_posenc.export(tmp_path / "ours", tmp_path / "out", to="native")
     assert (report.architecture, report.largest_difference <= 1e-5) == ("ModernBertForMaskedLM", True)
-
-
-def test_the_command(tmp_path):
-    saved(tmp_path / "in", "bert", "learned", "fill-mask")
-    folders = [str(tmp_path / name) for name in ("in", "out")]
-    done = CliRunner().invoke(cli.app, ["export", folders[0], "-o", *folders[1:], "--to", "electra"])
-    assert done.exit_code == 0, done.output
-    assert "ElectraForMaskedLM for native is in" in done.stdout

@@ -264,12 +264,6 @@ def converted(folder: Path) -> list[list[float]]:
     ).logits.tolist()
 
 
-def exported(folder: Path, target: str) -> dict[str, list[Any]]:
-    """`export` of the committed checkpoint: what `predict` answers with it."""
-    command("export", CHECKPOINT, "-o", folder / "exported", "--to", target)
-    return as_frozen(predicted(folder, "--backend", target, checkpoint=folder / "exported"))
-
-
 def compared(folder: Path) -> dict[str, Any]:
     """The scores of a comparison's runs: two schemes, two seeds, 20 steps each."""
     write_data(folder)

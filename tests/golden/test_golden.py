@@ -40,9 +40,3 @@ def test_logits_of_every_head_padded_on_either_side_and_packed(scheme, head):
 def test_what_a_command_computes(name, tolerance, tmp_path):
     got = getattr(golden, name)(tmp_path)
     assert_near(golden.as_frozen(got) if name == "predicted" else got, VALUES[name], tolerance)
-
-
-@pytest.mark.slow  # the exporters' tests hold this for every scheme
-@pytest.mark.parametrize("target", ["onnx", "openvino"])
-def test_what_an_export_answers(target, tmp_path):
-    assert_near(golden.exported(tmp_path, target), VALUES["predicted"], 1e-4)

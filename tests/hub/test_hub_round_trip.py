@@ -1,125 +1,108 @@
-"""Published in one process, loaded in another that can't import hf_posenc, over HTTP."""
+"""Pushed by one process, loaded in another that can't import hf_posenc, over HTTP."""
 
 import json
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hub_server import WRITER, Hub, no_token_lies_in
+import torch
+from common import schemes_restored
+from hub_server import WRITER, Hub
 from huggingface_hub import ModelCard
-from remote_code_harness import TEXTS, Report, assert_same_outputs, run_clean
-from safetensors.torch import load_file
+from remote_code_harness import (
+    BATCH,
+    EXAMPLE,
+    HEAD,
+    HEADS,
+    TEXTS,
+    assert_same_outputs,
+    model_job,
+    outputs,
+    run_clean,
+    tiny_config,
+    tiny_model,
+    tiny_tokenizer,
+)
 
-pytestmark = pytest.mark.slow  # two processes; one checkpoint makes the trip in test_hub_publish.py
+from hf_posenc import PosEncConfig, publish, register_scheme
+from hf_posenc.finetuning.train import fine_tune
+from hf_posenc.options import Options
 
-ROOT = Path(__file__).parents[2]
-AUTO = "AutoModelForSequenceClassification"
-NAMES = ("rope", "own", "combined")
-TRUSTED: dict[str, Any] = {"trust_remote_code": True}
-
-
-@dataclass
-class World:
-    hub: Hub
-    folder: Path
-    commits: dict[str, Any]
-    printed: str
-    """What the author's process printed."""
-    first: Report
-
-    def expected(self, name: str) -> dict[str, Any]:
-        return load_file(self.folder / f"{name}.safetensors")
+CODE = {"configuration_posenc.py", "modeling_posenc.py", "scheme_table.py", "recency.py"}
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    place = tmp_path_factory.mktemp("world")
-    folder, home = place / "author", place / "home"
-    folder.mkdir()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHON"))}
-    with Hub().running() as hub:
-        author = {
-            **clean,
-            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", ROOT / "tests/remote_code"))),
-            "HF_ENDPOINT": hub.url,
-            "HF_TOKEN": WRITER,
-            "HF_HOME": str(place / "author_home"),
-            "OMP_NUM_THREADS": "1",
-        }
-        words = [sys.executable, str(Path(__file__).with_name("author_process.py")), str(folder)]
-        done = subprocess.run(words, env=author, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
-        assert hub.problems == []
-        commits = json.loads((folder / "commits.json").read_text())
-
-        jobs: list[dict[str, Any]] = []
-
-        def load(name: str, repo: str, **options: Any) -> None:
-            options = {**TRUSTED, **options}
-            jobs.append({"kind": "model", "id": name, "auto_class": AUTO, "load": repo, "options": options})
-
-        job = {"kind": "pipeline", "task": "text-classification", "texts": TEXTS}
-        for name in NAMES:
-            for push in (1, 2):
-                load(f"{name}-{push}", f"me/{name}", revision=commits[f"{name}-{push}"])
-        load("own", "me/own")
-        jobs.append({**job, "id": "trained pipeline", "load": "me/trained"})
-        jobs.append({"kind": "config", "id": "config", "load": "me/config", "auto_class": AUTO})
-        online = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
-        first = run_clean(jobs, place / "first", home, environment=online)
-        assert hub.problems == []
-    return World(hub, folder, commits, done.stdout + done.stderr, first)
+@pytest.fixture(autouse=True)
+def _author(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One who may write, and has a scheme of their own."""
+    monkeypatch.setenv("HF_TOKEN", WRITER)
+    monkeypatch.setattr("transformers.utils.hub._hf_api", None, raising=False)  # it is another test's Hub's
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    with schemes_restored("recency"):
+        register_scheme(EXAMPLE, "recency")
+        yield
 
 
-@pytest.mark.parametrize("push", [1, 2])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_stranger_gets_the_authors_outputs_of_the_commit_that_is_pinned(world: World, name: str, push: int) -> None:
-    job = f"{name}-{push}"
-    assert world.first.hidden == "import of hf_posenc halted; None in sys.modules"
-    assert_same_outputs(world.first.outputs(job), world.expected(job))
-    module = world.first.answer(job)["module"]
-    assert module.startswith("transformers_modules.")
-    assert world.commits[job] in module
-
-
-def test_the_newest_is_loaded_where_nothing_is_pinned(world: World) -> None:
-    assert_same_outputs(world.first.outputs("own"), world.expected("own-2"))
-
-
-def test_saving_with_a_push_sends_what_push_to_hub_sends(world: World) -> None:
-    saved, pushed = (world.hub.files(repo) for repo in ("me/saved", "me/pushed"))
+def test_saving_with_a_push_sends_what_push_to_hub_sends(hub: Hub, tmp_path: Path) -> None:
+    model = tiny_model("t5", HEAD)
+    model.push_to_hub("me/pushed")
+    model.save_pretrained(tmp_path / "saved")  # so its code lies there already, and is sent all the same
+    model.save_pretrained(tmp_path / "saved", push_to_hub=True, repo_id="me/saved")
+    saved, pushed = (hub.files(repo) for repo in ("me/saved", "me/pushed"))
     assert {"scheme_table.py", "modeling_posenc.py", "position_t5.py", "model.safetensors"} <= saved.keys()
     for name in (saved.keys() | pushed.keys()) - {"README.md", ".gitattributes"}:
         assert saved[name] == pushed[name], name
 
 
-def test_a_configuration_alone_is_published_with_its_schemes_code(world: World) -> None:
-    assert world.first.answer("config")["class"] == "PosEncForSequenceClassification"
-    for repo in ("me/config", "me/config-2"):
-        code = {"configuration_posenc.py", "modeling_posenc.py", "scheme_table.py", "recency.py"}
-        assert {"config.json", *code} <= set(world.hub.files(repo))
+def train_and_publish(folder: Path) -> None:
+    """The project's training; that what it wrote loads back, the stranger sees to."""
+    lines = [json.dumps({"text": text, "label": str(number % 2)}) for number, text in enumerate(TEXTS * 8)]
+    (folder / "train.jsonl").write_text("\n".join(lines))
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 100}
+    data = {"data": str(folder / "train.jsonl"), "validation": str(folder / "train.jsonl")}
+    fine_tune(Options(output=str(folder / "trained"), **data, scheme="alibi", max_steps=2, device="cpu", set=sizes))
+    publish(folder / "trained", "me/trained")
 
 
-def test_what_training_wrote_is_published_with_its_card_and_code(world: World) -> None:
-    text = world.hub.files("me/trained")["README.md"].decode()
+@pytest.mark.slow  # a process; one checkpoint makes the trip in test_hub_publish.py
+def test_a_stranger_gets_what_the_author_pushed(hub: Hub, unverified: None, tmp_path: Path, capsys: Any) -> None:
+    jobs: list[dict[str, Any]] = []
+    expected, commits = {}, {}
+    for name, scheme in {"own": "recency", "combined": "learned+recency"}.items():
+        model = tiny_model(scheme, HEAD)
+        tiny_tokenizer().push_to_hub(f"me/{name}")
+        for push in (f"{name}-1", f"{name}-2"):
+            with torch.no_grad():
+                model.classifier.out_proj.weight.add_(1)
+            expected[push] = outputs(model, BATCH)
+            commits[push] = model.push_to_hub(f"me/{name}").oid
+            jobs.append(model_job(push, f"me/{name}", revision=commits[push]))
+    expected["newest"] = expected["own-2"]
+    jobs.append(model_job("newest", "me/own"))
+    tiny_config("recency").save_pretrained(tmp_path / "config", push_to_hub=True, repo_id="me/config")
+    PosEncConfig.from_pretrained(tmp_path / "config").push_to_hub("me/config-2")
+    jobs.append({"kind": "config", "id": "config", "load": "me/config", "auto_class": HEADS[HEAD]})
+    train_and_publish(tmp_path)
+    task = "text-classification"
+    jobs.append({"kind": "pipeline", "id": "trained", "task": task, "texts": TEXTS, "load": "me/trained"})
+    online = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0"}
+    stranger = run_clean(jobs, tmp_path / "stranger", tmp_path / "home", environment=online)
+    assert stranger.hidden == "import of hf_posenc halted; None in sys.modules"
+    for job, theirs in expected.items():
+        assert_same_outputs(stranger.outputs(job), theirs)
+        module = stranger.answer(job)["module"]
+        assert module.startswith("transformers_modules.")
+        assert commits.get(job, "") in module
+    assert stranger.answer("config")["class"] == HEAD
+    assert all({"config.json", *CODE} <= set(hub.files(repo)) for repo in ("me/config", "me/config-2"))
+    assert {entry["label"] for entry in stranger.answer("trained")["found"]} <= {"0", "1"}
+    assert WRITER not in "".join(capsys.readouterr())
+    text, files = hub.files("me/trained")["README.md"].decode(), set(hub.files("me/trained"))
     card = ModelCard(text)
     assert "A PosEnc encoder whose positional scheme is `alibi`" in text
     assert 'pipeline("text-classification", "me/trained", trust_remote_code=True)' in text
     assert {r.metric_type for r in card.data.eval_results} >= {"accuracy", "macro_f1"}
     assert "custom_code" in card.data.tags
     assert "More Information Needed" not in text
-    files = world.hub.files("me/trained")
-    assert {"modeling_posenc.py", "position_alibi.py", "tokenizer.json", "results.json"} <= set(files)
+    assert {"modeling_posenc.py", "position_alibi.py", "tokenizer.json", "results.json"} <= files
     assert "_trained_on.npy" not in files  # hashes of the training texts
-    answer = world.first.answer("trained pipeline")
-    assert answer["module"].startswith("transformers_modules.")
-    assert {entry["label"] for entry in answer["found"]} <= {"0", "1"}
-
-
-def test_no_token_is_published_or_printed(world: World) -> None:  # the storage itself refuses one
-    no_token_lies_in(world.hub)
-    assert WRITER not in world.printed

@@ -92,10 +92,7 @@ KINDS: dict[str, Callable[[dict[str, Any], dict[str, Any]], tuple[dict[str, Any]
 
 def main(path: Path) -> None:
     order = json.loads(path.read_text())
-    if "hf_posenc" in order:
-        sys.path.insert(0, order["hf_posenc"])
-    else:
-        sys.modules["hf_posenc"] = None  # as if it weren't installed, whatever sys.path says
+    sys.modules["hf_posenc"] = None  # as if it weren't installed, whatever sys.path says
     try:
         importlib.import_module("hf_posenc")
         hidden = None

@@ -1,13 +1,11 @@
-"""Fixtures of the remote-code tests: checkpoints saved once, and two strangers who load them all."""
+"""Fixtures of the remote-code tests: checkpoints saved once, and a stranger who loads them all."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from remote_code_harness import (
     BATCH,
-    FEW_PAIRS,
     HALVES,
     HEAD,
     HEADS,
@@ -53,66 +51,42 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[
 
 
 @pytest.fixture(scope="session")
-def strangers(
+def stranger(
     checkpoints: Checkpoints, own: dict[str, tuple[Path, Any]], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Report, Report, Report]:
-    """Two processes without hf_posenc, one after the other, and between them one that has it.
+) -> Report:
+    """A process without hf_posenc, whose transformers says it is the oldest that will do.
 
-    The first loads every checkpoint, from its folder and from a Hub cache, and saves it again. The second has only some
-    of what the first saved: another HF_HOME, and the first one's is gone; its transformers says it is the oldest that
-    will do.
-    The third loads what the first saved of a user's own schemes, and saves it for the second.
+    It loads every checkpoint, from its folder and from a Hub cache, and saves it again.
     """
-    place = tmp_path_factory.mktemp("strangers")
-    first_home, second_home = place / "first_home", place / "second_home"
-    first: list[dict[str, Any]] = []
-    second: list[dict[str, Any]] = []
-    local: list[dict[str, Any]] = []
+    place = tmp_path_factory.mktemp("stranger")
+    home, jobs = place / "home", []
     for scheme, head in PAIRS:
         folder, name = checkpoints.folder(scheme, head), f"{scheme}/{head}"
         repository = f"me/{scheme}.{head}-v1"
-        put_in_hub_cache(folder, first_home, repository)
+        put_in_hub_cache(folder, home, repository)
         for source in SOURCES[scheme, head]:
-            again, thrice = (place / where / source / name for where in ("again", "thrice"))
             load = folder if source == "folder" else repository
-            first.append(model_job(f"{name}/{source}", load, HEADS[head], again))
-            if (scheme, head) in FEW_PAIRS:
-                second.append(model_job(f"{name}/{source}", again, HEADS[head], thrice))
+            jobs.append(model_job(f"{name}/{source}", load, HEADS[head], place / "again" / source / name))
     for scheme, dtype in HALVES:
-        first.append(model_job(f"{scheme}/{dtype}", checkpoints.folder(scheme), dtype=dtype))
+        jobs.append(model_job(f"{scheme}/{dtype}", checkpoints.folder(scheme), dtype=dtype))
     for task, head in PIPELINES.items():
         job = {"kind": "pipeline", "id": task, "task": task, "texts": TEXTS}
-        first.append({**job, "load": str(checkpoints.folder("t5", head))})
+        jobs.append({**job, "load": str(checkpoints.folder("t5", head))})
     folder = checkpoints.folder("t5")
     # A checkpoint whose code is another repository's, as `auto_map` allows.
-    without_code, again = borrower(folder, place / "borrower", f"me/t5.{HEAD}-v1"), place / "again" / "borrower"
-    first.append(model_job("borrower", without_code, save=again))
-    second.append(model_job("borrower", again))
+    without_code = borrower(folder, place / "borrower", f"me/t5.{HEAD}-v1")
+    jobs.append(model_job("borrower", without_code, save=place / "again" / "borrower"))
     of_the_future = changed(folder, place / "of the future", hidden_sise=7, posenc_version="9999.1.0")
-    first.append(model_job("of the future", of_the_future))
-    first.append({"kind": "model", "id": "no trust", "auto_class": "AutoModel", "load": str(folder)})
+    jobs.append(model_job("of the future", of_the_future))
+    jobs.append({"kind": "model", "id": "no trust", "auto_class": "AutoModel", "load": str(folder)})
     for scheme in HOOKS:
         bare = place / "configs" / scheme
         hf_posenc.PosEncConfig.from_pretrained(checkpoints.folder(scheme)).save_pretrained(bare)
         job = {"kind": "config", "id": f"{scheme}/config", "auto_class": "AutoModelForMaskedLM"}
-        first.append({**job, "load": str(bare)})
+        jobs.append({**job, "load": str(bare)})
     for name, (folder, _) in own.items():
-        put_in_hub_cache(folder, first_home, f"me/{name}")
+        put_in_hub_cache(folder, home, f"me/{name}")
         for source, load in (("folder", folder), ("hub", f"me/{name}")):
-            saved, again = (place / who / source / name for who in ("first own", "local own"))
-            first.append(model_job(f"own {name}/{source}", load, save=saved))
-            local.append(model_job(f"own {name}/{source}", saved, save=again))
-            second.append(model_job(f"own {name}/{source}", again))
-        job = {"id": f"own {name}/config", "load": str(folder), "auto_class": HEADS[HEAD]}
-        first.append({**job, "kind": "config"})
-        local.append({**job, "kind": "model", "id": f"own {name}/no trust"})
-    first_report = run_clean(first, place / "first", first_home)
-    shutil.rmtree(first_home)
-    between = run_clean(local, place / "local", place / "local_home", with_hf_posenc=True)
-    floor = {"pretend_transformers_is": MINIMUM_TRANSFORMERS}
-    return first_report, run_clean(second, place / "second", second_home, **floor), between
-
-
-@pytest.fixture(scope="session")
-def first_stranger(strangers: tuple[Report, Report, Report]) -> Report:
-    return strangers[0]
+            jobs.append(model_job(f"own {name}/{source}", load, save=place / "own again" / source / name))
+        jobs.append({"kind": "config", "id": f"own {name}/config", "load": str(folder), "auto_class": HEADS[HEAD]})
+    return run_clean(jobs, place / "work", home, pretend_transformers_is=MINIMUM_TRANSFORMERS)

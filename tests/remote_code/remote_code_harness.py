@@ -193,18 +193,15 @@ def run_clean(
     hf_home: Path,
     *,
     pretend_transformers_is: str | None = None,
-    with_hf_posenc: bool = False,
     environment: dict[str, str] | None = None,
 ) -> Report:
-    """Does jobs (see clean_process.py) in one new process, without hf_posenc and a network unless told otherwise."""
+    """Does jobs (see clean_process.py) in one new process without hf_posenc, and without a network unless told so."""
     workplace.mkdir(parents=True, exist_ok=True)
     batch, report, tensors, order = (workplace / n for n in ("batch.safetensors", "report", "tensors", "order"))
     save_file(BATCH, batch)
     orders: dict[str, Any] = {"jobs": jobs, "batch": str(batch), "report": str(report), "tensors": str(tensors)}
     if pretend_transformers_is is not None:
         orders["pretend_transformers_is"] = pretend_transformers_is
-    if with_hf_posenc:
-        orders["hf_posenc"] = str(CODE.parent.parent)
     order.write_text(json.dumps(orders))
     done = subprocess.run(
         [sys.executable, "-I", str(CLEAN_PROCESS), str(order)],

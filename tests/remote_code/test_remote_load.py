@@ -8,12 +8,12 @@ import pytest
 import torch
 from remote_code_harness import (
     BATCH,
-    FEW_PAIRS,
     HALVES,
     HEAD,
     HEADS,
     HOOKS,
     OWN,
+    PAIRS,
     PIPELINES,
     SOURCES,
     TEXTS,
@@ -24,27 +24,20 @@ from remote_code_harness import (
     tiny_model,
     tiny_tokenizer,
 )
+from safetensors.torch import load_file
 from transformers import pipeline
 
 import hf_posenc
 from hf_posenc.model.configuration_posenc import AUTO_MAP
 
-pytestmark = pytest.mark.slow  # three processes; one checkpoint is loaded so by the quick tests of hub/
+pytestmark = pytest.mark.slow  # a process; one checkpoint is loaded so by the quick tests of hub/
 
 
-def test_strangers_have_no_hf_posenc_and_the_second_the_oldest_transformers_that_will_do(
-    strangers: tuple[Report, Report, Report],
-) -> None:
-    for stranger in strangers[:2]:
-        assert stranger.hidden == "import of hf_posenc halted; None in sys.modules"
-    # The control of test_remote_floor.py: it is the version that it fails for.
-    assert strangers[1].jobs
-    assert not [job for job, answer in strangers[1].jobs.items() if "error" in answer]
-
-
-def test_a_stranger_is_asked_for_trust(first_stranger: Report) -> None:
+def test_a_stranger_has_no_hf_posenc_and_is_asked_for_trust(stranger: Report) -> None:
     # The control of all that follows: the code does come from the folder.
-    assert "trust_remote_code=True" in first_stranger.jobs["no trust"]["message"]
+    assert stranger.hidden == "import of hf_posenc halted; None in sys.modules"
+    assert [job for job, answer in stranger.jobs.items() if "error" in answer] == ["no trust"]
+    assert "trust_remote_code=True" in stranger.jobs["no trust"]["message"]
 
 
 def test_every_model_class_is_tested() -> None:
@@ -56,58 +49,53 @@ def test_every_model_class_is_tested() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("scheme", "head", "source", "who"),
-    [
-        (*pair, source, who)
-        for pair, sources in SOURCES.items()
-        for source in sources
-        for who in ((0, 1) if pair in FEW_PAIRS else (0,))
-    ],
-)
+def assert_complete(saved: Path, original: Path) -> None:
+    """It holds what the original does, and nothing in it points to where it came from."""
+    code, again = ({path.name: path.read_bytes() for path in folder.glob("*.py")} for folder in (original, saved))
+    assert again == code
+    assert json.loads((saved / "config.json").read_text())["auto_map"] == AUTO_MAP
+    weights, expected = (load_file(folder / "model.safetensors") for folder in (saved, original))
+    torch.testing.assert_close(weights, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("scheme", "head", "source"), [(*pair, source) for pair in PAIRS for source in SOURCES[pair]])
 def test_a_stranger_gets_the_same_outputs_and_saves_a_complete_folder(
-    checkpoints: Checkpoints, strangers: tuple[Report, Report, Report], scheme: str, head: str, source: str, who: int
+    checkpoints: Checkpoints, stranger: Report, scheme: str, head: str, source: str
 ) -> None:
-    """The second has what the first saved again, without the original."""
-    job = f"{scheme}/{head}/{source}"
-    answer = strangers[who].answer(job)
+    job, folder = f"{scheme}/{head}/{source}", checkpoints.folder(scheme, head)
+    answer = stranger.answer(job)
     assert answer["class"] == head
     assert answer["module"].startswith("transformers_modules.")
     assert answer["missing"] == answer["unexpected"] == []
     assert not answer["training"]
-    assert_same_outputs(strangers[who].outputs(job), checkpoints.expected(scheme, head))
-    code = {name: text.encode() for name, text in tiny_config(scheme).code_files().items()}
-    for folder in (checkpoints.folder(scheme, head), Path(answer["saved"])):
-        assert {path.name: path.read_bytes() for path in folder.glob("*.py")} == code
-        # Nothing in it points to where it came from.
-        assert json.loads((folder / "config.json").read_text())["auto_map"] == AUTO_MAP
+    assert_same_outputs(stranger.outputs(job), checkpoints.expected(scheme, head))
+    assert {path.name: path.read_text() for path in folder.glob("*.py")} == tiny_config(scheme).code_files()
+    assert_complete(Path(answer["saved"]), folder)
 
 
-def test_what_borrows_its_code_has_its_own_when_saved_again(
-    checkpoints: Checkpoints, strangers: tuple[Report, Report, Report]
-) -> None:
-    # The second stranger has no access to the repository that the code came from.
-    for stranger in strangers[:2]:
-        assert stranger.answer("borrower")["module"].startswith("transformers_modules.")
-        assert_same_outputs(stranger.outputs("borrower"), checkpoints.expected("t5"))
+def test_what_borrows_its_code_has_its_own_when_saved_again(checkpoints: Checkpoints, stranger: Report) -> None:
+    answer = stranger.answer("borrower")
+    assert answer["module"].startswith("transformers_modules.")
+    assert_same_outputs(stranger.outputs("borrower"), checkpoints.expected("t5"))
+    assert_complete(Path(answer["saved"]), checkpoints.folder("t5"))
 
 
 @pytest.mark.parametrize(("scheme", "dtype"), HALVES)
 def test_a_stranger_gets_the_same_outputs_in_half_precision(
-    checkpoints: Checkpoints, first_stranger: Report, scheme: str, dtype: str
+    checkpoints: Checkpoints, stranger: Report, scheme: str, dtype: str
 ) -> None:
     job = f"{scheme}/{dtype}"
-    assert first_stranger.answer(job)["dtypes"] == [f"torch.{dtype}"]
-    assert_same_outputs(first_stranger.outputs(job), checkpoints.expected(scheme, HEAD, dtype))
+    assert stranger.answer(job)["dtypes"] == [f"torch.{dtype}"]
+    assert_same_outputs(stranger.outputs(job), checkpoints.expected(scheme, HEAD, dtype))
 
 
-def test_unknown_keys_change_nothing_for_a_stranger(checkpoints: Checkpoints, first_stranger: Report) -> None:
-    assert_same_outputs(first_stranger.outputs("of the future"), checkpoints.expected("t5"))
+def test_unknown_keys_change_nothing_for_a_stranger(checkpoints: Checkpoints, stranger: Report) -> None:
+    assert_same_outputs(stranger.outputs("of the future"), checkpoints.expected("t5"))
 
 
 @pytest.mark.parametrize("scheme", HOOKS)
-def test_a_configuration_alone_reaches_a_stranger_and_builds_a_new_model(first_stranger: Report, scheme: str) -> None:
-    answer = first_stranger.answer(f"{scheme}/config")
+def test_a_configuration_alone_reaches_a_stranger_and_builds_a_new_model(stranger: Report, scheme: str) -> None:
+    answer = stranger.answer(f"{scheme}/config")
     assert answer["module"].startswith("transformers_modules.")
     with torch.device("meta"):  # the configuration is that of a model
         built = hf_posenc.PosEncModel(tiny_config(scheme))
@@ -119,14 +107,14 @@ def test_a_configuration_alone_reaches_a_stranger_and_builds_a_new_model(first_s
         theirs.pop(name, None)
     assert theirs == mine
     assert answer["class"] == "PosEncForMaskedLM"
-    logits = first_stranger.outputs(f"{scheme}/config")["logits"]
+    logits = stranger.outputs(f"{scheme}/config")["logits"]
     assert logits.isfinite().all()
     assert logits.shape == (*BATCH["input_ids"].shape, 100)
 
 
 @pytest.mark.parametrize(("task", "head"), PIPELINES.items())
-def test_a_pipeline_gives_a_stranger_the_same_results(first_stranger: Report, task: str, head: str) -> None:
-    answer = first_stranger.answer(task)
+def test_a_pipeline_gives_a_stranger_the_same_results(stranger: Report, task: str, head: str) -> None:
+    answer = stranger.answer(task)
     assert answer["class"] == head
     assert answer["module"].startswith("transformers_modules.")
     # The author's: one text at a time, so no padding, with a tokenizer and a model made by hand.
@@ -140,29 +128,13 @@ def test_a_pipeline_gives_a_stranger_the_same_results(first_stranger: Report, ta
 
 
 @pytest.mark.parametrize("source", ["folder", "hub"])
-@pytest.mark.parametrize("who", [0, 1, 2], ids=["first", "second", "local"])
 @pytest.mark.parametrize("name", OWN)
-def test_everyone_gets_the_same_outputs_of_a_users_own_scheme(
-    own: dict[str, Any], strangers: tuple[Report, Report, Report], name: str, who: int, source: str
+def test_a_users_own_scheme_reaches_a_stranger_too(
+    own: dict[str, Any], stranger: Report, name: str, source: str
 ) -> None:
-    report = strangers[who]
-    assert (report.hidden is None) == (who == 2)
-    assert_same_outputs(report.outputs(f"own {name}/{source}"), own[name][1])
-    module = report.answer(f"own {name}/{source}")["module"]
-    assert module.startswith("hf_posenc." if who == 2 else "transformers_modules.")
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_a_configuration_alone_builds_a_new_model_with_a_users_own_scheme(first_stranger: Report, name: str) -> None:
-    assert first_stranger.answer(f"own {name}/config")["class"] == HEAD
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_where_hf_posenc_is_installed_the_code_of_a_users_own_scheme_needs_trust(
-    strangers: tuple[Report, Report, Report], name: str
-) -> None:
-    refused = strangers[2].jobs[f"own {name}/no trust"]
-    assert refused["error"] == "ValueError"
-    assert "its code (recency.Recency) comes with the checkpoint" in refused["message"]
-    assert "trust_remote_code=True" in refused["message"]
-    assert "register_scheme(Scheme, 'recency')" in refused["message"]
+    folder, expected = own[name]
+    answer = stranger.answer(f"own {name}/{source}")
+    assert answer["module"].startswith("transformers_modules.")
+    assert_same_outputs(stranger.outputs(f"own {name}/{source}"), expected)
+    assert_complete(Path(answer["saved"]), folder)
+    assert stranger.answer(f"own {name}/config")["class"] == HEAD

@@ -10,9 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 from common import schemes_restored
-from remote_code_harness import EXAMPLE, HEAD, OWN, STRIPES, own_schemes, put_in_hub_cache, tiny_model
+from remote_code_harness import (
+    BATCH,
+    EXAMPLE,
+    OWN,
+    STRIPES,
+    assert_same_outputs,
+    outputs,
+    own_schemes,
+    put_in_hub_cache,
+)
 from safetensors.torch import load_file
-from transformers import AutoModel
+from torch import Tensor
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
@@ -27,12 +37,9 @@ def registered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def saved(registered: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("own")
-    for name, scheme in OWN.items():
-        tiny_model(scheme, HEAD).save_pretrained(root / name)
-    return {name: root / name for name in OWN}
+@pytest.fixture
+def saved(own: dict[str, tuple[Path, dict[str, Tensor]]], registered: None) -> dict[str, Path]:
+    return {name: folder for name, (folder, _) in own.items()}
 
 
 def test_what_is_saved_says_what_it_holds(saved: dict[str, Path]) -> None:
@@ -91,13 +98,21 @@ def test_changed_code_is_loaded_anew(saved: dict[str, Path], tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_trusted_configuration_builds_and_saves_where_hf_posenc_is_installed(
-    saved: dict[str, Path], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_hf_posenc_is_installed_a_trusted_checkpoint_answers_and_its_configuration_builds(
+    own: dict[str, tuple[Path, dict[str, Tensor]]], registered: None, name: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    for own in ("recency", "stripes"):
-        monkeypatch.delitem(SCHEMES, own)
-    folder = saved[name]
+    for mine in ("recency", "stripes"):
+        monkeypatch.delitem(SCHEMES, mine)
+    folder, answers = own[name]
+    model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
+    assert_same_outputs(outputs(model, BATCH), answers)
+    untrusted = (
+        r"its code \(recency.Recency\) comes with .*trust_remote_code=True.*register_scheme\(Scheme, 'recency'\)"
+    )
+    with pytest.raises(ValueError, match=untrusted):
+        AutoModelForSequenceClassification.from_pretrained(folder)
     config = PosEncConfig.from_pretrained(folder, trust_remote_code=True)
     expected = load_file(folder / "model.safetensors")
     built = AutoModel.from_config(config).state_dict()

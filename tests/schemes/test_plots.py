@@ -7,11 +7,11 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from common import COMBINED, EVERY_HOOK, encoder, perturb, tiny_config
+from common import COMBINED, EVERY_HOOK, encoder, tiny_config
 from own_schemes import Gate
 
 import hf_posenc
-from hf_posenc import PosEncConfig, PosEncForSequenceClassification, PosEncModel, PositionScheme, plot
+from hf_posenc import PosEncConfig, PosEncModel, PositionScheme, plot
 from hf_posenc.errors import UserError
 from hf_posenc.model.position_alibi import alibi_slopes
 from hf_posenc.model.unpadding import Tokens
@@ -146,14 +146,6 @@ def test_what_a_model_sees_of_order_is_nothing_without_positions():
     assert blind.max() < 1e-4
     assert seeing.min() > 0.1
     assert len(blind) == 4  # at distances 1, 2, 4, 8
-
-
-def test_a_heading_says_whose_weights_are_shown():
-    model = perturb(PosEncForSequenceClassification(tiny_config("learned", num_labels=3)))
-    table = model.model.position.embedding.weight.detach().numpy()
-    np.testing.assert_allclose(image(axes(model)["What is added to embeddings"]), table[:S].T, rtol=1e-6)
-    assert plot_position(model, max_positions=S).get_suptitle().endswith("given weights")
-    assert plot_position(model.config, max_positions=S).get_suptitle().endswith("new weights")
 
 
 def test_the_source_is_left_as_it_was():

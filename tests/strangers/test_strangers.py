@@ -3,11 +3,8 @@
 from dataclasses import replace
 
 import bipe
-import conv_position
-import gates
 import pytest
 import repositioned
-import tapered
 import torch
 
 from hf_posenc import SCHEME_CHECKS, check_scheme
@@ -16,10 +13,7 @@ from hf_posenc.model.unpadding import TokenLayout
 SEPARATOR = 75  # inside one of the texts of the checks
 STRANGERS = {
     bipe.Bipe: {"separator_id": SEPARATOR},
-    conv_position.ConvPosition: {},
-    gates.Gates: {},
     repositioned.Repositioned: {},
-    tapered.Tapered: {},
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from common import write_csv, write_jsonl
+from common import write_jsonl
 from huggingface_hub import ModelCard
 from rich.console import Console
 from sklearn.utils.class_weight import compute_class_weight
@@ -121,19 +121,6 @@ def test_several_labels_per_text(tmp_path):
     assert run.report.calibration is None
     assert run.report.metrics["test_accuracy"] > 0.5
     assert scored(run.output, files["test"])["accuracy"] == run.report.metrics["test_accuracy"]
-
-
-def test_pairs_in_columns_of_other_names_are_scored_as_they_were_trained(tmp_path):
-    texts = [row["text"] for row in rows("train", 200)]
-    examples = [
-        {"text": "no text", "Said": text, "Meant": text if index % 2 else other, "Verdict": "no yes".split()[index % 2]}
-        for index, (text, other) in enumerate(zip(texts, texts[::-1], strict=True))
-    ]
-    files = {"data": write_csv(tmp_path / "train.csv", examples[:160])}
-    files["validation"] = write_csv(tmp_path / "validation.csv", examples[160:])
-    run = train(tmp_path / "run", **files, text_column="Said,Meant", label_column="Verdict", bf16=False)
-    assert (run.report.is_pair, run.report.labels) == (True, ("no", "yes"))
-    assert scored(run.output, files["validation"])["loss"] == pytest.approx(run.report.metrics["eval_loss"], rel=1e-4)
 
 
 # ---- which weights are kept -----------------------------------------------------------------------------------------

@@ -15,11 +15,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 from common import write_jsonl
-from datasets import Dataset
 from rich.console import Console
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
@@ -308,26 +306,6 @@ def test_columns_of_odd_names_are_trained_on_and_remembered(tmp_path: Path) -> N
     np.testing.assert_array_equal(
         loaded.predict_proba(frame[[' a, "b" ', "label"]]), pairs.predict_proba(frame.to_numpy())
     )
-
-
-@pytest.mark.parametrize("library", ["polars", "pyarrow", "datasets"])
-def test_a_table_of_any_library_trains_and_answers_as_lists_do(library: str) -> None:
-    texts, labels = data(32)
-    if library == "polars":
-        pytest.importorskip("polars", reason="polars isn't installed")
-    table = {
-        "polars": lambda columns: __import__("polars").DataFrame(columns),
-        "pyarrow": pa.table,
-        "datasets": Dataset.from_dict,
-    }[library]
-    inputs, marks = table({"id": list(range(32)), "text": texts}), [[int(label == labels[0]), 1] for label in labels]
-    column = table({"label": labels})["label"]
-    expected = quick().fit(texts, labels).predict_proba(texts)
-    np.testing.assert_array_equal(quick().fit(inputs, column).predict_proba(inputs), expected)
-    named = hf_posenc.fit(
-        inputs, table({"first": [row[0] for row in marks], "all": [row[1] for row in marks]}), **OPTIONS, **SHORT
-    )
-    assert named.classes_.tolist() == ["first", "all"]
 
 
 def test_a_checkpoint_that_is_trained_further_forgets_what_was_noted_of_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from common import tiny_config
 from datasets import Dataset
 from rich.console import Console
 from safetensors.torch import load_file
-from training_harness import LAUNCH, ROOT, TRAIN, command, in_processes, order_files, results, rows, train
+from training_harness import LAUNCH, ROOT, TRAIN, command, in_processes, results, rows, train
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 from transformers.training_args import OptimizerNames
 
@@ -95,11 +95,6 @@ TRIED: dict[str, tuple[Any, str] | tuple[Any, str, dict[str, Any]]] = {
 }
 NOT_INSTALLED = {"optim_target_modules"}
 """Of optimizers that the tests don't have."""
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return order_files(tmp_path_factory.mktemp("files"))
 
 
 @pytest.fixture(scope="module")

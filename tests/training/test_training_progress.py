@@ -9,6 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 from training_harness import ENVIRONMENT, train
+from transformers.utils import logging as transformers_logging
 
 from hf_posenc import progress
 
@@ -59,6 +60,13 @@ def test_a_terminal_has_the_bar_of_the_trainer_and_a_line_for_each_evaluation(or
     assert "{'" not in written + elsewhere  # the Trainer's own lines
     assert re.search(r"Epoch 1, loss \d\.\d{3}; validation: loss ", written)
     assert " left\n" not in written
+
+
+def test_checkpoints_that_follow_each_other_at_once_are_no_warning(order, tmp_path, capfd):
+    transformers_logging.warning_once.cache_clear()
+    saved = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 1}
+    _, elsewhere = shown(io.StringIO(), tmp_path, capfd, data=order["data"], max_steps=3, **saved)
+    assert elsewhere == ""
 
 
 @pytest.mark.slow

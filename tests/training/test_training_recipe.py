@@ -114,6 +114,8 @@ def test_what_is_given_stays_and_the_rest_is_chosen(given: dict[str, Any], expec
         ({"set": {"hidden_dropout": 1}}, "--set hidden_dropout: neither TrainingArguments nor PosEncConfig has such"),
         ({"set": {"num_labels": 3}}, "--set num_labels: neither"),
         ({"set": {"save_steps": -1}}, "--set save_steps=-1 is out of range. Give a whole number from 1, or a"),
+        ({"set": {"eval_steps": 0}}, "--set eval_steps=0 is out of range. Give a "),
+        ({"set": {"adam_beta1": 2}}, "--set adam_beta1=2 is out of range. Give a number from 0 to below 1."),
         ({"set": {"vocab_size": "x"}}, "--set vocab_size=x is out of range. Give a whole number from 1"),
         ({"lora": True}, "--lora trains updates of trained weights. Name a checkpoint"),
         ({"revision": "v1"}, "--revision 'v1' is for --pretrained. Leave it out"),

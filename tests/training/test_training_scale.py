@@ -1,7 +1,6 @@
 """More than one process gives what one gives, and a process that is killed at any moment loses nothing for good."""
 
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -22,6 +21,7 @@ from training_harness import (
     ROOT,
     SHARDED,
     TRAIN,
+    TWO,
     assert_same_weights,
     await_loss,
     begun,
@@ -34,6 +34,7 @@ from training_harness import (
 
 from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.checkpoints.keeper import output_folder
+from hf_posenc.checkpoints.trainer_checkpoints import checkpoints
 
 ALL_HOOKS = "learned+rope+t5"
 """An added, a rotary and a bias scheme at once."""
@@ -132,24 +133,19 @@ def test_of_several_processes_the_main_one_alone_looks_at_the_folder_and_all_are
 
 
 @pytest.mark.slow
-def test_killed_at_two_random_moments_it_resumes_to_the_same_weights(order: dict[str, str], tmp_path: Path) -> None:
-    # Evaluations print lines, which are waited for.
-    options = {**order, "epochs": 6, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
-    options |= {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": False}
-    train(tmp_path / "whole", **options)
-    folder, moments = tmp_path / "killed", random.Random(0)
-    for is_training in (True, False):  # then while it starts, or reads what it resumes from
-        words = command(folder, **options, resume=not is_training)
-        with begun([sys.executable, *TRAIN, *words], tmp_path / "errors") as running:
-            if is_training:
-                await_loss(running)
-            time.sleep(moments.uniform(0, 0.4 if is_training else 5))
-            os.killpg(running.pid, signal.SIGKILL)
-        if (folder / "config.json").exists():  # a quick machine ended it before
-            break
-    else:
-        train(folder, **options, resume=True)
-    assert_same_weights(tmp_path / "whole", folder)
+def test_ctrl_c_stops_two_processes_at_the_same_step(order, tmp_path):
+    """As a terminal sends it: to the launcher, which passes it on, and to both processes."""
+    options = {**order, "max_steps": 200, "batch_size": 8}
+    with begun([*LAUNCH, *TRAIN, *command(tmp_path / "run", **options)], tmp_path / "errors") as running:
+        await_loss(running)
+        os.killpg(running.pid, signal.SIGINT)
+    errors = (tmp_path / "errors").read_text()
+    assert errors.count("Interrupted: '") == 1, errors
+    (checkpoint,) = checkpoints(tmp_path / "run")
+    assert len(list(checkpoint.glob("rng_state_*.pth"))) == 2
+    resumed, whole = ([*TRAIN, *command(tmp_path / name, **options, resume=name == "run")] for name in ("run", "whole"))
+    in_processes([*TWO, *resumed, "--then", *whole])
+    assert_same_weights(tmp_path / "whole", tmp_path / "run")
 
 
 @pytest.mark.gpu

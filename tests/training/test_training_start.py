@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from training_harness import rows, started, train
 from transformers import BertConfig, BertForMaskedLM, DataCollatorWithPadding
 
+from hf_posenc.conversion import convert
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
 from hf_posenc.training.trainer import merge_lora
@@ -75,6 +76,17 @@ def test_a_checkpoint_of_ours_goes_on_as_it_is_unless_something_else_is_asked_fo
     assert {name: getattr(model.config, name) for name in has} == has
     assert len(tokenizer) == model.config.vocab_size
     assert model.config._name_or_path == str(ours)
+
+
+@pytest.mark.parametrize(("scheme", "says"), [(None, "learned as it was"), ("rope", "learned to rope")])
+def test_weights_of_the_bert_family_begin_as_a_conversion_writes_them(bert, order, scheme, says, capfd):
+    _, _, model, notes = started(**order, pretrained=str(bert), scheme=scheme)
+    expected = convert(bert, scheme=scheme, head="feature-extraction", seed=1, measure=False).model.state_dict()
+    after = model.base_model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in expected.items())
+    assert model.config.position_embedding_type == (scheme or "learned")
+    assert any(says in note for note in notes)
+    assert "LOAD REPORT" not in "".join(capfd.readouterr())
 
 
 def test_a_new_encoder_is_what_the_options_say(order):
