@@ -1,7 +1,9 @@
 """The house's rules for the package's text: docstrings, names, imports, and a thought a line."""
 
 import ast
+import io
 import re
+import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +34,10 @@ PACKED = {
     "the root": 7,
 }
 """How many assignments of several computed values are left, by room: a list that may only shrink."""
+_BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_LONGEST = 40
+_LONGER: set[str] = set()
+"""Functions that may be longer, as `file: name`; this list may only shrink."""
 
 
 def assigned(node: ast.AST) -> str | None:
@@ -100,3 +106,27 @@ def test_a_public_name_means_one_thing():
             if name not in SHARED and not (file.startswith("cli/") and name in hf_posenc.__all__):
                 places[name].add(file)
     assert {name: files for name, files in places.items() if len(files) > 1 and not name.startswith("_")} == {}
+
+
+def _lengths(source: str) -> Iterator[tuple[str, int]]:
+    """The lines of code of each function: without signature, docstring, comments and blank lines."""
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _BLANK:
+            code.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[ast.get_docstring(node) is not None :]
+            first = body[0].lineno if body else node.end_lineno
+            yield node.name, sum(first <= line <= node.end_lineno for line in code)
+
+
+def test_no_function_is_longer_than_40_lines():
+    package = Path(hf_posenc.__file__).parent
+    longer = {
+        f"{path.relative_to(package)}: {name}"
+        for path in package.rglob("*.py")
+        for name, lines in _lengths(path.read_text(encoding="utf-8"))
+        if lines > _LONGEST
+    }
+    assert longer == _LONGER, "make small named steps of each that is new, and take away those that are short now"

@@ -237,7 +237,7 @@ def longest_input(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def input_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None) -> int:
-    """The number of tokens to truncate inputs to; also set in the tokenizer.
+    """The number of tokens to truncate inputs to.
 
     Args:
         model: whose positions may have a limit.
@@ -257,7 +257,6 @@ def input_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max
             parameter="max_length",
             value=length,
         )
-    tokenizer.model_max_length = length
     return length
 
 

@@ -62,7 +62,8 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
     beginning = check_start(options)
     prepared = prepare({"train": training_rows(plan, run)}, options, beginning.known)
     tokenizer, model, _ = start(options, prepared, beginning)
-    encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
+    tokenizer.model_max_length = input_length(model, tokenizer, options.max_length)
+    encoded, cut = encode(prepared, tokenizer, tokenizer.model_max_length)
     train: Any = encoded["train"]
     labels, names, problem_type = list(train["labels"]), prepared.labels.names, prepared.labels.problem_type
     most, columns = most_frequent(labels, problem_type), len(prepared.columns.text)

@@ -163,21 +163,25 @@ def verify(loaded: Loaded, rows: Sequence[Row], texts: str) -> Agreement | None:
     has_head = task != "feature-extraction" and not loaded.keys.new
     hidden = logits = 0.0
     for some in _groups(rows, ours, theirs):
-        pad = theirs.config.pad_token_id  # type: ignore[attr-defined]
-        places = [list(range(len(row["input_ids"]))) for row in some]
-        packed = {name: [token for row in some for token in row[name]] for name in some[0]}
-        right = pad_rows(some, pad)
-        left = pad_rows(some, pad, "left")
-        in_one_row = pad_rows([{**packed, "position_ids": [place for row in places for place in row]}], pad)
-        expected = _hidden_and_logits(theirs, right, task, has_head)
-        for layout in (right, left, {name: value for name, value in in_one_row.items() if name != "attention_mask"}):
+        padded, packed = _layouts(some, theirs.config.pad_token_id)  # type: ignore[attr-defined]
+        expected = _hidden_and_logits(theirs, padded[0], task, has_head)
+        for layout in (*padded, packed):
             per_token = task in ("fill-mask", "token-classification")  # other heads answer a packed row text by text
-            got = _hidden_and_logits(ours, layout, task, has_head and (per_token or "attention_mask" in layout))
+            got = _hidden_and_logits(ours, layout, task, has_head and (per_token or layout is not packed))
             off = [float((a - b).abs().max()) for a, b in zip(got, expected, strict=False)]
             hidden = max(hidden, off[0])
             logits = max(logits, *off[1:], 0.0)
     tokens = sum(len(row["input_ids"]) for row in rows)
     return Agreement(texts, len(rows), tokens, hidden_max=hidden, logits_max=logits if has_head else None)
+
+
+def _layouts(rows: list[Row], pad: int) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
+    """Rows padded on the right, and on the left; and all packed into one row, which has no mask."""
+    places = [place for row in rows for place in range(len(row["input_ids"]))]
+    whole = {name: [token for row in rows for token in row[name]] for name in rows[0]}
+    packed = pad_rows([{**whole, "position_ids": places}], pad)
+    without_mask = {name: value for name, value in packed.items() if name != "attention_mask"}
+    return [pad_rows(rows, pad), pad_rows(rows, pad, "left")], without_mask
 
 
 def _hidden_and_logits(model: Any, batch: dict[str, Tensor], task: str, has_head: bool) -> list[Tensor]:

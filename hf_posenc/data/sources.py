@@ -25,23 +25,28 @@ def read(options: Options) -> dict[str, Dataset]:
         UserError: nothing is named, or what is named can't be read or is empty.
     """
     splits = _splits_of(options)
-    named: dict[str, Dataset | str] = {}
-    for split, usual in _USUAL.items():
-        asked = None if split == "train" else getattr(options, split)
-        if present := [name for name in (usual if asked is None else (asked,)) if name in splits]:
-            named[split] = splits[present[0]]
-        elif asked is not None and (Path(asked).is_file() or kind_of(Path(asked)) in KINDS):
-            named[split] = asked
-        elif asked is not None:
-            what = f"is no file, and no split of {options.data!r}: {', '.join(splits)}."
-            raise UserError(what, parameter=split, value=asked)
+    chosen = {split: _find(split, splits, options) for split in _USUAL}
+    named = {split: rows for split, rows in chosen.items() if rows is not None}
     if "validation" in named and options.validation_share:
         refuse_given(options, ("validation_share",), "is for data without validation rows, and these have some")
     if not named:
         raise UserError(f"{options.data!r} has the splits {', '.join(splits)}. One of them must be called train.")
-    if unused := [name for name, data in splits.items() if data not in named.values()]:
+    if unused := [name for name, rows in splits.items() if rows not in named.values()]:
         logger.warning(f"Splits of {options.data!r} that are used only where they are named: {', '.join(unused)}.")
-    return {split: _table(data, split, options) for split, data in named.items()}
+    return {split: _table(rows, split, options) for split, rows in named.items()}
+
+
+def _find(split: str, splits: Mapping[str, Dataset | str], options: Options) -> Dataset | str | None:
+    """The rows of a split: as an option names them, else by its usual names; None: there are none."""
+    asked = None if split == "train" else getattr(options, split)
+    if asked is None:
+        return next((splits[name] for name in _USUAL[split] if name in splits), None)
+    if asked in splits:
+        return splits[asked]
+    if Path(asked).is_file() or kind_of(Path(asked)) in KINDS:
+        return asked
+    what = f"is no file, and no split of {options.data!r}: {', '.join(splits)}."
+    raise UserError(what, parameter=split, value=asked)
 
 
 def read_split(options: Options, split: str | None, dialect: Dialect | None = None) -> Source:
@@ -89,20 +94,25 @@ def _splits_of(options: Options) -> Mapping[str, Dataset | str]:
         return {"train": name}
     is_saved = (folder / "dataset_dict.json").exists() or (folder / "dataset_info.json").exists()
     if folder.is_dir() and not is_saved:
-        usual = [name for names in _USUAL.values() for name in names]
-        kinds = ", .".join(KINDS)
-        way_out = f"Call files {', '.join(_USUAL)}, one for each split, each a .{kinds}; or name them: {spell('data')}."
-        files: dict[str, str] = {}
-        for path in sorted(path for path in folder.iterdir() if kind_of(path) in KINDS):
-            split = path.name.split(".")[0]
-            if split in files and split in usual:
-                raise UserError(f"{str(folder)!r} holds {path.name} beside {Path(files[split]).name}. {way_out}")
-            files[path.name if split in files else split] = str(path)
-        if not {*usual} & {*files}:
-            raise UserError(f"{str(folder)!r} holds no split. {way_out}")
-        return files
+        return _files_in(folder)
     refuse_given(options, ("delimiter", "quoting", "encoding"), f"is for files of text, {spell('data', name)} is none")
     check_local("data", name)
     with readable(spell("data", name), "It must be a file, a folder, a name on the Hub, or blimp_order."):
         loaded = load_from_disk(str(folder)) if is_saved else load_dataset(name, options.data_config)
         return {"train": loaded} if isinstance(loaded, Dataset) else dict(loaded)
+
+
+def _files_in(folder: Path) -> dict[str, str]:
+    """The files of a folder by the splits that they are called; others by their whole name."""
+    usual = [name for names in _USUAL.values() for name in names]
+    kinds = ", .".join(KINDS)
+    way_out = f"Call files {', '.join(_USUAL)}, one for each split, each a .{kinds}; or name them: {spell('data')}."
+    files: dict[str, str] = {}
+    for path in sorted(path for path in folder.iterdir() if kind_of(path) in KINDS):
+        split = path.name.split(".")[0]
+        if split in files and split in usual:
+            raise UserError(f"{str(folder)!r} holds {path.name} beside {Path(files[split]).name}. {way_out}")
+        files[path.name if split in files else split] = str(path)
+    if not {*usual} & {*files}:
+        raise UserError(f"{str(folder)!r} holds no split. {way_out}")
+    return files

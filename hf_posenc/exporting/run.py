@@ -160,7 +160,7 @@ def export(
         opened = open_checkpoint(source, revision=revision, trust_remote_code=trust_remote_code)
         model = load_any(opened)
         tokenizer = load_checked_tokenizer(opened, model.config)
-        input_length(model, tokenizer)
+        tokenizer.model_max_length = input_length(model, tokenizer)
         # Read now: a bad file is told before minutes are spent.
         known = knowledge(model.config, opened)
         quantizer = None

@@ -103,7 +103,7 @@ def load_classifier(
             reason = one_line(error)[:80]
             way_out = f"can't be used: {reason}. Leave it out, or give {spell('device', 'cpu')}."
             raise UserError(way_out, parameter="device", value=device) from error
-        input_length(model, tokenizer)
+        tokenizer.model_max_length = input_length(model, tokenizer)
     else:
         model = open_backend(checkpoint, backend, bf16=bf16, throughput=throughput)
         model.config, model.name_or_path = config, checkpoint

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +33,7 @@ from ..quiet import without_bars
 from ..training import run_folder
 from ..training.baselines import baseline_scores
 from ..training.evaluations import last_weights_note
-from ..training.metrics import make_loss
+from ..training.metrics import ClassificationLoss, make_loss
 from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
 from ..training.report import PREFIXES, Report, begin_report, calibrate
 from ..training.trainer import RunTrainer, make_trainer, merge_lora
@@ -107,49 +107,61 @@ def _train(
         raise UserError(f"{options.data!r} has no split called train, but {', '.join(tables)}. Name a training file.")
     prepared = prepare(tables, options, beginning.known)
     parts = {split: (texts_of(part), labels_of(part) or []) for split, part in prepared.splits.items()}
-    texts, targets = parts.pop("train")
-    digest = hashlib.sha256(json.dumps([prepared.labels.names, texts, targets, parts]).encode())
-    begun_with = {**asdict(options), run_folder.DIGEST: digest.hexdigest()[:16]}
+    begun_with = {**asdict(options), run_folder.DIGEST: _digest(prepared.labels.names, parts)}
     resumed = run_folder.resume_point(output, begun_with) if options.resume else None
     set_seed(options.seed)
     tokenizer, model, notes = start(options, prepared, beginning)
     remember_columns(model.config, prepared.columns, _dialect(options, tables["train"]))
-    encoded, cut = encode(prepared, tokenizer, input_length(model, tokenizer, options.max_length))
+    tokenizer.model_max_length = input_length(model, tokenizer, options.max_length)
+    encoded, cut = encode(prepared, tokenizer, tokenizer.model_max_length)
     recipe = make_recipe(options, model, tokenizer, encoded)
-    loss = make_loss(prepared.labels, targets, options.class_weights, recipe.label_smoothing_factor)
+    loss = make_loss(prepared.labels, parts["train"][1], options.class_weights, recipe.label_smoothing_factor)
     loss.label_scale = model.config.label_scale
-    report = begin_report(model, prepared, encoded, cut, options, tokenizer)
-    report.processes = process.num_processes
-    report.notes += notes + last_weights_note(recipe, options)
-    if loss.weights is not None:
-        weights = zip(prepared.labels.names, loss.weights.tolist(), strict=True)
-        report.notes.append(f"Class weights: {', '.join(f'{name} {weight:.3g}' for name, weight in weights)}.")
-    report.notes += check_memory(
-        model,
-        [*map(len, encoded["train"]["input_ids"])],
-        recipe,
-        chosen=options.batch_size is not None or recipe.auto_find_batch_size,
-    )
+    notes += last_weights_note(recipe, options) + _class_weights_note(loss, prepared.labels.names)
+    is_chosen = options.batch_size is not None or recipe.auto_find_batch_size
+    notes += check_memory(model, [*map(len, encoded["train"]["input_ids"])], recipe, chosen=is_chosen)
+    scores: dict[str, dict[str, float]] = {}
     if baselines and process.is_main_process:
-        tests = {PREFIXES[split]: part for split, part in parts.items()}
-        report.baselines, said = baseline_scores((texts, targets), tests, report.problem_type)
-        report.notes += said
+        tests = {PREFIXES[split]: part for split, part in parts.items() if split != "train"}
+        scores, said = baseline_scores(parts["train"], tests, prepared.labels.problem_type)
+        notes += said
     with run_folder.guarded(output.path), user_errors():
         trainer = make_trainer(model, tokenizer, encoded, recipe, loss, console)
         process.wait_for_everyone()  # all have seen where it goes on
-        if resumed is not None:
-            report.notes.append(f"Goes on from {resumed.name}.")
-        elif process.is_main_process and (deleted := run_folder.begin_run(output, begun_with)):
-            report.notes.append(f"Deleted of the run that is replaced: {', '.join(deleted)}.")
+        notes += _begin(output, begun_with, resumed)
+    known = {"notes": notes, "baselines": scores, "processes": process.num_processes}
+    report = begin_report(model, prepared, encoded, cut, options, tokenizer, **known)
     report.show_start(console)
-    _fit(trainer, report, recipe, resumed)
-    _score(report, trainer, encoded)
-    report.seconds = round(time.time() - started, 1)
+    report = _score(_fit(trainer, report, recipe, resumed), trainer, encoded)
+    report = replace(report, seconds=round(time.time() - started, 1))
     if report.calibration is not None:
         note(model.config, temperature=report.calibration.temperature)
-    save_run(output, report, partial(_save, trainer), prepared.trained_on)
+    report = save_run(output, report, partial(_save, trainer), prepared.trained_on)
     report.show(console)
     return TrainingResult(output.path, report, model, tokenizer, prepared.trained_on)
+
+
+def _digest(names: tuple[str, ...], parts: Mapping[str, Any]) -> str:
+    """A number for labels and texts, by which a run that goes on knows its data; training rows stand first."""
+    others = {split: part for split, part in parts.items() if split != "train"}
+    content = json.dumps([names, *parts["train"], others])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _class_weights_note(loss: ClassificationLoss, names: tuple[str, ...]) -> list[str]:
+    """A sentence where labels have weights."""
+    if loss.weights is None:
+        return []
+    weights = zip(names, loss.weights.tolist(), strict=True)
+    return [f"Class weights: {', '.join(f'{name} {weight:.3g}' for name, weight in weights)}."]
+
+
+def _begin(output: OutputFolder, begun_with: dict[str, Any], resumed: Path | None) -> list[str]:
+    """Begins a run in its folder, or goes on; a sentence on what was there."""
+    if resumed is not None:
+        return [f"Goes on from {resumed.name}."]
+    deleted = run_folder.begin_run(output, begun_with) if output.is_main else []
+    return [f"Deleted of the run that is replaced: {', '.join(deleted)}."] if deleted else []
 
 
 def _dialect(options: Options, table: Dataset) -> Dialect | None:
@@ -159,8 +171,8 @@ def _dialect(options: Options, table: Dataset) -> Dialect | None:
     return Dialect(kind, options.delimiter, options.quoting) if is_said else None
 
 
-def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | None) -> None:
-    """Trains, and adds to the report how, what was logged and which weights were kept.
+def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | None) -> Report:
+    """Trains; the report with how, what was logged and which weights were kept.
 
     Raises:
         Interrupted: Ctrl-C; a checkpoint was saved.
@@ -170,15 +182,26 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
     with run_folder.guarded(Path(str(recipe.output_dir))), stop:
         trained = trainer.train(resume_from_checkpoint=None if resumed is None else str(resumed))
     merge_lora(cast(Any, trainer.model))
-    report.recipe = _hyperparameters(trainer, recipe)
-    if resumed is None or resumed.name != f"checkpoint-{trained.global_step}":  # else it reports a loss of no steps
-        report.metrics = {**trained.metrics}
-    report.history, step = trainer.state.log_history, trainer.state.best_global_step
-    if step is not None and recipe.load_best_model_at_end:
-        metric = f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
-        epoch = next(entry["epoch"] for entry in report.history if entry["step"] == step and metric in entry)
-        report.best = {"metric": metric, "value": trainer.state.best_metric, "step": step, "epoch": epoch}
+    took_steps = resumed is None or resumed.name != f"checkpoint-{trained.global_step}"
+    report = replace(
+        report,
+        recipe=_hyperparameters(trainer, recipe),
+        metrics={**trained.metrics} if took_steps else {},  # else it reports a loss of no steps
+        history=trainer.state.log_history,
+        best=_best(trainer, recipe),
+    )
     take_off_autocast(trainer.accelerator, cast(Any, trainer.model))
+    return report
+
+
+def _best(trainer: RunTrainer, recipe: Recipe) -> dict[str, Any] | None:
+    """Where the kept weights are from; see `Report`."""
+    step = trainer.state.best_global_step
+    if step is None or not recipe.load_best_model_at_end:
+        return None
+    metric = f"eval_{str(recipe.metric_for_best_model).removeprefix('eval_')}"
+    epoch = next(entry["epoch"] for entry in trainer.state.log_history if entry["step"] == step and metric in entry)
+    return {"metric": metric, "value": trainer.state.best_metric, "step": step, "epoch": epoch}
 
 
 def _hyperparameters(trainer: RunTrainer, recipe: Recipe) -> dict[str, Any]:
@@ -196,7 +219,7 @@ def _hyperparameters(trainer: RunTrainer, recipe: Recipe) -> dict[str, Any]:
     return values
 
 
-def save_run(output: OutputFolder, report: Report, save_model: Any, trained_on: list[int]) -> None:
+def save_run(output: OutputFolder, report: Report, save_model: Any, trained_on: list[int]) -> Report:
     """Writes checkpoint, card, results and the marks of the training texts: all or, if that fails, none.
 
     Args:
@@ -204,32 +227,41 @@ def save_run(output: OutputFolder, report: Report, save_model: Any, trained_on: 
         report: of the run.
         save_model: called with a folder by all processes, saves weights, code and tokenizer there.
         trained_on: the marks of the training texts.
+
+    Returns:
+        The report, with its picture.
     """
     left = partial(run_folder.after_a_failure, output.path)
     with run_folder.guarded(output.path), output.replaced(left) as new:
         save_model(str(new))
         if output.is_main:
-            report.draw(new)
+            report = report.draw(new)
             files.write_text(new / "README.md", report.card())
             np.save(new / TRAINED_ON, np.unique(np.array(trained_on, dtype=np.uint64)))
             files.write_json(new / run_folder.RESULTS_NAME, report.to_dict())
     if output.is_main:
         run_folder.delete_run(output.path)
+    return report
 
 
-def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset]) -> None:
-    """Adds the metrics of validation and test rows, assesses the last of them, and fits the temperature."""
-    logits: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset]) -> Report:
+    """The report with the metrics of validation and test rows, and for the last of them where it stands."""
+    metrics = {**report.metrics}
+    answers: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for split, prefix in PREFIXES.items():
         if split not in encoded:
             continue
         output = trainer.predict(cast(Any, encoded[split]), metric_key_prefix=prefix)
-        report.metrics |= {name: float(value) for name, value in (output.metrics or {}).items()}
-        logits[split] = cast(Any, (output.predictions, output.label_ids))
-        report.assess(split, *logits[split])
-    if report.problem_type == "single_label_classification" and "validation" in logits:
-        last = list(logits)[-1]
-        report.calibration = calibrate(logits["validation"], logits[last], last)
+        metrics |= {name: float(value) for name, value in (output.metrics or {}).items()}
+        answers[split] = cast(Any, (output.predictions, output.label_ids))
+    report = replace(report, metrics=metrics)
+    if not answers:
+        return report
+    last = list(answers)[-1]
+    report = report.assess(last, *answers[last])
+    if report.problem_type != "single_label_classification" or "validation" not in answers:
+        return report
+    return replace(report, calibration=calibrate(answers["validation"], answers[last], last))
 
 
 def _save(trainer: RunTrainer, folder: str) -> None:

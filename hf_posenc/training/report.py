@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from datasets import Dataset
@@ -93,7 +93,7 @@ def calibration_error(logits: np.ndarray, labels: np.ndarray) -> float:
     return float(np.abs(gaps).sum() / len(labels))
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """A run: sizes known before its first step, and what it reached.
 
@@ -175,53 +175,76 @@ class Report:
             *(f"Warning: {warning}" for warning in self.warnings),
         )
 
-    def assess(self, split: str, logits: np.ndarray, labels: np.ndarray) -> None:
-        """Sets what is said of the predictions on one split, beside its metrics.
+    def assess(self, split: str, logits: np.ndarray, labels: np.ndarray) -> Self:
+        """The report with what is said of the predictions on one split, beside its metrics.
 
         Args:
             split: `validation` or `test`.
             logits: (n, C).
             labels: the right answers in the model's form: numbers (n,), or rows of 0 and 1 (n, C).
         """
-        predicted, self.assessed = predictions_from_logits(logits, self.problem_type), split
-        self.classes = class_scores(labels, predicted, self.labels)
-        self.confusion = confusion(labels, predicted, self.labels)
-        metric, examples = METRICS[self.problem_type][0].key, f"{len(predicted):,} {split} examples"
-        key, sign = f"{PREFIXES[split]}_{metric}", -1 if metric == "mse" else 1
-        score, said = self.metrics[key], f"{metric} {digits(self.metrics[key], 3)}"
+        predicted = predictions_from_logits(logits, self.problem_type)
+        return replace(
+            self,
+            assessed=split,
+            classes=class_scores(labels, predicted, self.labels),
+            confusion=confusion(labels, predicted, self.labels),
+            warnings=self._beside_constant(split, predicted) + self._beside_linear(split),
+        )
+
+    def _standing(self, split: str) -> tuple[str, int, float, dict[str, float]]:
+        """The metric to quote, 1 where more of it is better or -1, and its value: the model's, and the baselines'."""
+        metric = METRICS[self.problem_type][0].key
+        key = f"{PREFIXES[split]}_{metric}"
         others = {name: scores[key] for name, scores in self.baselines.items()}
-        chance, self.warnings = others.get("majority"), []
+        return metric, -1 if metric == "mse" else 1, self.metrics[key], others
+
+    def _beside_constant(self, split: str, predicted: np.ndarray) -> list[str]:
+        """A warning if it gives one answer to all texts, or is hardly better than that."""
+        metric, sign, score, others = self._standing(split)
+        examples, chance = f"{len(predicted):,} {split} examples", others.get("majority")
         has_one_label = self.problem_type == "single_label_classification"
         if has_one_label and len(self.labels) > 1 and len(np.unique(predicted)) == 1:
-            self.warnings.append(f"It predicts {self.labels[int(predicted[0])]!r} for all {examples}.")
-        elif chance is not None:
-            margin = 2 * math.sqrt(chance * (1 - chance) / len(predicted)) if sign > 0 else 0.0
-            if sign * score <= sign * chance + margin:
-                constant = "the most frequent answer" if sign > 0 else "the mean"
-                self.warnings.append(
-                    f"It isn't clearly better than always {constant}: {said} and {digits(chance, 3)} ({examples})."
-                )
-        linear = max((name for name in _WORDS if name in others), key=lambda name: sign * others[name], default=None)
-        if linear is not None and sign * score < sign * others[linear]:
-            self.warnings.append(
-                f"A linear model on {_WORDS[linear]} is better: {metric} {digits(others[linear], 3)}; this model has "
-                f"{digits(score, 3)}."
-            )
+            return [f"It predicts {self.labels[int(predicted[0])]!r} for all {examples}."]
+        if chance is None:
+            return []
+        margin = 2 * math.sqrt(chance * (1 - chance) / len(predicted)) if sign > 0 else 0.0
+        if not sign * score <= sign * chance + margin:
+            return []
+        constant = "the most frequent answer" if sign > 0 else "the mean"
+        said = f"{metric} {digits(score, 3)} and {digits(chance, 3)}"
+        return [f"It isn't clearly better than always {constant}: {said} ({examples})."]
 
-    def draw(self, folder: Path) -> None:
-        """Draws the confusion matrix, if it has at most `_MOST_CLASSES_DRAWN` classes and matplotlib is installed."""
+    def _beside_linear(self, split: str) -> list[str]:
+        """A warning if a linear model on words is better."""
+        metric, sign, score, others = self._standing(split)
+        linear = max((name for name in _WORDS if name in others), key=lambda name: sign * others[name], default=None)
+        if linear is None or not sign * score < sign * others[linear]:
+            return []
+        return [
+            f"A linear model on {_WORDS[linear]} is better: {metric} {digits(others[linear], 3)}; this model has "
+            f"{digits(score, 3)}."
+        ]
+
+    def draw(self, folder: Path) -> Self:
+        """Draws the confusion matrix, if it has at most `_MOST_CLASSES_DRAWN` classes and matplotlib is installed.
+
+        Returns:
+            The report with the picture's name.
+        """
         if self.confusion is None or len(self.labels) > _MOST_CLASSES_DRAWN or find_spec("matplotlib") is None:
-            return
+            return replace(self, picture=None)
         from matplotlib.figure import Figure
 
-        self.picture = "confusion_matrix.png"
+        picture = "confusion_matrix.png"
         names = [short(name, 24).replace("$", r"\$") for name in self.labels]
         side = 2.2 + 0.45 * len(names)
         figure = Figure(figsize=(side + 0.6, side), layout="constrained")
         shown = ConfusionMatrixDisplay(np.array(self.confusion), display_labels=names)
         axes = figure.add_subplot(title=f"{self.assessed} data")
         shown.plot(ax=axes, cmap="Blues", colorbar=False, xticks_rotation=45)
-        figure.savefig(folder / self.picture, dpi=120)
+        figure.savefig(folder / picture, dpi=120)
+        return replace(self, picture=picture)
 
     def class_table(self) -> str:
         """Precision, recall, F1 and number of examples of the first classes, in Markdown; "-": no examples."""
@@ -297,6 +320,10 @@ def begin_report(
     cut: Mapping[str, int],
     options: Options,
     tokenizer: PreTrainedTokenizerBase,
+    *,
+    notes: list[str],
+    baselines: dict[str, dict[str, float]],
+    processes: int,
 ) -> Report:
     """Starts a report with what is known of a run before its first step."""
     pretrained, output = options.pretrained, Path(str(options.output)).resolve()
@@ -322,7 +349,10 @@ def begin_report(
         parameters=model.num_parameters(),
         positional_parameters=sum(part.numel() for name, part in model.named_parameters() if ".position." in name),
         data=DataSummary(prepared.summary.line, doubts),
-        notes=[f"The scheme's own weights learn at another rate: {rates} ({spell('position_rate')})."] if rates else [],
+        notes=[f"The scheme's own weights learn at another rate: {rates} ({spell('position_rate')})."] * bool(rates)
+        + notes,
+        baselines=baselines,
+        processes=processes,
     )
 
 

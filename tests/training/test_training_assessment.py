@@ -132,8 +132,7 @@ def stand(logits: Any, right: Any, problem_type: str = ONE, score: float = 0.9, 
     metric = "test_mse" if problem_type == NUMBER else "test_accuracy"
     given = {"options": {}, "is_pair": False, "examples": {}, "cut": {}, "data": DataSummary("")}
     report = Report(problem_type=problem_type, metrics={metric: score}, **given, **fields)
-    report.assess("test", np.array(logits, dtype=np.float32), np.array(right))
-    return report
+    return report.assess("test", np.array(logits, dtype=np.float32), np.array(right))
 
 
 def test_classes_and_confusion_are_those_of_the_predictions():
@@ -197,9 +196,8 @@ def by_hand(logits: np.ndarray, labels: np.ndarray) -> float:
 
 def test_a_run_that_fits_no_temperature_says_so():
     for split in ("validation", "test"):
-        console, report = Console(file=io.StringIO(), width=200), stand([[2, 0], [0, 3]], [0, 1])
-        report.examples = {split: 2}
-        report.show(console)
+        console = Console(file=io.StringIO(), width=200)
+        replace(stand([[2, 0], [0, 3]], [0, 1]), examples={split: 2}).show(console)
         said = "No temperature is fitted: all validation rows" in console.file.getvalue()
         assert said is (split == "validation")
 
@@ -252,8 +250,7 @@ def test_a_card_shows_names_as_they_are(tmp_path: Path, order: dict[str, str]):
     report = train(tmp_path / "run", data=order["data"], max_steps=1).report
     options = {**report.options, "class_weights": " | ", "data": "`x`|y.csv"}
     report = replace(report, labels=names, options=options, metrics={"test_accuracy": 0.5})
-    report.assess("test", np.array([[1.0, 0.0]] * 40), np.array([1] * 20 + [0] * 20))
-    card = report.card()
+    card = report.assess("test", np.array([[1.0, 0.0]] * 40), np.array([1] * 20 + [0] * 20)).card()
     assert "> It predicts '\\`a\\` \\| \\<b\\>' for all 40 test examples." in card
     assert "0. <code>&#96;a&#96; &#124; &#60;b&#62;</code>\n1. `{{ 7 * 7 }}`\n" in card
     assert "| class_weights | \\| |" in card
