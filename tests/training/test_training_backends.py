@@ -4,18 +4,15 @@ import json
 import shutil
 
 import pytest
+from training_harness import expected
 
 import hf_posenc
 from hf_posenc.errors import UserError
 from hf_posenc.finetuning import prediction
-from hf_posenc.finetuning.prediction import answers_to, load_classifier
+from hf_posenc.finetuning.prediction import load_classifier
 
 TEXTS = ["who saw karla", "karla saw who", "a much longer text than the others, with karla in it", "saw"]
 FORMATS = ["onnx", "openvino"]
-
-
-def expected(folder, texts):
-    return list(answers_to(load_classifier(str(folder), "cpu"), [(text,) for text in texts]))
 
 
 @pytest.fixture(scope="module")

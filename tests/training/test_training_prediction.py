@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from common import write_csv, write_jsonl
+from conversion_harness import edit_weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load, save_file
-from training_harness import read_jsonl, results, rows, train
+from training_harness import expected, read_jsonl, results, rows, train
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import hf_posenc
@@ -73,11 +73,6 @@ def test_damaged_marks_of_the_training_texts_stop_no_answer(damage, regression, 
         assert code == 0, err
         assert err.count("whether texts were among those trained on isn't checked") == (number == 0)  # once
         assert "pickle" not in err
-
-
-def expected(checkpoint: Path, texts: list[str]) -> list[dict]:
-    classifier = load_classifier(str(checkpoint), "cpu")
-    return list(answers_to(classifier, [(text,) for text in texts]))
 
 
 def write(path: Path, examples: list[dict] = ROWS) -> Path:
@@ -307,9 +302,7 @@ def test_a_run_that_stops_leaves_the_file_that_was_there(run, checkpoint, tmp_pa
 def test_a_model_whose_answers_are_not_finite_is_refused(run, checkpoint, tmp_path):
     folder, name = Path(shutil.copytree(checkpoint, tmp_path / "damaged")), "model.layers.0.intermediate.weight"
     # Finite: what a flipped bit of an exponent does.
-    weights = load((folder / "model.safetensors").read_bytes())
-    weights[name][0].fill_(3e38)
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    edit_weights(folder, lambda weights: weights[name][0].fill_(3e38))
     with pytest.raises(UserError, match=r"damaged' answers with numbers that aren't finite"):
         list(answers_to(load_classifier(str(folder)), [("karla runs",)]))
     file = write_jsonl(tmp_path / "test.jsonl", rows("train", 8))
@@ -382,9 +375,9 @@ def test_all_types_of_other_columns_stay_as_they_are(run, checkpoint, tmp_path):
     _, out, _ = run("predict", checkpoint, "--data", tmp_path / "in.parquet", "--json")
     assert [strict(line) for line in out.splitlines()] == lines
     cells = read(tmp_path / "out.csv")
-    for name, (_, expected) in COLUMNS.items():
-        assert [line[name] for line in lines] == expected, name
-        kept = [in_csv(value) for value in expected] if name != "infinite" else ["-inf", "inf"]
+    for name, (_, held) in COLUMNS.items():
+        assert [line[name] for line in lines] == held, name
+        kept = [in_csv(value) for value in held] if name != "infinite" else ["-inf", "inf"]
         assert [row[name] for row in cells] == kept, name
 
 

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from hf_posenc.data.preparing import PreparedData, prepare
 from hf_posenc.data.sources import EXAMPLE_DATA, read
 from hf_posenc.finetuning import train as road
+from hf_posenc.finetuning.prediction import answers_to, load_classifier
 from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.options import Options
 
@@ -57,6 +58,11 @@ def rows(split: str, count: int) -> list[dict[str, Any]]:
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def expected(checkpoint: Path | str, texts: list[str]) -> list[dict[str, Any]]:
+    """What a checkpoint answers."""
+    return list(answers_to(load_classifier(str(checkpoint), "cpu"), [(text,) for text in texts]))
 
 
 def order_files(folder: Path) -> dict[str, str]:
