@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import write_jsonl
 from rich.console import Console
 
 from hf_posenc.comparison import Plan, read_plan
@@ -55,12 +56,8 @@ def write_text_data(folder: Path) -> Path:
             label = ("good", "bad")[index % 2]
             text = " ".join([label, *draw.choice(("red", "green", "blue", "black", "white"), size=2 + index % most)])
             rows.append({"text": text, "label": label})
-        write_rows(folder / f"{name}.jsonl", rows)
+        write_jsonl(folder / f"{name}.jsonl", rows)
     return folder
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from common import write_jsonl
 from comparison_harness import (
     SMALL,
     TEXT,
@@ -24,7 +25,6 @@ from comparison_harness import (
     read_run,
     row,
     toy,
-    write_rows,
     write_text_data,
 )
 from datasets import Dataset
@@ -187,7 +187,7 @@ def test_a_folder_of_another_plan_or_of_something_else_is_refused(tmp_path, pret
 def test_shared_texts_are_said_and_data_that_has_changed_is_refused(tmp_path, pretended, caplog):
     folder = write_text_data(tmp_path / "colours")
     shared = read_rows(folder / "train.jsonl")[:3]
-    write_rows(folder / "test.jsonl", read_rows(folder / "test.jsonl") + shared)
+    write_jsonl(folder / "test.jsonl", read_rows(folder / "test.jsonl") + shared)
     plan = toy(**{**TEXT, "tasks": [{"data": str(folder)}]})
     execute(plan, tmp_path / "results", console=quiet())
     assert re.search(r"The task .colours.: 3 of 43 test texts also in the training data", caplog.text)
@@ -200,7 +200,7 @@ def test_shared_texts_are_said_and_data_that_has_changed_is_refused(tmp_path, pr
     assert len(execute(plan, tmp_path / "results", console=quiet()).skipped) == 2
     path = folder / "test.jsonl"
     first, *others = read_rows(path)
-    write_rows(path, [{**first, "text": first["text"] + " grey"}, *others])
+    write_jsonl(path, [{**first, "text": first["text"] + " grey"}, *others])
     with pytest.raises(UserError, match="the data of 'colours', which has changed since the first runs"):
         execute(plan, tmp_path / "results", console=quiet())
 
@@ -259,7 +259,7 @@ def test_a_pair_is_cut_as_in_training(tmp_path):
     folder = write_text_data(tmp_path / "colours")
     for name in ("train", "test"):
         path = folder / f"{name}.jsonl"
-        write_rows(path, [{**entry, "text_pair": "first second"} for entry in read_rows(path)])
+        write_jsonl(path, [{**entry, "text_pair": "first second"} for entry in read_rows(path)])
     parts = parts_of(folder)
     assert [length for _, length in parts] == [24, 36, 48]
     for (_, length), (texts, part) in parts.items():
@@ -276,7 +276,7 @@ def test_baselines_read_the_texts_of_a_pair_between_the_special_tokens():
 def test_some_of_the_tests_are_drawn_from_all(tmp_path):
     folder = write_text_data(tmp_path / "colours")
     path = folder / "test.jsonl"
-    write_rows(path, sorted(read_rows(path), key=lambda entry: entry["label"]))
+    write_jsonl(path, sorted(read_rows(path), key=lambda entry: entry["label"]))
     (texts, part), *_ = parts_of(folder, test_examples=20).values()
     assert len(part.dataset) == 20
     assert 5 <= sum(part.dataset["labels"]) <= 15  # the first 20 rows have one label
@@ -296,7 +296,7 @@ def test_buckets_hold_the_examples_of_all_test_files(tmp_path):
 def test_a_test_without_examples_fails_and_says_so(tmp_path):
     folder = write_text_data(tmp_path / "colours")
     path = folder / "test.jsonl"
-    write_rows(path, [{**entry, "text": f"{'good ' * 60}{number}"} for number, entry in enumerate(read_rows(path))])
+    write_jsonl(path, [{**entry, "text": f"{'good ' * 60}{number}"} for number, entry in enumerate(read_rows(path))])
     task = {"data": str(folder), "lengths": "buckets"}
     plan = toy(**{**TEXT, "tasks": [task], "schemes": ["none"], "options": {**SMALL, "max_steps": 1}})
     outcome = execute(plan, tmp_path / "results", console=quiet())
@@ -365,7 +365,7 @@ def test_wrong_data_is_named_before_any_run(tmp_path, monkeypatch, task, message
     for name, change in changes.items():
         for path in write_text_data(tmp_path / name).glob("*.jsonl"):
             if path.stem != "train" or name in ("stars", "many", "alike"):
-                write_rows(path, [{**entry, **change(entry)} for entry in read_rows(path)])
+                write_jsonl(path, [{**entry, **change(entry)} for entry in read_rows(path)])
     (tmp_path / "untested" / "test.jsonl").unlink()
     (tmp_path / "untrained" / "train.jsonl").unlink()
     with pytest.raises(UserError, match=message):
@@ -564,7 +564,7 @@ def test_rates_are_chosen_on_what_is_not_reported(tmp_path, has_validation):
     """A validation split beside a test split; else a tenth that is held out of the training rows."""
     data = write_text_data(tmp_path / "colours")
     if has_validation:
-        write_rows(data / "validation.jsonl", read_rows(data / "train.jsonl")[:8])
+        write_jsonl(data / "validation.jsonl", read_rows(data / "train.jsonl")[:8])
     plan = toy(tasks=[{"data": str(data)}], train_examples=60, search=[1, 2], train_length=32, test_examples=None)
     (task,) = plan.tasks
     every, tried = (training_rows(plan, PlannedRun(task, "none", 0, factor))["text"][:] for factor in (None, 2.0))

@@ -7,8 +7,6 @@ import itertools
 import pytest
 import torch
 from common import BUILTIN, BY_HOOK, COMBINED, EVERY_HOOK, encoder, padded, perturb, tiny_config, tokens
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from references import encode
 from torch.autograd import forward_ad
 from torch.nn import functional
@@ -629,29 +627,6 @@ def test_what_the_collators_of_transformers_give_is_taken():
     got = model(**{name: value for name, value in batch.items() if name != "labels"}).last_hidden_state
     expected = torch.cat([alone(model, sequence) for sequence in SEQUENCES])
     torch.testing.assert_close(got[0], expected, atol=1e-5, rtol=1e-5)
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5),
-    side=st.sampled_from(["left", "right"]),
-    extra=st.integers(0, 3),
-    scheme=st.sampled_from(EVERY_HOOK),
-)
-def test_any_lengths_any_padding_any_scheme(lengths, side, extra, scheme):
-    model = _CACHED.setdefault(scheme, encoder(scheme))
-    sequences = [tokens(length, seed=length + 5) for length in lengths]
-    ids, mask = padded(sequences, side, extra=extra + (max(lengths) == 0))
-    results = []
-    for model.config.unpad_inputs in (True, False):
-        results.append(model(ids, attention_mask=mask).last_hidden_state)
-    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-5)
-    for row, sequence in enumerate(sequences):
-        if len(sequence):
-            torch.testing.assert_close(results[0][row][mask[row] == 1], alone(model, sequence), atol=1e-5, rtol=1e-5)
-
-
-_CACHED: dict[str, PosEncModel] = {}
 
 
 @pytest.mark.parametrize("name", [*HEADS, "MultipleChoice"])

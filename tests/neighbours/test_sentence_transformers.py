@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import huggingface_hub
 import pytest
 import torch
 from huggingface_hub.utils import filter_repo_objects
-from remote_code_harness import TEXTS, clean_environment, tiny_tokenizer
+from remote_code_harness import TEXTS, tiny_tokenizer
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 import hf_posenc
@@ -19,21 +17,6 @@ from hf_posenc.checkpoints.sentence_modules import ACTIVATION
 from hf_posenc.conversion import convert
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
-
-STRANGER = """
-import sys
-sys.modules["hf_posenc"] = None  # as if it weren't installed
-sys.path[:0] = sys.argv[3].split(":")
-import torch
-from sentence_transformers import SentenceTransformer
-found = []
-for folder in sys.argv[1:3]:
-    model = SentenceTransformer(folder, trust_remote_code=True, device="cpu")
-    assert type(model[0].auto_model).__module__.startswith("transformers_modules.")
-    assert model.max_seq_length == %r
-    found.append(model.encode(%r, convert_to_tensor=True))
-torch.save(found, sys.argv[4])
-"""
 
 
 def load(folder: Path) -> "sentence_transformers.SentenceTransformer":
@@ -78,6 +61,8 @@ def test_it_trains_saves_and_loads(encoder: Path, tmp_path: Path) -> None:
     assert not torch.allclose(before, after, atol=1e-4)
     model.save_pretrained(str(tmp_path / "saved"))
     torch.testing.assert_close(load(tmp_path / "saved").encode(TEXTS, convert_to_tensor=True), after)
+    code = {path.name: path.read_text() for path in (tmp_path / "saved").glob("*.py")}
+    assert code == model[0].auto_model.config.code_files()  # by which a stranger loads it, as in remote_code/
 
 
 PLAIN = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
@@ -257,19 +242,3 @@ def test_the_modules_come_from_the_hub_too(tmp_path: Path, monkeypatch: pytest.M
     convert("somebody/theirs", tmp_path / "out", measure=False)
     torch.testing.assert_close(embeddings(tmp_path / "out"), embeddings(source), atol=1e-5, rtol=0)
     assert not (tmp_path / "cache" / "onnx").exists()
-
-
-@pytest.mark.slow  # a folder without hf_posenc is loaded by transformers in remote_code/, and by its own code above
-def test_strangers_load_what_it_saves(encoder: Path, tmp_path: Path) -> None:
-    model = load(encoder)
-    model.save_pretrained(str(tmp_path / "saved"))
-    source = other(tmp_path / "source", PLAIN, max_seq_length=32)
-    convert(source, tmp_path / "converted", measure=False)
-    theirs = sentence_transformers.SentenceTransformer(str(source), device="cpu")
-    expected = [made.encode(TEXTS, convert_to_tensor=True) for made in (model, theirs)]
-    extra = str(Path(sentence_transformers.__file__).parents[1])
-    folders = [tmp_path / "saved", tmp_path / "converted"]
-    words = [sys.executable, "-I", "-c", STRANGER % (32, TEXTS), *folders, extra, tmp_path / "found"]
-    done = subprocess.run(words, env=clean_environment(tmp_path / "home"), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    torch.testing.assert_close(torch.load(tmp_path / "found"), expected, atol=1e-5, rtol=1e-5)

@@ -239,9 +239,7 @@ def test_files_are_whole_and_the_same_every_time(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("rope", "-o", "a.jpg"), "names no format"),
         (("runs/mine", "-o", "a.png", "--scheme-kwargs", "{}"), "goes with a scheme's name"),
-        (("rop", "-o", "a.png"), "'rop' is unknown. Did you mean 'rope'?"),
         (("somebody/nothing", "-o", "a.png"), "Error: "),
     ],
 )
