@@ -175,10 +175,6 @@ WEIGHTS: dict[str, tuple[Callable[[Path], None], str]] = {
         _weights(lambda state, query, _: {name: value for name, value in state.items() if name != query}),
         r"lacks .*query\.weight",
     ),
-    "no head": (
-        _weights(lambda state, _, last: {name: value for name, value in state.items() if name != last}),
-        r"lacks .*bias",
-    ),
     "another shape": (
         _weights(lambda state, query, _: {**state, query: state[query][:, 1:].contiguous()}),
         r"query\.weight'.*\(\d+, \d+\).*\(\d+, \d+\)",
@@ -324,6 +320,14 @@ def test_a_damaged_checkpoint_is_refused(damaged, source, kind, name):
         hf_posenc.load(folder)
     assert "weights_only" not in str(refused.value)
     assert "allow_pickle=False" not in str(refused.value)
+
+
+def test_a_head_that_was_lost_is_not_replaced_by_a_random_one(whole, data, tmp_path, run):
+    folder = shutil.copytree(whole["ours"], tmp_path / "lost")
+    edit_weights(folder, lambda state: state.pop(LAST["ours"]))
+    for command in ("predict", "train"):
+        code, _, said = run(*words_of(command, folder, data, tmp_path))
+        assert (code, f"lacks weights, which would be random: '{LAST['ours']}" in said) == (2, True), said
 
 
 @pytest.mark.parametrize("command", COMMANDS)
