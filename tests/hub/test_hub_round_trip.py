@@ -1,6 +1,7 @@
-"""Pushed by one process, loaded in another that can't import hf_posenc, over HTTP."""
+"""Pushed and loaded over HTTP, here and in a process that can't import hf_posenc."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from remote_code_harness import (
 from hf_posenc import PosEncConfig, publish, register_scheme
 from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.options import Options
+from model_cards.make_cards import FOLDER
 
 CODE = {"configuration_posenc.py", "modeling_posenc.py", "scheme_table.py", "recency.py"}
 
@@ -52,6 +54,22 @@ def test_saving_with_a_push_sends_what_push_to_hub_sends(hub: Hub, tmp_path: Pat
     assert {"scheme_table.py", "modeling_posenc.py", "position_t5.py", "model.safetensors"} <= saved.keys()
     for name in (saved.keys() | pushed.keys()) - {"README.md", ".gitattributes"}:
         assert saved[name] == pushed[name], name
+
+
+def test_the_code_of_the_page_of_cards_loads_what_it_publishes(
+    hub: Hub, unverified: None, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (FOLDER / "README.md").read_text(), flags=re.DOTALL)
+    (tmp_path / "runs").mkdir()
+    checkpoint.rename(tmp_path / "runs" / "mine")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    exec(code, made := {})
+    assert type(made["classifier"]).__name__ == "PosEncForSequenceClassification"
+    assert made["tokenizer"].vocab_size == tiny_tokenizer().vocab_size
+    assert made["commit"] in hub.repos["me/mine"].commits
+    assert f"`{made['commit']}`" in hub.files("me/mine")["README.md"].decode()
+    assert any((tmp_path / "cache").rglob("model.safetensors"))
 
 
 def train_and_publish(folder: Path) -> None:
