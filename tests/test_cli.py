@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,29 @@ def test_answers_are_float32_unless_bfloat16_is_asked_for(run, checkpoint):
     assert answers[()] == pytest.approx(hf_posenc.load(checkpoint).predict_proba(["who saw karla"])[0, 0], abs=1e-6)
     assert answers["--bf16",] != answers[()]
     assert answers["--bf16",] == pytest.approx(answers[()], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("./nope", "predict {} text"),
+        ("../nope", "convert {} -o out"),
+        ("~/nope", "train -o out --data blimp_order --pretrained {}"),
+        ("/nope/nope", "train -o out --data blimp_order --tokenizer {}"),
+        ("a/b/c", "train -o out --data {}"),
+    ],
+)
+def test_a_wrong_folder_is_not_looked_up_on_the_hub(run, monkeypatch, tmp_path, name, words):
+    def asked(*_, **__):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", asked)
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(*words.format(name).split())
+    assert code == 2, err
+    last = err.strip().splitlines()[-1]
+    assert repr(os.path.expanduser(name)) in last
+    assert "There is no folder" in last or "there is no such folder" in last
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
