@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
     from .schemes.rotary import apply_rotary
     from .schemes.scheme_file import register_scheme
+    from .training.report import TrainingReport
 
 if not is_main_process():  # the first one's notices are enough
     logging.getLogger(__name__).setLevel(logging.ERROR)
@@ -113,6 +114,7 @@ _NAMES = {
     "schemes.conformance": "SCHEME_CHECKS CheckReport CheckResult check_scheme",
     "schemes.rotary": "apply_rotary",
     "schemes.scheme_file": "register_scheme",
+    "training.report": "TrainingReport",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_MODULE_OF)

@@ -104,7 +104,7 @@ def test_a_fault_that_is_not_the_users_keeps_its_type(fault, text, run, monkeypa
         ("hf_posenc.schemes.plots._effects", "plot model -o x.png"),
         ("hf_posenc.schemes.conformance.check_scheme", "check rope"),
         ("hf_posenc.data.preparing.find_columns", "train -o run --data mine.csv"),
-        ("hf_posenc.training.report.Report.assess", "train -o run --data mine.csv --max-steps 1 --device cpu"),
+        ("hf_posenc.training.report.TrainingReport.assess", "train -o run --data mine.csv --max-steps 1 --device cpu"),
         ("hf_posenc.comparison.plan.Options.of", "compare -o compared --data mine.csv --schemes rope,none"),
     ],
 )

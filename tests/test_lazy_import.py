@@ -74,7 +74,7 @@ def test_the_table_of_names_holds_those_that_type_checkers_read():
 PUBLIC = """
     PosEncConfig PosEncModel PosEncPreTrainedModel SIZES PosEncForSequenceClassification PosEncForMaskedLM
     PosEncForTokenClassification PosEncForQuestionAnswering PosEncForMultipleChoice
-    fit load train predict evaluate TrainingResult PosEncClassifier PosEncRegressor compare Comparison
+    fit load train predict evaluate TrainingResult TrainingReport PosEncClassifier PosEncRegressor compare Comparison
     convert Healing Conversion ConversionReport export ExportReport Int8Report publish Publication
     UserError Diverged Interrupted
     PositionScheme AddedPosition RotatedPosition DistanceBias Tokens register_scheme make_scheme SCHEMES

@@ -35,7 +35,7 @@ from ..training.baselines import baseline_scores
 from ..training.evaluations import last_weights_note
 from ..training.metrics import ClassificationLoss, make_loss
 from ..training.recipe import Recipe, check_memory, make_recipe, trains_on_cpu
-from ..training.report import PREFIXES, Report, begin_report, calibrate
+from ..training.report import PREFIXES, TrainingReport, begin_report, calibrate
 from ..training.trainer import RunTrainer, make_trainer, merge_lora
 from .start import check_start, start
 
@@ -47,7 +47,7 @@ class TrainingResult:
     """Result of a run."""
 
     output: Path
-    report: Report
+    report: TrainingReport
     """Also in `results.json` in the folder."""
     model: PreTrainedModel = field(repr=False)
     tokenizer: PreTrainedTokenizerBase = field(repr=False)
@@ -171,7 +171,7 @@ def _dialect(options: Options, table: Dataset) -> Dialect | None:
     return Dialect(kind, options.delimiter, options.quoting) if is_said else None
 
 
-def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | None) -> Report:
+def _fit(trainer: RunTrainer, report: TrainingReport, recipe: Recipe, resumed: Path | None) -> TrainingReport:
     """Trains; the report with how, what was logged and which weights were kept.
 
     Raises:
@@ -195,7 +195,7 @@ def _fit(trainer: RunTrainer, report: Report, recipe: Recipe, resumed: Path | No
 
 
 def _best(trainer: RunTrainer, recipe: Recipe) -> dict[str, Any] | None:
-    """Where the kept weights are from; see `Report`."""
+    """Where the kept weights are from; see `TrainingReport`."""
     step = trainer.state.best_global_step
     if step is None or not recipe.load_best_model_at_end:
         return None
@@ -219,7 +219,7 @@ def _hyperparameters(trainer: RunTrainer, recipe: Recipe) -> dict[str, Any]:
     return values
 
 
-def save_run(output: OutputFolder, report: Report, save_model: Any, trained_on: list[int]) -> Report:
+def save_run(output: OutputFolder, report: TrainingReport, save_model: Any, trained_on: list[int]) -> TrainingReport:
     """Writes checkpoint, card, results and the marks of the training texts: all or, if that fails, none.
 
     Args:
@@ -244,7 +244,7 @@ def save_run(output: OutputFolder, report: Report, save_model: Any, trained_on: 
     return report
 
 
-def _score(report: Report, trainer: RunTrainer, encoded: Mapping[str, Dataset]) -> Report:
+def _score(report: TrainingReport, trainer: RunTrainer, encoded: Mapping[str, Dataset]) -> TrainingReport:
     """The report with the metrics of validation and test rows, and for the last of them where it stands."""
     metrics = {**report.metrics}
     answers: dict[str, tuple[np.ndarray, np.ndarray]] = {}

@@ -1,4 +1,4 @@
-"""Report of a run: one `Report`, which the terminal, `results.json` and the card show."""
+"""Report of a run: one `TrainingReport`, which the terminal, `results.json` and the card show."""
 
 import math
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ def calibration_error(logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class TrainingReport:
     """A run: sizes known before its first step, and what it reached.
 
     Attributes:
@@ -324,7 +324,7 @@ def begin_report(
     notes: list[str],
     baselines: dict[str, dict[str, float]],
     processes: int,
-) -> Report:
+) -> TrainingReport:
     """Starts a report with what is known of a run before its first step."""
     pretrained, output = options.pretrained, Path(str(options.output)).resolve()
     length, examples = tokenizer.model_max_length, {split: len(part) for split, part in encoded.items()}
@@ -335,7 +335,7 @@ def begin_report(
         if count
     ]
     rates = rates_in_words(position_rates(model.config)) if options.position_rate is None else ""
-    return Report(
+    return TrainingReport(
         options=without_folders({**asdict(options), "data": options.data or "unknown", "output": str(output)}),
         base_model=None if pretrained is None or Path(pretrained).exists() else pretrained,
         position_embedding_type=model.config.position_embedding_type,

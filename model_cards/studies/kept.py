@@ -15,6 +15,7 @@ import random
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class Study:
         """All parts, seeds last."""
         for seed in range(self.seeds):
             for name in SETS:
-                self.parts.measure(f"{name}/{seed}", lambda name=name, seed=seed: self._train(name, seed))
+                self.parts.measure(f"{name}/{seed}", partial(self._train, name, seed))
 
     def _splits(self, name: str, seed: int) -> dict[str, Dataset]:
         """Rows to train on and to choose a default on, drawn by the seed, and test rows: of labels that are trained."""

@@ -23,7 +23,7 @@ def _own_world(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The confusion matrix, which takes as long as a short training, is drawn where it is looked at."""
     if request.path.stem != "test_training_assessment":
-        monkeypatch.setattr("hf_posenc.training.report.Report.draw", lambda report, _: report)
+        monkeypatch.setattr("hf_posenc.training.report.TrainingReport.draw", lambda report, _: report)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from training_harness import results, train
 from hf_posenc.data.columns import notes_of
 from hf_posenc.data.preparing import DataSummary
 from hf_posenc.training.baselines import _CHEAPER, MOST_CHARACTERS, _sample, baseline_scores, fit_words, most_frequent
-from hf_posenc.training.report import Report, calibrate, calibration_error
+from hf_posenc.training.report import TrainingReport, calibrate, calibration_error
 
 pytestmark = pytest.mark.usefixtures("spelt_by_train")
 
@@ -125,13 +125,13 @@ def test_a_baseline_that_fails_is_said_and_ends_no_training(monkeypatch: pytest.
     assert said == [f"No baseline on words: {reason}.", f"No baseline on word pairs: {reason}."]
 
 
-def stand(logits: Any, right: Any, problem_type: str = ONE, score: float = 0.9, **fields: Any) -> Report:
+def stand(logits: Any, right: Any, problem_type: str = ONE, score: float = 0.9, **fields: Any) -> TrainingReport:
     sizes = {"max_length": 8, "vocab_size": 9, "parameters": 9, "positional_parameters": 0}
     texts = {"position_embedding_type": "rope", "base_model": None}
     fields = {"labels": ("no", "yes"), **sizes, **texts, **fields}
     metric = "test_mse" if problem_type == NUMBER else "test_accuracy"
     given = {"options": {}, "is_pair": False, "examples": {}, "cut": {}, "data": DataSummary("")}
-    report = Report(problem_type=problem_type, metrics={metric: score}, **given, **fields)
+    report = TrainingReport(problem_type=problem_type, metrics={metric: score}, **given, **fields)
     return report.assess("test", np.array(logits, dtype=np.float32), np.array(right))
 
 

@@ -420,7 +420,10 @@ def _full(*args, **kwargs):
     [
         ("transformers.Trainer._save_optimizer_and_scheduler", "No space left .*no checkpoint had been saved. The fin"),
         (MOVE, "failed: No space left on device. Make room, .*checkpoint-10'. The same command"),
-        ("hf_posenc.training.report.Report.card", "failed: No space left on device. Make room, .*checkpoint-10'"),
+        (
+            "hf_posenc.training.report.TrainingReport.card",
+            "failed: No space left on device. Make room, .*checkpoint-10'",
+        ),
     ],
 )
 def test_an_overwriting_run_that_fails_leaves_the_old_one(whole, files, target, message, monkeypatch):
