@@ -5,14 +5,21 @@ line `--scheme 'rpoe'`.
 """
 
 import contextlib
+import functools
 import importlib.util
+import inspect
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NoReturn
+from types import UnionType
+from typing import Annotated, Any, Literal, NoReturn, ParamSpec, TypeVar, Union, get_args, get_origin
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 NO_VALUE: Any = object()
 """A parameter is named without a value."""
@@ -73,6 +80,53 @@ class UserError(ValueError):
         if parameter is not None:
             message = f"{spell(parameter, value)}{'' if message.startswith(':') else ' '}{message}"
         super().__init__(message)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """True where a value, and each element of a sequence, is of an annotated type; a truth value is no number."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any or origin is Annotated:
+        return hint is Any or fits(value, inner[0])
+    if origin in (Union, UnionType):
+        return any(fits(value, part) for part in inner)
+    if origin is Literal:
+        return value in inner
+    if hint in (int, float):
+        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
+    if origin is not None and issubclass(origin, Sequence) and inner:
+        return isinstance(value, origin) and not isinstance(value, str) and all(fits(part, inner[0]) for part in value)
+    if hint is None:
+        return value is None
+    return isinstance(value, origin or hint)
+
+
+def _type_in_words(hint: Any) -> str:
+    """An annotation, as a message shows it: `str, Path or None`."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    words = ["None" if part in (None, type(None)) else getattr(part, "__name__", str(part)) for part in parts]
+    return " or ".join([*filter(None, [", ".join(words[:-1])]), words[-1]])
+
+
+def check_type(parameter: str, value: Any, hint: Any) -> None:
+    """Raises a UserError if a parameter's value isn't of its annotated type."""
+    if not fits(value, hint):
+        wanted = f"is of type {type(value).__name__}. Give {_type_in_words(hint)}."
+        raise UserError(wanted, parameter=parameter, value=value)
+
+
+def checks_types(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Refuses arguments that aren't of the types that a function's signature says, before it does anything."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*given: _P.args, **named: _P.kwargs) -> _R:
+        for name, value in signature.bind(*given, **named).arguments.items():
+            parameter = signature.parameters[name]
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                check_type(name, value, parameter.annotation)
+        return function(*given, **named)
+
+    return call
 
 
 class Diverged(UserError):

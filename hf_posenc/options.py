@@ -8,11 +8,12 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast, get_args, get_origin
 
 import typer
 
-from .errors import UserError, spell
+from .errors import UserError, check_type, spell
 from .files import expanded
 from .schemes.names import known_schemes
 
@@ -103,6 +104,10 @@ READING = (
 """Options that say how a file of data is read: every command that reads one has them (see `reads_data` in `cli`)."""
 OF_LABELS = ("label_column", "label_delimiter", "label_names", "skip_missing")
 """Those of them that say nothing of texts alone."""
+_LISTS = ("text_column", "label_column", "label_names")
+"""Options that name several things, also as a list in Python."""
+_OBJECTS = ("scheme_kwargs", "class_weights")
+"""Options that may be a dictionary in Python, and are JSON on the command line."""
 PATHS = ("output", "data", "validation", "test", "pretrained", "scheme_file", "tokenizer")
 """Options that may be paths, in which `~` is the home folder."""
 
@@ -214,12 +219,17 @@ class Options:
         """Checks each value, and reads JSON."""
         for item in fields(self):
             value, (kind, *notes) = getattr(self, item.name), get_args(item.type)
+            if isinstance(value, Path) or (item.name in _LISTS and isinstance(value, list | tuple)):
+                value = str(value) if isinstance(value, Path) else json.dumps([*map(str, value)])
+                setattr(self, item.name, value)
             literals = [part for part in (kind, *get_args(kind)) if get_origin(part) is Literal]
             if literals and value is not None and value not in (choices := get_args(literals[0])):
                 known = f"is unknown. Choose one of {', '.join(choices)}."
                 raise UserError(known, parameter=item.name, value=value)
             for accepts in notes[:-1]:
                 check_range(item.name, value, accepts)
+            if kind in (bool, str | None, bool | None):
+                check_type(item.name, value, kind if item.name not in _OBJECTS else str | dict | None)
         for name in PATHS:
             setattr(self, name, expanded(getattr(self, name)))
         if self.delimiter in ("tab", "\\t"):

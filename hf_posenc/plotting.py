@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from .checkpoints.loading import load_any
 from .checkpoints.opening import open_checkpoint
-from .errors import UserError, require_packages, user_errors
+from .errors import UserError, checks_types, require_packages, user_errors
 from .files import expanded
 from .model.package_config import PosEncConfig
 from .model.scheme_table import SCHEMES
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@checks_types
 def plot(
     source: str | Path,
     output: str | Path | None = None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..errors import NO_VALUE, renaming
+from ..errors import NO_VALUE, checks_types, renaming
 from ..files import expanded
 from ..options import Options, json_object, words
 from ..quiet import alone
@@ -20,6 +20,7 @@ from .results import load_plan, no_table, read_table
 from .tasks import check_data
 
 
+@checks_types
 @alone()
 def compare(
     data: str | Path | Sequence[str | Path] | None = None,

@@ -14,7 +14,7 @@ from ..checkpoints.keeper import OutputFolder, check_apart, is_model_file, outpu
 from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modules
 from ..checkpoints.tokenizers import check_ids
 from ..data.texts import own_texts, read_training_texts
-from ..errors import UserError, spell
+from ..errors import UserError, checks_types, spell
 from ..files import expanded, last_name, write_json
 from ..inference.logits import Row
 from ..options import SEED, Options, check_range
@@ -35,6 +35,7 @@ _LONGEST = 512
 """Tokens of a text that agreement is measured on."""
 
 
+@checks_types
 @alone()
 @without_bars()
 def convert(

@@ -16,7 +16,7 @@ from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..conversion.families import FAMILIES
 from ..data.preparing import Known
 from ..data.texts import own_texts, read_training_texts
-from ..errors import UserError, spell
+from ..errors import UserError, checks_types, spell
 from ..files import expanded, last_name
 from ..inference.backends import GRAPHS, Backend, open_backend, torch_backend
 from ..options import FROM_0_TO_1, OF_LABELS, READING, Options, check_range, reading_options, refuse_given
@@ -103,6 +103,7 @@ class ExportReport:
         return "\n".join([*lines, *([] if self.int8 is None else [str(self.int8)]), *self.notes])
 
 
+@checks_types
 @alone()
 @without_bars()
 def export(
@@ -111,9 +112,9 @@ def export(
     *,
     to: str,
     quantize: str | None = None,
-    evaluate: str | None = None,
+    evaluate: str | Path | None = None,
     largest_drop: float = 0.01,
-    calibrate: str | None = None,
+    calibrate: str | Path | None = None,
     overwrite: bool = False,
     revision: str | None = None,
     trust_remote_code: bool = False,
@@ -149,10 +150,10 @@ def export(
     """
     source = str(expanded(checkpoint))
     output = expanded(output)
-    evaluate, calibrate = map(expanded, (evaluate, calibrate))
+    labelled, texts = (None if path is None else str(expanded(path)) for path in (evaluate, calibrate))
     to, like = _target(to)
-    _check_int8(to, quantize, evaluate, largest_drop, calibrate)
-    options = _reading_options(evaluate, calibrate, reading)
+    _check_int8(to, quantize, labelled, largest_drop, texts)
+    options = _reading_options(labelled, texts, reading)
     check_packages(to, quantize)
     check_apart(output, source)
     with output_folder(output, overwrite=overwrite) as folder:
@@ -165,7 +166,7 @@ def export(
         known = knowledge(model.config, opened)
         quantizer = None
         if quantize is not None:
-            quantizer = _quantizer(evaluate, calibrate, largest_drop, model, tokenizer, known, options)
+            quantizer = _quantizer(labelled, texts, largest_drop, model, tokenizer, known, options)
         with folder.replaced() as staging:
             logger.info("Writing %s for %s", type(model).__name__, to)
             written = _write(to, like, model, tokenizer, opened, staging)

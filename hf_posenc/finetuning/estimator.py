@@ -37,7 +37,7 @@ from ..data.columns import note, notes_of, remembered_columns, spelt
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
-from ..errors import Diverged, Interrupted, UserError
+from ..errors import Diverged, Interrupted, UserError, checks_types
 from ..files import expanded
 from ..inference.logits import cut_texts_in_words, logits_of
 from ..options import READING, Options, refuse_given
@@ -109,6 +109,7 @@ def fit(
     return fitted
 
 
+@checks_types
 @alone()
 def load(
     checkpoint: str | Path,

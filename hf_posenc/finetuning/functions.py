@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,10 @@ from rich.console import Console
 from ..data.columns import as_input, find_columns
 from ..data.reading import Source, empty_in_words, names_of, refuse_surrogates, where
 from ..data.sources import read_split
-from ..errors import UserError, spell
+from ..errors import UserError, checks_types, spell
 from ..files import expanded
 from ..inference.logits import cut_texts_in_words
-from ..options import OF_LABELS, READING, Options, reading_options, refuse_given
+from ..options import COUNT, FROM_0_TO_1, OF_LABELS, READING, Options, check_range, reading_options, refuse_given
 from ..quiet import alone, silence
 from . import prediction
 from .train import TrainingResult, fine_tune
@@ -26,6 +26,7 @@ from .train import TrainingResult, fine_tune
 logger = logging.getLogger(__name__)
 
 
+@checks_types
 @alone()
 def train(
     data: str | Path, output: str | Path, *, baselines: bool = True, verbose: int = 1, **options: Any
@@ -106,6 +107,9 @@ def open_answers(
     Raises:
         UserError: the parameters contradict each other, or something can't be read.
     """
+    check_range("batch_size", batch_size, COUNT)
+    check_range("top_k", top_k, COUNT)
+    check_range("threshold", threshold, FROM_0_TO_1)
     if bool(texts) == bool(options.data):
         raise UserError(f"Give texts to classify, or {spell('data')} with a file (- for standard input), and not both.")
     if text_pair is not None and len(texts or ()) != 1:
@@ -156,10 +160,25 @@ def _of_a_file(
     return Answers(classifier, source.rows, inputs, read, asked, empty_in_words(name, inputs, partial(where, table)))
 
 
+def _list_of_texts(texts: Any) -> list[str] | None:
+    """Texts in memory as a list.
+
+    Raises:
+        UserError: one of them isn't a string.
+    """
+    if texts is None or isinstance(texts, str):
+        return None if texts is None else [texts]
+    listed = list(texts) if isinstance(texts, Iterable) else [texts]
+    if wrong := [text for text in listed if not isinstance(text, str)]:
+        raise UserError(f"holds {wrong[0]!r}, which is no text. Give strings; pairs are for data.", parameter="texts")
+    return listed
+
+
+@checks_types
 @alone()
 def predict(
     checkpoint: str | Path,
-    texts: Sequence[str] | None = None,
+    texts: Any = None,
     *,
     text_pair: str | None = None,
     data: str | Path | None = None,
@@ -181,7 +200,7 @@ def predict(
 
     Args:
         checkpoint: a folder, or a name on the Hub.
-        texts: to label.
+        texts: to label: a string, or several in a list, an array or a column of a table.
         text_pair: the second text of a pair; goes with one text.
         data: a file, a folder, or a data set's name on the Hub, instead of texts.
         data_config: the configuration of a data set on the Hub.
@@ -217,7 +236,7 @@ def predict(
     place = None if output is None else expanded(str(output))
     answers = open_answers(
         checkpoint,
-        [texts] if isinstance(texts, str) else texts,
+        _list_of_texts(texts),
         text_pair=text_pair,
         split=split,
         output=place,
@@ -242,6 +261,7 @@ def predict(
     return table
 
 
+@checks_types
 @alone()
 def evaluate(
     checkpoint: str | Path,
@@ -308,6 +328,7 @@ def score_checkpoint(
     Raises:
         UserError: something can't be read, or the parameters contradict each other.
     """
+    check_range("batch_size", batch_size, COUNT)
     if errors is not None:
         prediction.check_output(errors, options.data, "errors")
     classifier = prediction.load_classifier(

@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import CommitInfo, HfApi
 
 from ..checkpoints.keeper import output_folder
-from ..errors import Interrupted, UserError, one_line, spell, without_tokens
+from ..errors import Interrupted, UserError, checks_types, one_line, spell, without_tokens
 from ..files import expanded, sha256
 from ..isolated_load import Answer, load_isolated
 from .card import published_card
@@ -65,6 +65,7 @@ class Publication:
         return "\n".join([*kept, f"Published and verified: {self.url}"])
 
 
+@checks_types
 def publish(
     checkpoint: str | Path,
     repo_id: str,

@@ -16,7 +16,7 @@ from unittest import mock
 
 import torch
 
-from ...errors import UserError
+from ...errors import UserError, checks_types
 from ...model.position_base import PositionScheme
 from ...model.scheme_table import SCHEMES
 from ...quiet import without_bars
@@ -130,6 +130,7 @@ class CheckReport:
         return "\n".join(line.rstrip() for line in (self.summary, *rates, *lines))
 
 
+@checks_types
 def check_scheme(
     scheme: type[PositionScheme] | str,
     *,
