@@ -84,7 +84,8 @@ class UserError(ValueError):
 
 def fits(value: Any, hint: Any) -> bool:
     """True where a value, and each element of a sequence, is of an annotated type; a truth value is no number."""
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    inner = get_args(hint)
     if hint is Any or origin is Annotated:
         return hint is Any or fits(value, inner[0])
     if origin in (Union, UnionType):
