@@ -25,7 +25,7 @@ NO_VALUE: Any = object()
 """A parameter is named without a value."""
 
 
-def _spell_in_python(parameter: str, value: Any) -> str:
+def spell_in_python(parameter: str, value: Any) -> str:
     """`scheme='rpoe'`; of a key of a dictionary `set={'optim': 'sgd'}`."""
     name, _, key = parameter.partition(".")
     if not key:
@@ -33,7 +33,7 @@ def _spell_in_python(parameter: str, value: Any) -> str:
     return f"{name}={{{key!r}: {'...' if value is NO_VALUE else repr(value)}}}"
 
 
-_spelling: Callable[[str, Any], str] = _spell_in_python
+_spelling: Callable[[str, Any], str] = spell_in_python
 
 
 def spell(parameter: str, value: Any = NO_VALUE) -> str:
@@ -123,7 +123,7 @@ def checks_types(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def call(*given: _P.args, **named: _P.kwargs) -> _R:
         for name, value in signature.bind(*given, **named).arguments.items():
             parameter = signature.parameters[name]
-            if parameter.kind is not parameter.VAR_KEYWORD:
+            if parameter.kind is not parameter.VAR_KEYWORD and parameter.annotation is not parameter.empty:
                 check_type(name, value, parameter.annotation)
         return function(*given, **named)
 

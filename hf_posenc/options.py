@@ -5,7 +5,7 @@ import difflib
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -228,8 +228,9 @@ class Options:
                 raise UserError(known, parameter=item.name, value=value)
             for accepts in notes[:-1]:
                 check_range(item.name, value, accepts)
-            if kind in (bool, str | None, bool | None):
+            if kind in (bool, int, float, str | None, bool | None):
                 check_type(item.name, value, kind if item.name not in _OBJECTS else str | dict | None)
+        check_type("set", self.set, str | Mapping | Sequence | None)
         for name in PATHS:
             setattr(self, name, expanded(getattr(self, name)))
         if self.delimiter in ("tab", "\\t"):
@@ -262,7 +263,7 @@ class Options:
             meant = f"Did you mean {near}? " if near else ""
             raise UserError(
                 f"Unknown option {unknown[0]!r}. {meant}`hf-posenc train --help` lists the options; fields of "
-                f"TrainingArguments and of the configuration go into set={{{unknown[0]!r}: ...}}."
+                f"TrainingArguments and of the configuration go into {spell(f'set.{unknown[0]}')}."
             )
         return cls(**values)
 
@@ -330,7 +331,7 @@ def _assignments(given: Any) -> dict[str, Any] | None:
     if given is None or isinstance(given, Mapping):
         return dict(given) if given else None
     assigned: dict[str, Any] = {}
-    for word in given:
+    for word in [given] if isinstance(given, str) else given:
         name, equals, text = str(word).partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name.isidentifier():

@@ -87,7 +87,7 @@ def test_each_option_by_which_data_is_read_is_one_of_reading():
         ({"set": ["a"]}, "--set 'a' assigns nothing. Write --set weight_decay=0.01."),
         ({"": 1}, "Unknown option ''"),
         ({"learnin_rate": 1}, "Unknown option 'learnin_rate'. Did you mean 'learning_rate'? `hf-posenc train --help`"),
-        ({"weight_decay": 1}, "fields of TrainingArguments and of the configuration go into set={'weight_decay': ...}"),
+        ({"weight_decay": 1}, "fields of TrainingArguments and of the configuration go into --set weight_decay"),
     ],
 )
 def test_a_value_that_is_not_accepted_is_refused_with_what_is(values, message):

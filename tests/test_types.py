@@ -54,9 +54,24 @@ def test_an_option_of_another_type_is_refused_by_name(name):
     assert refused.value.parameter == name
 
 
+def test_methods_and_fit_refuse_other_types_too(tmp_path):
+    with pytest.raises(UserError, match="^output=3 is of type int"):
+        hf_posenc.fit(["a", "b"], [0, 1], output=3)
+    with pytest.raises(UserError, match="^overwrite=True is for an output"):
+        hf_posenc.fit(["a", "b"], [0, 1], overwrite=True)
+    with pytest.raises(UserError, match="^folder=3 is of type int"):
+        hf_posenc.Comparison(3)
+
+
 def test_names_may_be_a_list_and_texts_a_column():
     options = Options.of(text_column=["a", "b,c"], label_names=("no", "yes"))
     assert (options.named_labels, options.text_column) == (("no", "yes"), '["a", "b,c"]')
+    assert Options.of(set="weight_decay=0.1").assigned == {"weight_decay": 0.1}
+    for table in ({"text": ["a"]}, pd.DataFrame({"text": ["a"]})):
+        with pytest.raises(UserError, match="texts is of type .*load.* reads tables"):
+            hf_posenc.predict("m", table)
+    with pytest.raises(UserError, match="only=\\[\\] names no check"):
+        hf_posenc.check_scheme("none", only=[])
     with pytest.raises(UserError, match="texts holds 3, which is no text"):
         hf_posenc.predict("m", pd.Series(["a", 3]))
 

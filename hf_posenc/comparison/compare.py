@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..errors import NO_VALUE, checks_types, renaming
+from ..errors import NO_VALUE, UserError, checks_types, renaming
 from ..files import expanded
 from ..options import Options, json_object, words
 from ..quiet import alone
@@ -154,6 +154,7 @@ class Comparison:
         UserError: the folder holds no comparison, or a damaged one.
     """
 
+    @checks_types
     def __init__(self, folder: str | Path) -> None:
         self._hold(Path(expanded(folder)), load_plan(folder), *read_table(folder))
 
@@ -175,6 +176,7 @@ class Comparison:
         """The scores at the train length, as a Markdown table."""
         return self._summary.score_table(self._summary.columns(self._summary.plan.home_length))
 
+    @checks_types
     def report(self, path: str | Path | None = None) -> Path:
         """Writes the report in Markdown, with its pictures and `results.csv` beside it.
 
@@ -185,8 +187,10 @@ class Comparison:
             The path.
 
         Raises:
-            UserError: there is no run, or matplotlib isn't installed.
+            UserError: there is no run, the path is a folder, or matplotlib isn't installed.
         """
         written = self.folder / "report.md" if path is None else Path(expanded(path))
+        if written.is_dir():
+            raise UserError(f"{str(path)!r} is a folder. Give the name of a file, such as report.md.")
         write_report(self._summary, written)
         return written

@@ -9,6 +9,7 @@
 """
 
 import contextlib
+import shutil
 import tempfile
 import warnings
 from collections.abc import Collection, Sequence
@@ -30,14 +31,14 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 from transformers import PreTrainedModel
 
-from ..checkpoints.files import not_finite
+from ..checkpoints.files import TRAINED_ON, not_finite
 from ..checkpoints.keeper import OutputFolder, output_folder
 from ..checkpoints.loading import text_problem_type
 from ..data.columns import note, notes_of, remembered_columns, spelt
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
 from ..data.reading import as_table, empty_in_words, refuse_surrogates
-from ..errors import Diverged, Interrupted, UserError, checks_types
+from ..errors import Diverged, Interrupted, UserError, check_type, checks_types, spell_in_python, spelling
 from ..files import expanded
 from ..inference.logits import cut_texts_in_words, logits_of
 from ..options import READING, Options, refuse_given
@@ -97,6 +98,9 @@ def fit(
     Raises:
         UserError: texts, labels or an option aren't accepted.
     """
+    check_type("output", output, str | Path | None)
+    if overwrite and output is None:
+        raise UserError("is for an output. Leave it out.", parameter="overwrite", value=True)
     labels = labels_in_memory(labels)
     labelled = _without(labels, require_labels(labels, skips=bool(options.get("skip_missing"))))
     is_real = _problem_type(labelled, Options.of(problem_type=problem_type).problem_type) == "regression"
@@ -204,6 +208,7 @@ class _Estimator(BaseEstimator):
             tempfile.TemporaryDirectory(prefix="posenc-") as folder,
             alone(),
             contextlib.nullcontext() if verbose else silence(),
+            spelling(_spell_in_memory),
         ):
             options = Options.of(**{**parameters, "output": str(Path(folder) / "posenc-model")})
             console = None if verbose else Console(quiet=True)  # rich prints past stdout in a notebook
@@ -238,6 +243,7 @@ class _Estimator(BaseEstimator):
 
     # ---- keeping ----------------------------------------------------------------------------------------------------
 
+    @checks_types
     def save(self, output: str | Path, *, overwrite: bool = False) -> Path:
         """Writes a checkpoint, which every command and the Auto classes read; with results and card if it was trained.
 
@@ -270,6 +276,9 @@ class _Estimator(BaseEstimator):
             if result is None:  # it was loaded
                 with folder.replaced() as new:
                     save_model(str(new))
+                    for name in (TRAINED_ON, run_folder.RESULTS_NAME, "README.md"):
+                        if (read := Path(self.model_.name_or_path) / name).is_file():
+                            shutil.copy(read, new / name)
             else:
                 options = {**result.report.options, "output": folder.path.resolve().name}
                 save_run(folder, replace(result.report, options=options), save_model, result.trained_on)
@@ -373,6 +382,12 @@ def _problem_type(labels: Any, asked: str | None) -> str:
     }
     contradicts = f"contradicts the labels, which are written for a {seen}. Give {wanted[asked]}."
     raise UserError(contradicts, parameter="problem_type", value=asked)
+
+
+def _spell_in_memory(parameter: str, value: Any) -> str:
+    """A parameter as messages of `fit` spell it: of options that are for files alone, it says whose they are."""
+    spelt_in_python = spell_in_python(parameter, value)
+    return f"{spelt_in_python} of hf_posenc.train" if parameter in _OF_FILES else spelt_in_python
 
 
 def _folder_of_a_run(output: str | Path, overwrite: bool) -> contextlib.AbstractContextManager[OutputFolder]:

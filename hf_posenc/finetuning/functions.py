@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -168,6 +168,9 @@ def _list_of_texts(texts: Any) -> list[str] | None:
     """
     if texts is None or isinstance(texts, str):
         return None if texts is None else [texts]
+    if isinstance(texts, Mapping) or hasattr(texts, "columns"):
+        wanted = f"is of type {type(texts).__name__}. Give strings; hf_posenc.load(...).predict reads tables."
+        raise UserError(wanted, parameter="texts")
     listed = list(texts) if isinstance(texts, Iterable) else [texts]
     if wrong := [text for text in listed if not isinstance(text, str)]:
         raise UserError(f"holds {wrong[0]!r}, which is no text. Give strings; pairs are for data.", parameter="texts")

@@ -254,7 +254,8 @@ def _check(name: str, value: Any) -> None:
         unknown = "can't be set: this version of hf_posenc doesn't know it. Leave it out."
         raise UserError(unknown, parameter=parameter)
     if field.accepts is None:
-        raise UserError(f"can't be set: {field.text}. Leave it out.", parameter=parameter)
+        reason = re.sub(r"^`(\w+)`", lambda option: spell(option[1]), field.text)  # "`epochs` gives it"
+        raise UserError(f"can't be set: {reason}. Leave it out.", parameter=parameter)
     if name not in INSTALLED:
         unknown = f": transformers {transformers_version} has no such field. Leave it out."
         raise UserError(unknown, parameter=parameter)

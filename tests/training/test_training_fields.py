@@ -139,7 +139,8 @@ def test_a_field_that_the_table_lacks_is_refused_by_name(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", [name for name, field in table.FIELDS.items() if field.accepts is None])
 def test_a_refused_field_is_refused_before_data_is_read(name: str, tmp_path: Path):
-    reason = re.escape(f"--set {name} can't be set: {table.FIELDS[name].text}. Leave it out.")
+    text = re.sub(r"^`(\w+)`", lambda option: f"--{option[1].replace('_', '-')}", table.FIELDS[name].text)
+    reason = re.escape(f"--set {name} can't be set: {text}. Leave it out.")
     with pytest.raises(UserError, match=reason):
         train(tmp_path / "run", data=str(tmp_path / "missing.csv"), set={name: 1})
     assert not (tmp_path / "run").exists()

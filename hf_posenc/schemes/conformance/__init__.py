@@ -162,6 +162,8 @@ def check_scheme(
         UserError: the scheme, its arguments or the name of a check don't exist.
     """
     names = list(SCHEME_CHECKS if only is None else [only] if isinstance(only, str) else only)
+    if not names:
+        raise UserError(f"names no check. Choose from {', '.join(SCHEME_CHECKS)}.", parameter="only", value=only)
     for name in names:
         if name not in SCHEME_CHECKS:
             raise UserError(f"is no check. Choose from {', '.join(SCHEME_CHECKS)}.", parameter="only", value=name)
