@@ -11,6 +11,8 @@ from pathlib import Path, PurePosixPath
 
 import torch
 from huggingface_hub import CommitInfo, HfApi
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 
 from ..checkpoints.keeper import output_folder
 from ..errors import Interrupted, UserError, checks_types, one_line, spell, without_tokens
@@ -108,9 +110,7 @@ def publish(
             published.
         Interrupted: Ctrl-C; the message says the same.
     """
-    if create_pr and revision is not None:
-        both = f"{spell('create_pr')} and {spell('revision')}"
-        raise UserError(f"{both} exclude each other: a pull request has a branch of its own. Give one of them.")
+    _check_target(repo_id, create_pr, revision)
     api = HfApi(token=token)
     branch = revision or "main"
     try:
@@ -249,6 +249,17 @@ def verify_upload(api: HfApi, repo_id: str, revision: str, sent: Upload, place: 
     )
     if difference := _difference(answer, sent):
         raise UserError(f"loading it back failed: {difference}.")
+
+
+def _check_target(repo_id: str, create_pr: bool, revision: str | None) -> None:
+    """Refuses a name that the Hub doesn't take, and a branch for a pull request."""
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise UserError("is no name of a repository. Give owner/name.", parameter="repo_id", value=repo_id) from error
+    if create_pr and revision is not None:
+        both = f"{spell('create_pr')} and {spell('revision')}"
+        raise UserError(f"{both} exclude each other: a pull request has a branch of its own. Give one of them.")
 
 
 def _difference(answer: Answer, sent: Upload) -> str | None:

@@ -106,6 +106,8 @@ def test_without_a_token_or_with_options_that_contradict_nothing_is_published(hu
         send(checkpoint, token=None)
     with pytest.raises(UserError, match="exclude each other"):
         send(checkpoint, create_pr=True, revision="v1")
+    with pytest.raises(UserError, match="repo_id='a/b/c' is no name of a repository. Give owner/name"):
+        publish(checkpoint, "a/b/c", dry_run=True)
 
 
 def test_what_arrives_damaged_is_not_called_published(hub: Hub, checkpoint: Path) -> None:
