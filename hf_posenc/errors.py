@@ -82,6 +82,10 @@ class UserError(ValueError):
         super().__init__(message)
 
 
+_SHOWN = 80
+"""Letters of a value that an error about its type shows at most; a longer one isn't shown."""
+
+
 def fits(value: Any, hint: Any) -> bool:
     """True where a value, and each element of a sequence, is of an annotated type; a truth value is no number."""
     origin = get_origin(hint)
@@ -112,7 +116,8 @@ def check_type(parameter: str, value: Any, hint: Any) -> None:
     """Raises a UserError if a parameter's value isn't of its annotated type."""
     if not fits(value, hint):
         wanted = f"is of type {type(value).__name__}. Give {_type_in_words(hint)}."
-        raise UserError(wanted, parameter=parameter, value=value)
+        is_short = len(repr(value)) < _SHOWN
+        raise UserError(wanted, parameter=parameter, value=value if is_short else NO_VALUE)
 
 
 def checks_types(function: Callable[_P, _R]) -> Callable[_P, _R]:

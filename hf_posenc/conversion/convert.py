@@ -215,8 +215,6 @@ def _trained_length(loaded: Loaded) -> int:
 
 def _check_healing(loaded: Loaded, target: Target, healing: Healing) -> None:
     """Refuses what can't be healed."""
-    if not isinstance(healing, Healing):
-        raise UserError(f"is a {type(healing).__name__}. Give Healing(texts).", parameter="healing")
     config, changes = target_config(loaded.model, target.at_the_old_length)
     source = loaded.source.name
     scheme = config.position_embedding_type

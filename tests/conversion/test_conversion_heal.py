@@ -266,7 +266,7 @@ def test_files_are_read_as_the_healing_says_and_texts_as_they_are(source, tmp_pa
 
 
 def test_text_that_is_no_healing_is_refused(source):
-    with pytest.raises(ValueError, match=r"healing is a list. Give Healing\(texts\)"):
+    with pytest.raises(ValueError, match=r"healing is of type list. Give Healing or None"):
         convert(source, scheme="rope", healing=sentences(50))
 
 

@@ -305,7 +305,7 @@ def test_the_checks_run_with_other_arguments():
     [
         ({"scheme": "rotary"}, "scheme='rotary' is unknown"),
         ({"scheme": "alibi", "scheme_kwargs": {"lerned": 1}}, "scheme_kwargs={'lerned': 1} is no argument of 'alibi'"),
-        ({"scheme": 5}, "scheme=5 is no PositionScheme"),
+        ({"scheme": 5}, "scheme=5 is of type int. Give type or str"),
         ({"scheme": PositionScheme}, "PositionScheme overrides no hook"),
         ({"scheme": "rope", "only": ["paddings"]}, "only='paddings' is no check. Choose from repeats, signature"),
     ],

@@ -416,6 +416,7 @@ def test_every_json_that_is_written_is_without_nan(tmp_path):
     assert {name: count for name, count in calls.items() if count} == {
         "files.py": 3,
         "isolated_load.py": 2,
+        "options.py": 1,
         "cli/spelling.py": 4,
         "cli/streams.py": 1,
         "comparison/results.py": 1,
