@@ -97,7 +97,7 @@ import pandas as pd
 examples = Path(hf_posenc.__file__).parent / "data" / "blimp_order"
 train = pd.read_json(examples / "train.jsonl.gz", lines=True).head(2000)
 test = pd.read_json(examples / "test.jsonl.gz", lines=True)
-options = {"size": "tiny", "epochs": 6, "baseline": False}
+options = {"size": "tiny", "epochs": 6, "baselines": False}
 scores, models = {}, {}
 for scheme in ("none", "rope", "log_slopes"):
     models[scheme] = hf_posenc.fit(list(train.text), list(train.label), scheme=scheme, **options)

@@ -200,7 +200,7 @@ WEIGHTS: dict[str, tuple[Callable[[Path], None], str]] = {
         "'model.some_ids' is I8",
     ),
     "a file of another name": (_other_weights, "transformers_weights="),
-    "a pickle alone": (_pickled, "allow_pickle=True"),
+    "a pickle alone": (_pickled, "allow.pickle"),
     "an adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "merge_and_unload"),
 }
 TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {

@@ -74,7 +74,7 @@ def test_train_predict_and_plot_take_a_scheme_from_a_file(run, tmp_path):
     assert code == 0, err
     assert json.loads((out / "config.json").read_text())["position_augmentation"] == "shift"
     del SCHEMES["recency"]  # from here on, as in a process that has never seen the file
-    untrusted = "on the command line with --trust-remote-code; if you have the class"
+    untrusted = "trust_remote_code=True); if you have the class"
     more = ("--pretrained", out, "--data", data, "-o", tmp_path / "more")
     for command in (("predict", out, "good film"), ("train", *more)):
         code, _, err = run(*command)
@@ -82,7 +82,7 @@ def test_train_predict_and_plot_take_a_scheme_from_a_file(run, tmp_path):
         assert untrusted in err
         assert "Traceback" not in err
         assert "damaged" not in err
-    with pytest.raises(UserError, match=r"with from_pretrained\(\.\.\., trust_remote_code=True\), on the command line"):
+    with pytest.raises(UserError, match=r"with from_pretrained\(\.\.\., trust_remote_code=True\); if you have"):
         load(out)
     code, text, _ = run("predict", out, "good film", "--trust-remote-code", "--json")
     assert code == 0
