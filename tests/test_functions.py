@@ -89,14 +89,16 @@ def test_what_cannot_be_is_refused_by_the_names_of_parameters(trained, call, mes
         call(trained.output)
 
 
-def test_fit_writes_into_an_output_that_is_free_and_what_is_loaded_can_be_saved(data, tmp_path):
+def test_fit_writes_into_an_output_that_is_free_and_what_is_loaded_can_be_saved(data, tmp_path, monkeypatch):
     table = pd.read_csv(data)
     options = {**QUICK, "baselines": False, "set": {"vocab_size": 100}}
     fitted = hf_posenc.fit(table.text, table.label, output=tmp_path / "mine", **options)
     with pytest.raises(UserError, match="already holds a run"):
         hf_posenc.fit(table.text, table.label, output=tmp_path / "mine", **options)
     again = hf_posenc.fit(table.text, table.label, output=tmp_path / "mine", overwrite=True, **options)
-    loaded = hf_posenc.load(tmp_path / "mine", device="cpu")
+    monkeypatch.chdir(tmp_path)
+    loaded = hf_posenc.load("mine", device="cpu")
+    monkeypatch.chdir(data.parent)  # elsewhere than where it was loaded
     loaded.save(tmp_path / "copy")
     copy = AutoModelForSequenceClassification.from_pretrained(tmp_path / "copy")
     for name, value in again.model_.state_dict().items():

@@ -144,6 +144,7 @@ def load(
     is_real = classifier.known.problem_type == "regression"
     estimator: Any = PosEncRegressor() if is_real else PosEncClassifier()
     estimator.model_, estimator.tokenizer_ = classifier.model, classifier.tokenizer
+    estimator._folder = Path(classifier.name).absolute()  # of a Hub's name there is none
     if not is_real:
         estimator.classes_ = np.array(notes_of(classifier.model.config).get("classes", classifier.known.label_names))
     return estimator
@@ -277,7 +278,7 @@ class _Estimator(BaseEstimator):
                 with folder.replaced() as new:
                     save_model(str(new))
                     for name in (TRAINED_ON, run_folder.RESULTS_NAME, "README.md"):
-                        if (read := Path(self.model_.name_or_path) / name).is_file():
+                        if (read := self._folder / name).is_file():
                             shutil.copy(read, new / name)
             else:
                 options = {**result.report.options, "output": folder.path.resolve().name}
