@@ -284,10 +284,18 @@ def _option_tables(command: str, parameters: list[Any], context: Any) -> list[st
         if record := parameter.get_help_record(context):
             words, text = record
             about = next((title for title, names in GROUPS.items() if parameter.name in names), "Run")
-            sentence = sentences.get(str(parameter.name), text)
+            sentence = _on_the_command_line(sentences.get(str(parameter.name), text), parameter.required)
             rows[about].append([f"`{words}`".replace("|", "\\|"), sentence.replace("|", "\\|")])
     titles = [title for title in (*GROUPS, "Run") if title in rows]
     return [markdown_table((title, ""), rows[title], "ll") for title in titles]
+
+
+def _on_the_command_line(sentence: str, is_required: bool) -> str:
+    """A parameter's sentence, for an option: what None means in Python is its default, where it has one."""
+    said, none, default = sentence.partition("None: ")
+    if is_required or not none:
+        return said.rstrip()
+    return f"{said}Default: {default}"
 
 
 def _sentences(command: str) -> dict[str, str]:

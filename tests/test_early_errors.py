@@ -99,6 +99,7 @@ OTHERS = [
     ([*TRAIN, "--scheme", "nope"], "'nope' is unknown. "),
     ([*TRAIN, "--scheme-file", "absent.py"], "'absent.py' is no file."),
     ([*TRAIN, "--pretrained", "./nowhere"], "There is no folder './nowhere'."),
+    ([*TRAIN, "--pretrained", "bare", "--revision", "v1"], "--revision 'v1' is for a name on the Hub, and 'bare' is a"),
     ([*TRAIN, "--tokenizer", "./nowhere"], "--tokenizer './nowhere': there is no such folder."),
     ([*TRAIN, "--delimiter", ";"], "no column is called text or sentence"),
     ([*NEW, "--data", "absent.csv"], "'absent.csv' can't be read: No such file"),

@@ -159,10 +159,13 @@ def find_folder(name: str, revision: str | None = None, wanted: Iterable[str] = 
     """A local folder, or that of a checkpoint on the Hub in the cache, with the files of these patterns.
 
     Raises:
-        UserError: there is neither.
+        UserError: there is neither, or a folder is asked for by a revision.
     """
     path = Path(name)
     if path.is_dir():
+        if revision is not None:
+            ours = f"is for a name on the Hub, and {name!r} is a folder here. Leave it out."
+            raise UserError(ours, parameter="revision", value=revision)
         return path
     if is_local(name):
         raise UserError(f"There is no folder {name!r}. Give the folder of a checkpoint, or its name on the Hub.")
