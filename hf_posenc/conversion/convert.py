@@ -33,6 +33,8 @@ _EXACT = 1e-5
 """The largest error of a conversion that keeps the scheme, on the models that were measured."""
 _LONGEST = 512
 """Tokens of a text that agreement is measured on."""
+_VERIFIED = 64
+"""Texts, at most, on which a converted model is compared with transformers' own."""
 
 
 @checks_types
@@ -117,27 +119,27 @@ def convert(
         if healing is not None:
             _check_healing(loaded, target, healing)
         modules, kept = read_modules(loaded.source.folder, source, max_position_embeddings, loaded.task)
-        report = _begin_report(loaded, final, kept, allow_other_tokens)
+        tokens = _check_tokenizer(loaded, allow_other_tokens)
         longest = min(loaded.model.config.max_position_embeddings, final.max_position_embeddings)
         texts = _read_texts(loaded, healing, eval_texts, longest)
-        if measure:
-            _measure_exactness(report, loaded, texts)
-        loaded.original = None  # its memory is free again
-        change = _Change(loaded, texts, report, seed, measure)
+        exact = verify(loaded, texts.rows[:: -(-len(texts.rows) // _VERIFIED)], texts.name) if measure else None
+        said = [*loaded.notes, *kept, *(_exactness(loaded, exact) if measure else [])]
+        loaded = replace(loaded, original=None)  # its memory is free again
+        steps = _Steps(loaded, texts, seed, measure)
+        checkpoints = None if output is None or healing is None else Path(f"{output}.healing")
         if healing is None:
-            model = change.swapped(target)
-            checkpoints = None
+            outcome = steps.swap(target)
         else:
-            checkpoints = None if output is None else Path(f"{output}.healing")
-            model = change.swapped(target.at_the_old_length)
-            change.heal(model, healing, checkpoints, overwrite)
-            model = change.extended(model, target.length_alone)
-        _finish(report, loaded, model, max_position_embeddings)
+            outcome = steps.swap(target.at_the_old_length)
+            outcome = steps.heal(outcome, healing, checkpoints, overwrite)
+            outcome = steps.extend(outcome, target.length_alone)
+        _adopt(loaded, outcome.model, max_position_embeddings)
+        report = _report(loaded, outcome, exact=exact, tokenizer=" ".join(tokens), notes=said)
         if folder is not None:
-            _write(folder, model, loaded.tokenizer, modules, report)
+            _write(folder, outcome.model, loaded.tokenizer, modules, report)
         if checkpoints is not None:
             remove_healing(checkpoints)
-    return Conversion(model, loaded.tokenizer, report)
+    return Conversion(outcome.model, loaded.tokenizer, report)
 
 
 @dataclass(frozen=True)
@@ -152,51 +154,61 @@ class _Texts:
 
 
 @dataclass(frozen=True)
-class _Change:
-    """The steps from the original to the result; each measures what it did, for the report."""
+class _Outcome:
+    """The model after some steps of a conversion, and what they did, by the names of `ConversionReport`."""
+
+    model: PreTrainedModel
+    carried: list[dict[str, Any]]
+    before: Agreement | None
+    healing: dict[str, Any] | None = None
+    after: Agreement | None = None
+    extended: Agreement | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps from the original to the result; each measures what it did."""
 
     loaded: Loaded
     texts: _Texts
-    report: ConversionReport
     seed: int
     measures: bool
 
-    def swapped(self, target: Target) -> PreTrainedModel:
+    def swap(self, target: Target) -> _Outcome:
         """The original under another scheme, or length; itself if it has both."""
         original = self.loaded.model
-        model = self._changed(original, target)
-        if model is not original:
-            self.report.before = self._agreement(model)
-        return model
+        model, carried = self._changed(original, target)
+        return _Outcome(model, carried, None if model is original else self._agreement(model))
 
-    def heal(self, model: PreTrainedModel, healing: Healing, folder: Path | None, anew: bool) -> None:
+    def heal(self, swapped: _Outcome, healing: Healing, folder: Path | None, anew: bool) -> _Outcome:
         """Heals a swapped model in place, and keeps the weights from before where that took it farther away."""
-        report, original, tokenizer = self.report, self.loaded.model, self.loaded.tokenizer
+        tokenizer = self.loaded.tokenizer
         assert tokenizer is not None, "see _check_healing"
-        before = {name: value.clone() for name, value in model.state_dict().items()}
+        model, original = swapped.model, self.loaded.model
+        weights = {name: value.clone() for name, value in model.state_dict().items()}
         train = partial(heal, model, original, self.texts.training, tokenizer=tokenizer)
-        report.healing = train(healing=healing, seed=self.seed, folder=folder, anew=anew)
-        report.after = self._agreement(model)
-        if report.before and report.after and not report.after.distance <= report.before.distance:  # type: ignore[operator]
-            model.load_state_dict(before)  # it was nearly exact, or the steps were too few
-            report.after = report.before
-            report.notes.append("Healing took it farther from the original: the weights from before it are kept.")
+        record = train(healing=healing, seed=self.seed, folder=folder, anew=anew)
+        before, after = swapped.before, self._agreement(model)
+        if before is None or after is None or after.distance <= before.distance:  # type: ignore[operator]
+            return replace(swapped, healing=record, after=after)
+        model.load_state_dict(weights)  # it was nearly exact, or the steps were too few
+        note = "Healing took it farther from the original: the weights from before it are kept."
+        return replace(swapped, healing=record, after=before, notes=(note,))
 
-    def extended(self, model: PreTrainedModel, target: Target) -> PreTrainedModel:
+    def extend(self, healed: _Outcome, target: Target) -> _Outcome:
         """A healed model at another length; itself if it has that."""
-        longer = self._changed(model, target)
-        if longer is not model:
-            self.report.extended = self._agreement(longer)
-        return longer
+        model, carried = self._changed(healed.model, target)
+        if model is healed.model:
+            return healed
+        return replace(healed, model=model, carried=healed.carried + carried, extended=self._agreement(model))
 
-    def _changed(self, model: PreTrainedModel, target: Target) -> PreTrainedModel:
+    def _changed(self, model: PreTrainedModel, target: Target) -> tuple[PreTrainedModel, list[dict[str, Any]]]:
+        """A model with the positions of a target, and what was carried over; itself if it has them."""
         config, differs = target_config(model, target)
         if not differs:
-            return model
-        options: dict[str, Any] = {"extension": target.extension, "seed": self.seed}
-        changed, carried = swap(model, config, tokenizer=self.loaded.tokenizer, **options)
-        self.report.carried += carried
-        return changed
+            return model, []
+        return swap(model, config, tokenizer=self.loaded.tokenizer, extension=target.extension, seed=self.seed)
 
     def _agreement(self, model: PreTrainedModel) -> Agreement | None:
         """With the original; None: it isn't measured."""
@@ -257,55 +269,69 @@ def _read_texts(loaded: Loaded, healing: Healing | None, held_out: Any, longest:
     return _Texts([], rows, "random tokens")
 
 
-def _begin_report(loaded: Loaded, config: Any, kept: list[str], allow_other_tokens: bool) -> ConversionReport:
-    """A report of what was read; the tokenizer's ids are checked for it."""
-    source = loaded.source.name
-    trained = _trained_length(loaded)
-    said = ["The source has none."]
-    if loaded.tokenizer is not None:
-        said = check_ids(loaded.tokenizer, loaded.source.folder, source, allowed=allow_other_tokens, is_saved=True)
-    return ConversionReport(
-        source=last_name(source),
-        family=loaded.model_type,
-        head=loaded.task,
-        from_scheme=loaded.model.config.position_embedding_type,
-        to_scheme=config.position_embedding_type,
-        max_position_embeddings=config.max_position_embeddings,
-        keys=loaded.keys,
-        trained_length=trained if config.max_position_embeddings > trained else None,
-        tokenizer=" ".join(said),
-        notes=loaded.notes + kept,
-    )
+def _check_tokenizer(loaded: Loaded, allow_other_tokens: bool) -> list[str]:
+    """Sentences on the source's tokenizer, whose ids are compared with those of its `tokenizer.json`."""
+    if loaded.tokenizer is None:
+        return ["The source has none."]
+    source = loaded.source
+    return check_ids(loaded.tokenizer, source.folder, source.name, allowed=allow_other_tokens, is_saved=True)
 
 
-def _measure_exactness(report: ConversionReport, loaded: Loaded, texts: _Texts) -> None:
-    """Measures how far the model, with the source's own scheme, is from transformers' model, on 64 texts at most."""
-    report.exact = verify(loaded, texts.rows[:: -(-len(texts.rows) // 64)], texts.name)
-    if report.exact is None and loaded.model_type != "posenc":
-        report.notes.append("How exact it is can't be measured: transformers 5 has no such model to compare with.")
-    if report.exact is not None and not report.exact.hidden_max <= _EXACT * 10:
-        report.notes.append(
-            f"As converted it isn't exact on these texts: hidden states differ from transformers' own by up to "
-            f"{report.exact.hidden_max:.2g}, where {_EXACT:g} was expected. Do texts hold the padding token?"
-        )
+def _exactness(loaded: Loaded, exact: Agreement | None) -> list[str]:
+    """A sentence where a model with the source's own scheme isn't exact, or can't be compared."""
+    if exact is None:
+        is_ours = loaded.model_type == "posenc"
+        return ["How exact it is can't be measured: transformers 5 has no such model to compare with."] * (not is_ours)
+    if exact.hidden_max <= _EXACT * 10:
+        return []
+    return [
+        f"As converted it isn't exact on these texts: hidden states differ from transformers' own by up to "
+        f"{exact.hidden_max:.2g}, where {_EXACT:g} was expected. Do texts hold the padding token?"
+    ]
 
 
-def _finish(report: ConversionReport, loaded: Loaded, model: PreTrainedModel, longest: int | None) -> None:
-    """Gives model and tokenizer what they have of the source, and the report what they lack."""
+def _adopt(loaded: Loaded, model: PreTrainedModel, longest: int | None) -> None:
+    """Gives a converted model, and its tokenizer, what isn't in the weights: the source's dtype, names and length."""
     model.eval().to(loaded.source.dtype)  # type: ignore[arg-type]
-    tokenizer = loaded.tokenizer
     if loaded.task == "text-classification" and not loaded.keys.new:
         model.config.update({name: value for name, value in loaded.source.raw.items() if name in ACTIVATION})
     if loaded.model_type in FAMILIES:
         others = getattr(model.config, "task_specific_params", None) or {}
         model.config.task_specific_params = {**others, SOURCE: loaded.model_type}
-        report.notes += not_carried(FAMILIES[loaded.model_type], model.config, tokenizer, loaded.source)
-    report.notes += _not_copied(loaded.source.folder)
-    if tokenizer is not None:
+    if loaded.tokenizer is not None:
         # The length that was asked for; else the tokenizer's, up to the end of a table.
         scheme: Any = model.base_model.position  # type: ignore[union-attr]
         end = scheme.max_length or loaded.model.config.max_position_embeddings
-        tokenizer.model_max_length = longest or min(tokenizer.model_max_length, end)
+        loaded.tokenizer.model_max_length = longest or min(loaded.tokenizer.model_max_length, end)
+
+
+def _report(
+    loaded: Loaded, outcome: _Outcome, *, exact: Agreement | None, tokenizer: str, notes: list[str]
+) -> ConversionReport:
+    """The report of a conversion that has ended, with what isn't carried over."""
+    config: Any = outcome.model.config
+    trained, length = _trained_length(loaded), config.max_position_embeddings
+    left: list[str] = []
+    if loaded.model_type in FAMILIES:
+        left = not_carried(FAMILIES[loaded.model_type], config, loaded.tokenizer, loaded.source)
+    return ConversionReport(
+        source=last_name(loaded.source.name),
+        family=loaded.model_type,
+        head=loaded.task,
+        from_scheme=loaded.model.config.position_embedding_type,
+        to_scheme=config.position_embedding_type,
+        max_position_embeddings=length,
+        keys=loaded.keys,
+        trained_length=trained if length > trained else None,
+        carried=outcome.carried,
+        tokenizer=tokenizer,
+        notes=[*notes, *outcome.notes, *left, *_not_copied(loaded.source.folder)],
+        exact=exact,
+        before=outcome.before,
+        healing=outcome.healing,
+        after=outcome.after,
+        extended=outcome.extended,
+    )
 
 
 def _not_copied(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..markdown import markdown_table
 
 
-@dataclass
+@dataclass(frozen=True)
 class Accounting:
     """Account of each weight of the source."""
 
@@ -20,7 +20,7 @@ class Accounting:
     """Weights of the result, under our names, that the source doesn't have: they start at random."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Agreement:
     """Agreement of a model with the original on texts that the conversion didn't train on.
 
@@ -47,7 +47,7 @@ class Agreement:
     logits_max: float | None = None
 
 
-@dataclass(repr=False)
+@dataclass(frozen=True, repr=False)
 class ConversionReport:
     """Report of `convert`: what it did, and what was measured; also in `conversion.json` in the folder that it writes.
 
@@ -95,9 +95,10 @@ class ConversionReport:
         is_swapped = self.from_scheme != self.to_scheme
         change = f" from {self.from_scheme} to {self.to_scheme}" if is_swapped else f", {self.to_scheme} as it was"
         text, last = f"Converted {self.source}{change}", self.extended or self.after or self.before
+        nearer = ": `hf-posenc convert --heal texts.txt` brings it nearer to the original" * is_swapped
         if last is None:
             most = "" if self.exact is None else f": hidden states differ by at most {self.exact.hidden_max:.1g}"
-            return f"{text}{most}."
+            return f"{text}{most or nearer}."
         text = f"{text}: hidden states differ by {_percent(last)} from the original"
         if self.healing is None:
             return f"{text}{': `hf-posenc convert --heal texts.txt` brings that down' * is_swapped}."

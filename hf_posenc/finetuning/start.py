@@ -1,6 +1,5 @@
 """The tokenizer and the model that a training starts from: new, converted, or one of our checkpoints."""
 
-import tempfile
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
@@ -131,26 +130,9 @@ def start(
     """
     if beginning.checkpoint is None:
         return *_new(options, prepared, beginning.config), []
-    if not _needs_conversion(options, beginning.config):
-        return _load(options, prepared, beginning.checkpoint, beginning.config)
-    with tempfile.TemporaryDirectory(prefix="posenc-") as folder:
-        converted = f"{folder}/converted"
-        report = convert(
-            str(options.pretrained),
-            converted,
-            scheme=options.scheme,
-            scheme_kwargs=cast(Any, options.scheme_kwargs),
-            head="feature-extraction",
-            revision=options.revision,
-            allow_other_tokens=options.allow_other_tokens,
-            seed=options.seed,
-            **{name: value for name, value in options.assigned.items() if name in _OF_A_CONVERSION},
-        ).report
-        opened = open_checkpoint(converted)
-        tokenizer, model, notes = _load(options, prepared, opened, read_model_config(opened))
-    model.config._name_or_path = str(options.pretrained)
-    said = [report.sentence(), report.tokenizer, *notes]
-    return tokenizer, model, [*filter(None, said)]
+    if _needs_conversion(options, beginning.config):
+        return _convert(options, prepared)
+    return _load(options, prepared, beginning.checkpoint, beginning.config)
 
 
 def _needs_conversion(options: Options, config: Any) -> bool:
@@ -169,41 +151,51 @@ def _needs_conversion(options: Options, config: Any) -> bool:
     return any(differs(value, getattr(config, name)) for name, value in wanted.items())
 
 
+def _convert(options: Options, prepared: PreparedData) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
+    """A checkpoint of another family, or under other positions, as a classifier of the data's labels."""
+    source = str(options.pretrained)
+    converted = convert(
+        source,
+        scheme=options.scheme,
+        scheme_kwargs=cast(Any, options.scheme_kwargs),
+        head="feature-extraction",
+        revision=options.revision,
+        allow_other_tokens=options.allow_other_tokens,
+        measure=False,
+        seed=options.seed,
+        **{name: value for name, value in options.assigned.items() if name in _OF_A_CONVERSION},
+    )
+    tokenizer = _tokenizer_for(options, converted.tokenizer)
+    config: Any = converted.model.config
+    config.dtype = None  # trained in float32, whatever the source is stored in
+    notes = _set_fields(options, config, {**_head(prepared.labels), **_config_fields(options)})
+    model = AutoModelForSequenceClassification.from_config(config)
+    model.base_model.load_state_dict(converted.model.state_dict())
+    model.name_or_path = config.name_or_path = source
+    if options.lora:
+        add_lora(model)
+    report = converted.report
+    return tokenizer, model, [*filter(None, [report.sentence(), report.tokenizer, *notes])]
+
+
 def _load(
     options: Options, prepared: PreparedData, checkpoint: Checkpoint, config: Any
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedModel, list[str]]:
     """A checkpoint of ours as a classifier of the data's labels."""
     labels = prepared.labels
-    notes = list[str]()
     source = str(options.pretrained)
     known = knowledge(config, checkpoint)
     same_labels = config.num_labels == 1 if labels.problem_type == "regression" else known.label_names == labels.names
     keeps_head = known.problem_type == labels.problem_type and same_labels
     tokenizer = load_tokenizer(checkpoint, config)
-    if tokenizer is None:
-        raise UserError(f"{source!r} has no tokenizer. Put the one that it was trained with into its folder.")
-    if checkpoint.name == source:  # else the conversion has done it
-        notes += check_ids(tokenizer, checkpoint.folder, source, allowed=options.allow_other_tokens, is_saved=True)
-    if options.tokenizer is not None:
-        given = open_tokenizer(options.tokenizer)
-        if given.get_vocab() != tokenizer.get_vocab():
-            raise UserError(
-                f"has other tokens than {source!r} was trained with, so that words would meet the weights of others. "
-                "Leave it out.",
-                parameter="tokenizer",
-                value=options.tokenizer,
-            )
-        tokenizer = given
+    notes = []
+    if tokenizer is not None:
+        notes = check_ids(tokenizer, checkpoint.folder, source, allowed=options.allow_other_tokens, is_saved=True)
+    tokenizer = _tokenizer_for(options, tokenizer)
     fields = {**_head(labels), **_config_fields(options)}
     if keeps_head:  # which answers in the units that it learned
         fields = {name: value for name, value in fields.items() if not name.startswith("label_")}
-    if "attention_probs_dropout_prob" not in fields and config.attention_probs_dropout_prob:
-        was = config.attention_probs_dropout_prob
-        keeps = spell("set.attention_probs_dropout_prob", was)
-        notes.append(f"Attention dropout is 0 instead of {was:g}: {keeps} keeps it.")
-        fields["attention_probs_dropout_prob"] = 0.0
-    with user_errors():
-        config.update(fields)
+    notes += _set_fields(options, config, fields)
     if checkpoint.task == CLASSIFIER:
         which, state = ("these", "trained further") if keeps_head else ("other", "learned anew")
         notes.append(f"{last_name(source)} was trained for {which} labels: its classifier is {state}.")
@@ -213,6 +205,37 @@ def _load(
     if options.lora:
         add_lora(model)
     return tokenizer, model, notes
+
+
+def _tokenizer_for(options: Options, tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint, or the one that an option names; refuses one with other tokens."""
+    source = str(options.pretrained)
+    if tokenizer is None:
+        raise UserError(f"{source!r} has no tokenizer. Put the one that it was trained with into its folder.")
+    if options.tokenizer is None:
+        return tokenizer
+    given = open_tokenizer(options.tokenizer)
+    if given.get_vocab() != tokenizer.get_vocab():
+        raise UserError(
+            f"has other tokens than {source!r} was trained with, so that words would meet the weights of others. "
+            "Leave it out.",
+            parameter="tokenizer",
+            value=options.tokenizer,
+        )
+    return given
+
+
+def _set_fields(options: Options, config: Any, fields: dict[str, Any]) -> list[str]:
+    """Sets fields of a trained checkpoint's configuration; a sentence where attention had dropout."""
+    notes = []
+    if "attention_probs_dropout_prob" not in fields and config.attention_probs_dropout_prob:
+        was = config.attention_probs_dropout_prob
+        keeps = spell("set.attention_probs_dropout_prob", was)
+        notes.append(f"Attention dropout is 0 instead of {was:g}: {keeps} keeps it.")
+        fields = {**fields, "attention_probs_dropout_prob": 0.0}
+    with user_errors():
+        config.update(fields)
+    return notes
 
 
 def _renew_head(model: PreTrainedModel) -> None:

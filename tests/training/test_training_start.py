@@ -41,7 +41,7 @@ def bert(tmp_path_factory):
 
 KEPT = "was trained for these labels: its classifier is trained further."
 NEW = "was trained for other labels: its classifier is learned anew."
-AS_IT_WAS = "Converted run, learned as it was: hidden states differ by 0 % from the original."
+AS_IT_WAS = "Converted run, learned as it was."
 DROPOUT = "Attention dropout is 0 instead of 0.1: --set attention_probs_dropout_prob=0.1 keeps it."
 SET = {"attention_probs_dropout_prob": 0.1, "hidden_dropout_prob": 0.3, "classifier_pooling": "cls"}
 LONGER = {"max_position_embeddings": 600}
@@ -55,7 +55,12 @@ LONGER = {"max_position_embeddings": 600}
         ({"scheme": "learned"}, (True, True), KEPT, {}),
         (SET, (True, True), KEPT, SET),
         ({"label_names": "yes,no"}, (True, False), NEW, {"id2label": {0: "yes", 1: "no"}}),
-        ({"scheme": "rope"}, (True, False), "Converted run from learned to rope:", {"position_embedding_type": "rope"}),
+        (
+            {"scheme": "rope"},
+            (True, False),
+            "Converted run from learned to rope: `hf-posenc convert --heal",
+            {"position_embedding_type": "rope"},
+        ),
         ({**LONGER, "max_length": 600}, (True, False), AS_IT_WAS, LONGER),
     ],
     ids=["arguments", "same", "named", "set", "labels", "scheme", "longer"],
