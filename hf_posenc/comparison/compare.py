@@ -17,7 +17,7 @@ from .plan import SEARCH_FACTORS, Plan
 from .plan_file import PLANNED, read_plan
 from .report import Summary, write_report
 from .results import load_plan, no_table, read_table
-from .tasks import check_data
+from .tasks import TaskData
 
 
 @checks_types
@@ -106,7 +106,7 @@ def compare(
         )
         if dry_run:
             for task in chosen.tasks:
-                print(check_data(chosen, task).line, file=sys.stderr)
+                print(TaskData(chosen, task).check().line, file=sys.stderr)
             return Comparison._planned(output, chosen)
         made = execute(chosen, output, keep_models=keep_models)
         comparison = Comparison(output)
