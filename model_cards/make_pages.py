@@ -15,6 +15,7 @@ from typer.main import get_command
 import hf_posenc
 from hf_posenc.cli import app
 from hf_posenc.comparison import Summary
+from hf_posenc.comparison.tables import score_table
 from hf_posenc.files import write_text
 from hf_posenc.markdown import markdown_table, plain
 from hf_posenc.model.package_config import PosEncConfig
@@ -104,7 +105,7 @@ def fill_marks(path: Path, text: str, parts: dict[str, str]) -> str:
 
 def scores(comparison: Summary) -> str:
     """All scores at the train length."""
-    return comparison.score_table(comparison.columns(comparison.plan.home_length))
+    return score_table(comparison, comparison.columns(comparison.plan.home_length))
 
 
 def space_results(folder: Path) -> str:

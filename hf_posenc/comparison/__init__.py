@@ -2,14 +2,14 @@
 
 `plan_file` reads a `plan`. `executor` runs it; `run` makes one run, on data from `tasks` and `probes`, and `baselines`
 measures what has to be beaten. `results` holds what was written, as one table; `statistics` computes means and tests,
-and `report` writes the report. `compare` is the public door to all.
+`summary` holds them, and `report` writes the report of `tables` and `pictures`. `compare` is the public door to all.
 """
 
 from .compare import Comparison
 from .executor import execute
 from .plan import Plan
 from .plan_file import read_plan
-from .report import Summary
 from .results import load_plan, read_table
+from .summary import Summary
 
 __all__ = ["Comparison", "Plan", "Summary", "execute", "load_plan", "read_plan", "read_table"]

@@ -22,10 +22,10 @@ from ..finetuning.start import check_start, start
 from ..options import Options
 from ..training.baselines import FEATURES, fit_words, most_frequent
 from ..training.recipe import Recipe, make_recipe
-from .plan import Plan, PlannedRun, Task
+from .plan import PlannedRun
 from .probes import OPPOSITES
 from .run import run_options
-from .tasks import test_parts, training_rows
+from .tasks import TaskData
 
 MAJORITY = "majority"
 WORDS, WORD_PAIRS, WORD_PLACES = FEATURES
@@ -41,11 +41,11 @@ BASELINES = {
 _TIMED_STEPS = 4
 
 
-def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[str, Any]:
+def measure_baselines(data: TaskData, tokenizer_folder: Path) -> dict[str, Any]:
     """The baselines of a classification; linear models only where the texts allow them.
 
     Args:
-        plan, task: what is compared. Generated training examples are those of the first seed.
+        data: of the task. Generated training examples are those of the first seed.
         tokenizer_folder: of the tokenizer of generated data.
 
     Returns:
@@ -55,12 +55,13 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
     Raises:
         UserError: the data can't be read.
     """
+    plan, task = data.plan, data.task
     # From scratch no scheme of the user's own has to be built.
     run = PlannedRun(task, plan.schemes[0] if plan.pretrained else "none", plan.seeds[0])
     tokenizer_option = {"tokenizer": str(tokenizer_folder)} if task.is_generated else {}
     options = Options.of(**run_options(plan, run), **tokenizer_option, output="timed")
     beginning = check_start(options)
-    prepared = prepare({"train": training_rows(plan, run)}, options, beginning.known)
+    prepared = prepare({"train": data.training_rows(run)}, options, beginning.known)
     tokenizer, model, _ = start(options, prepared, beginning)
     tokenizer.model_max_length = input_length(model, tokenizer, options.max_length)
     encoded, cut = encode(prepared, tokenizer, tokenizer.model_max_length)
@@ -73,7 +74,7 @@ def measure_baselines(plan: Plan, task: Task, tokenizer_folder: Path) -> dict[st
         with contextlib.suppress(ValueError):  # no word in the texts, or one class
             models[name] = fit_words(texts, labels, name, problem_type)
     rows = []
-    for part in test_parts(plan, task, tokenizer, names, trial=False):
+    for part in data.test_parts(tokenizer, names):
         right = np.asarray(part.dataset["labels"])
         texts = _texts(part.dataset, tokenizer, columns)
         answers = {MAJORITY: np.full(len(right), most)}

@@ -15,9 +15,11 @@ from ..quiet import alone
 from .executor import execute
 from .plan import SEARCH_FACTORS, Plan
 from .plan_file import PLANNED, read_plan
-from .report import Summary, write_report
+from .report import write_report
 from .results import load_plan, no_table, read_table
-from .tasks import check_data
+from .summary import Summary
+from .tables import score_table
+from .tasks import TaskData
 
 
 @checks_types
@@ -106,7 +108,7 @@ def compare(
         )
         if dry_run:
             for task in chosen.tasks:
-                print(check_data(chosen, task).line, file=sys.stderr)
+                print(TaskData(chosen, task).check().line, file=sys.stderr)
             return Comparison._planned(output, chosen)
         made = execute(chosen, output, keep_models=keep_models)
         comparison = Comparison(output)
@@ -174,7 +176,7 @@ class Comparison:
 
     def __str__(self) -> str:
         """The scores at the train length, as a Markdown table."""
-        return self._summary.score_table(self._summary.columns(self._summary.plan.home_length))
+        return score_table(self._summary, self._summary.columns(self._summary.plan.home_length))
 
     @checks_types
     def report(self, path: str | Path | None = None) -> Path:

@@ -25,7 +25,7 @@ from .plan import Plan, PlannedRun
 from .results import LOCKS_NAME, check_folder, read_result, record_plan, write_result
 from .run import run_one
 from .statistics import what_can_be_found
-from .tasks import check_data, make_tokenizer
+from .tasks import TaskData, make_tokenizer
 
 MODELS_NAME, TOKENIZER_NAME = "models", "tokenizer"
 
@@ -62,7 +62,9 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
     console, folder, made = console or ProgressConsole(), Path(expanded(results)), Execution()
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     try:
-        seconds, runs = _prepare(plan, folder, say), plan.work()
+        data = {task.name: TaskData(plan, task) for task in plan.tasks}
+        seconds = _prepare(plan, data, folder, say)
+        runs = plan.work()
         pending = [run for run in runs if not read_result(folder, plan, run)]
         made.skipped = [run.name for run in runs if run not in pending]
         left = timedelta(seconds=round(sum(seconds[run.task.name] for run in pending)))
@@ -78,7 +80,7 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
                     say("another process is making it")
                     continue
                 started = time.time()
-                if (failure := _attempt(plan, run, folder, keep_models)) is not None:
+                if (failure := _attempt(data[run.task.name], run, folder, keep_models)) is not None:
                     made.failed[run.name] = failure
                     say(f"failed: {failure}")
                 else:
@@ -92,7 +94,7 @@ def execute(plan: Plan, results: str | Path, *, keep_models: bool = False, conso
     return made
 
 
-def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, float]:
+def _prepare(plan: Plan, data: dict[str, TaskData], folder: Path, say: Callable[[str], None]) -> dict[str, float]:
     """Makes what all runs need: checked data, the plan in the folder, the baselines of each task.
 
     Returns:
@@ -101,12 +103,12 @@ def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, 
     if taken := sorted(set(plan.schemes) & set(BASELINES)):
         raise UserError(f"The scheme's name {taken[0]!r} is a baseline's in the table of results. Rename the scheme.")
     inputs = {f"the scheme file {last_name(path)!r}": sha256(path) for path in plan.scheme_files}
-    for task in plan.tasks:
+    for name, of_task in data.items():
         with without_bars():  # what it warns of is about the user's data
-            checked = check_data(plan, task)
+            checked = of_task.check()
         say(checked.line)
         if checked.digest is not None:
-            inputs[f"the data of {task.name!r}"] = checked.digest
+            inputs[f"the data of {name!r}"] = checked.digest
     for scheme in plan.schemes if plan.pretrained is not None else ():
         checkpoint = plan.checkpoint(scheme)
         for weights in sorted(Path(checkpoint).glob("*.safetensors")):
@@ -123,7 +125,7 @@ def _prepare(plan: Plan, folder: Path, say: Callable[[str], None]) -> dict[str, 
         with _lock(folder, f"baselines-{task.name}", wait=True):
             if not (measured := read_result(folder, plan, task)):
                 with threadpool_limits(plan.threads), silence():
-                    measured = measure_baselines(plan, task, folder / TOKENIZER_NAME)
+                    measured = measure_baselines(data[task.name], folder / TOKENIZER_NAME)
                 write_result(folder, plan, task, measured)
                 if cut := measured["cut"]:
                     texts = f"{cut:,} of {measured['texts']:,} training texts are cut at {plan.train_length} tokens"
@@ -144,9 +146,11 @@ def _lock(folder: Path, name: str, *, wait: bool = False) -> Iterator[bool]:
         yield False
 
 
-def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> str | None:
+def _attempt(data: TaskData, run: PlannedRun, folder: Path, keep_models: bool) -> str | None:
     """Makes a run, and records it; returns why it failed."""
-    work, trials = folder / MODELS_NAME / run.name, plan.trials(run.task, run.scheme) if run.factor is None else []
+    plan = data.plan
+    work = folder / MODELS_NAME / run.name
+    trials = plan.trials(run.task, run.scheme) if run.factor is None else []
     try:
         for trial in trials:
             with _lock(folder, trial.name, wait=True):  # another process may be making it
@@ -154,7 +158,7 @@ def _attempt(plan: Plan, run: PlannedRun, folder: Path, keep_models: bool) -> st
         with silence(), threadpool_limits(plan.threads):
             rate = choose_rate(plan, run, folder) if trials else None
             try:
-                rows = run_one(plan, run, work, folder / TOKENIZER_NAME, rate)
+                rows = run_one(data, run, work, folder / TOKENIZER_NAME, rate)
             except Diverged:
                 if run.factor is None:
                     raise

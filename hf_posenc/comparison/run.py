@@ -26,7 +26,7 @@ from ..schemes.scheme_file import register_scheme
 from ..training.recipe import default_learning_rate
 from ..training.run_folder import OPTIONS_NAME
 from .plan import Plan, PlannedRun
-from .tasks import test_parts, training_rows
+from .tasks import TaskData
 
 _TEST_TOKENS = 16_384
 """Tokens of a test batch, padding included: longer inputs come in smaller batches."""
@@ -77,12 +77,12 @@ def _read_whole(checkpoint: str, options: Options) -> None:
 
 
 def run_one(
-    plan: Plan, run: PlannedRun, work: Path, tokenizer: Path, learning_rate: float | None = None
+    data: TaskData, run: PlannedRun, work: Path, tokenizer: Path, learning_rate: float | None = None
 ) -> list[dict[str, Any]]:
     """Trains and tests one model; returns its rows of the results. An interrupted training resumes.
 
     Args:
-        plan: all that its runs have in common.
+        data: of the task, for all runs of the plan.
         run: task, scheme and seed.
         work: the folder of its checkpoints, then of its model.
         tokenizer: the folder of the one of generated data.
@@ -92,7 +92,9 @@ def run_one(
         Interrupted: Ctrl-C; the checkpoint is in `work`.
         UserError: something is wrong with the data or the options.
     """
-    started, code = time.time(), commit()
+    started = time.time()
+    code = commit()
+    plan = data.plan
     options = {**run_options(plan, run), "output": str(work)}
     if run.task.is_generated:
         options["tokenizer"] = str(tokenizer)
@@ -100,10 +102,10 @@ def run_one(
     options["resume"] = (work / OPTIONS_NAME).is_file() and bool(checkpoints(work))
     if not options["resume"]:
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed
-    rows = {"train": training_rows(plan, run)}
+    rows = {"train": data.training_rows(run)}
     # The baselines are measured once for all runs of a task.
     trained = fine_tune(Options.of(**options), tables=rows, baselines=False, console=Console(quiet=True))
-    tested = list(_test(plan, run, trained))
+    tested = list(_test(data, run, trained))
     if not tested:
         raise UserError(f"No test example of {run.task.name!r} is of one of the lengths {list(plan.lengths)}.")
     shared = {
@@ -134,11 +136,11 @@ def rate_of_run(plan: Plan, run: PlannedRun) -> float:
     return float(f"{rate * (run.factor or 1):.6g}")
 
 
-def _test(plan: Plan, run: PlannedRun, trained: TrainingResult) -> Iterator[dict[str, Any]]:
+def _test(data: TaskData, run: PlannedRun, trained: TrainingResult) -> Iterator[dict[str, Any]]:
     """The rows of the results; one without a score where the inputs are longer than the scheme's table."""
     model, report = trained.model.eval(), trained.report
     limit, metric = position_limit(model), run.task.metric
-    for part in test_parts(plan, run.task, trained.tokenizer, report.labels, trial=run.factor is not None):
+    for part in data.test_parts(trained.tokenizer, report.labels, trial=run.factor is not None):
         if limit is not None and part.longest > limit:
             yield {**part.score(metric, np.asarray(part.dataset["labels"])), "score": None}
             continue

@@ -6,6 +6,7 @@ import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -62,20 +63,6 @@ class TestPart:
         }
 
 
-def training_rows(plan: Plan, run: PlannedRun) -> Dataset:
-    """The rows that a run trains on; the option `max_rows` takes the first of them.
-
-    Raises:
-        UserError: the data can't be read or generated.
-    """
-    if not run.task.is_generated:
-        return load_task(plan, run.task, trial=run.factor is not None)["train"]
-    shortest = max(8 if run.task.data == CONTROL else SHORTEST, plan.train_length // 2)
-    names, lengths = run.task.probes or tuple(PROBES), (shortest, plan.train_length)
-    rows = _generate(run.task, plan.train_examples_of(run.task), lengths, run.seed, names, training=True)
-    return as_table(Dataset.from_list(rows), run.task.name)
-
-
 def _generate(
     task: Task, count: int | None, lengths: tuple[int, int], seed: int, probes: Sequence[str], training: bool = False
 ) -> list[dict[str, Any]]:
@@ -98,32 +85,6 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, model_input_names=["input_ids", "attention_mask"], **SPECIAL_TOKENS
     )
-
-
-def load_task(plan: Plan, task: Task, *, trial: bool = False) -> dict[str, Dataset]:
-    """The rows of `train`, of `test`, which may be the validation split, and of the test files that the task adds.
-
-    Of a file always the same tenth of its texts is the test. A trial of a learning rate is tested on the validation
-    split if a test split is reported, else on a tenth of its training rows, on which it doesn't train.
-
-    Raises:
-        UserError: they can't be read, or aren't there.
-    """
-    options = plan.data_options(task)
-    splits = read(options)
-    if "train" not in splits:
-        raise UserError(f"The task {task.name!r} has no training data: {task.data!r} has {', '.join(splits)}.")
-    if Path(str(options.data)).is_file():
-        splits = _hold_out(splits["train"], options)
-    if trial and {"validation", "test"} <= splits.keys():
-        return {"train": splits["train"], "test": splits["validation"]}
-    if trial:
-        rows = splits["train"]
-        return _hold_out(rows.select(range(min(options.max_rows or len(rows), len(rows)))), options)
-    tested = splits.get("test", splits.get("validation"))
-    if tested is None:
-        raise UserError(f"The task {task.name!r} has nothing to test on: {task.data!r} has {', '.join(splits)} alone.")
-    return {"train": splits["train"], "test": tested, **_extra_tests(task, options)}
 
 
 def _extra_tests(task: Task, options: Options) -> dict[str, Dataset]:
@@ -171,68 +132,154 @@ class CheckedData:
     line: str
 
 
-def check_data(plan: Plan, task: Task) -> CheckedData:
-    """Reads a task's data, so that faults show before any training.
-
-    Raises:
-        UserError: there is no such data, or it can't be compared on.
-    """
-    if task.is_generated:
-        return CheckedData(None, f"{task.name}: generated, {plan.train_examples_of(task):,} examples to train on.")
-    prepared = prepare(load_task(plan, task), plan.data_options(task))
-    if (kind := prepared.labels.problem_type) != "single_label_classification":
-        what = f"The task {task.name!r} is {kind.replace('_', ' ')}, which has no {task.metric}"
-        raise UserError(f"{what}. Compare on data with one label per text: a word, or a whole number.")
-    if "test" not in prepared.splits:
-        raise UserError(f"The task {task.name!r}: its data for 'test' has no labels. Give a test split that has.")
-    for concern in prepared.summary.doubts:
-        logger.warning(f"The task {task.name!r}: {concern}")
-    rows = {name: [*texts_of(part), labels_of(part)] for name, part in prepared.splits.items()}
-    digest = hashlib.sha256(json.dumps([prepared.labels.names, rows]).encode()).hexdigest()[:16]
-    return CheckedData(digest, f"{task.name}: {prepared.summary.line}")
-
-
-def test_parts(
-    plan: Plan, task: Task, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], *, trial: bool
-) -> Iterator[TestPart]:
-    """The parts of a task at every test length, as token ids; the same for all schemes and seeds.
+class TaskData:
+    """The data of a task, read once for all runs of a process.
 
     Args:
-        plan, task: what is tested.
-        tokenizer: the trained model's.
-        labels: its labels, in order.
-        trial: the parts on which rates are chosen, at the train length.
+        plan, task: what is compared.
+
+    Raises:
+        UserError: from each method, where the data can't be read or generated, or aren't there.
     """
-    lengths = (plan.train_length,) if trial else plan.lengths
 
-    def encoded(name: str, texts: tuple[list[str], ...], numbers: Any, length: int) -> TestPart:
-        ids, _ = encode_texts(texts, tokenizer, length, split=name)
-        return TestPart(name, length, ids.add_column("labels", numbers))
+    def __init__(self, plan: Plan, task: Task) -> None:
+        self.plan = plan
+        self.task = task
+        self._tested: dict[tuple[tuple[str, ...], bool], list[_TestRows]] = {}
 
-    if task.is_generated:
+    @cached_property
+    def options(self) -> Options:
+        """The options of `train` with which it is read."""
+        return self.plan.data_options(self.task)
+
+    @cached_property
+    def splits(self) -> dict[str, Dataset]:
+        """The rows of `train`, of `test`, which may be the validation split, and of the test files that the task adds.
+
+        Of a file always the same tenth of its texts is the test.
+        """
+        splits = self._read
+        tested = splits.get("test", splits.get("validation"))
+        if tested is None:
+            what = f"{self.task.data!r} has {', '.join(splits)} alone."
+            raise UserError(f"The task {self.task.name!r} has nothing to test on: {what}")
+        return {"train": splits["train"], "test": tested, **_extra_tests(self.task, self.options)}
+
+    @cached_property
+    def trial_splits(self) -> dict[str, Dataset]:
+        """The rows on which learning rates are tried: trained on, and tested on.
+
+        Tested is on the validation split if a test split is reported, else on a tenth of the training rows.
+        """
+        splits = self._read
+        if {"validation", "test"} <= splits.keys():
+            return {"train": splits["train"], "test": splits["validation"]}
+        rows = splits["train"]
+        return _hold_out(rows.select(range(min(self.options.max_rows or len(rows), len(rows)))), self.options)
+
+    @cached_property
+    def _read(self) -> dict[str, Dataset]:
+        splits = read(self.options)
+        if "train" not in splits:
+            what = f"{self.task.data!r} has {', '.join(splits)}."
+            raise UserError(f"The task {self.task.name!r} has no training data: {what}")
+        if Path(str(self.options.data)).is_file():
+            return _hold_out(splits["train"], self.options)
+        return splits
+
+    def check(self) -> CheckedData:
+        """Reads the data, so that faults show before any training."""
+        task = self.task
+        if task.is_generated:
+            count = self.plan.train_examples_of(task)
+            return CheckedData(None, f"{task.name}: generated, {count:,} examples to train on.")
+        prepared = prepare(self.splits, self.options)
+        if (kind := prepared.labels.problem_type) != "single_label_classification":
+            what = f"The task {task.name!r} is {kind.replace('_', ' ')}, which has no {task.metric}"
+            raise UserError(f"{what}. Compare on data with one label per text: a word, or a whole number.")
+        if "test" not in prepared.splits:
+            raise UserError(f"The task {task.name!r}: its data for 'test' has no labels. Give a test split that has.")
+        for concern in prepared.summary.doubts:
+            logger.warning(f"The task {task.name!r}: {concern}")
+        rows = {name: [*texts_of(part), labels_of(part)] for name, part in prepared.splits.items()}
+        digest = hashlib.sha256(json.dumps([prepared.labels.names, rows]).encode()).hexdigest()[:16]
+        return CheckedData(digest, f"{task.name}: {prepared.summary.line}")
+
+    def training_rows(self, run: PlannedRun) -> Dataset:
+        """The rows that a run trains on; the option `max_rows` takes the first of them."""
+        if not self.task.is_generated:
+            return (self.splits if run.factor is None else self.trial_splits)["train"]
+        shortest = max(8 if self.task.data == CONTROL else SHORTEST, self.plan.train_length // 2)
+        names, lengths = self.task.probes or tuple(PROBES), (shortest, self.plan.train_length)
+        rows = _generate(self.task, self.plan.train_examples_of(self.task), lengths, run.seed, names, training=True)
+        return as_table(Dataset.from_list(rows), self.task.name)
+
+    def test_parts(
+        self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], *, trial: bool = False
+    ) -> Iterator[TestPart]:
+        """The parts of the task at every test length, as token ids; the same for all schemes and seeds.
+
+        Args:
+            tokenizer: the trained model's.
+            labels: its labels, in order.
+            trial: the parts on which rates are chosen, at the train length.
+        """
+        lengths = (self.plan.train_length,) if trial else self.plan.lengths
+        if self.task.is_generated:
+            yield from self._generated_parts(tokenizer, labels, lengths, trial)
+            return
+        tested = self._test_rows(labels, trial)
+        if self.task.lengths == "buckets" and not trial:
+            whole = concatenate_datasets([_encoded(rows, tokenizer, lengths[-1]).dataset for rows in tested])
+            yield from _buckets(TestPart(self.task.name, lengths[-1], whole), lengths)
+            return
+        for rows in tested:
+            for length in lengths:
+                part = _encoded(rows, tokenizer, length)
+                yield part
+                if part.longest < length:
+                    break  # nothing was cut, so that longer ones would be the same
+
+    def _generated_parts(
+        self, tokenizer: PreTrainedTokenizerBase, labels: tuple[str, ...], lengths: tuple[int, ...], trial: bool
+    ) -> Iterator[TestPart]:
+        task, count = self.task, self.plan.test_examples_of(self.task)
         names = (task.name,) if task.data == CONTROL else task.probes or tuple(PROBES)
         for length, name in product(lengths, names):
             seed = TEST_SEED + (-length if trial else length)
-            made = _generate(task, plan.test_examples_of(task), (length, length), seed, [name])
-            yield encoded(name, ([row["text"] for row in made],), [labels.index(row["label"]) for row in made], length)
-        return
-    splits = load_task(plan, task, trial=trial)
-    prepared = prepare(splits, plan.data_options(task), Known(label_names=labels))
-    parts = {}
-    for split in (name for name in splits if name != "train"):
-        rows = prepared.splits[split]
-        chosen = random.Random(0).sample(range(len(rows)), min(plan.test_examples_of(task) or len(rows), len(rows)))
-        parts[task.name if split == "test" else f"{task.name}/{split}"] = rows.select(sorted(chosen))
-    if task.lengths == "buckets" and not trial:
-        whole = concatenate_datasets([*parts.values()])
-        yield from _buckets(encoded(task.name, texts_of(whole), labels_of(whole), lengths[-1]), lengths)
-        return
-    for name, rows in parts.items():
-        for length in lengths:
-            part = encoded(name, texts_of(rows), labels_of(rows), length)
-            yield part
-            if part.longest < length:
-                break  # nothing was cut, so that longer ones would be the same
+            made = _generate(task, count, (length, length), seed, [name])
+            numbers = [labels.index(row["label"]) for row in made]
+            yield _encoded(_TestRows(name, ([row["text"] for row in made],), numbers), tokenizer, length)
+
+    def _test_rows(self, labels: tuple[str, ...], trial: bool) -> "list[_TestRows]":
+        """The texts of each part with the numbers of their labels, of which a plan may take some."""
+        if (labels, trial) not in self._tested:
+            splits = self.trial_splits if trial else self.splits
+            prepared = prepare(splits, self.options, Known(label_names=labels))
+            most, made = self.plan.test_examples_of(self.task), []
+            for split in (name for name in splits if name != "train"):
+                rows = prepared.splits[split]
+                chosen = random.Random(0).sample(range(len(rows)), min(most or len(rows), len(rows)))
+                rows = rows.select(sorted(chosen))
+                name = self.task.name if split == "test" else f"{self.task.name}/{split}"
+                made.append(_TestRows(name, texts_of(rows), labels_of(rows)))
+            self._tested[labels, trial] = made
+        return self._tested[labels, trial]
+
+
+@dataclass(frozen=True)
+class _TestRows:
+    """The rows of a test before they are tokens: the texts, or the first and second ones, and the labels' numbers."""
+
+    name: str
+    texts: tuple[list[str], ...]
+    labels: Any
+
+
+def _encoded(rows: _TestRows, tokenizer: PreTrainedTokenizerBase, length: int) -> TestPart:
+    """The rows as token ids, at most so many."""
+    ids, _ = encode_texts(rows.texts, tokenizer, length, split=rows.name)
+    return TestPart(rows.name, length, ids.add_column("labels", rows.labels))
 
 
 def _buckets(whole: TestPart, lengths: tuple[int, ...]) -> Iterator[TestPart]:

@@ -33,8 +33,8 @@ from scipy.special import softmax
 from scipy.stats import binomtest
 
 from hf_posenc.checkpoints.tokenizers import open_tokenizer
-from hf_posenc.comparison.report import difference, ends
 from hf_posenc.comparison.statistics import ABOVE_MAJORITY, mean_difference
+from hf_posenc.comparison.tables import difference, ends
 from hf_posenc.conversion import Healing, convert
 from hf_posenc.data.reading import as_table
 from hf_posenc.errors import run_script

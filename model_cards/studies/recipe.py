@@ -28,8 +28,8 @@ from transformers import set_seed
 from hf_posenc.checkpoints.loading import load_model, read_model_config
 from hf_posenc.checkpoints.opening import open_checkpoint
 from hf_posenc.checkpoints.tokenizers import open_tokenizer
-from hf_posenc.comparison.report import difference
 from hf_posenc.comparison.statistics import mean_difference
+from hf_posenc.comparison.tables import difference
 from hf_posenc.data.preparing import encode, labels_of, prepare, texts_of
 from hf_posenc.data.reading import as_table
 from hf_posenc.errors import run_script

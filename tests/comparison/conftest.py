@@ -19,11 +19,11 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, Exception], li
     broken: dict[str, Exception] = {}
     made: list[str] = []
 
-    def pretend(plan: Any, run: Any, *_: Any) -> list[dict[str, Any]]:
+    def pretend(data: Any, run: Any, *_: Any) -> list[dict[str, Any]]:
         made.append(run.name)
         if run.scheme in broken:
             raise broken[run.scheme]
-        return done_run(plan, run)
+        return done_run(data.plan, run)
 
     monkeypatch.setattr("hf_posenc.comparison.executor.run_one", pretend)
     monkeypatch.setattr(

@@ -10,7 +10,7 @@ from hf_posenc import PosEncConfig, PosEncForSequenceClassification
 from hf_posenc.comparison.baselines import WORD_PLACES, answer_usual
 from hf_posenc.comparison.plan import PlannedRun
 from hf_posenc.comparison.probes import OPPOSITES, PROBES, make_halves, make_probes
-from hf_posenc.comparison.tasks import make_tokenizer, training_rows
+from hf_posenc.comparison.tasks import TaskData, make_tokenizer
 from hf_posenc.training.baselines import FEATURES, fit_words
 
 LENGTHS = ((32, 32), (33, 33), (32, 64), (512, 512))
@@ -189,7 +189,7 @@ def test_words_at_places_are_counted_from_both_ends():
 
 def test_a_run_is_trained_on_mostly_usual_questions():
     plan = toy(train_examples=4000)
-    rows = training_rows(plan, PlannedRun(plan.tasks[0], "none", 0))
+    rows = TaskData(plan, plan.tasks[0]).training_rows(PlannedRun(plan.tasks[0], "none", 0))
     assert 0.12 < np.mean([text.split()[1] in OPPOSITES for text in rows["text"]]) < 0.18
 
 

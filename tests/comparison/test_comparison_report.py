@@ -11,7 +11,8 @@ from comparison_harness import made_up, toy
 from hf_posenc import SCHEMES
 from hf_posenc.comparison import Comparison, Summary, read_table
 from hf_posenc.comparison.baselines import BASELINES
-from hf_posenc.comparison.report import render_report
+from hf_posenc.comparison.pictures import draw_report
+from hf_posenc.comparison.report import render_report, sentences
 from hf_posenc.comparison.results import write_table
 from hf_posenc.errors import UserError
 from hf_posenc.markdown import code, markdown_table, plain
@@ -59,16 +60,16 @@ def test_the_table_has_the_baselines_above_a_line_and_the_best_scheme_first(text
 
 
 def test_a_stranger_learns_which_scheme_by_how_much_and_how_sure(text):
-    sentences = [line for line in text.splitlines() if line.startswith("- ")]
+    lines = [line for line in text.splitlines() if line.startswith("- ")]
     assert re.fullmatch(
         r"- \*\*order\*\*: `rope` has the highest mean of the schemes, 0.802; \+0.300 \[\+0.298, \+0.302\] against "
         r"`none`, better; the next, `t5`, has -0.01\d \[\S+ \S+\] against it, worse. "
         r"The best baseline, word pairs, has 0.750.",
-        sentences[0],
-    ), sentences[0]
-    assert sentences[1].startswith("- Compared with `none`: better on order at 32 tokens `rope` (+0.300), `t5` (+0.29")
-    assert sentences[2].startswith("- Compared with `rope`: worse on order at 32 tokens `learned` (-0.100), ")
-    assert len(sentences) <= 5
+        lines[0],
+    ), lines[0]
+    assert lines[1].startswith("- Compared with `none`: better on order at 32 tokens `rope` (+0.300), `t5` (+0.29")
+    assert lines[2].startswith("- Compared with `rope`: worse on order at 32 tokens `learned` (-0.100), ")
+    assert len(lines) <= 5
     rows = [line for line in text.splitlines() if line.startswith("| order |")]
     assert len(rows) == 3 + 2  # at 32 and at 48 tokens, where `learned` can't be tested
     assert all(line.count("|") == 8 for line in rows)
@@ -118,7 +119,7 @@ AHEAD = "**probes: words, a baseline, is ahead**. `rope` has the highest mean of
     ],
 )
 def test_what_leads_is_said_first_be_it_the_reference_or_a_baseline(fields, baselines, said, end, tmp_path):
-    first = next(Summary.of(made_up(tmp_path, toy(**fields), level, **baselines)).sentences())
+    first = next(sentences(Summary.of(made_up(tmp_path, toy(**fields), level, **baselines))))
     assert said in first
     assert first.endswith(end)
 
@@ -212,14 +213,14 @@ def test_a_scheme_with_no_finished_run_is_a_row_without_numbers(tmp_path):
 
 def test_baselines_that_would_overprint_are_one_line(tmp_path):
     folder = made_up(tmp_path, toy(seeds=2), level, majority=0.5, words=0.505, word_pairs=0.6)
-    (axes,) = Summary.of(folder).pictures()["scores.png"].axes
+    (axes,) = draw_report(Summary.of(folder))["scores.png"].axes
     assert [line.get_label() for line in axes.lines if line.get_label() in BASELINES] == ["word pairs", "words"]
 
 
 def test_many_schemes_are_drawn(tmp_path):
     schemes = [name for name in SCHEMES if name != "learned"]
     folder = made_up(tmp_path, toy(schemes=schemes, seeds=2), lambda run, _: 0.5 + run.seed / 50)
-    scored, by_length = Summary.of(folder).pictures().values()
+    scored, by_length = draw_report(Summary.of(folder)).values()
     assert len(scored.axes[0].get_yticklabels()) == len(schemes)
     assert len(by_length.legends[0].get_texts()) == len(schemes)
 

@@ -33,13 +33,14 @@ from transformers import BertConfig, BertModel
 
 import hf_posenc
 from hf_posenc import SCHEMES, PosEncConfig, PosEncForSequenceClassification, PosEncModel, register_scheme
-from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_table, tasks
+from hf_posenc.comparison import execute, executor, load_plan, read_plan, read_table
 from hf_posenc.comparison.baselines import _texts, measure_baselines
 from hf_posenc.comparison.executor import choose_rate
 from hf_posenc.comparison.plan import SEARCH_FACTORS, PlannedRun
 from hf_posenc.comparison.results import write_result, write_table
 from hf_posenc.comparison.run import rate_of_run
-from hf_posenc.comparison.tasks import load_task, make_tokenizer, training_rows
+from hf_posenc.comparison.tasks import TaskData, make_tokenizer
+from hf_posenc.data.reading import read_file
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import Diverged, Interrupted, UserError
 from hf_posenc.machine import commit
@@ -102,9 +103,9 @@ def test_a_run_says_all_about_itself(tmp_path):
 
 
 def test_training_data_differ_by_seed_and_are_the_same_for_all_schemes():
-    first, second, third, fourth = (
-        training_rows(plan, run)["text"][:] for plan in [toy(seeds=2)] for run in plan.runs()
-    )
+    plan = toy(seeds=2)
+    data = TaskData(plan, plan.tasks[0])
+    first, second, third, fourth = (data.training_rows(run)["text"][:] for run in plan.runs())
     assert len(first) == 64
     assert (first == second, third == fourth, {*first} == {*third}) == (True, True, False)
 
@@ -247,10 +248,9 @@ def parts_of(folder, **task):
     plan = toy(**{**TEXT, "test_examples": task.pop("test_examples", None), "tasks": [{"data": str(folder), **task}]})
     texts = [entry["text"] for entry in read_rows(folder / "train.jsonl")]
     tokenizer = train_tokenizer([*texts, "first second"], model_max_length=512)
-    arguments = (plan, plan.tasks[0], tokenizer, ("bad", "good"))
     return {
         (part.name, part.length): (tokenizer.batch_decode(list(part.dataset["input_ids"])), part)
-        for part in tasks.test_parts(*arguments, trial=False)
+        for part in TaskData(plan, plan.tasks[0]).test_parts(tokenizer, ("bad", "good"))
     }
 
 
@@ -303,11 +303,17 @@ def test_a_test_without_examples_fails_and_says_so(tmp_path):
     assert "No test example of 'colours' is of one of the lengths [24, 36, 48]" in outcome.failed["colours-none-seed0"]
 
 
-def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path):
+def test_the_baselines_are_tested_on_the_examples_of_the_runs(tmp_path, monkeypatch):
+    """All of them on data that are read once."""
     task = {"data": str(write_text_data(tmp_path / "colours")), "extra_tests": ["test_long.jsonl"]}
-    plan = toy(**{**TEXT, "tasks": [task], "options": {**SMALL, "max_steps": 1}})
-    measured = measure_baselines(plan, plan.tasks[0], tmp_path)
+    plan = toy(**{**TEXT, "tasks": [task], "seeds": 2, "options": {**SMALL, "max_steps": 1}})
+    measured = measure_baselines(TaskData(plan, plan.tasks[0]), tmp_path)
+    files = []
+    for module in ("comparison.tasks", "data.sources"):
+        name = f"hf_posenc.{module}.read_file"
+        monkeypatch.setattr(name, lambda path, options: files.append(Path(path).name) or read_file(path, options))
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
+    assert sorted(files) == ["test.jsonl", "test_long.jsonl", "train.jsonl"]
     run = read_run(tmp_path / "results", "colours-none-seed0")
     keys = ("part", "length", "examples")
     for name, score in {"majority": 0.5, "words": 1.0, "word pairs": 1.0}.items():  # "good" and "bad" are words
@@ -324,13 +330,13 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
     options = {**SMALL, "text_column": "body", "label_column": "kind", "max_steps": 2}
     fields = {"train_length": 8, "test_lengths": [8], "train_examples": None, "test_examples": None}
     plan = toy(tasks=[str(tmp_path / "mine.csv")], schemes=["none"], options=options, **fields)
-    (task,) = plan.tasks
+    data = TaskData(plan, plan.tasks[0])
     assert execute(plan, tmp_path / "results", console=quiet()).failed == {}
     run = read_run(tmp_path / "results", "mine-none-seed0")
     assert [(entry["part"], entry["examples"]) for entry in run["rows"]] == [("mine", 4)]
-    parts = load_task(plan, task)
+    parts = data.splits
     assert sorted([*parts["train"]["body"], *parts["test"]["body"]]) == sorted(line.split(",")[0] for line in rows)
-    trained = set(training_rows(plan, plan.runs()[0])["body"])
+    trained = set(data.training_rows(plan.runs()[0])["body"])
     assert (len(trained), trained & set(parts["test"]["body"])) == (36, set())
     assert sorted(parts["test"]["kind"]) == ["no", "no", "yes", "yes"]
 
@@ -515,7 +521,8 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
         scores = {trial["rows"][0]["rate"]: trial["rows"][0]["score"] for trial in of_scheme}
         assert scores.keys() == {0.0005, 0.002}
         assert scores[read_run(tmp_path, f"probes-{scheme}-seed0")["rate"]] == max(scores.values())
-    first, second = (training_rows(plan, run)["text"][:] for run in (plan.runs()[0], plan.work()[0]))
+    data = TaskData(plan, plan.tasks[0])
+    first, second = (data.training_rows(run)["text"][:] for run in (plan.runs()[0], plan.work()[0]))
     assert first != second
     assert execute(plan, tmp_path, console=quiet()).done == []
     assert set(read_table(tmp_path)[0]["seed"].dropna()) == {0}
@@ -547,10 +554,10 @@ def test_the_best_trial_wins_and_of_equals_the_rate_that_is_nearer(tmp_path, sco
 
 
 def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, pretended, monkeypatch):
-    def diverges(plan, run, *given):
+    def diverges(data, run, *given):
         if run.factor == 2:
             raise Diverged("no numbers any more")
-        return done_run(plan, run, rate=0.001 if run.factor else given[-1])
+        return done_run(data.plan, run, rate=0.001 if run.factor else given[-1])
 
     monkeypatch.setattr(executor, "run_one", diverges)
     for tried in (3, 0):
@@ -562,18 +569,19 @@ def test_a_trial_that_diverged_is_the_worst_rate_and_fails_no_run(tmp_path, pret
 @pytest.mark.parametrize("has_validation", [False, True])
 def test_rates_are_chosen_on_what_is_not_reported(tmp_path, has_validation):
     """A validation split beside a test split; else a tenth that is held out of the training rows."""
-    data = write_text_data(tmp_path / "colours")
+    folder = write_text_data(tmp_path / "colours")
     if has_validation:
-        write_jsonl(data / "validation.jsonl", read_rows(data / "train.jsonl")[:8])
-    plan = toy(tasks=[{"data": str(data)}], train_examples=60, search=[1, 2], train_length=32, test_examples=None)
+        write_jsonl(folder / "validation.jsonl", read_rows(folder / "train.jsonl")[:8])
+    plan = toy(tasks=[{"data": str(folder)}], train_examples=60, search=[1, 2], train_length=32, test_examples=None)
     (task,) = plan.tasks
-    every, tried = (training_rows(plan, PlannedRun(task, "none", 0, factor))["text"][:] for factor in (None, 2.0))
+    data = TaskData(plan, task)
+    every, tried = (data.training_rows(PlannedRun(task, "none", 0, factor))["text"][:] for factor in (None, 2.0))
     tokenizer = train_tokenizer(every, vocab_size=400)
-    (part,) = tasks.test_parts(plan, task, tokenizer, ("bad", "good"), trial=True)
+    (part,) = data.test_parts(tokenizer, ("bad", "good"), trial=True)
     if has_validation:
         assert (tried == every, len(part.dataset)) == (True, 8)
         return
-    held_out = load_task(plan, task, trial=True)["test"]["text"][:]
+    held_out = data.trial_splits["test"]["text"][:]
     assert (len(every), len(tried), plan.options_of(task)["max_rows"]) == (64, 54, 60)
     assert sorted(tried + held_out) == sorted(every[:60])
     assert (part.length, len(part.dataset)) == (32, 6)

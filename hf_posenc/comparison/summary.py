@@ -1,0 +1,109 @@
+"""The results of a comparison in numbers: columns of scores, their intervals and the tests."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+
+from ..files import expanded
+from . import statistics
+from .baselines import BASELINES
+from .plan import Plan
+from .results import load_plan, read_table
+from .statistics import Interval
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of scores: some tasks at a length, or one part of a task."""
+
+    title: str
+    tasks: tuple[str, ...]
+    length: int
+    part: str | None
+    scores: dict[str, dict[int, float]]
+    """By scheme or baseline, by seed."""
+
+    @cached_property
+    def means(self) -> dict[str, float]:
+        """The means over seeds, the best first."""
+        means = {name: fmean(of_seed.values()) for name, of_seed in self.scores.items()}
+        return dict(sorted(means.items(), key=lambda item: -item[1]))
+
+
+class Summary:
+    """The results of a folder, as tables and sentences.
+
+    Attributes:
+        folder: where the results are.
+        plan: what was compared: of the seeds only those without a missing run, unless each lacks one.
+        table: the results of these seeds.
+        missing: the runs of the plan that are missing, by their names.
+        is_whole: whether all compared seeds have all runs.
+        contrasts: the tests.
+        baselines: those that were measured.
+        order: the schemes, the best mean first.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, table: pd.DataFrame, missing: list[str]) -> None:
+        """Takes all results of a folder."""
+        self.folder, self.plan, self.table, self.missing = folder, plan, table, missing
+        lacking = {run.seed for run in plan.runs() if run.name in missing}
+        whole = tuple(seed for seed in self.plan.seeds if seed not in lacking)
+        self.is_whole = bool(whole)
+        if lacking and whole:  # else a mean over some seeds would stand beside one over others
+            self.plan = replace(self.plan, seeds=whole)
+            self.table = self.table[self.table["seed"].isna() | self.table["seed"].isin(whole)]
+        self.contrasts = statistics.contrasts(self.plan, self.table)
+        self.baselines = [name for name in BASELINES if (self.table["scheme"] == name).any()]
+        tasks = next(iter(self.plan.tested_groups.values()), (self.plan.tasks[0].name,))
+        ranked = self.column("", tasks, self.plan.home_length).means
+        self.order = [name for name in dict.fromkeys((*ranked, *self.plan.schemes)) if name in self.plan.schemes]
+
+    @classmethod
+    def of(cls, folder: str | Path) -> "Summary":
+        """Reads a folder of `compare`.
+
+        Raises:
+            UserError: it holds no results, or damaged ones.
+        """
+        return cls(Path(expanded(folder)), load_plan(folder), *read_table(folder))
+
+    def column(self, title: str, tasks: tuple[str, ...], length: int, part: str | None = None) -> Column:
+        """The mean over some tasks at a length, or one part of a task."""
+        table = self.table if part is None else self.table[self.table["part"] == part]
+        scores = {
+            name: statistics.group_scores(table, tasks, name, length) for name in (*self.baselines, *self.plan.schemes)
+        }
+        return Column(title, tasks, length, part, {name: of_seed for name, of_seed in scores.items() if of_seed})
+
+    def columns(self, length: int) -> list[Column]:
+        """The columns of the table at a length: tasks, and groups of several; of a task with parts these, too."""
+        columns = []
+        for task in self.plan.tasks:
+            rows = self.table[(self.table["task"] == task.name) & (self.table["length"] == length)]
+            parts = list(dict.fromkeys(rows["part"]))
+            columns += [self.column(part, (task.name,), length, part) for part in parts if len(parts) > 1]
+            if parts:
+                title = task.name if len(parts) == 1 else f"mean of {task.name}"
+                columns.append(self.column(title, (task.name,), length))
+        groups = {name: tasks for name, tasks in self.plan.tested_groups.items() if len(tasks) > 1}
+        return columns + [self.column(f"mean: {name}", tasks, length) for name, tasks in groups.items()]
+
+    def longer_columns(self) -> list[Column]:
+        """Every task at the lengths that aren't the train length."""
+        lengths = [length for length in self.plan.lengths if length != self.plan.home_length]
+        made = [self.column(f"{t.name}, {n:,} tokens", (t.name,), n) for t in self.plan.tasks for n in lengths]
+        return [column for column in made if column.scores]
+
+    def interval(self, column: Column, name: str) -> Interval | None:
+        """The mean over seeds with its interval; None: there is no score."""
+        if name not in column.scores:
+            return None
+        metric = next(task.metric for task in self.plan.tasks if task.name == column.tasks[0])
+        made = statistics.mean_difference([[*column.scores[name].values()]])[0]
+        least = 0.0 if metric == "accuracy" else -1.0
+        within = (None if end is None else min(max(end, least), 1.0) for end in (made.low, made.high))
+        return Interval(made.mean, *within)

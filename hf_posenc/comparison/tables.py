@@ -1,0 +1,105 @@
+"""The tables of a report, in Markdown."""
+
+from collections.abc import Sequence
+
+from ..markdown import code, markdown_table, plain
+from . import statistics
+from .statistics import Contrast, Interval
+from .summary import Column, Summary
+
+
+def score_table(summary: Summary, columns: Sequence[Column], cost: bool = False) -> str:
+    """Scores: baselines above a line, schemes sorted by their mean, the highest in bold.
+
+    Args:
+        columns: what is scored.
+        cost: whether seconds and weights stand beside them.
+    """
+    rows = {name: [plain(name)] for name in summary.baselines} | {name: [code(name)] for name in summary.order}
+    head = ["", *(plain(column.title) for column in columns)]
+    for column in columns:
+        most = max((column.means[name] for name in summary.order if name in column.means), default=None)
+        for name, row in rows.items():
+            text = _cell(summary, column, name)
+            row.append(f"**{text}**" if name in summary.order and column.means.get(name, "") == most else text)
+    if len(summary.plan.seeds) > 1 == len(columns):
+        head.append("95 % interval")
+        for name, row in rows.items():
+            row.append(ends(summary.interval(columns[0], name)))
+    if cost:
+        head += ["seconds a run", "weights"]
+        of_scheme = summary.table.drop_duplicates(["task", "scheme", "seed"]).groupby("scheme")
+        seconds, weights = of_scheme["seconds"].median(), of_scheme["parameters"].max()
+        for name, row in rows.items():
+            has_runs = name in summary.order and name in seconds
+            row += [f"{seconds[name]:,.0f}", f"{weights[name]:,}"] if has_runs else ["", ""]
+    lines = [*rows.values()]
+    lines[len(summary.baselines) : len(summary.baselines)] = [["—"] * len(head)] * bool(summary.baselines)
+    return markdown_table(head, lines, "l" + "r" * (len(head) - 1))
+
+
+def _cell(summary: Summary, column: Column, name: str) -> str:
+    """The mean and, where some runs are above the majority and others aren't, how many."""
+    if name not in column.means:  # the scheme's table ends before, or nothing was run
+        rows = summary.table[(summary.table["scheme"] == name) & (summary.table["length"] == column.length)]
+        return "too long" if rows[rows["task"].isin(column.tasks)]["score"].isna().any() else ""
+    text = f"{column.means[name]:.3f}"
+    if name in summary.plan.schemes and len(column.tasks) == 1 and column.part is None:
+        count = statistics.above_majority(summary.table, column.tasks[0], name, column.length)
+        text += f" {count[0]}/{count[1]}" if count is not None and count[0] < count[1] else ""
+    return text
+
+
+def test_table(summary: Summary) -> str:
+    """Every planned contrast: a row for each group, length and scheme, two columns for each reference."""
+    references = summary.plan.references
+    rows: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for contrast in summary.contrasts:
+        where = (plain(contrast.group), f"{contrast.length:,}", code(contrast.scheme))
+        rows.setdefault(where, {})[contrast.reference] = [difference(contrast.interval), outcome(contrast)]
+    head = ["tasks", "tokens", "scheme"]
+    head += [text for name in references for text in (f"minus {code(name)}", "verdict")]
+    lines = [
+        [*where, *(text for name in references for text in tests.get(name, ["", ""]))] for where, tests in rows.items()
+    ]
+    return markdown_table(head, lines, "lrl" + "rl" * len(references))
+
+
+def difference_table(summary: Summary) -> str | None:
+    """Each scheme minus the reference in each task, with intervals and no verdict; None: there is one task."""
+    columns = [column for column in summary.columns(summary.plan.home_length) if len(column.tasks) == 1]
+    if len(columns) < 2 or len(summary.plan.seeds) < 2:
+        return None
+    reference = summary.plan.references[0]
+    rows = []
+    for name in (name for name in summary.order if name != reference):
+        rows.append([code(name)])
+        for column in columns:
+            pairs = statistics.paired(column.scores.get(name, {}), column.scores.get(reference, {}))
+            rows[-1].append(difference(statistics.mean_difference([pairs])[0]) if pairs else "")
+    return markdown_table((f"minus {code(reference)}", *(plain(column.title) for column in columns)), rows)
+
+
+def ends(interval: Interval | None, sign: str = "") -> str:
+    """The ends of an interval, `[0.897, 0.925]`; nothing of one seed."""
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f"[{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
+
+
+def difference(interval: Interval) -> str:
+    """A difference with its interval, `+0.014 [-0.003, +0.031]`; of one seed without."""
+    return f"{interval.mean:+.3f} {ends(interval, '+')}".rstrip()
+
+
+def outcome(contrast: Contrast) -> str:
+    """A verdict with its p-value, the gap that is found and, where nothing was, how many seeds would."""
+    if contrast.corrected is None or contrast.gap is None or contrast.seeds is None:
+        return contrast.verdict
+    needed = "" if contrast.is_found else f"; {at_most(contrast.seeds, statistics.MOST_SEEDS)} seeds"
+    return f"{contrast.verdict} (p {contrast.corrected:.2g}; gap {at_most(contrast.gap, 1)}{needed})"
+
+
+def at_most(value: float, most: int) -> str:
+    """A gap or a number of seeds; `over 1`, `over 100`."""
+    return f"over {most}" if value > most else str(value) if isinstance(value, int) else f"{value:.3f}"
