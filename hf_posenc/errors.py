@@ -156,6 +156,21 @@ def user_errors() -> Iterator[None]:
         raise UserError(one_line(error)) from error
 
 
+@contextlib.contextmanager
+def readable(what: str, way_out: str) -> Iterator[None]:
+    """Turns whatever a broken file or a failed download raises into one line with the innermost cause."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        why = (isinstance(cause, OSError) and cause.strerror) or one_line(cause) or type(cause).__name__
+        raise UserError(f"{what} can't be read: {without_tokens(why.rstrip('.'))}. {way_out}") from error
+
+
 def is_local(name: str) -> bool:
     """True for the name of a file or folder on this machine, or for one that can't be on the Hub as `owner/name`."""
     return Path(name).exists() or not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?", name) or ".." in name

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ..data.reading import readable
-from ..errors import UserError
+from ..errors import UserError, readable
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

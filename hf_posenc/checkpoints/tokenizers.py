@@ -10,8 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from ..data.reading import readable
-from ..errors import UserError, spell
+from ..errors import UserError, readable, spell
 from .files import VOCABULARIES, read_json
 from .opening import Checkpoint, find_folder
 

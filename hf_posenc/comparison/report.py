@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..data.reading import counted
+from ..data.tables import counted
 from ..errors import UserError
 from ..files import write_text
 from ..markdown import code, plain, render

@@ -5,7 +5,7 @@ import json
 import logging
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -20,8 +20,9 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from ..data.columns import find_columns
 from ..data.labels import is_missing
 from ..data.preparing import Known, choose_texts, encode_texts, labels_of, marks_of, prepare, texts_of
-from ..data.reading import as_table, counted, read_file
+from ..data.reading import read_file
 from ..data.sources import read
+from ..data.tables import Table, as_table, counted
 from ..data.tokenizer import SPECIAL_TOKENS
 from ..errors import UserError
 from ..options import Options
@@ -87,8 +88,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _extra_tests(task: Task, options: Options) -> dict[str, Dataset]:
-    tests: dict[str, Dataset] = {}
+def _extra_tests(task: Task, options: Options) -> dict[str, Table]:
+    tests: dict[str, Table] = {}
     for file in task.extra_tests:
         path = Path(resolve_data(task.data)) / file
         if Path(file).name != file or not path.is_file():  # a plan may be a stranger's
@@ -100,23 +101,24 @@ def _extra_tests(task: Task, options: Options) -> dict[str, Dataset]:
     return tests
 
 
-def _hold_out(rows: Dataset, options: Options) -> dict[str, Dataset]:
+def _hold_out(table: Table, options: Options) -> dict[str, Table]:
     """The rows without a share of the texts, and those of this share; incomplete ones are no texts to choose from."""
-    columns, description = find_columns(rows, options), rows.info.description
+    columns, summary = find_columns(table, options), table.summary
     if options.skip_missing:
-        cells = zip(*columns.texts(rows), rows[columns.label], strict=True)
-        whole = rows.select([row for row, parts in enumerate(cells) if not any(map(is_missing, parts))])
-        description += f", {len(rows) - len(whole):,} left out" if len(whole) < len(rows) else ""
-        rows = whole
-    marks = marks_of(*columns.texts(rows))
-    held = choose_texts(marks, list(map(str, rows[columns.label])), _TEST_SHARE)
-    parts = {
-        "train": rows.select([row for row, mark in enumerate(marks) if mark not in held]),
-        "test": rows.select([row for row, mark in enumerate(marks) if mark in held]),
+        cells = zip(*columns.texts(table), table.cells(columns.label), strict=True)
+        whole = table.select([row for row, parts in enumerate(cells) if not any(map(is_missing, parts))])
+        summary += f", {len(table) - len(whole):,} left out" if len(whole) < len(table) else ""
+        table = whole
+    marks = marks_of(*columns.texts(table))
+    held = choose_texts(marks, list(map(str, table.cells(columns.label))), _TEST_SHARE)
+    chosen = {
+        "train": [row for row, mark in enumerate(marks) if mark not in held],
+        "test": [row for row, mark in enumerate(marks) if mark in held],
     }
-    for part in parts.values():
-        part.info.description = f"{counted(len(part), 'row')} of {description}"
-    return parts
+    return {
+        split: replace(table.select(rows), summary=f"{counted(len(rows), 'row')} of {summary}")
+        for split, rows in chosen.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class TaskData:
         return self.plan.data_options(self.task)
 
     @cached_property
-    def splits(self) -> dict[str, Dataset]:
+    def splits(self) -> dict[str, Table]:
         """The rows of `train`, of `test`, which may be the validation split, and of the test files that the task adds.
 
         Of a file always the same tenth of its texts is the test.
@@ -166,7 +168,7 @@ class TaskData:
         return {"train": splits["train"], "test": tested, **_extra_tests(self.task, self.options)}
 
     @cached_property
-    def trial_splits(self) -> dict[str, Dataset]:
+    def trial_splits(self) -> dict[str, Table]:
         """The rows on which learning rates are tried: trained on, and tested on.
 
         Tested is on the validation split if a test split is reported, else on a tenth of the training rows.
@@ -178,7 +180,7 @@ class TaskData:
         return _hold_out(rows.select(range(min(self.options.max_rows or len(rows), len(rows)))), self.options)
 
     @cached_property
-    def _read(self) -> dict[str, Dataset]:
+    def _read(self) -> dict[str, Table]:
         splits = read(self.options)
         if "train" not in splits:
             what = f"{self.task.data!r} has {', '.join(splits)}."
@@ -205,7 +207,7 @@ class TaskData:
         digest = hashlib.sha256(json.dumps([prepared.labels.names, rows]).encode()).hexdigest()[:16]
         return CheckedData(digest, f"{task.name}: {prepared.summary.line}")
 
-    def training_rows(self, run: PlannedRun) -> Dataset:
+    def training_rows(self, run: PlannedRun) -> Table:
         """The rows that a run trains on; the option `max_rows` takes the first of them."""
         if not self.task.is_generated:
             return (self.splits if run.factor is None else self.trial_splits)["train"]

@@ -185,11 +185,13 @@ class _Steps:
         """Heals a swapped model in place, and keeps the weights from before where that took it farther away."""
         tokenizer = self.loaded.tokenizer
         assert tokenizer is not None, "see _check_healing"
-        model, original = swapped.model, self.loaded.model
+        model = swapped.model
+        original = self.loaded.model
         weights = {name: value.clone() for name, value in model.state_dict().items()}
         train = partial(heal, model, original, self.texts.training, tokenizer=tokenizer)
         record = train(healing=healing, seed=self.seed, folder=folder, anew=anew)
-        before, after = swapped.before, self._agreement(model)
+        before = swapped.before
+        after = self._agreement(model)
         if before is None or after is None or after.distance <= before.distance:  # type: ignore[operator]
             return replace(swapped, healing=record, after=after)
         model.load_state_dict(weights)  # it was nearly exact, or the steps were too few
@@ -310,7 +312,8 @@ def _report(
 ) -> ConversionReport:
     """The report of a conversion that has ended, with what isn't carried over."""
     config: Any = outcome.model.config
-    trained, length = _trained_length(loaded), config.max_position_embeddings
+    trained = _trained_length(loaded)
+    length = config.max_position_embeddings
     left: list[str] = []
     if loaded.model_type in FAMILIES:
         left = not_carried(FAMILIES[loaded.model_type], config, loaded.tokenizer, loaded.source)

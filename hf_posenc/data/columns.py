@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
-from datasets import ClassLabel, Dataset
+from datasets import ClassLabel
 
 from ..errors import UserError, spell
 from ..options import Options, words
-from .reading import Dialect, cells_of, names_of, where
+from .reading import Dialect
+from .tables import Table
 
 _TEXTS: tuple[tuple[str, ...], ...] = (
     ("text", "text_pair"),
@@ -52,7 +53,7 @@ class Columns:
         """The columns of 0 and 1."""
         return self.labels if len(self.labels) > 1 else ()
 
-    def texts(self, table: Dataset) -> tuple[list[str], ...]:
+    def texts(self, table: Table) -> tuple[list[str], ...]:
         """The texts of all rows: `(first,)`, or `(first, second)` of pairs; a missing text is an empty one.
 
         Cells are joined unless all of a row are missing.
@@ -63,9 +64,9 @@ class Columns:
         require_columns(table, self.text, "text_column")
         columns = []
         for name in self.text:
-            cells = _named_classes(table, name, cells_of(table, name))
+            cells = _named_classes(table, name)
             if odd := [row for row, cell in enumerate(cells) if not _is_text(cell)]:
-                what = f"{cells[odd[0]]!r:.60} in {where(table, odd[0])}, which is no text"
+                what = f"{cells[odd[0]]!r:.60} in {table.where(odd[0])}, which is no text"
                 another = spell("text_column")
                 raise UserError(f"Column {name!r} holds {what}. Write a string, or name another {another}.")
             columns.append(list(map(_written, cells)))
@@ -86,9 +87,10 @@ class Columns:
         return f"Text: {text}{label}" + (f"; not used: {_listed(unused)}" if unused else "")
 
 
-def _named_classes(table: Dataset, name: str, cells: list[Any]) -> list[Any]:
+def _named_classes(table: Table, name: str) -> list[Any]:
     """The cells of a column of text; those of declared classes are their names."""
-    feature = table.features[name]
+    feature = table.rows.features[name]
+    cells = table.cells(name)
     if not isinstance(feature, ClassLabel):
         return cells
     return [None if cell in (None, -1) else feature.int2str(cell) for cell in cells]
@@ -120,9 +122,7 @@ def _written(cell: Any) -> str:
     return "" if is_absent(cell) else str(cell)
 
 
-def find_columns(
-    table: Dataset, options: Options, known: Columns | None = None, *, needs_label: bool = True
-) -> Columns:
+def find_columns(table: Table, options: Options, known: Columns | None = None, *, needs_label: bool = True) -> Columns:
     """The columns that the options name, else a checkpoint's, else those of the usual names.
 
     Usual names of a text are text and sentence; of a pair text and text_pair, sentence1 and sentence2, premise and
@@ -191,7 +191,7 @@ def _check_as_trained(columns: Columns, known: Columns, *, is_named: bool) -> No
 
 
 def _candidates(
-    table: Dataset,
+    table: Table,
     option: str | None,
     parameter: str,
     remembered: tuple[str, ...] | None,
@@ -201,7 +201,7 @@ def _candidates(
 
     A part of a pair doesn't count by itself.
     """
-    names = names_of(table)
+    names = table.names
     if option is not None:
         chosen = (option,) if option in names else tuple(words(option))
         if not chosen or len({*chosen}) < len(chosen):
@@ -215,10 +215,10 @@ def _candidates(
     return [columns for columns in there if not any(set(columns) < set(others) for others in there)]
 
 
-def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[tuple[str, ...]]) -> UserError:
+def _unnamed(table: Table, texts: Sequence[tuple[str, ...]], labels: Sequence[tuple[str, ...]]) -> UserError:
     """The error of columns that must be named: exactly one choice isn't missing."""
-    names = names_of(table)
-    head = table.with_format("arrow")[:100].to_pydict()
+    names = table.names
+    head = table.rows.with_format("arrow")[:100].to_pydict()
     longest = max(names, key=lambda name: sum(len(str(cell)) for cell in head[name]))
     fewest = min((name for name in names if name != longest), key=lambda name: len({*map(str, head[name])}), default="")
     wanted, options = [], []
@@ -233,16 +233,16 @@ def _unnamed(table: Dataset, texts: Sequence[tuple[str, ...]], labels: Sequence[
     cells = [f"{name} ({next((cell for cell in head[name] if cell is not None), None)!r:.40})" for name in names]
     say = f" Say which: such as {' and '.join(options)}." if fewest or len(labels) == 1 else ""  # none can be both
     return UserError(
-        f"{table.info.dataset_name}: {'; '.join(wanted)}. It has {_listed(cells)}.{say} If a .csv has other columns, "
+        f"{table.name}: {'; '.join(wanted)}. It has {_listed(cells)}.{say} If a .csv has other columns, "
         f"write a first row of names, or say what separates them: {spell('delimiter', ';')} (or ',', '|', tab)."
     )
 
 
-def require_columns(table: Dataset, names: Sequence[str], parameter: str, split: str = "") -> None:
+def require_columns(table: Table, names: Sequence[str], parameter: str, split: str = "") -> None:
     """Raises a UserError if a column, which this parameter may name, isn't there; it lists those that are."""
-    if missing := [name for name in names if name not in names_of(table)]:
-        data = f"The {split} data" if split else table.info.dataset_name
-        there = ", ".join(map(repr, names_of(table)))
+    if missing := [name for name in names if name not in table.names]:
+        data = f"The {split} data" if split else table.name
+        there = ", ".join(map(repr, table.names))
         raise UserError(f"{data} has no column {missing[0]!r}. It has {there}: name one with {spell(parameter)}.")
 
 

@@ -12,12 +12,12 @@ from itertools import chain, compress
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from ..errors import UserError, spell
 from ..options import Options
 from .columns import Columns, require_columns
-from .reading import DELIMITERS, Dialect, cells_of, classes_of, listed, places, refuse_missing, where
+from .reading import DELIMITERS, Dialect
+from .tables import Table, listed
 
 MOST_NUMBERED = 50
 """More different whole numbers than this need `problem_type`."""
@@ -90,7 +90,7 @@ class _Column:
 
     name: str
     split: str
-    table: Dataset
+    table: Table
     rows: list[list[str] | None]
     is_list: bool
     kind: str = "words"
@@ -103,7 +103,7 @@ class _Column:
 
 
 def encode_labels(
-    splits: Mapping[str, Dataset], columns: Columns, options: Options | None = None, known: Known | None = None
+    splits: Mapping[str, Table], columns: Columns, options: Options | None = None, known: Known | None = None
 ) -> tuple[Labels, dict[str, list[Any] | None]]:
     """Decides the problem type and numbers the labels from the training split, for all splits.
 
@@ -142,21 +142,21 @@ def encode_labels(
 
 
 def _labelled(
-    splits: Mapping[str, Dataset], columns: Columns, options: Options, trained: tuple[str, ...]
+    splits: Mapping[str, Table], columns: Columns, options: Options, trained: tuple[str, ...]
 ) -> list[_Column]:
     """The labels of the splits that have any, those of training rows first: the others write theirs as these do."""
     labelled: list[_Column] = []
     spelt = set[str]() if "train" in splits else {*trained}
     for split in sorted(splits, key=lambda split: split != "train"):
         table = splits[split]
-        if split == "test" and not set(columns.labels) <= set(table.column_names):
+        if split == "test" and not set(columns.labels) <= set(table.names):
             continue
         column = _read(table, columns, split, options, spelt)
         missing = [row for row, names in enumerate(column.rows) if names is None]
         if split == "test" and len(missing) == len(table):
             continue
         if len(missing) == len(table) or not options.skip_missing:
-            refuse_missing(split, table, missing, "label", f"none in column {columns.label!r}")
+            table.refuse_missing(split, missing, "label", f"none in column {columns.label!r}")
         labelled.append(column)
         if split == "train":
             spelt = column.seen
@@ -173,7 +173,7 @@ def _check_one_hot(labels: Labels, columns: Columns) -> None:
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt: set[str]) -> _Column:
+def _read(table: Table, columns: Columns, split: str, options: Options, spelt: set[str]) -> _Column:
     """The label column of a split; numbers that are among the labels `spelt` stay as they are written."""
     name, delimiter = columns.label, columns.label_delimiter
     require_columns(table, columns.labels, "label_column", split)
@@ -181,7 +181,7 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt:
         return _Column(name, split, table, _of_one_hot(table, columns.one_hot), True)
     if options.label_column is None:
         _refuse_answers(table, name)
-    declared = classes_of(table, name)
+    declared = table.classes(name)
     cells = _cells(table, name, declared)
     is_numeric = delimiter is None and _are_numbers(table, cells)
     if is_numeric:  # cells of a csv, in which nan is no label
@@ -207,22 +207,22 @@ def _read(table: Dataset, columns: Columns, split: str, options: Options, spelt:
     return _Column(name, split, table, names, is_list, kind if known is None else "words", known)
 
 
-def _refuse_answers(table: Dataset, name: str) -> None:
+def _refuse_answers(table: Table, name: str) -> None:
     """Refuses a column that nobody named where the table seems to hold a model's answers."""
-    if {f"input_{name}", "confidence"} & {*table.column_names}:
+    if {f"input_{name}", "confidence"} & {*table.names}:
         way_out = f"Name the column of the labels with {spell('label_column')}."
         raise UserError(f"{name!r} seems to hold answers of `hf-posenc predict`. {way_out}")
 
 
-def _cells(table: Dataset, name: str, declared: tuple[str, ...] | None) -> list[Any]:
+def _cells(table: Table, name: str, declared: tuple[str, ...] | None) -> list[Any]:
     """The cells of a column of labels; None where there is none."""
     # -1 of a declared label: none, as in GLUE
-    return [None if is_missing(cell) or (declared and cell == -1) else cell for cell in cells_of(table, name)]
+    return [None if is_missing(cell) or (declared and cell == -1) else cell for cell in table.cells(name)]
 
 
-def _are_numbers(table: Dataset, cells: list[Any]) -> bool:
+def _are_numbers(table: Table, cells: list[Any]) -> bool:
     """True where all words of a file without types are numbers."""
-    if table.info.builder_name not in DELIMITERS:
+    if table.kind not in DELIMITERS:
         return False
     return all(_NUMBER.fullmatch(cell.strip()) for cell in cells if cell is not None)
 
@@ -267,13 +267,13 @@ def is_missing(value: Any) -> bool:
     return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN differs from itself
 
 
-def _of_one_hot(table: Dataset, names: Sequence[str]) -> list[list[str] | None]:
+def _of_one_hot(table: Table, names: Sequence[str]) -> list[list[str] | None]:
     """For each row the names of the columns that hold 1; None if a cell is blank."""
     rows: list[list[str] | None] = []
-    for row, cells in enumerate(zip(*(cells_of(table, name) for name in names), strict=True)):
+    for row, cells in enumerate(zip(*(table.cells(name) for name in names), strict=True)):
         marks = [None if is_missing(cell) else _MARKS.get(str(cell).strip().lower(), cell) for cell in cells]
         if odd := [name for name, mark in zip(names, marks, strict=True) if mark not in (None, False, True)]:
-            cell = f"{table[odd[0]][row]!r:.40} in {where(table, row)}"
+            cell = f"{table.rows[odd[0]][row]!r:.40} in {table.where(row)}"
             what = f"names several columns of 0 and 1: column {odd[0]!r} has {cell}."
             raise UserError(what, parameter="label_column")
         rows.append(None if None in marks else list(compress(names, marks)))
@@ -331,7 +331,7 @@ def _as_written(column: _Column) -> str:
     classes = spell("problem_type", "single_label_classification")
     if column.kind == "words":
         odd = [name for name in seen if _FOR_PEOPLE.fullmatch(name)]
-        is_text = column.table.info.builder_name in DELIMITERS and column.known is None
+        is_text = column.table.kind in DELIMITERS and column.known is None
         if is_text and odd and all(_NUMBER.fullmatch(name) or name in odd for name in seen):
             raise UserError(
                 f"Column {column.name!r} has {odd[0]}, which may be a number. Write numbers with a decimal point "
@@ -388,7 +388,7 @@ def _numbered(labels: Labels, column: _Column) -> list[Any]:
 def _number(name: str, column: _Column, row: int) -> float:
     """A number to predict; refuses one that is too large."""
     if abs(float(name)) > GREATEST:
-        place = f"{where(column.table, row)} of the {column.split} data"
+        place = f"{column.table.where(row)} of the {column.split} data"
         raise UserError(
             f"{column.name!r} is {name} in {place}, and a model's numbers (float32) are at most {GREATEST:g}. Divide "
             "them all, or take their logarithms."
@@ -400,7 +400,7 @@ def _refuse_twice(column: _Column) -> None:
     """Refuses a row that names a label twice."""
     for row, names in enumerate(column.rows):
         if names is not None and len({*names}) < len(names):
-            place = f"The {column.split} data names a label twice in {where(column.table, row)}: {names}"
+            place = f"The {column.split} data names a label twice in {column.table.where(row)}: {names}"
             raise UserError(f"{place}. List those that apply, not a 0 or 1 for each label.")
 
 
@@ -432,7 +432,7 @@ def _refuse_unknown(labels: Labels, column: _Column) -> None:
             unknown[name].append(row)
     if not unknown:
         return
-    spelt = listed([f"{name!r} ({places(column.table, rows)})" for name, rows in unknown.items()])
+    spelt = listed([f"{name!r} ({column.table.places(rows)})" for name, rows in unknown.items()])
     first = ", ".join(map(repr, labels.names[:10])) + ", ..." * (len(labels.names) > 10)
     raise UserError(
         f"The {column.split} data has unknown labels: {spelt}. Known are {first}. Write these, or say what 0, 1, ... "

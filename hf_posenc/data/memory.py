@@ -11,10 +11,11 @@ import pandas as pd
 import pyarrow as pa
 from datasets import Column, Dataset
 
-from ..errors import UserError
+from ..errors import UserError, readable
 from .columns import Columns, as_input, columns_of_input, is_absent
 from .preparing import TEXTS
-from .reading import Source, readable, refuse_surrogates
+from .reading import Source, refuse_surrogates
+from .tables import Table
 
 IN_MEMORY = "texts in memory"
 """What messages call them."""
@@ -53,7 +54,7 @@ def table_in_memory(given: Any) -> dict[str, Any] | None:
     return columns
 
 
-def dataset_in_memory(given: Any) -> Dataset | None:
+def named_table_in_memory(given: Any) -> Table | None:
     """A table in memory as our table; None: it is none.
 
     Raises:

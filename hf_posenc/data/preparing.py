@@ -17,8 +17,8 @@ from ..errors import UserError, spell
 from ..options import Options
 from .columns import Columns, find_columns
 from .labels import Known, Labels, encode_labels, is_missing, refuse_far_from_zero, standard_units
-from .reading import LINE, classes_of, counted, names_of, refuse_missing
 from .slips import label_slips, normalized, repetitions
+from .tables import LINE, Table, counted
 from .tokenizer import cut_rows
 
 TEXTS = ("text", "text_pair")
@@ -76,7 +76,7 @@ def labels_of(part: Dataset) -> list[Any] | None:
     return part["labels"][:] if "labels" in part.column_names else None
 
 
-def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None = None) -> PreparedData:
+def prepare(tables: Mapping[str, Table], options: Options, known: Known | None = None) -> PreparedData:
     """Finds columns and labels, chooses the rows to use and sets validation rows aside.
 
     Args:
@@ -99,18 +99,18 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
         for split, table in tables.items()
         if not (is_unscored and split == "test")
     }
-    facts = [columns.sentence(names_of(first)), labels.sentence()]
+    facts = [columns.sentence(first.names), labels.sentence()]
     facts += [_read_in_words(split, tables[split], part) for split, part in parts.items()]
     doubts = ["The test split has no labels, so it isn't scored. `hf-posenc predict` labels it."] * is_unscored
     trained = known.trained_on
     if trains:
         parts, chosen = _choose_rows(parts, labels, options)
         targets, marks = parts["train"]["labels"][:], parts["train"][_MARK][:]
-        are_listed = bool(columns.one_hot or options.label_names or classes_of(first, columns.label))
+        are_listed = bool(columns.one_hot or options.label_names or first.classes(columns.label))
         doubts += _check_labels_vary(targets, labels, are_listed)
         labels = _in_standard_units(labels, columns.label, targets)
         doubts += label_slips(labels, numbers["train"] or (), tables["train"])
-        doubts += repetitions(parts["train"], marks)
+        doubts += repetitions(parts["train"], marks, tables["train"])
         facts += chosen
         trained = frozenset(marks)
     for split, part in parts.items():
@@ -120,10 +120,10 @@ def prepare(tables: Mapping[str, Dataset], options: Options, known: Known | None
     return PreparedData(columns, labels, parts, DataSummary(f"{'; '.join(facts)}.", doubts))
 
 
-def _read_in_words(split: str, table: Dataset, part: Dataset) -> str:
+def _read_in_words(split: str, table: Table, part: Dataset) -> str:
     """The rows that were read of a split, and how many of its rows were left out."""
     left_out = len(table) - len(part)
-    return f"{split} {table.info.description}{f', {left_out:,} left out' if left_out else ''}"
+    return f"{split} {table.summary}{f', {left_out:,} left out' if left_out else ''}"
 
 
 def _choose_rows(parts: dict[str, Dataset], labels: Labels, options: Options) -> tuple[dict[str, Dataset], list[str]]:
@@ -162,7 +162,7 @@ def _in_standard_units(labels: Labels, column: str, targets: list[Any]) -> Label
 
 def _usable_rows(
     split: str,
-    table: Dataset,
+    table: Table,
     texts: tuple[list[str], ...],
     numbers: list[Any] | None,
     labels: Labels,
@@ -171,19 +171,22 @@ def _usable_rows(
     """The rows of a split that have a label, and with `skip_missing` those that have a text, or both of a pair."""
     blank = [row for row, cells in enumerate(zip(*texts, strict=True)) if any(map(is_missing, cells))]
     if not options.skip_missing:
-        refuse_missing(split, table, blank, "text", "no pair" if len(texts) > 1 else "none")
+        table.refuse_missing(split, blank, "text", "no pair" if len(texts) > 1 else "none")
     dropped = {*blank, *(row for row, number in enumerate(numbers or ()) if number is None)}
     kept = [row for row in range(len(table)) if row not in dropped]
     if not kept:
         raise UserError(f"No row of the {split} data has both a text and a label. Give data with at least one.")
-    columns: dict[str, Any] = {**dict(zip(TEXTS, texts, strict=False)), LINE: table[LINE][:], _MARK: marks_of(*texts)}
+    columns: dict[str, Any] = {
+        **dict(zip(TEXTS, texts, strict=False)),
+        LINE: table.rows[LINE][:],
+        _MARK: marks_of(*texts),
+    }
     kinds: dict[str, Any] = {name: Value("string") for name in columns} | {LINE: Value("int64"), _MARK: Value("uint64")}
     if numbers is not None:
         columns["labels"], kinds["labels"] = numbers, _TARGETS[labels.problem_type]
     columns = {name: [cells[row] for row in kept] if dropped else cells for name, cells in columns.items()}
     features = Features(kinds)
-    info = DatasetInfo(features=features, builder_name=table.info.builder_name)
-    return Dataset(pa.Table.from_pydict(columns, schema=features.arrow_schema), info=info)
+    return Dataset(pa.Table.from_pydict(columns, schema=features.arrow_schema), info=DatasetInfo(features=features))
 
 
 def _check_labels_vary(targets: list[Any], labels: Labels, are_listed: bool) -> list[str]:

@@ -9,7 +9,6 @@ A .csv is separated by commas and its quotes enclose cells; a .tsv is separated 
 lines is taken only where every cell of the file is in quotes, or where `quoting` is csv.
 """
 
-import contextlib
 import csv
 import gzip
 import io
@@ -22,22 +21,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import ClassLabel, Dataset, Features, LargeList, List
+from datasets import Dataset, Features
 
-from ..errors import UserError, one_line, spell, without_tokens
+from ..errors import UserError, one_line, readable, spell
 from ..options import Options, refuse_given
+from .tables import Table, as_table, counted
 
 logger = logging.getLogger(__name__)
 
-LINE = "__line__"
-"""The column that says where a row stands."""
 KINDS = ("csv", "tsv", "json", "jsonl", "txt", "parquet")
 """The suffixes that are read; all but parquet also as .gz."""
-MOST_LISTED = 20
-"""So many labels or texts are named in one sentence."""
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 """Of the kinds whose cells have no types, what separates columns unless `delimiter` says otherwise."""
 
@@ -60,7 +55,7 @@ class Source:
     places: Sequence[int] = ()
     lines: int = 0
 
-    def table(self) -> Dataset:
+    def table(self) -> Table:
         """Our table: columns in types that `datasets` has, and `__line__`.
 
         Raises:
@@ -123,7 +118,7 @@ def _as_trained(path: str | Path, options: Options, dialect: Dialect | None) -> 
     return replace(options, **trained)
 
 
-def read_file(path: str | Path, options: Options | None = None, dialect: Dialect | None = None) -> Dataset:
+def read_file(path: str | Path, options: Options | None = None, dialect: Dialect | None = None) -> Table:
     """All rows of a file, see `read_source`, as our table."""
     return read_source(path, options, dialect).table()
 
@@ -214,62 +209,6 @@ def kind_of(path: Path) -> str:
     return suffixes[-2] if suffixes[-1:] == ["gz"] and len(suffixes) > 1 else "".join(suffixes[-1:])
 
 
-def as_table(
-    dataset: Dataset, source: str, kind: str = "datasets", places: Sequence[int] = (), lines: int = 0
-) -> Dataset:
-    """A data set with a column `__line__`, and with what was read of it in words; a format that it was saved with goes.
-
-    Args:
-        dataset: the rows.
-        source: what messages call it.
-        kind: the suffix of its file.
-        places: where its rows stand; none: they are numbered.
-        lines: how many its file has, where that is one of lines.
-
-    Raises:
-        UserError: it has no rows, or such a column.
-    """
-    if not len(dataset):
-        raise UserError(f"{source!r} has no rows. Give data with at least one example.")
-    dataset = dataset.with_format(None)  # all columns, whichever a data set was saved with
-    if LINE in dataset.column_names:
-        raise UserError(f"{source!r} has a column {LINE!r}, which is where rows are numbered. Rename it.")
-    dataset = dataset.add_column(LINE, np.asarray(places or range(len(dataset))))
-    dataset.info.description = counted(len(dataset), "row") + (f" from {counted(lines, 'line')}" if lines else "")
-    dataset.info.dataset_name, dataset.info.builder_name = source, kind
-    return dataset
-
-
-def where(table: Dataset, row: int) -> str:
-    """Where a row stands, in words: `line 5`."""
-    return places(table, [row])
-
-
-def places(table: Dataset, rows: Sequence[int]) -> str:
-    """Where rows stand, in words: `line 5`, `lines 5, 7 and 9`, of many the first three."""
-    word = "row" if table.info.builder_name in ("json", "datasets") else "line"
-    if not len(rows):
-        return f"no {word}"
-    numbers = [f"{number}" for number in table.select(rows[:3])[LINE][:]]
-    if len(rows) > len(numbers):
-        numbers.append(f"{len(rows) - len(numbers):,} more")
-    return f"{word}{'s' * (len(rows) > 1)} {' and '.join(filter(None, [', '.join(numbers[:-1]), numbers[-1]]))}"
-
-
-def listed(entries: Sequence[str]) -> str:
-    """Entries in a sentence: the first 20, and how many more there are."""
-    more = [f"and {len(entries) - MOST_LISTED:,} more"] if len(entries) > MOST_LISTED else []
-    return "; ".join([*entries[:MOST_LISTED], *more])
-
-
-def refuse_missing(split: str, table: Dataset, rows: Sequence[int], what: str, lacks: str) -> None:
-    """Raises a UserError if rows lack something; the message names the first one."""
-    if rows:
-        place = f"{where(table, rows[0])} has {lacks} ({counted(len(rows), 'row')} in all)"
-        way_out = f"Fill it in, or leave such rows out with {spell('skip_missing', True)}."
-        raise UserError(f"Missing {what} in the {split} data: {place}. {way_out}")
-
-
 def empty_in_words(source: str, texts: Sequence[Sequence[str]], place: Callable[[int], str]) -> str:
     """A remark on texts that are empty, and answered all the same; nothing where there are none.
 
@@ -283,40 +222,6 @@ def empty_in_words(source: str, texts: Sequence[Sequence[str]], place: Callable[
         return ""
     said = f"{source}: {len(empty):,} empty, from {place(empty[0])} on, and answered all the same"
     return f"{said}: such an answer means nothing."
-
-
-def names_of(table: Dataset) -> list[str]:
-    """The columns of the file."""
-    return [name for name in table.column_names if name != LINE]
-
-
-def cells_of(table: Dataset, column: str) -> list[Any]:
-    """The cells of a column, as Python's values.
-
-    Raises:
-        UserError: it holds pictures, sounds or the like, or a damaged text.
-    """
-    if (kind := _media(table.features[column])) is not None:
-        raise UserError(f"Column {column!r} holds {kind}, which is no text and no label. Name another.")
-    with readable(f"{table.info.dataset_name}: column {column!r}", "Write it anew, as UTF-8."):
-        return table[column][:]
-
-
-def _media(feature: Any) -> str | None:
-    """Name that `datasets` has for what a column decodes files to; None: it decodes none."""
-    if isinstance(feature, List | LargeList):
-        return _media(feature.feature)
-    if isinstance(feature, dict):
-        return next(filter(None, map(_media, feature.values())), None)
-    kind = type(feature).__name__
-    return kind if hasattr(feature, "decode") and kind != "Json" else None  # whose values are strings and the like
-
-
-def classes_of(table: Dataset, column: str) -> tuple[str, ...] | None:
-    """The names that a data set declares for the numbers of a column, or of the lists in it."""
-    feature = table.features.get(column)
-    inner = feature.feature if isinstance(feature, List | LargeList) else feature
-    return tuple(inner.names) if isinstance(inner, ClassLabel) else None
 
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -334,26 +239,6 @@ def refuse_surrogates(texts: Iterable[tuple[str, str]]) -> None:
         if (half := lone_surrogate(text)) is not None:
             what = f"{place} holds {half!r}, one half of a surrogate pair, which is no character"
             raise UserError(f"{what}. Write the whole character, or leave it out.")
-
-
-def counted(count: int, what: str) -> str:
-    """A number of things: `1 row`, `2,000 rows`."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
-@contextlib.contextmanager
-def readable(what: str, way_out: str) -> Iterator[None]:
-    """Turns whatever a broken file or a failed download raises into one line with the innermost cause."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        why = (isinstance(cause, OSError) and cause.strerror) or one_line(cause) or type(cause).__name__
-        raise UserError(f"{what} can't be read: {without_tokens(why.rstrip('.'))}. {way_out}") from error
 
 
 # ---- .csv and .tsv --------------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ import pandas as pd
 from datasets import Dataset
 
 from .labels import Labels
-from .reading import counted, listed, places
+from .tables import LINE, Table, counted, listed
 
 
-def label_slips(labels: Labels, numbers: Sequence[Any], table: Dataset) -> list[str]:
+def label_slips(labels: Labels, numbers: Sequence[Any], table: Table) -> list[str]:
     """A sentence that names labels of one row, and those that differ in case, white space or a final full stop alone.
 
     Args:
@@ -33,16 +33,17 @@ def label_slips(labels: Labels, numbers: Sequence[Any], table: Dataset) -> list[
     doubtful += [group for group in spellings.values() if len(group) == 1 and len(rows[group[0]]) == 1]
     if not doubtful:
         return []
-    spelt = [" and ".join(f"{name!r} ({places(table, rows[name])})" for name in group) for group in doubtful]
+    spelt = [" and ".join(f"{name!r} ({table.places(rows[name])})" for name in group) for group in doubtful]
     return [f"Labels that may be slips, of one row or nearly alike: {listed(spelt)}."]
 
 
-def repetitions(part: Dataset, marks: Sequence[int]) -> list[str]:
+def repetitions(part: Dataset, marks: Sequence[int], table: Table) -> list[str]:
     """Sentences on rows with the text of an earlier one: with the same label, counted; with another one, listed.
 
     Args:
         part: the rows that are trained on.
         marks: of their texts.
+        table: of which they are rows.
     """
     frame = pd.DataFrame({"mark": marks, "label": list(map(str, part["labels"][:]))})
     distinct = frame.drop_duplicates()
@@ -52,7 +53,8 @@ def repetitions(part: Dataset, marks: Sequence[int]) -> list[str]:
     contradictory = distinct[distinct["mark"].duplicated(keep=False)]
     if len(contradictory):
         groups = contradictory.groupby("mark", sort=False).groups.values()
-        spelt = listed([places(part, list(rows)) for rows in groups])
+        lines = part[LINE]
+        spelt = listed([table.at([lines[int(row)] for row in rows[:3]], len(rows)) for rows in groups])
         said.append(f"{counted(len(groups), 'training text')} with different labels in different rows: {spelt}.")
     return said
 

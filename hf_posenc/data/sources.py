@@ -6,9 +6,10 @@ from pathlib import Path
 
 from datasets import Dataset, load_dataset, load_from_disk
 
-from ..errors import UserError, check_local, spell
+from ..errors import UserError, check_local, readable, spell
 from ..options import Options, refuse_given
-from .reading import KINDS, Dialect, Source, as_table, kind_of, read_file, read_source, readable
+from .reading import KINDS, Dialect, Source, kind_of, read_file, read_source
+from .tables import Table, as_table
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ EXAMPLE_DATA = Path(__file__).with_name("blimp_order")
 """The data that comes with this package: train, validation and test files."""
 
 
-def read(options: Options) -> dict[str, Dataset]:
+def read(options: Options) -> dict[str, Table]:
     """The splits that the options name, as in the files: any of train, validation and test.
 
     Raises:
@@ -76,7 +77,7 @@ def read_split(options: Options, split: str | None, dialect: Dialect | None = No
     return Source(rows.with_format("arrow")[:], f"{options.data}, split {split}")
 
 
-def _table(data: Dataset | str, split: str, options: Options) -> Dataset:
+def _table(data: Dataset | str, split: str, options: Options) -> Table:
     """The rows of a file, or of a split that has been read."""
     return read_file(data, options) if isinstance(data, str) else as_table(data, f"{options.data}, split {split}")
 

@@ -7,16 +7,17 @@ from typing import Any
 from ..errors import UserError
 from ..options import Options, refuse_given
 from .columns import find_columns
-from .memory import IN_MEMORY, dataset_in_memory, values_in_memory
-from .reading import Dialect, counted, read_file, refuse_surrogates
+from .memory import IN_MEMORY, named_table_in_memory, values_in_memory
+from .reading import Dialect, read_file, refuse_surrogates
 from .sources import EXAMPLE_DATA
+from .tables import counted
 
 logger = logging.getLogger(__name__)
 
 
 def own_texts(count: int = 256) -> list[str]:
     """Sentences of the data set in the package, for a measurement where the user gives no text."""
-    texts = list(read_file(EXAMPLE_DATA / "validation.jsonl.gz")["text"])
+    texts = list(read_file(EXAMPLE_DATA / "validation.jsonl.gz").rows["text"])
     return texts[:: max(1, len(texts) // count)][:count]
 
 
@@ -36,7 +37,7 @@ def read_training_texts(source: Any, options: Options | None = None, dialect: Di
         table: Any = read_file(source, options, dialect)
     else:
         refuse_given(options, ("delimiter", "quoting", "encoding", "format"), "is for files, and these texts are none")
-        table = dataset_in_memory(source)
+        table = named_table_in_memory(source)
     if table is not None:
         columns = find_columns(table, options, needs_label=False).texts(table)
         texts = [" ".join(parts) for parts in zip(*columns, strict=True)]

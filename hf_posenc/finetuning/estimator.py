@@ -37,7 +37,8 @@ from ..checkpoints.loading import text_problem_type
 from ..data.columns import note, notes_of, remembered_columns, spelt
 from ..data.memory import IN_MEMORY, labels_in_memory, texts_in_memory
 from ..data.preparing import TEXTS
-from ..data.reading import as_table, empty_in_words, refuse_surrogates
+from ..data.reading import empty_in_words, refuse_surrogates
+from ..data.tables import as_table
 from ..errors import Diverged, Interrupted, UserError, check_type, checks_types, spell_in_python, spelling
 from ..files import expanded
 from ..inference.logits import cut_texts_in_words, logits_of

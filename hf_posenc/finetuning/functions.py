@@ -4,7 +4,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from ..data.columns import as_input, find_columns
-from ..data.reading import Source, empty_in_words, names_of, refuse_surrogates, where
+from ..data.reading import Source, empty_in_words, refuse_surrogates
 from ..data.sources import read_split
 from ..errors import UserError, checks_types, spell
 from ..files import expanded
@@ -143,7 +142,7 @@ def _of_texts(
     refuse_surrogates((f"Row {row}", text) for column in cells.values() for row, text in enumerate(column))
     source = Source(pa.table(cells), "Your texts")
     inputs = [as_input(row, classifier.known.columns) for row in zip(*cells.values(), strict=True)]
-    empty = empty_in_words(source.name, inputs, partial(where, source.table()))
+    empty = empty_in_words(source.name, inputs, source.table().where)
     return Answers(classifier, source.rows, inputs, "", asked, empty)
 
 
@@ -155,9 +154,8 @@ def _of_a_file(
     table = source.table()
     columns = find_columns(table, options, classifier.known.columns, needs_label=False)
     inputs = list(zip(*columns.texts(table), strict=True))
-    name = str(table.info.dataset_name)
-    read = f"{name}: {columns.sentence(names_of(table))}; {table.info.description}."
-    return Answers(classifier, source.rows, inputs, read, asked, empty_in_words(name, inputs, partial(where, table)))
+    read = f"{table.name}: {columns.sentence(table.names)}; {table.summary}."
+    return Answers(classifier, source.rows, inputs, read, asked, empty_in_words(table.name, inputs, table.where))
 
 
 def _list_of_texts(texts: Any) -> list[str] | None:

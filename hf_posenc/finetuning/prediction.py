@@ -21,8 +21,8 @@ from ..checkpoints.opening import open_checkpoint
 from ..checkpoints.tokenizers import load_checked_tokenizer
 from ..data.columns import is_absent, notes_of
 from ..data.preparing import DataSummary, Known, labels_of, prepare, texts_of
-from ..data.reading import LINE
 from ..data.sources import read_split
+from ..data.tables import LINE
 from ..errors import UserError, disk_error, one_line, spell
 from ..files import expanded, json_text, written_whole
 from ..inference.backends import fastest_backend, open_backend
@@ -230,7 +230,7 @@ def score_classifier(
     wrong = [] if kind == "regression" else np.flatnonzero(differ).tolist()
     given = answers_from_logits(logits[wrong], classifier.known.label_names, kind)
     lines = part[LINE][wrong] if wrong else []
-    row_of = {line: row for row, line in enumerate(table[LINE][:])}
+    row_of = {line: row for row, line in enumerate(table.rows[LINE][:])}
     errors = source.rows.take(pa.array([row_of[line] for line in lines], pa.int64()))
     errors = errors.rename_columns([input_name(name, {"line"}) for name in errors.column_names])
     errors = errors.append_column("line", pa.array(lines, pa.int64()))

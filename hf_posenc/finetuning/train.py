@@ -25,6 +25,7 @@ from ..data.columns import note, remember_columns
 from ..data.preparing import encode, labels_of, prepare, texts_of
 from ..data.reading import DELIMITERS, Dialect
 from ..data.sources import read
+from ..data.tables import Table
 from ..errors import UserError, spell, user_errors
 from ..inference.logits import take_off_autocast
 from ..options import Options
@@ -59,7 +60,7 @@ class TrainingResult:
 def fine_tune(
     options: Options,
     *,
-    tables: Mapping[str, Dataset] | None = None,
+    tables: Mapping[str, Table] | None = None,
     baselines: bool = True,
     console: Console | None = None,
 ) -> TrainingResult:
@@ -95,7 +96,7 @@ def _train(
     options: Options,
     output: OutputFolder,
     process: PartialState,
-    tables: Mapping[str, Dataset] | None,
+    tables: Mapping[str, Table] | None,
     baselines: bool,
     console: Console,
 ) -> TrainingResult:
@@ -164,11 +165,10 @@ def _begin(output: OutputFolder, begun_with: dict[str, Any], resumed: Path | Non
     return [f"Deleted of the run that is replaced: {', '.join(deleted)}."] if deleted else []
 
 
-def _dialect(options: Options, table: Dataset) -> Dialect | None:
+def _dialect(options: Options, table: Table) -> Dialect | None:
     """Dialect by which the training rows' file was read, where an option says so."""
-    kind = str(table.info.builder_name)
-    is_said = kind in DELIMITERS and (options.delimiter or options.quoting)
-    return Dialect(kind, options.delimiter, options.quoting) if is_said else None
+    is_said = table.kind in DELIMITERS and (options.delimiter or options.quoting)
+    return Dialect(table.kind, options.delimiter, options.quoting) if is_said else None
 
 
 def _fit(trainer: RunTrainer, report: TrainingReport, recipe: Recipe, resumed: Path | None) -> TrainingReport:

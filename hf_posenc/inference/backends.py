@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from ..checkpoints.loading import position_limit
-from ..data.reading import readable
-from ..errors import UserError, require_packages, spell
+from ..errors import UserError, readable, require_packages, spell
 from ..files import sha256
 from ..tasks import task_of
 

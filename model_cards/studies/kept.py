@@ -26,7 +26,7 @@ from sklearn.metrics import f1_score
 from transformers import TrainerCallback, set_seed
 
 from hf_posenc.data.preparing import encode, labels_of, prepare
-from hf_posenc.data.reading import as_table
+from hf_posenc.data.tables import as_table
 from hf_posenc.errors import run_script
 from hf_posenc.finetuning.start import check_start, start
 from hf_posenc.inference.logits import logits_of

@@ -36,7 +36,7 @@ from hf_posenc.checkpoints.tokenizers import open_tokenizer
 from hf_posenc.comparison.statistics import ABOVE_MAJORITY, mean_difference
 from hf_posenc.comparison.tables import difference, ends
 from hf_posenc.conversion import Healing, convert
-from hf_posenc.data.reading import as_table
+from hf_posenc.data.tables import as_table
 from hf_posenc.errors import run_script
 from hf_posenc.finetuning.train import TrainingResult, fine_tune
 from hf_posenc.inference.logits import logits_of

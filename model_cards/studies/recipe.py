@@ -31,7 +31,7 @@ from hf_posenc.checkpoints.tokenizers import open_tokenizer
 from hf_posenc.comparison.statistics import mean_difference
 from hf_posenc.comparison.tables import difference
 from hf_posenc.data.preparing import encode, labels_of, prepare, texts_of
-from hf_posenc.data.reading import as_table
+from hf_posenc.data.tables import as_table
 from hf_posenc.errors import run_script
 from hf_posenc.finetuning.train import fine_tune
 from hf_posenc.markdown import markdown_table

@@ -12,7 +12,6 @@ from hf_posenc.comparison.plan import DEVELOPMENT_SEED
 from hf_posenc.comparison.plan_file import read_plan
 from hf_posenc.comparison.results import record_plan
 from hf_posenc.comparison.tasks import TaskData
-from hf_posenc.data.reading import names_of
 from hf_posenc.errors import UserError
 from hf_posenc.schemes.names import known_schemes
 
@@ -143,7 +142,7 @@ def test_columns_and_delimiter_are_options_of_the_run(tmp_path, monkeypatch, run
     words = ["-o", "new", "--data", "mine.csv", "--schemes", "none", "--delimiter", ";"]
     code, _, err = run("compare", *words, "--text-column", "body", "--label-column", "kind")
     assert code == 7, err
-    assert names_of(TaskData(seen[0], seen[0].tasks[0]).splits["train"]) == ["body", "kind"]
+    assert TaskData(seen[0], seen[0].tasks[0]).splits["train"].names == ["body", "kind"]
     assert not (tmp_path / "new").exists()
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from datasets import Dataset
 
 from hf_posenc.data.preparing import Known, PreparedData, prepare
-from hf_posenc.data.reading import LINE, as_table, read_file
+from hf_posenc.data.reading import read_file
 from hf_posenc.data.sources import read
+from hf_posenc.data.tables import LINE, Table, as_table
 from hf_posenc.options import Options
 
 
@@ -17,7 +18,7 @@ def write_file(path: Path, content: bytes | str) -> str:
     return str(path)
 
 
-def table(**columns: list[Any]) -> Dataset:
+def table(**columns: list[Any]) -> Table:
     """Columns as a table."""
     return as_table(Dataset.from_dict(columns), "the file")
 
@@ -32,8 +33,8 @@ def rows_with(labels: Sequence[Any]) -> list[dict[str, Any]]:
     return [{"text": text, "label": label} for text, label in zip(texts(len(labels)), labels, strict=True)]
 
 
-def rows_of(read: Dataset) -> list[dict[str, Any]]:
-    return read.remove_columns(LINE).to_list()
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    return table.rows.remove_columns(LINE).to_list()
 
 
 def rows_in(path: object, **options: Any) -> list[dict[str, Any]]:

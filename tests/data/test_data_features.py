@@ -25,8 +25,9 @@ from datasets import (
 
 from hf_posenc.data.columns import Columns
 from hf_posenc.data.labels import encode_labels
-from hf_posenc.data.reading import LINE, as_table, read_file
+from hf_posenc.data.reading import read_file
 from hf_posenc.data.sources import read, read_split
+from hf_posenc.data.tables import LINE, as_table
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
@@ -155,5 +156,5 @@ def test_a_data_set_that_was_saved_with_a_format_is_read_as_one_without(tmp_path
     options = Options(data=str(tmp_path / "saved"))
     for table in (read(options)["train"], read_split(options, "train").table(), as_table(data, "it")):
         assert rows_of(table) == expected
-        assert table.column_names == ["text", "label", "id", LINE]
-        assert table.features["label"].names == ["no", "yes"]
+        assert table.rows.column_names == ["text", "label", "id", LINE]
+        assert table.classes("label") == ("no", "yes")

@@ -10,8 +10,9 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 from hf_posenc.data.columns import Columns
 from hf_posenc.data.labels import encode_labels
 from hf_posenc.data.preparing import Known, prepare
-from hf_posenc.data.reading import as_table, read_file
+from hf_posenc.data.reading import read_file
 from hf_posenc.data.sources import read
+from hf_posenc.data.tables import as_table
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 

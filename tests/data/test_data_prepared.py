@@ -15,8 +15,9 @@ from transformers import AutoConfig, BertConfig
 from hf_posenc import PosEncConfig
 from hf_posenc.data.columns import Columns, as_input, find_columns, remember_columns, remembered_columns
 from hf_posenc.data.preparing import Known, choose_texts, encode, marks_of, prepare
-from hf_posenc.data.reading import LINE, read_file
+from hf_posenc.data.reading import read_file
 from hf_posenc.data.sources import read
+from hf_posenc.data.tables import LINE
 from hf_posenc.data.tokenizer import train_tokenizer
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
@@ -93,8 +94,8 @@ def test_columns_are_found_by_their_names(names, options, text, label):
 @pytest.mark.parametrize("beside", ["input_label", "confidence"])
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_answers_of_a_model_are_no_labels_unless_that_is_said(beside, split):
-    labels = table(text=["x", "y"], label=["a", "b"])
-    tables = {"train": labels, split: labels.add_column(beside, ["b", "a"])}
+    labels = {"text": ["x", "y"], "label": ["a", "b"]}
+    tables = {"train": table(**labels), split: table(**labels, **{beside: ["b", "a"]})}
     with pytest.raises(UserError, match="'label' seems to hold answers .* with --label-column."):
         prepare(tables, Options(validation_share=0))
     assert prepare(tables, Options(validation_share=0, label_column="label")).labels.names == ("a", "b")

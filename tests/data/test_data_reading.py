@@ -14,8 +14,8 @@ from data_harness import rows_in, rows_of, write_file
 from datasets import Dataset, DatasetDict
 
 from hf_posenc.data.preparing import prepare
-from hf_posenc.data.reading import LINE
 from hf_posenc.data.sources import EXAMPLE_DATA, read, read_split
+from hf_posenc.data.tables import LINE
 from hf_posenc.errors import UserError
 from hf_posenc.options import Options
 
@@ -89,13 +89,13 @@ def test_a_changed_file_is_read_anew(tmp_path):
         rows.to_parquet(tmp_path / "train.parquet")
         rows.to_csv(tmp_path / "mine.csv")
         for data in (tmp_path / "mine.csv", tmp_path / "train.parquet", tmp_path):
-            assert read(Options(data=str(data)))["train"]["text"][:] == [text]
+            assert read(Options(data=str(data)))["train"].cells("text") == [text]
 
 
 def test_the_package_data_is_whole():
     splits = read(Options(data="blimp_order"))
     assert {split: len(splits[split]) for split in splits} == {"train": 13316, "validation": 1668, "test": 3136}
-    assert splits["train"].column_names == ["text", "label", "paradigm", "pair_id", LINE]
+    assert splits["train"].names == ["text", "label", "paradigm", "pair_id"]
     words: dict[str, list] = {}
     for row in rows_of(splits["test"]):
         words.setdefault(row["pair_id"], []).append((row["label"], sorted(row["text"].rstrip(".?").split())))
@@ -215,8 +215,8 @@ def test_objects_may_lack_a_key_and_a_text_may_look_like_json(tmp_path):
     assert rows_in(path) == [{"text": "a", "label": None}, {"text": "b", "label": "x"}]
     path = write_file(tmp_path / "a.txt", '{"a":' * 100_000 + "\n\nplain\n")
     table = read(Options(data=path))["train"]
-    assert (table["text"][1:], table[LINE][:]) == (["", "plain"], [1, 2, 3])  # an answer for each line
-    assert table.info.description == "3 rows from 3 lines"
+    assert (table.cells("text")[1:], table.rows[LINE][:]) == (["", "plain"], [1, 2, 3])  # an answer for each line
+    assert table.summary == "3 rows from 3 lines"
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_what_is_written_as_csv_is_read_again(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("written") / "out.csv"
     answer = {"label": "a", "confidence": 0.5, "probabilities": {"a": 0.5, "b": 0.5}}
     write_answers(str(path), pa.table({"text": texts}), [answer] * len(texts), ["a", "b"])
-    assert [cell or "" for cell in read_file(path)["text"]] == texts
+    assert [cell or "" for cell in read_file(path).cells("text")] == texts
 
 
 def test_texts_that_are_cut_are_counted(run, checkpoint, tmp_path):
@@ -455,8 +455,8 @@ def test_control_characters_are_kept_and_answered_as_the_tokenizer_reads_them(ru
         code, _, err = run("predict", checkpoint, "--data", source, "-o", output)
         assert code == 0, err
         answered = read_file(output)
-        assert answered["text"][:] == texts
-        assert answered["label"][:] == [row["label"] for row in expected(checkpoint, texts)]
+        assert answered.cells("text") == texts
+        assert answered.cells("label") == [row["label"] for row in expected(checkpoint, texts)]
     plain, controls = (hf_posenc.load(checkpoint).predict_proba([text]) for text in ("who saw karla", texts[0]))
     np.testing.assert_allclose(plain, controls, atol=1e-6)
 
