@@ -190,7 +190,7 @@ def test_words_at_places_are_counted_from_both_ends():
 def test_a_run_is_trained_on_mostly_usual_questions():
     plan = toy(train_examples=4000)
     rows = TaskData(plan, plan.tasks[0]).training_rows(PlannedRun(plan.tasks[0], "none", 0))
-    assert 0.12 < np.mean([text.split()[1] in OPPOSITES for text in rows["text"]]) < 0.18
+    assert 0.12 < np.mean([text.split()[1] in OPPOSITES for text in rows.cells("text")]) < 0.18
 
 
 def test_the_same_seed_draws_the_same_and_words_are_all_known():

@@ -105,7 +105,7 @@ def test_a_run_says_all_about_itself(tmp_path):
 def test_training_data_differ_by_seed_and_are_the_same_for_all_schemes():
     plan = toy(seeds=2)
     data = TaskData(plan, plan.tasks[0])
-    first, second, third, fourth = (data.training_rows(run)["text"][:] for run in plan.runs())
+    first, second, third, fourth = (data.training_rows(run).cells("text") for run in plan.runs())
     assert len(first) == 64
     assert (first == second, third == fourth, {*first} == {*third}) == (True, True, False)
 
@@ -335,10 +335,12 @@ def test_a_file_is_compared_on_rows_that_no_run_trains_on(tmp_path):
     run = read_run(tmp_path / "results", "mine-none-seed0")
     assert [(entry["part"], entry["examples"]) for entry in run["rows"]] == [("mine", 4)]
     parts = data.splits
-    assert sorted([*parts["train"]["body"], *parts["test"]["body"]]) == sorted(line.split(",")[0] for line in rows)
-    trained = set(data.training_rows(plan.runs()[0])["body"])
-    assert (len(trained), trained & set(parts["test"]["body"])) == (36, set())
-    assert sorted(parts["test"]["kind"]) == ["no", "no", "yes", "yes"]
+    assert sorted([*parts["train"].cells("body"), *parts["test"].cells("body")]) == sorted(
+        line.split(",")[0] for line in rows
+    )
+    trained = set(data.training_rows(plan.runs()[0]).cells("body"))
+    assert (len(trained), trained & set(parts["test"].cells("body"))) == (36, set())
+    assert sorted(parts["test"].cells("kind")) == ["no", "no", "yes", "yes"]
 
 
 @pytest.mark.parametrize(
@@ -522,7 +524,7 @@ def test_each_scheme_gets_its_rate_from_trials_that_are_not_reported(tmp_path):
         assert scores.keys() == {0.0005, 0.002}
         assert scores[read_run(tmp_path, f"probes-{scheme}-seed0")["rate"]] == max(scores.values())
     data = TaskData(plan, plan.tasks[0])
-    first, second = (data.training_rows(run)["text"][:] for run in (plan.runs()[0], plan.work()[0]))
+    first, second = (data.training_rows(run).cells("text") for run in (plan.runs()[0], plan.work()[0]))
     assert first != second
     assert execute(plan, tmp_path, console=quiet()).done == []
     assert set(read_table(tmp_path)[0]["seed"].dropna()) == {0}
@@ -575,13 +577,13 @@ def test_rates_are_chosen_on_what_is_not_reported(tmp_path, has_validation):
     plan = toy(tasks=[{"data": str(folder)}], train_examples=60, search=[1, 2], train_length=32, test_examples=None)
     (task,) = plan.tasks
     data = TaskData(plan, task)
-    every, tried = (data.training_rows(PlannedRun(task, "none", 0, factor))["text"][:] for factor in (None, 2.0))
+    every, tried = (data.training_rows(PlannedRun(task, "none", 0, factor)).cells("text") for factor in (None, 2.0))
     tokenizer = train_tokenizer(every, vocab_size=400)
     (part,) = data.test_parts(tokenizer, ("bad", "good"), trial=True)
     if has_validation:
         assert (tried == every, len(part.dataset)) == (True, 8)
         return
-    held_out = data.trial_splits["test"]["text"][:]
+    held_out = data.trial_splits["test"].cells("text")
     assert (len(every), len(tried), plan.options_of(task)["max_rows"]) == (64, 54, 60)
     assert sorted(tried + held_out) == sorted(every[:60])
     assert (part.length, len(part.dataset)) == (32, 6)
