@@ -13,6 +13,10 @@ _MARKUP = re.compile(r"[\\`*\[\]<>#|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.|:(?
 """Characters that Markdown or GitHub may read as markup; an underscore between letters isn't."""
 
 
+HERE = "path/to/this/folder"
+"""Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
+
+
 def plain(text: object) -> str:
     """A text as it is, on one line, with its markup escaped."""
     return _MARKUP.sub(r"\\\g<0>", " ".join(str(text).split()))

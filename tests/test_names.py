@@ -34,7 +34,8 @@ SIGNATURES = {
     "export": "checkpoint, output, *, to, quantize=None, evaluate=None, largest_drop=0.01, calibrate=None, "
     "overwrite=False, revision=None, trust_remote_code=False, **reading",
     "publish": "checkpoint, repo_id, *, private=None, create_pr=False, revision=None, token=None, "
-    "commit_message='Upload a PosEnc model', dry_run=False, trust_remote_code=False",
+    "commit_message='Upload a PosEnc model', license=None, language=None, dataset=None, dry_run=False, "
+    "trust_remote_code=False",
     "plot": "source, output=None, *, max_positions=None, layer=None, size='mini', scheme_kwargs=None, "
     "scheme_file=None, revision=None, trust_remote_code=False",
     "check_scheme": "scheme, *, scheme_kwargs=None, only=None",

@@ -20,6 +20,9 @@ def publish(
     create_pr: Annotated[bool, typer.Option("--create-pr", help="Open a pull request instead.")] = False,
     revision: Annotated[str | None, typer.Option(help="Branch, made if it doesn't exist. Default: main.")] = None,
     commit_message: Annotated[str, typer.Option(help="Title of the commit.")] = "Upload a PosEnc model",
+    license: Annotated[str | None, typer.Option(help="Of the model, such as apache-2.0.", show_default=False)] = None,
+    language: Annotated[list[str] | None, typer.Option(help="Of its texts: en. May be given again.")] = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="What it was trained on. May be given again.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Send nothing: write the card (README.hub.md) and list the files.")
     ] = False,

@@ -15,12 +15,13 @@ from ..checkpoints.sentence_modules import ACTIVATION, read_modules, write_modul
 from ..checkpoints.tokenizers import check_ids
 from ..data.texts import own_texts, read_training_texts
 from ..errors import UserError, checks_types, spell
-from ..files import expanded, last_name, write_json
+from ..files import expanded, last_name, write_json, write_text
 from ..inference.logits import Row
 from ..options import SEED, Options, check_range
 from ..quiet import alone, without_bars
 from ..schemes.names import require_scheme
 from ..schemes.scheme_file import register_scheme
+from .card import converted_card
 from .families import FAMILIES, SOURCE
 from .fields import not_carried
 from .heal import Healing, heal, remove_healing, set_aside
@@ -70,8 +71,8 @@ def convert(
     Args:
         source: a folder, or a name on the Hub: BERT, RoBERTa, XLM-R, CamemBERT, DistilBERT, ELECTRA, RoFormer, MPNet,
             transformers' jina_embeddings_v3, nomic_bert, gte and modernbert, or ours.
-        output: the folder to write, with code, tokenizer, a sentence-transformer's modules and `conversion.json`; whole
-            or not at all. None: writes nothing.
+        output: the folder to write, with code, tokenizer, a sentence-transformer's modules, a card and
+            `conversion.json`; whole or not at all. None: writes nothing.
         scheme: the positional scheme. None: the source's own.
         scheme_kwargs: the scheme's arguments. None: those that suit a conversion.
         scheme_file: a Python file with a scheme of your own, see `register_scheme`.
@@ -136,7 +137,8 @@ def convert(
         _adopt(loaded, outcome.model, max_position_embeddings)
         report = _report(loaded, outcome, exact=exact, tokenizer=" ".join(tokens), notes=said)
         if folder is not None:
-            _write(folder, outcome.model, loaded.tokenizer, modules, report)
+            card = converted_card(last_name(str(output)), report, loaded.source, is_sentence_transformer=bool(modules))
+            _write(folder, outcome.model, loaded.tokenizer, modules, report, card)
         if checkpoints is not None:
             remove_healing(checkpoints)
     return Conversion(outcome.model, loaded.tokenizer, report)
@@ -350,11 +352,13 @@ def _write(
     tokenizer: PreTrainedTokenizerBase | None,
     modules: dict[str, bytes],
     report: ConversionReport,
+    card: str,
 ) -> None:
-    """Writes a model with its tokenizer, a sentence-transformer's modules and conversion.json: whole or not at all."""
+    """Writes a model with its tokenizer, a sentence-transformer's modules, conversion.json and a card, or nothing."""
     with output.replaced() as folder:
         model.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
         write_modules(folder, modules)
         write_json(folder / REPORT_NAME, report.to_dict())
+        write_text(folder / "README.md", card)

@@ -107,6 +107,12 @@ class ConversionReport:
 
     def __repr__(self) -> str:
         """Shows in words what it costs, then the table, then what there is to know; `to_dict` has all values."""
+        shown = self.table()
+        table = ["", shown, ""] if shown else []
+        return "\n".join([self.sentence(), *table, *(f"{name}: {text}" for name, text in self.lines())])
+
+    def table(self) -> str:
+        """The agreement with the original after each step, in Markdown; empty: nothing was measured."""
         swapped = "swapped" if self.from_scheme != self.to_scheme else "changed"
         measured = {swapped: self.before, "healed": self.after, "extended": self.extended}
         rows = [
@@ -115,11 +121,10 @@ class ConversionReport:
             if value is not None
         ]
         head = ("", "hidden states differ by", "cosine of embeddings", "order kept (1 is all)")
-        table = ["", markdown_table(head, rows), ""] if rows else []
-        return "\n".join([self.sentence(), *table, *(f"{name}: {text}" for name, text in self._lines())])
+        return markdown_table(head, rows) if rows else ""
 
-    def _lines(self) -> Iterator[tuple[str, str]]:
-        """A name and a text."""
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """All else that there is to know: a title and a text each."""
         yield "model", f"{self.family} to PosEnc, for {self.head}, {self.max_position_embeddings:,} positions"
         yield "weights", f"{len(self.keys.used)} used, {len(self.keys.dropped)} left out"
         for reason in dict.fromkeys(self.keys.dropped.values()):

@@ -11,9 +11,9 @@ from ..checkpoints.opening import Checkpoint
 from ..checkpoints.sentence_modules import read_modules, write_modules
 from ..errors import UserError, is_local
 from ..files import json_text, write_json
-from ..markdown import render
+from ..markdown import HERE, render
 from ..model.package_config import PosEncConfig
-from ..tasks import task_of
+from ..tasks import auto_class, task_of
 
 if TYPE_CHECKING:
     from .run import ExportReport
@@ -122,5 +122,7 @@ def write_card(report: "ExportReport", model: PreTrainedModel, staging: Path) ->
         source=None if is_local(report.checkpoint) else report.checkpoint,
         task=task_of(type(model).__name__),
         scheme=getattr(model.config, "position_embedding_type", None),
+        auto_class=auto_class(str(task_of(type(model).__name__))),
+        place=HERE,
     )
     (staging / "README.md").write_text(text, encoding="utf-8")

@@ -1,27 +1,37 @@
 """The card of a published checkpoint: its README, with metadata and a section on loading added."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
 
 from ..errors import UserError, one_line
-from ..markdown import render
+from ..markdown import HERE, render
 from ..model.configuration_posenc import MINIMUM_TRANSFORMERS
 from ..tasks import CLASSES
-from ..training.report import HERE
 from .collecting import Upload
 
 _BEGIN, _END = "<!-- hf-posenc publish -->", "<!-- end of hf-posenc publish -->"
 
 
-def published_card(checkpoint: Upload, repo_id: str, revision: str) -> str:
+@dataclass(frozen=True)
+class CardFields:
+    """Metadata of a card that its author gives; what is None or empty stays as the folder's card has it."""
+
+    license: str | None = None
+    language: tuple[str, ...] = ()
+    dataset: tuple[str, ...] = ()
+
+
+def published_card(checkpoint: Upload, repo_id: str, revision: str, given: CardFields = CardFields()) -> str:
     """The README.md that is sent to the Hub: the folder's text, complete metadata, and a section on loading.
 
     Args:
         checkpoint: without a README in its folder one is begun.
         repo_id: where it goes.
         revision: the commit that was loaded back, to pin.
+        given: metadata that its author gives.
 
     Raises:
         UserError: README.md has broken metadata.
@@ -43,8 +53,13 @@ def published_card(checkpoint: Upload, repo_id: str, revision: str) -> str:
     data.tags = list(dict.fromkeys([*(data.tags or []), "posenc", scheme, "custom_code"]))
     data.model_name = name if data.eval_results else None
     data.verified_commit = revision  # type: ignore[attr-defined]
+    data.license = given.license or data.license
+    data.language = [*given.language] or data.language
+    data.datasets = [*given.dataset] or data.datasets
     text = re.sub(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}\n?", "", card.text, flags=re.DOTALL)
-    text = re.sub(rf"\A\s*# {re.escape(old)}\n", f"# {name}\n", text).replace(f'"{HERE}"', f'"{repo_id}"').rstrip()
+    text = re.sub(rf"\A\s*# {re.escape(old)}\n", f"# {name}\n", text).rstrip()
+    pinned = f'"{repo_id}", revision="{revision}"'
+    text = re.sub(rf'"{HERE}"|"{re.escape(repo_id)}", revision="[^"]*"', lambda _: pinned, text)
     loading = render(
         Path(__file__).with_name("loading.md.jinja"),
         repo_id=repo_id,

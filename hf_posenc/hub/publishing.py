@@ -5,7 +5,7 @@ import glob
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,7 +18,7 @@ from ..checkpoints.keeper import output_folder
 from ..errors import Interrupted, UserError, checks_types, one_line, spell, without_tokens
 from ..files import expanded, sha256
 from ..isolated_load import Answer, load_isolated
-from .card import published_card
+from .card import CardFields, published_card
 from .collecting import CHECKSUMS, TEXT, Upload, collect
 
 DRAFT = "README.hub.md"
@@ -77,6 +77,9 @@ def publish(
     revision: str | None = None,
     token: str | None = None,
     commit_message: str = "Upload a PosEnc model",
+    license: str | None = None,
+    language: str | Sequence[str] | None = None,
+    dataset: str | Sequence[str] | None = None,
     dry_run: bool = False,
     trust_remote_code: bool = False,
 ) -> Publication:
@@ -96,6 +99,9 @@ def publish(
         revision: the branch, made if it doesn't exist; None: `main`.
         token: None: the one of `hf auth login` or HF_TOKEN.
         commit_message: the title of the commit.
+        license: of the model, by the Hub's name of it, such as `apache-2.0`; None: as the folder's card has it.
+        language: of its texts, by its code, such as `en`; several as a list. None: as the card has it.
+        dataset: what it was trained on, by its name on the Hub; several as a list. None: as the card has it.
         dry_run: send nothing; check the folder, and write the card into it as README.hub.md, unless you have a file of
             that name.
         trust_remote_code: run the folder's code here although it differs from this hf_posenc's: it has a custom
@@ -113,11 +119,12 @@ def publish(
     _check_target(repo_id, create_pr, revision)
     api = HfApi(token=token)
     branch = revision or "main"
+    fields = CardFields(license, _strings(language), _strings(dataset))
     try:
         with tempfile.TemporaryDirectory() as temporary:
             place = Path(temporary)
             sent = collect(Path(expanded(checkpoint)), place / "checkpoint", trust_remote_code)
-            card = published_card(sent, repo_id, "the commit that is checked")  # or refused, before anything is sent
+            card = published_card(sent, repo_id, "the commit that is checked", fields)  # or refused, before it is sent
             files = (*sent.files, "README.md")
             if dry_run:
                 with output_folder(sent.source, check=lambda _: None) as output:
@@ -132,7 +139,7 @@ def publish(
                 verify_upload(api, repo_id, commit.oid, sent, place)
             with _leaves(f"Commit {commit.oid} was verified, but its card may not say so yet."):
                 api.upload_file(
-                    path_or_fileobj=published_card(sent, repo_id, commit.oid).encode(),
+                    path_or_fileobj=published_card(sent, repo_id, commit.oid, fields).encode(),
                     path_in_repo="README.md",
                     repo_id=repo_id,
                     commit_message="Pin the verified commit in the card",
@@ -245,10 +252,14 @@ def verify_upload(api: HfApi, repo_id: str, revision: str, sent: Upload, place: 
         texts=None if sent.token_ids is None else [TEXT],
         inputs={"input_ids": sent.input_ids},
         environment=environment(place),
-        options={"revision": revision, "code_revision": revision},
+        options={"revision": revision},
     )
     if difference := _difference(answer, sent):
         raise UserError(f"loading it back failed: {difference}.")
+
+
+def _strings(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
 
 
 def _check_target(repo_id: str, create_pr: bool, revision: str | None) -> None:

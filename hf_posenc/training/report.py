@@ -21,15 +21,13 @@ from ..data.preparing import DataSummary, PreparedData
 from ..errors import spell
 from ..files import without_folders
 from ..machine import versions
-from ..markdown import markdown_table, plain, render
+from ..markdown import HERE, markdown_table, plain, render
 from ..options import Options
 from ..progress import NO_SCORES
 from ..schemes.describe import position_rates, rates_in_words
 from .classes import class_scores, class_table, class_tables, confusion, short
 from .metrics import METRICS, predictions_from_logits, probabilities_from_logits
 
-HERE = "path/to/this/folder"
-"""Stands in a checkpoint's card for its folder; `publish` puts the repository there."""
 _TASK = "text-classification"
 """The task's name on the Hub."""
 _MOST_CLASSES_DRAWN = 30
@@ -287,7 +285,8 @@ class TrainingReport:
                     dataset_type=self.options["data"],
                     dataset_name=self.options["data"],
                     dataset_split=split,
-                    metric_type=metric,
+                    metric_type="f1" if metric == "macro_f1" else metric,
+                    metric_name="macro F1" if metric == "macro_f1" else None,
                     metric_value=round(value, 4),
                 )
                 for split, metrics in self.scores().items()

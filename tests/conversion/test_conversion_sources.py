@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conversion_harness import WORDS, converted, edit, edit_weights, sentences, tiny_source, tiny_tokenizer
+from huggingface_hub import ModelCard
 from safetensors.torch import load, load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AlbertConfig
@@ -16,6 +17,7 @@ from transformers import AlbertConfig
 from hf_posenc.checkpoints.keeper import is_model_file
 from hf_posenc.conversion import convert
 from hf_posenc.errors import UserError
+from hf_posenc.markdown import HERE
 
 
 @pytest.fixture
@@ -204,6 +206,29 @@ def test_the_report_prints_as_lines_and_its_values_stay(source, tmp_path):
     assert f"| {share} | {report.before.cosine:.3f} |" in swapped
     assert report.to_dict()["before"]["cosine"] == report.before.cosine
     assert repr(convert(source).report).startswith("Converted source, learned as it was: hidden states differ by at mo")
+
+
+def test_the_card_names_the_source_by_its_place_on_the_hub_alone(source, tmp_path, monkeypatch):
+    """With its licence, if it names one; a sentence-transformer stays one in its card."""
+    (source / "README.md").write_text("---\nlicense: mit\n---\n")
+    convert(source, tmp_path / "from-a-folder", measure=False)
+    card = ModelCard.load(tmp_path / "from-a-folder" / "README.md")
+    assert (card.data.base_model, card.data.license, card.data.library_name) == (None, "mit", "transformers")
+    assert f'AutoModelForMaskedLM.from_pretrained("{HERE}", trust_remote_code=True)' in card.text
+    assert str(tmp_path) not in card.content
+
+    pooling = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    types = [{"path": path, "type": f"sentence_transformers.models.{name}"} for path, name in pooling]
+    (source / "modules.json").write_text(json.dumps(types))
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / "config.json").write_text('{"word_embedding_dimension": 32}')
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: str(source))
+    convert("me/encoder", tmp_path / "from-the-hub", scheme="rope", head="feature-extraction")
+    card = ModelCard.load(tmp_path / "from-the-hub" / "README.md")
+    assert (card.data.base_model, card.data.library_name) == ("me/encoder", "sentence-transformers")
+    assert card.data.tags == ["sentence-transformers", "posenc", "rope", "custom_code"]
+    assert f'SentenceTransformer("{HERE}", trust_remote_code=True)' in card.text
+    assert "| swapped |" in card.text
 
 
 def test_the_command_line(source, tmp_path, run):

@@ -20,6 +20,7 @@ from hf_posenc.errors import UserError
 from hf_posenc.exporting.graph import record_files
 from hf_posenc.inference import backends
 from hf_posenc.inference.backends import open_backend, torch_backend
+from hf_posenc.markdown import HERE
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,9 @@ def test_the_folder_holds_the_graph_where_servers_look_and_no_code(exported):
 def test_its_card_is_whole_and_publish_says_how_it_is_uploaded(exported):
     data = ModelCard.load(exported / "README.md").data
     assert (data.library_name, data.pipeline_tag) == ("onnx", "text-classification")
-    assert "trust_remote_code" not in (exported / "README.md").read_text()
+    text = (exported / "README.md").read_text()
+    assert "trust_remote_code" not in text
+    assert f'hf_posenc.load("{HERE}").predict' in text
     with pytest.raises(UserError, match=f"is a bert model.*hf upload OWNER/NAME {exported}\\.? "):
         publish(exported, "me/mine")
 

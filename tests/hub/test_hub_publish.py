@@ -21,7 +21,7 @@ from hf_posenc.checkpoints.keeper import LIST
 from hf_posenc.errors import UserError
 from hf_posenc.hub import publishing
 from hf_posenc.hub.publishing import refuse_unknown_files
-from hf_posenc.training.report import HERE
+from hf_posenc.markdown import HERE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_scheme" / "recency.py"
 
@@ -125,16 +125,19 @@ def test_the_folders_own_card_is_kept_and_completed(hub: Hub, checkpoint: Path, 
     loading = 'pipeline("text-classification", "{}", trust_remote_code=True)'
     card = f"---\nlicense: mit\nlanguage: en\n---\n# mine\n\n{body}\n{loading.format(HERE)}\n"
     (checkpoint / "README.md").write_text(card)
-    publish(checkpoint, "me/new", token=WRITER)
+    done = publish(checkpoint, "me/new", token=WRITER, language="de", dataset=["a/b", "c/d"])
     first = hub.files("me/new")["README.md"].decode()
-    assert "license: mit\n" in first
-    assert f"---\n# new\n\n{body}\n{loading.format('me/new')}\n" in first
+    data = ModelCard(first).data
+    assert (data.license, data.language, data.datasets) == ("mit", ["de"], ["a/b", "c/d"])
+    pinned = loading.replace('"{}"', f'"me/new", revision="{done.revision}"')
+    assert f"---\n# new\n\n{body}\n{pinned}\n" in first
     # As it comes from a clone: the generated part is replaced, not added to.
     (checkpoint / "README.md").write_text(first)
     again = publish(checkpoint, "me/new", token=WRITER)
     second = hub.files("me/new")["README.md"].decode()
     assert second.count("## Loading") == 1
-    assert f'revision="{again.revision}"' in second
+    assert second.count(f'revision="{again.revision}"') == 3
+    assert str(done.revision) not in second
     assert ModelCard(second).data.verified_commit == again.revision
     assert (checkpoint / "README.md").read_text() == first
 

@@ -118,8 +118,10 @@ def test_a_stranger_gets_what_the_author_pushed(hub: Hub, unverified: None, tmp_
     text, files = hub.files("me/trained")["README.md"].decode(), set(hub.files("me/trained"))
     card = ModelCard(text)
     assert "A PosEnc encoder whose positional scheme is `alibi`" in text
-    assert 'pipeline("text-classification", "me/trained", trust_remote_code=True)' in text
-    assert {r.metric_type for r in card.data.eval_results} >= {"accuracy", "macro_f1"}
+    assert re.search(
+        r'pipeline\("text-classification", "me/trained", revision="\w{40}", trust_remote_code=True\)', text
+    )
+    assert {(r.metric_type, r.metric_name) for r in card.data.eval_results} >= {("f1", "macro F1")}
     assert "custom_code" in card.data.tags
     assert "More Information Needed" not in text
     assert {"modeling_posenc.py", "position_alibi.py", "tokenizer.json", "results.json"} <= files

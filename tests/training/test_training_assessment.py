@@ -254,6 +254,6 @@ def test_a_card_shows_names_as_they_are(tmp_path: Path, order: dict[str, str]):
     assert "> It predicts '\\`a\\` \\| \\<b\\>' for all 40 test examples." in card
     assert "0. <code>&#96;a&#96; &#124; &#60;b&#62;</code>\n1. `{{ 7 * 7 }}`\n" in card
     assert "| class_weights | \\| |" in card
-    assert "trained on <code>&#96;x&#96;&#124;y&#46;csv</code>." in card
+    assert "trained from scratch on <code>&#96;x&#96;&#124;y&#46;csv</code>." in card
     assert "\n| \\`a\\` \\| \\<b\\> | 0.500 |" in card
     assert "\n| {{ 7 \\* 7 }} | 0.000 |" in card
