@@ -46,12 +46,14 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
     speeds = {name: read_results(folder, f"benchmark{name}") for name in names}
     converted, recipe = read_results(folder, "conversion"), read_results(folder, "recipe")
     sizes = speeds["_sizes"]["settings"]["sizes"]
+    zen4 = read_results(folder, "benchmark_on_amd-epyc-family-25-model-17")
     pages = {
         folder / "README.md": {
             "scores": scores(compared["practitioner_3000"]),
             "schemes": short_table("[`{0}`]({0}.md)"),
         },
         folder / "speed.md": {
+            "peers": f"{ratio_table(speeds[''])}\n\n{machine_line(speeds[''])}",
             "sizes": "\n\n".join(f"{size}:\n\n{ratio_table(speeds['_sizes'], size)}" for size in sizes),
             "bfloat16": ratio_table(speeds["_bfloat16"]),
             "processors": "\n\n".join(processor_tables(folder)),
@@ -62,7 +64,7 @@ def render_pages(folder: Path = FOLDER) -> dict[Path, str]:
         },
         root / "docs" / "serving.md": {"file": file_speeds(speeds["_serving"])},
         root / "docs" / "positions.md": {"schemes": scheme_table()},
-        root / "docs" / "speed.md": {"speed": f"{ratio_table(speeds[''])}\n\n{machine_line(speeds[''])}"},
+        root / "docs" / "speed.md": {"speed": f"{ratio_table(zen4)}\n\n{machine_line(zen4)}"},
         root / "docs" / "more-than-one-gpu.md": {"attention": attention_table()},
         root / "docs" / "pretrained-weights.md": {
             "long_inputs": long_inputs_table(read_results(folder, "long_inputs")),
