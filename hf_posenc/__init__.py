@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .finetuning.functions import evaluate, predict, train
     from .finetuning.train import TrainingResult
     from .hub.publishing import Publication, publish
+    from .model.configuration_posenc import PosEncConfig
     from .model.modeling_posenc import (
         PosEncForMaskedLM,
         PosEncForMultipleChoice,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
         PosEncModel,
         PosEncPreTrainedModel,
     )
-    from .model.package_config import SIZES, PosEncConfig
     from .model.position_added import AddedPosition
     from .model.position_base import PositionScheme
     from .model.position_distance import DistanceBias
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from .schemes.conformance import SCHEME_CHECKS, CheckReport, CheckResult, check_scheme
     from .schemes.rotary import apply_rotary
     from .schemes.scheme_file import register_scheme
+    from .schemes.support import SIZES
     from .training.report import TrainingReport
 
 if not is_main_process():  # the first one's notices are enough
@@ -91,11 +92,11 @@ _NAMES = {
     "finetuning.functions": "evaluate predict train",
     "finetuning.train": "TrainingResult",
     "hub.publishing": "Publication publish",
+    "model.configuration_posenc": "PosEncConfig",
     "model.modeling_posenc": (
         "PosEncForMaskedLM PosEncForMultipleChoice PosEncForQuestionAnswering "
         "PosEncForSequenceClassification PosEncForTokenClassification PosEncModel PosEncPreTrainedModel"
     ),
-    "model.package_config": "SIZES PosEncConfig",
     "model.position_added": "AddedPosition",
     "model.position_base": "PositionScheme",
     "model.position_distance": "DistanceBias",
@@ -111,6 +112,7 @@ _NAMES = {
     "model.unpadding": "Tokens",
     "optimizer": "scale_position_learning_rates",
     "plotting": "plot",
+    "schemes.support": "SIZES",
     "schemes.conformance": "SCHEME_CHECKS CheckReport CheckResult check_scheme",
     "schemes.rotary": "apply_rotary",
     "schemes.scheme_file": "register_scheme",

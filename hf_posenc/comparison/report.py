@@ -17,7 +17,7 @@ from ..data.reading import counted
 from ..errors import UserError
 from ..files import expanded, write_text
 from ..markdown import code, markdown_table, plain, render
-from ..model.package_config import PosEncConfig
+from ..model.configuration_posenc import PosEncConfig
 from ..schemes.describe import position_rates, rates_in_words
 from ..schemes.plots import PALETTE, save_figure
 from . import statistics

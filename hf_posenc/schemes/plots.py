@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ..errors import UserError, user_errors
 from ..files import expanded, written_whole
+from ..model.configuration_posenc import PosEncConfig
 from ..model.modeling_posenc import PosEncModel, PosEncPreTrainedModel
-from ..model.package_config import PosEncConfig
 from .hooks import one_text, rotated_units
 
 if TYPE_CHECKING:

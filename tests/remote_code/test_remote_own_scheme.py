@@ -26,8 +26,9 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from hf_posenc import SCHEMES, PosEncConfig, PosEncModel, PositionScheme, register_scheme
 from hf_posenc.model.configuration_posenc import AUTO_MAP
-from hf_posenc.model.scheme_files import declared_schemes
 from hf_posenc.model.unpadding import Tokens
+from hf_posenc.schemes.support import code_files
+from hf_posenc.schemes.support.loaded_code import declared_schemes
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +79,7 @@ def test_another_scheme_on_loading_leaves_the_code_behind(
 ) -> None:
     monkeypatch.delitem(SCHEMES, "recency")
     config = PosEncConfig.from_pretrained(saved["recency"], position_embedding_type="alibi")
-    assert set(PosEncModel(config).config.code_files()) == set(
-        PosEncConfig(position_embedding_type="alibi").code_files()
-    )
+    assert set(code_files(PosEncModel(config).config)) == set(code_files(PosEncConfig(position_embedding_type="alibi")))
 
 
 def test_changed_code_is_loaded_anew(saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

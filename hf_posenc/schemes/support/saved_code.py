@@ -1,33 +1,25 @@
-"""The code of schemes, on its way: collected and rewritten where a model is saved, fetched where one is loaded.
+"""The code of schemes, where a model is saved: collected, and rewritten so that it needs only the checkpoint's files.
 
-Doesn't travel: nothing in a checkpoint imports it. From this package, a user's module imports the protocol,
-`from hf_posenc import PositionScheme`, and what schemes compute with, `from hf_posenc.model.position_math import
-require`. The copy in a checkpoint has `from .position_base import ...` and `from .position_math import ...` instead,
-so that it needs only the checkpoint's files, and its class is a line of the checkpoint's `scheme_table.py`.
+From this package, a user's module imports the protocol, `from hf_posenc import PositionScheme`, and what schemes
+compute with, `from hf_posenc.model.position_math import require`. The copy in a checkpoint has `from .position_base
+import ...` and `from .position_math import ...` instead, and its class is a line of the checkpoint's `scheme_table.py`.
 """
 
 import ast
 import contextlib
 import inspect
-import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from huggingface_hub import try_to_load_from_cache
-from transformers.dynamic_module_utils import get_class_from_dynamic_module
-from transformers.utils import logging
-
-from .position_base import PositionScheme
-from .position_combined import CombinedPosition
-from .scheme_table import AUGMENTATIONS
-
-logger = logging.get_logger(__name__)
+from ...model.position_base import PositionScheme
+from ...model.position_combined import CombinedPosition
+from ...model.scheme_table import AUGMENTATIONS
 
 TABLE = "scheme_table.py"
-MODEL = Path(__file__).parent
+MODEL = Path(inspect.getfile(PositionScheme)).parent
 OUR_FILES = {path.name for path in MODEL.glob("*.py")}
 
 _BASES = {
@@ -48,7 +40,7 @@ _remembered: WeakKeyDictionary[type[PositionScheme], dict[str, str]] = WeakKeyDi
 
 def is_built_in(scheme: type[PositionScheme]) -> bool:
     """True for a scheme that is one of this package's."""
-    return scheme.__module__.rpartition(".")[0] == __name__.rpartition(".")[0]
+    return scheme.__module__.rpartition(".")[0] == PositionScheme.__module__.rpartition(".")[0]
 
 
 def remember_code(scheme: type[PositionScheme]) -> None:
@@ -60,7 +52,13 @@ def remember_code(scheme: type[PositionScheme]) -> None:
         _remembered[scheme] = _files_of(scheme)
 
 
-# ---- saving ---------------------------------------------------------------------------------------------------------
+def code_of(scheme: type[PositionScheme]) -> dict[str, str]:
+    """The files of a user's scheme as they travel, by name: as they were when it was registered.
+
+    Raises:
+        ValueError: they can't travel.
+    """
+    return _remembered.get(scheme) or _files_of(scheme)
 
 
 def collect_code(
@@ -75,9 +73,9 @@ def collect_code(
     files: dict[str, str] = {}
     for scheme in schemes.values():
         if is_built_in(scheme):
-            entries.append(f"{_module(scheme)}.py")
+            entries.append(f"{module_name(scheme)}.py")
             continue
-        for file, text in (_remembered.get(scheme) or _files_of(scheme)).items():
+        for file, text in code_of(scheme).items():
             if files.setdefault(file, text) != text:
                 raise ValueError(f"Two of the schemes {'+'.join(schemes)} have a file {file}. Rename one of them.")
             entries += {f"{module}.py" for module in _imported(text)} & OUR_FILES
@@ -86,28 +84,30 @@ def collect_code(
         table[position_embedding_type] = CombinedPosition
         entries.append("position_combined.py")
     augmentations = {name: function for name, function in AUGMENTATIONS.items() if name == augmentation}
-    entries += [f"{_module(function)}.py" for function in augmentations.values()]
+    entries += [f"{module_name(function)}.py" for function in augmentations.values()]
     return {**files, **_with_imports(entries), TABLE: table_text(table, augmentations)}
 
 
 def table_text(table: dict[str, type[PositionScheme]], augmentations: dict[str, Any]) -> str:
     """A checkpoint's `scheme_table.py`."""
-    imports, lines = set(), []
+    imports: set[str] = set()
+    lines = []
     for name, scheme in table.items():
         called = scheme.__name__
         if len({other for other in table.values() if other.__name__ == called}) > 1:
-            called = f"{called}_{_module(scheme)}"
+            called = f"{called}_{module_name(scheme)}"
         as_what = "" if called == scheme.__name__ else f" as {called}"
-        imports.add(f"from .{_module(scheme)} import {scheme.__name__}{as_what}")
+        imports.add(f"from .{module_name(scheme)} import {scheme.__name__}{as_what}")
         lines.append(f'"{name}": {called}')
-    imports |= {f"from .{_module(function)} import {function.__name__}" for function in augmentations.values()}
+    imports |= {f"from .{module_name(function)} import {function.__name__}" for function in augmentations.values()}
     ways = ", ".join(f'"{name}": {function.__name__}' for name, function in augmentations.items())
     title = '"""The positional schemes of this checkpoint, by name; and how training moves positions."""'
     dictionaries = (f"SCHEMES = {{{', '.join(lines)}}}", f"AUGMENTATIONS = {{{ways}}}")
     return "\n".join([title, "", *sorted(imports), "", *dictionaries, ""])
 
 
-def _module(scheme: Any) -> str:
+def module_name(scheme: Any) -> str:
+    """The name of the file of a class or a function, as it travels."""
     return scheme.__module__.rpartition(".")[2]
 
 
@@ -170,7 +170,8 @@ def _rewritten(path: Path) -> tuple[str, list[str]]:
                 continue
             relative.setdefault(module, node)
             line = lines[node.lineno - 1].encode()  # columns count bytes
-            before, statement = line[: node.col_offset].decode(), line[node.col_offset :].decode()
+            before = line[: node.col_offset].decode()
+            statement = line[node.col_offset :].decode()
             lines[node.lineno - 1] = before + re.sub(r"^from\s+hf_posenc[\w.]*", f"from .{module}", statement)
         elif isinstance(node, ast.ImportFrom):
             if node.level > 1 or not node.module or "." in node.module:
@@ -226,71 +227,3 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
 
 def _cannot_travel(path: Path, node: ast.stmt, why: str) -> ValueError:
     return ValueError(f"{path.name}, line {node.lineno}: {ast.unparse(node)!r} can't travel with a model. {why}")
-
-
-# ---- loading --------------------------------------------------------------------------------------------------------
-
-
-def fetch_scheme(name: str, source: str, repository: str, hub: dict[str, Any]) -> type[PositionScheme]:
-    """Runs the table of a checkpoint that is trusted, and takes a scheme from it.
-
-    Args:
-        name: the scheme.
-        source: the checkpoint.
-        repository: the repository of its code, if that is another; else "".
-        hub: what the Hub's client takes, such as the revision.
-
-    Raises:
-        ValueError: the table can't be loaded, or has no such scheme.
-    """
-    reference, place = "scheme_table.SCHEMES", repository or source
-    reference = f"{repository}--{reference}" if repository else reference
-    try:
-        table: Any = get_class_from_dynamic_module(reference, source, **hub)
-    except (OSError, AttributeError, ImportError, SyntaxError) as error:
-        raise ValueError(
-            f"position_embedding_type={name!r}: {TABLE}, which names its code, can't be loaded from {place}: {error}"
-        ) from error
-    if name not in table:
-        raise ValueError(f"position_embedding_type={name!r}: {TABLE} of {place} has {', '.join(table) or 'none'}.")
-    return table[name]
-
-
-def declared_schemes(source: str, hub: dict[str, Any]) -> dict[str, str]:
-    """`module.Class` by scheme, as a checkpoint's table says; nothing of it runs. {} if it isn't on this machine."""
-    path = _file_here(source, TABLE, hub)
-    text = path.read_text(encoding="utf-8", errors="replace") if path else ""
-    imports = re.findall(r"^from \.(\w+) import (\w+)(?: as (\w+))?$", text, flags=re.MULTILINE)
-    classes = {other or name: f"{module}.{name}" for module, name, other in imports}
-    table = re.search(r"^SCHEMES = .*", text, flags=re.MULTILINE)
-    entries = re.findall(r"""["']([^"']+)["']: (\w+)""", table[0] if table else "")
-    return {name: classes.get(value, "") for name, value in entries}
-
-
-def warn_of_other_code(name: str, scheme: type[PositionScheme], source: str, hub: dict[str, Any]) -> None:
-    """Warns if a checkpoint's files, as far as they are on this machine, differ from the code of the class here."""
-    reference = declared_schemes(source, hub).get(name)
-    if reference is None:
-        return
-    ours: dict[str, str] = {}
-    with contextlib.suppress(ValueError, SyntaxError, OSError):  # code that can't travel differs in any case
-        ours = _remembered.get(scheme) or _files_of(scheme)
-    entry = ours.get(f"{_module(scheme)}.py")
-    for file, text in {**ours, f"{reference.partition('.')[0]}.py": entry}.items():
-        path = _file_here(source, file, hub)
-        if path is not None and path.read_text(encoding="utf-8-sig", errors="replace") != text:
-            logger.warning_once(
-                f"position_embedding_type={name!r}: {file} of the checkpoint {source} differs from the code of "
-                f"{scheme.__module__}.{scheme.__qualname__}, which is registered here, runs, and is what saving "
-                f"writes. To use the checkpoint's, load it in a process that doesn't register {name!r}, with "
-                "trust_remote_code=True."
-            )
-
-
-def _file_here(source: str, file: str, hub: dict[str, Any]) -> Path | None:
-    """A file of a checkpoint, if it is on this machine: in its folder, or in the Hub's cache."""
-    path: Any = os.path.join(source, file)
-    if source and not os.path.isdir(source):
-        with contextlib.suppress(ValueError):
-            path = try_to_load_from_cache(source, file, hub.get("cache_dir"), hub.get("revision"))
-    return Path(path) if source and isinstance(path, str) and os.path.isfile(path) else None
