@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..checkpoints.sentence_modules import ACTIVATION
 from ..errors import UserError, spell
 from ..model.configuration_posenc import PosEncConfig
-from ..model.position_base import PositionScheme
 from ..model.position_rope import ROPE_COMMON
+from ..model.scheme_base import PositionScheme
 from ..model.scheme_factory import own_arguments, scheme_kwargs
 from ..schemes.names import scheme_names
 from ..schemes.support import takes_rope_parameters

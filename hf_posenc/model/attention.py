@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from transformers.utils import logging
 
-from .position_base import PositionScheme
-from .position_math import accumulation_dtype, is_transformed, linear_dtype, outside_autocast, tracing
+from .scheme_base import PositionScheme
+from .scheme_math import accumulation_dtype, is_transformed, linear_dtype, outside_autocast, tracing
 from .seam import kernels
 from .unpadding import Movable, Rows, Runs, TokenLayout
 

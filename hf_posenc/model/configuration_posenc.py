@@ -17,8 +17,8 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from .position_math import PROBABILITY, Check, one_of, positive, require, whole
 from .scheme_factory import rescaled
+from .scheme_math import PROBABILITY, Check, one_of, positive, require, whole
 from .scheme_table import AUGMENTATIONS
 from .seam import ConfigSupport
 

@@ -32,9 +32,9 @@ from .attention import (
 )
 from .configuration_posenc import PosEncConfig
 from .losses import cross_entropy, sequence_classification_loss, whole_numbers
-from .position_base import PositionScheme, check_length
-from .position_math import accumulation_dtype, linear_dtype
+from .scheme_base import PositionScheme, check_length
 from .scheme_factory import independent_generator, make_scheme
+from .scheme_math import accumulation_dtype, linear_dtype
 from .scheme_table import AUGMENTATIONS
 from .seam import kernels
 from .unpadding import TokenLayout, Tokens, check_input, needs_rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .position_base import PositionScheme
+from .scheme_base import PositionScheme
 from .scheme_table import SCHEMES
 
 FROM_CONFIG = ("hidden_size", "head_dim", "num_heads", "num_layers", "max_positions", "token_rms", "rope_parameters")
@@ -114,7 +114,7 @@ def _sizes(config: Any, scheme: type[PositionScheme]) -> dict[str, Any]:
 
 def overrides(scheme: type[PositionScheme], *methods: str) -> bool:
     """Tells whether the scheme overrides one of these, whichever copy of the protocol's file it inherits from."""
-    bases = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("position_base")]
+    bases = [base for base in scheme.__mro__[:-1] if not base.__module__.endswith("scheme_base")]
     return any(method in vars(base) for base in bases for method in methods)
 
 

@@ -23,12 +23,12 @@ from hf_posenc.schemes.support import code_files
 MODEL = {
     f"{name}.py" for name in ("modeling_posenc", "configuration_posenc", "attention", "unpadding", "scheme_factory")
 }
-MODEL |= {"losses.py", "position_base.py", "position_math.py", "scheme_table.py", "seam.py"}
+MODEL |= {"losses.py", "scheme_base.py", "scheme_math.py", "scheme_table.py", "seam.py"}
 PLACES = torch.arange(6)[None]
 GONE = "from .gone import Mine\nSCHEMES = {'mine': Mine}\n"
 TOOLS = {
-    "position_vectors.py": {"sinusoidal", "lspe", "fourier"},
-    "position_distance.py": {"relative_key", "relative_key_query", "deberta"},
+    "scheme_vectors.py": {"sinusoidal", "lspe", "fourier"},
+    "scheme_distance.py": {"relative_key", "relative_key_query", "deberta"},
 }
 
 MINE = """
@@ -47,7 +47,7 @@ def test_a_checkpoint_has_the_code_of_its_own_schemes_alone(scheme: str) -> None
     own = {f"{base.__module__.rpartition('.')[2]}.py" for base in classes if issubclass(base, PositionScheme)}
     own |= {file for file, names in TOOLS.items() if names & {*scheme.split("+")}}
     if "+" in scheme:
-        own |= {"position_combined.py"}
+        own |= {"scheme_combined.py"}
     assert set(code_files(tiny_config(scheme))) == MODEL | own
 
 
@@ -76,7 +76,7 @@ def test_a_checkpoint_has_the_position_augmentation_that_it_was_saved_with(tmp_p
     config = tiny_config("learned", position_augmentation=augmentation, hidden_dropout_prob=0.0)
     model = PosEncModel(config)
     model.save_pretrained(tmp_path)
-    assert (tmp_path / "position_augmentation.py").exists() == (augmentation != "none")
+    assert (tmp_path / "augmentation.py").exists() == (augmentation != "none")
     bundled = get_class_from_dynamic_module("modeling_posenc.PosEncModel", str(tmp_path)).from_pretrained(tmp_path)
     others = {"shift", "random"} - {augmentation}
     for other in others:

@@ -27,7 +27,7 @@ def check_device(case: Case) -> None:
     except Exception as error:
         raise Failure(
             f"on another device than the CPU (meta) the encoder fails: {describe(error)}. Make what a hook needs with "
-            "device=positions.device, and let no shape or branch depend on data while position_math.tracing()."
+            "device=positions.device, and let no shape or branch depend on data while scheme_math.tracing()."
         ) from error
 
 
@@ -55,7 +55,7 @@ def check_export(case: Case) -> None:
     except Exception as error:
         raise Failure(
             f"torch.export fails: {describe(error)}. A shape or a branch depends on data: int(tensor), tensor.max(), "
-            "unique(), `if tensor`. Guard it by position_math.tracing()."
+            "unique(), `if tensor`. Guard it by scheme_math.tracing()."
         ) from error
     for ids, mask in (
         example,

@@ -15,8 +15,8 @@ from transformers.utils import logging
 
 from ...errors import did_you_mean
 from ...model.configuration_posenc import POSENC_VERSION, PosEncConfig
-from ...model.position_base import PositionScheme
 from ...model.position_rope import PLAIN_ROPE
+from ...model.scheme_base import PositionScheme
 from ...model.scheme_factory import own_arguments, scheme_kwargs
 from ...model.scheme_table import SCHEMES
 from ...model.seam import ConfigSupport

@@ -15,8 +15,8 @@ from transformers.utils import logging
 
 from ...errors import did_you_mean
 from ...model.configuration_posenc import POSENC_VERSION, PosEncConfig
-from ...model.position_base import PositionScheme
-from ...model.position_combined import CombinedPosition
+from ...model.scheme_base import PositionScheme
+from ...model.scheme_combined import CombinedPosition
 from ...model.scheme_table import SCHEMES
 from ..names import FieldError
 from .saved_code import TABLE, code_of, is_built_in, module_name

@@ -1,8 +1,8 @@
 """The code of schemes, where a model is saved: collected, and rewritten so that it needs only the checkpoint's files.
 
 From this package, a user's module imports the protocol, `from hf_posenc import PositionScheme`, and what schemes
-compute with, `from hf_posenc.model.position_math import require`. The copy in a checkpoint has `from .position_base
-import ...` and `from .position_math import ...` instead, and its class is a line of the checkpoint's `scheme_table.py`.
+compute with, `from hf_posenc.model.scheme_math import require`. The copy in a checkpoint has `from .scheme_base
+import ...` and `from .scheme_math import ...` instead, and its class is a line of the checkpoint's `scheme_table.py`.
 """
 
 import ast
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...model.position_base import PositionScheme
-from ...model.position_combined import CombinedPosition
+from ...model.scheme_base import PositionScheme
+from ...model.scheme_combined import CombinedPosition
 from ...model.scheme_table import AUGMENTATIONS
 
 TABLE = "scheme_table.py"
@@ -23,13 +23,13 @@ MODEL = Path(inspect.getfile(PositionScheme)).parent
 OUR_FILES = {path.name for path in MODEL.glob("*.py")}
 
 _BASES = {
-    **dict.fromkeys(("PositionScheme", "Tokens"), "position_base"),
-    "AddedPosition": "position_added",
-    "DistanceBias": "position_distance",
-    "RotatedPosition": "position_rotated",
+    **dict.fromkeys(("PositionScheme", "Tokens"), "scheme_base"),
+    "AddedPosition": "scheme_added",
+    "DistanceBias": "scheme_distance",
+    "RotatedPosition": "scheme_rotated",
 }
 """What a user's module may import from `hf_posenc`, and the file that has it."""
-_TOOLS = ("position_math", "position_vectors")
+_TOOLS = ("scheme_math", "scheme_vectors")
 """The files of `hf_posenc.model` of which it may import every public name."""
 
 _INSTALLED = ("torch", "transformers", "numpy")
@@ -82,7 +82,7 @@ def collect_code(
     table: dict[str, type[PositionScheme]] = dict(schemes)
     if len(schemes) > 1:
         table[position_embedding_type] = CombinedPosition
-        entries.append("position_combined.py")
+        entries.append("scheme_combined.py")
     augmentations = {name: function for name, function in AUGMENTATIONS.items() if name == augmentation}
     entries += [f"{module_name(function)}.py" for function in augmentations.values()]
     return {**files, **_with_imports(entries), TABLE: table_text(table, augmentations)}
@@ -197,7 +197,7 @@ def _travelling(node: ast.ImportFrom) -> str | None:
     names = {alias.name for alias in node.names}
     if node.module == "hf_posenc" and names <= _BASES.keys():
         homes = {_BASES[name] for name in names}
-        homes = homes if len(homes) == 1 else homes - {"position_base"}  # the others have its names too
+        homes = homes if len(homes) == 1 else homes - {"scheme_base"}  # the others have its names too
         return homes.pop() if len(homes) == 1 else None
     package, _, module = (node.module or "").rpartition(".")
     public = not any(name.startswith("_") for name in names)
@@ -213,7 +213,7 @@ def _refuse_module(path: Path, node: ast.stmt, module: str) -> None:
             node,
             "It must load where hf_posenc isn't installed. A scheme's file may import PositionScheme, Tokens, "
             "AddedPosition, RotatedPosition and DistanceBias (these on lines of their own) from hf_posenc, the public "
-            "names of hf_posenc.model.position_math and position_vectors, and nothing else of it; register_scheme "
+            "names of hf_posenc.model.scheme_math and scheme_vectors, and nothing else of it; register_scheme "
             "belongs into the script that uses it.",
         )
     if package not in (*sys.stdlib_module_names, *_INSTALLED):
