@@ -233,11 +233,9 @@ def _attention_panel(model: Any, length: int, layer: int, input_ids: Tensor | No
 
 def _order_panel(model: Any, length: int) -> _Panel:
     """Change of the mean of the hidden states when two words swap places, by their distance."""
-    words, rows, generator = (
-        _random_words(model, _TEXTS, length),
-        torch.arange(_TEXTS),
-        torch.Generator().manual_seed(2),
-    )
+    words = _random_words(model, _TEXTS, length)
+    rows = torch.arange(_TEXTS)
+    generator = torch.Generator().manual_seed(2)
 
     def pooled(ids: Tensor) -> Tensor:
         return model(ids).last_hidden_state.mean(1)

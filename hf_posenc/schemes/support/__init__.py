@@ -1,11 +1,7 @@
 """Help for those who write configurations, and load other people's schemes: registered as `PosEncConfig.support`."""
 
-import contextlib
 import difflib
 import inspect
-import json
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,17 +17,8 @@ from ...model.scheme_factory import own_arguments, scheme_kwargs
 from ...model.scheme_table import SCHEMES
 from ...model.seam import ConfigSupport
 from ..names import FieldError, scheme_names
-from .loaded_code import (
-    find_scheme,
-    forget_other_classes,
-    is_deferred,
-    is_loading,
-    is_newer,
-    loading_from,
-    note_origin,
-    schemes_of,
-)
-from .saved_code import collect_code, is_built_in
+from .loaded_code import find_scheme, is_deferred, is_newer, loading_checkpoint, note_origin, schemes_of
+from .saved_code import collect_code, is_built_in, source_file
 
 logger = logging.get_logger(__name__)
 
@@ -70,6 +57,9 @@ _OLDER_ROPE = ["rope_scaling", "rope_theta", "partial_rotary_factor"]
 
 class PackageSupport(ConfigSupport):
     """Refuses what would be ignored, lost or not loaded again, and takes schemes from a checkpoint that is trusted."""
+
+    find_scheme = staticmethod(find_scheme)
+    loading = staticmethod(loading_checkpoint)
 
     def sizes_of(self, name: str) -> dict[str, Any]:
         """The fields of a size."""
@@ -124,10 +114,6 @@ class PackageSupport(ConfigSupport):
             raise ValueError(f"architectures={names!r} is no list of the names of model classes.")
         _check_scheme(config)
 
-    def find_scheme(self, config: PosEncConfig, name: str) -> Any:
-        """The class of a scheme, see `loaded_code.find_scheme`."""
-        return find_scheme(config, name)
-
     def check_built(self, config: PosEncConfig, scheme: Any) -> None:
         """Refuses a scheme whose state a checkpoint wouldn't hold, whose child hides a hook, or whose table is short.
 
@@ -154,17 +140,6 @@ class PackageSupport(ConfigSupport):
                 f"{scheme.name!r}. Make it {limit} or less, or raise max_position_embeddings."
             )
 
-    def loading(self, source: str, keywords: dict[str, Any], of_model: bool) -> AbstractContextManager[None]:
-        """Takes schemes from the checkpoint, if it is trusted; the load of a model says that of its configuration.
-
-        Raises:
-            ValueError: code isn't trusted; or see `_guarding_weights`.
-        """
-        if of_model:
-            return _guarding_weights(source, keywords)
-        is_of_a_model = is_loading() and not keywords.get("trust_remote_code")
-        return contextlib.nullcontext() if is_of_a_model else loading_from(source, keywords)
-
     def check_saving(self, model: Any) -> None:
         """Refuses a model whose code can't travel, or whose config was changed after it was built.
 
@@ -185,8 +160,8 @@ class PackageSupport(ConfigSupport):
 
     def code_files(self, config: PosEncConfig, folder: Path) -> dict[str, str]:
         """The code of a checkpoint, see `code_files`; not where its copy would replace a scheme's source."""
-        sources = [inspect.getsourcefile(scheme) for scheme in schemes_of(config).values() if not is_built_in(scheme)]
-        if folder.resolve() in [Path(source or "").resolve().parent for source in sources]:
+        sources = [source_file(scheme) for scheme in schemes_of(config).values() if not is_built_in(scheme)]
+        if folder.resolve() in [source.resolve().parent for source in sources]:
             raise ValueError(
                 f"{str(folder)!r} holds the file that a scheme was imported from, and which the copy that "
                 "travels would replace. Save into another folder."
@@ -280,37 +255,3 @@ def _check_arguments(scheme: str, accepted: dict[str, Any], given: dict[str, Any
 def _has_modules(value: Any) -> bool:
     values = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return any(isinstance(item, nn.Module) for item in values)
-
-
-@contextlib.contextmanager
-def _guarding_weights(source: str, keywords: dict[str, Any]) -> Iterator[None]:
-    """Guards transformers' loading of a model: an index may name only files beside it, and code needs trust.
-
-    Raises:
-        ValueError: the index names files elsewhere, or the weights are damaged.
-    """
-    _check_index(Path(source, keywords.get("subfolder") or ""))
-    config = keywords.get("config")
-    if isinstance(config, PosEncConfig):
-        forget_other_classes(config, source)
-    try:
-        with loading_from(source, keywords):
-            yield
-    except Exception as error:
-        if type(error).__name__ != "SafetensorError":  # an error of a package that this file doesn't import
-            raise
-        raise ValueError(
-            f"The weights of {source!r} are damaged ({error}). Save them anew, or download them anew with "
-            "from_pretrained(..., force_download=True)."
-        ) from error
-
-
-def _check_index(folder: Path) -> None:
-    for path in folder.glob("*.index*.json") if folder.is_dir() else ():
-        try:
-            shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
-            outside = [name for name in shards if name != Path(name).name]
-        except (KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{str(path)!r} is damaged ({error!r:.200}). Save the model anew.") from error
-        if outside:
-            raise ValueError(f"{str(path)!r} names {outside[0]!r}, which isn't a file beside it. Save the model anew.")

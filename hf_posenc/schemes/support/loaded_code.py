@@ -1,15 +1,18 @@
 """The code of a checkpoint's own schemes, where it is loaded: who is asked for a scheme, and whether it is trusted."""
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
+from safetensors import SafetensorError
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import logging
 
@@ -46,9 +49,20 @@ class _Origin:
 _loading: ContextVar[_Load | None] = ContextVar("loading", default=None)
 
 
+def loading_checkpoint(source: str, keywords: Mapping[str, Any], of_model: bool) -> AbstractContextManager[None]:
+    """Takes schemes from the checkpoint, if it is trusted; the load of a model says that of its configuration.
+
+    Raises:
+        ValueError: code isn't trusted; of a model also: its index names files elsewhere, or its weights are damaged.
+    """
+    if of_model:
+        return _loading_model(source, keywords)
+    is_of_a_model = _loading.get() is not None and not keywords.get("trust_remote_code")
+    return contextlib.nullcontext() if is_of_a_model else _loading_from(source, keywords)
+
+
 @contextlib.contextmanager
-def loading_from(source: str, keywords: Mapping[str, Any]) -> Iterator[None]:
-    """Lets configurations take schemes from the checkpoint `source` if it is trusted."""
+def _loading_from(source: str, keywords: Mapping[str, Any]) -> Iterator[None]:
     hub = {name: keywords[name] for name in _HUB_ARGUMENTS if name in keywords}
     token = _loading.set(_Load(source, bool(keywords.get("trust_remote_code")), hub))
     try:
@@ -57,21 +71,37 @@ def loading_from(source: str, keywords: Mapping[str, Any]) -> Iterator[None]:
         _loading.reset(token)
 
 
-def is_loading() -> bool:
-    """True inside `loading_from`."""
-    return _loading.get() is not None
+@contextlib.contextmanager
+def _loading_model(source: str, keywords: Mapping[str, Any]) -> Iterator[None]:
+    _check_index(Path(source, keywords.get("subfolder") or ""))
+    config = keywords.get("config")
+    if isinstance(config, PosEncConfig) and _source(config) != source:
+        config._origin = _Origin(config._origin.source)  # the classes are another checkpoint's
+    try:
+        with _loading_from(source, keywords):
+            yield
+    except SafetensorError as error:
+        raise ValueError(
+            f"The weights of {source!r} are damaged ({error}). Save them anew, or download them anew with "
+            "from_pretrained(..., force_download=True)."
+        ) from error
+
+
+def _check_index(folder: Path) -> None:
+    for path in folder.glob("*.index*.json") if folder.is_dir() else ():
+        try:
+            shards = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
+            outside = [name for name in shards if name != Path(name).name]
+        except (KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{str(path)!r} is damaged ({error!r:.200}). Save the model anew.") from error
+        if outside:
+            raise ValueError(f"{str(path)!r} names {outside[0]!r}, which isn't a file beside it. Save the model anew.")
 
 
 def note_origin(config: PosEncConfig) -> None:
     """Notes on a new configuration what it is loaded from."""
     load = _loading.get()
     config._origin = _Origin(load.source if load else "")
-
-
-def forget_other_classes(config: PosEncConfig, source: str) -> None:
-    """Takes from a configuration the classes that came with another checkpoint than `source`."""
-    if _source(config) != source:
-        config._origin = replace(config._origin, classes={})
 
 
 def find_scheme(config: Any, name: str) -> Any:

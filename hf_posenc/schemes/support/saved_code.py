@@ -127,8 +127,12 @@ def _imported(text: str) -> list[str]:
     return re.findall(r"^\s*from \.(\w+) import", text, flags=re.MULTILINE)
 
 
-def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
-    """The scheme's module and the modules beside it that it imports, as they travel: name -> text."""
+def source_file(scheme: type[PositionScheme]) -> Path:
+    """The file that a user's scheme is in.
+
+    Raises:
+        ValueError: it has none that can travel.
+    """
     what = f"{scheme.__module__}.{scheme.__qualname__}"
     move = "Move the class to a file of its own, such as my_scheme.py, and import it from there."
     if scheme.__module__ == "__main__":
@@ -141,8 +145,13 @@ def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
         path = Path()
     if not path.is_file():
         raise ValueError(f"{what} has no source file, so its code can't travel with a model. {move}")
+    return path
+
+
+def _files_of(scheme: type[PositionScheme]) -> dict[str, str]:
+    """The scheme's module and the modules beside it that it imports, as they travel: name -> text."""
     files: dict[str, str] = {}
-    waiting = [path]
+    waiting = [source_file(scheme)]
     while waiting:
         file = waiting.pop()
         if file.name in files:
